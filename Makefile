@@ -1,0 +1,44 @@
+# Everything runs in .venv, which these targets make. PYTHON picks the interpreter (3.11 or newer).
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+WORKERS ?= 2
+
+.PHONY: demo test test-all bench lint fmt setup clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "mqspark needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $(READY)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Spark first and alone (one JVM at a time), the rest spread over the cores.
+test: lint
+	$(BIN)/python -m pytest -m 'not slow and not spark and not interop' -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m 'not slow and (spark or interop)'
+
+test-all: lint
+	$(BIN)/python -m pytest -m 'not spark and not interop' -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m 'spark or interop'
+
+demo: $(READY)
+	$(BIN)/python -m mqspark_server.demo
+
+bench: $(READY)
+	$(BIN)/python -m tests.benchmarks
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

@@ -1,0 +1,72 @@
+"""Message bodies under the compression bits of the system flag (MessageSysFlag, reference remoting-protocol §9.3).
+
+Type 0 with the compressed bit set is ZLIB (old clients). LZ4 is the frame format. Output is bounded: a body that
+inflates past ``limit_bytes`` raises InvalidMessage, so a small message cannot claim a machine's memory.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from mqspark.errors import ConfigError, InvalidMessage
+
+__all__ = ["LZ4", "ZSTD", "ZLIB", "MAX_INFLATED_BYTES", "compress", "decompress"]
+
+LZ4, ZSTD, ZLIB = 1, 2, 3
+"""Values of bits 8 to 10 of the system flag (CompressionType)."""
+
+MAX_INFLATED_BYTES = 64 * 1024 * 1024
+"""16 times RocketMQ's default maxMessageSize; a larger message could not have been sent uncompressed."""
+
+
+def compress(body: bytes, kind: int = ZLIB, level: int = 5) -> bytes:
+    """Raises ConfigError when the codec's package is not installed."""
+    if kind == ZLIB:
+        return zlib.compress(body, level)
+    if kind == LZ4:
+        return bytes(_lz4().compress(body))
+    if kind == ZSTD:
+        return bytes(_zstd().ZstdCompressor(level=level).compress(body))
+    raise InvalidMessage(f"unknown compression type {kind}", field="sysFlag")
+
+
+def decompress(body: bytes | memoryview, kind: int, limit_bytes: int = MAX_INFLATED_BYTES) -> bytes:
+    """Raises InvalidMessage for damaged or oversize data, ConfigError when the codec's package is not installed."""
+    try:
+        if kind in (0, ZLIB):
+            inflater = zlib.decompressobj()
+            plain = inflater.decompress(body, limit_bytes)
+            complete = inflater.eof
+        elif kind == LZ4:
+            context = _lz4().LZ4FrameDecompressor()
+            plain = context.decompress(body, max_length=limit_bytes)
+            complete = context.eof
+        elif kind == ZSTD:
+            with _zstd().ZstdDecompressor().stream_reader(bytes(body)) as reader:
+                plain = reader.read(limit_bytes)
+                complete = not reader.read(1)
+        else:
+            raise InvalidMessage(f"unknown compression type {kind}", field="sysFlag")
+    except (zlib.error, RuntimeError, ValueError, EOFError) as error:
+        if isinstance(error, InvalidMessage):
+            raise
+        raise InvalidMessage(f"body does not decompress: {error}", field="body") from error
+    if not complete:
+        raise InvalidMessage(f"body is truncated or inflates past {limit_bytes} bytes", field="body")
+    return bytes(plain)
+
+
+def _lz4():  # type: ignore[no-untyped-def]
+    try:
+        import lz4.frame
+    except ImportError:
+        raise ConfigError("LZ4 bodies need the extra: pip install 'mqspark[lz4]'", key="lz4") from None
+    return lz4.frame
+
+
+def _zstd():  # type: ignore[no-untyped-def]
+    try:
+        import zstandard
+    except ImportError:
+        raise ConfigError("ZSTD bodies need the extra: pip install 'mqspark[zstd]'", key="zstd") from None
+    return zstandard

@@ -1,0 +1,120 @@
+"""Settings classes and their two spellings: ``flush_disk_type`` here, ``flushDiskType`` in RocketMQ.
+
+A settings class is a plain ``@dataclass`` with defaults. A field's RocketMQ key is its name in camel case, unless
+``field(metadata={"key": "brokerIP1"})`` names another. Values arrive as text (``broker.conf``, ``--set``,
+UPDATE_BROKER_CONFIG) or as TOML values and are converted by the field's type. Must not read files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from mqspark.errors import ConfigError
+
+__all__ = ["camel_case", "rocketmq_key", "known_keys", "parse_settings", "set_setting", "to_properties"]
+
+T = TypeVar("T")
+
+
+def camel_case(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part[:1].upper() + part[1:] for part in rest)
+
+
+def rocketmq_key(field: dataclasses.Field[Any]) -> str:
+    """The key of this field in ``broker.conf`` and in the bodies of codes 25 and 26."""
+    key = field.metadata.get("key")
+    return key if isinstance(key, str) else camel_case(field.name)
+
+
+def known_keys(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
+    """Both spellings of every field, to the field."""
+    keys: dict[str, dataclasses.Field[Any]] = {}
+    for field in dataclasses.fields(cls):
+        keys[field.name] = field
+        keys[rocketmq_key(field)] = field
+    return keys
+
+
+def parse_settings(cls: type[T], values: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
+    """Build ``cls`` from the keys it knows; give back the others.
+
+    Raises ConfigError (with ``.key``) when a value does not fit its field.
+    """
+    keys = known_keys(cls)
+    hints = typing.get_type_hints(cls)
+    chosen: dict[str, Any] = {}
+    unknown: dict[str, Any] = {}
+    for key, value in values.items():
+        field = keys.get(key)
+        if field is None:
+            unknown[key] = value
+        else:
+            chosen[field.name] = _convert(key, value, hints[field.name])
+    return cls(**chosen), unknown
+
+
+def set_setting(settings: Any, key: str, value: Any) -> None:
+    """Assign one key, either spelling; raises ConfigError for an unknown key or an unfit value."""
+    field = known_keys(type(settings)).get(key)
+    if field is None:
+        raise ConfigError(f"unknown setting {key!r}", key=key)
+    setattr(settings, field.name, _convert(key, value, typing.get_type_hints(type(settings))[field.name]))
+
+
+def to_properties(settings: Any) -> dict[str, str]:
+    """RocketMQ key → text, in field order; fields that are None are left out."""
+    properties: dict[str, str] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            text = "true" if value else "false"
+        elif isinstance(value, enum.Enum):
+            text = str(value.value)
+        else:
+            text = str(value)
+        properties[rocketmq_key(field)] = text
+    return properties
+
+
+def _convert(key: str, value: Any, hint: Any) -> Any:
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        options = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+        if value is None or value == "":
+            return None
+        return _convert(key, value, options[0])
+    try:
+        if hint is bool:
+            return _boolean(value)
+        if hint is int:
+            if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+                raise ValueError
+            return int(value)
+        if hint is float:
+            return float(value)
+        if isinstance(hint, type) and issubclass(hint, enum.Enum):
+            return hint(value)
+        if hint is str:
+            return str(value)
+    except (ValueError, TypeError):
+        kind = getattr(hint, "__name__", str(hint))
+        if isinstance(hint, type) and issubclass(hint, enum.Enum):
+            kind = "one of " + ", ".join(str(member.value) for member in hint)
+        raise ConfigError(f"setting {key}={value!r} is not {kind}", key=key) from None
+    raise ConfigError(f"setting {key} cannot be given as {value!r}", key=key)
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in ("true", "false"):
+        return text == "true"
+    raise ValueError(value)

@@ -1,0 +1,376 @@
+"""The vocabulary of everything else: messages, queues, properties, ids, system flags, names, permissions.
+
+Facts: RocketMQ's MessageConst, MessageSysFlag, MessageDecoder, MessageClientIDSetter, TopicValidator, PermName.
+Must not know how a message is stored (``mqspark.record``) or sent (``mqspark.protocol``).
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import re
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, NewType
+
+from mqspark.errors import InvalidMessage
+
+PhysicalOffset = NewType("PhysicalOffset", int)
+"""A byte position in the CommitLog, counted from the birth of the broker."""
+
+QueueOffset = NewType("QueueOffset", int)
+"""The index of a message in its queue: dense, monotone, never reused."""
+
+
+class MessageQueue(NamedTuple):
+    """One queue of one topic on one broker. Sorts as RocketMQ's does: topic, broker name, queue id."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+# --- properties (MessageConst) --------------------------------------------------------------------------------
+
+KEYS = "KEYS"
+TAGS = "TAGS"
+WAIT = "WAIT"
+DELAY = "DELAY"
+RETRY_TOPIC = "RETRY_TOPIC"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QUEUE_ID = "REAL_QID"
+TRANSACTION_PREPARED = "TRAN_MSG"
+PRODUCER_GROUP = "PGROUP"
+MIN_OFFSET = "MIN_OFFSET"
+MAX_OFFSET = "MAX_OFFSET"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+MSG_REGION = "MSG_REGION"
+TRACE_ON = "TRACE_ON"
+UNIQ_KEY = "UNIQ_KEY"
+CLUSTER = "CLUSTER"
+INNER_NUM = "INNER_NUM"
+INNER_BASE = "INNER_BASE"
+MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+POP_CK = "POP_CK"
+SHARDING_KEY = "__SHARDINGKEY"
+TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS = "TIMER_DELAY_MS"
+TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+CRC32 = "__CRC32#"
+
+NAME_VALUE_SEPARATOR = "\x01"
+PROPERTY_SEPARATOR = "\x02"
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """``name 0x01 value 0x02`` repeated, UTF-8. A separator inside a name or value raises InvalidMessage."""
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    if text.count("\x01") != len(properties) or text.count("\x02") != len(properties):
+        raise InvalidMessage("a property name or value holds the separator 0x01 or 0x02", field="properties")
+    return text.encode()
+
+
+def decode_properties(text: str | bytes | memoryview) -> dict[str, str]:
+    """Tolerant as MessageDecoder.string2messageProperties: items without separator, name or value are dropped."""
+    if not isinstance(text, str):
+        text = str(text, "utf-8", "replace")
+    properties: dict[str, str] = {}
+    for item in text.split("\x02"):
+        name, _, value = item.partition("\x01")
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+# --- system flag (MessageSysFlag) -----------------------------------------------------------------------------
+
+COMPRESSED = 0x1
+MULTI_TAGS = 0x2
+TRANSACTION_MASK = 0xC
+TRANSACTION_PREPARED_TYPE = 0x4
+TRANSACTION_COMMIT_TYPE = 0x8
+TRANSACTION_ROLLBACK_TYPE = 0xC
+BORN_HOST_V6 = 0x10
+STORE_HOST_V6 = 0x20
+NEED_UNWRAP = 0x40
+INNER_BATCH = 0x80
+COMPRESSION_SHIFT = 8
+COMPRESSION_MASK = 0x700
+
+# --- permissions (PermName) -----------------------------------------------------------------------------------
+
+PERM_INHERIT = 0x1
+PERM_WRITE = 0x2
+PERM_READ = 0x4
+PERM_PRIORITY = 0x8
+
+# --- names (TopicValidator, MixAll) ---------------------------------------------------------------------------
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+LMQ_PREFIX = "%LMQ%"
+SYSTEM_PREFIX = "rmq_sys_"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+DEFAULT_TOPIC = "TBW102"
+"""The template that auto-created topics copy (autoCreateTopicEnable)."""
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
+OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TRANS_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANS_OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        DEFAULT_TOPIC,
+        SCHEDULE_TOPIC,
+        BENCHMARK_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRACE_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_EVENT,
+        "CHECKPOINT_TOPIC",
+    }
+)
+SEND_FORBIDDEN_TOPICS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_EVENT,
+    }
+)
+
+MAX_TOPIC_LENGTH = 127
+MAX_LONG_TOPIC_LENGTH = 255
+"""For ``%RETRY%`` and ``%DLQ%`` topics."""
+MAX_GROUP_LENGTH = 120
+MAX_PROPERTIES_BYTES = 32767
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def is_system_topic(topic: str) -> bool:
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+
+
+def check_topic(topic: str) -> None:
+    """Raise InvalidMessage(field="topic") unless the name is one that RocketMQ accepts."""
+    if not topic or topic.isspace():
+        raise InvalidMessage("The specified topic is blank.", field="topic")
+    if _NAME.fullmatch(topic) is None:
+        raise InvalidMessage(
+            "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$", field="topic"
+        )
+    limit = MAX_LONG_TOPIC_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
+    if len(topic) > limit:
+        raise InvalidMessage(f"The specified topic is longer than topic max length {limit}.", field="topic")
+
+
+def check_group(group: str) -> None:
+    """Raise InvalidMessage(field="group") unless the name is one that RocketMQ accepts."""
+    if not group or group.isspace():
+        raise InvalidMessage("the specified group is blank", field="group")
+    if len(group) > MAX_GROUP_LENGTH:
+        raise InvalidMessage(f"the specified group is longer than group max length {MAX_GROUP_LENGTH}", field="group")
+    if _NAME.fullmatch(group) is None:
+        raise InvalidMessage(
+            f"the specified group[{group}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$", field="group"
+        )
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    return DLQ_PREFIX + group
+
+
+# --- hashes ---------------------------------------------------------------------------------------------------
+
+
+def java_hash(text: str) -> int:
+    """``String.hashCode``: 31·h + UTF-16 unit, signed 32 bit. The tags code of a message is that of its TAGS."""
+    value = 0
+    if text.isascii():
+        for unit in text.encode("ascii"):
+            value = (31 * value + unit) & 0xFFFFFFFF
+    else:
+        for (unit,) in struct.iter_unpack("<H", text.encode("utf-16-le", "surrogatepass")):
+            value = (31 * value + unit) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def crc32(data: bytes | bytearray | memoryview) -> int:
+    """RocketMQ's CRC: CRC-32 (IEEE) without its top bit (UtilAll.crc32)."""
+    return zlib.crc32(data) & 0x7FFFFFFF
+
+
+# --- hosts and ids --------------------------------------------------------------------------------------------
+
+
+def encode_host(address: str, port: int) -> bytes:
+    """4 or 16 address bytes and the port as i32: the form of BORNHOST and STOREHOST."""
+    return ipaddress.ip_address(address.partition("%")[0]).packed + struct.pack(">i", port)
+
+
+def decode_host(host: bytes | memoryview) -> tuple[str, int]:
+    """The reverse of encode_host; 8 or 20 bytes."""
+    raw = bytes(host)
+    return str(ipaddress.ip_address(raw[:-4])), int.from_bytes(raw[-4:], "big", signed=True)
+
+
+def format_host(host: bytes | memoryview) -> str:
+    """``address:port``; IPv6 in brackets."""
+    address, port = decode_host(host)
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def encode_offset_id(store_host: bytes, physical_offset: int) -> str:
+    """The broker's message id: store host and physical offset in upper-case hex, 32 or 56 characters."""
+    return (store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
+
+
+def decode_offset_id(message_id: str) -> tuple[str, int, PhysicalOffset]:
+    """(address, port, physical offset); raises InvalidMessage(field="msgId")."""
+    try:
+        raw = bytes.fromhex(message_id)
+    except ValueError:
+        raw = b""
+    if len(raw) not in (16, 28):
+        raise InvalidMessage(f"{message_id!r} is not an offset message id", field="msgId")
+    address, port = decode_host(raw[:-8])
+    return address, port, PhysicalOffset(int.from_bytes(raw[-8:], "big", signed=True))
+
+
+class UniqueIdGenerator:
+    """UNIQ_KEY values: address, pid, process salt, ms since the start of the month, counter (MessageClientIDSetter).
+
+    Unique across threads and forks; one instance per process is enough (``new_unique_id``).
+    """
+
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        self._address = ipaddress.ip_address(address).packed
+        self._lock = threading.Lock()
+        self._pid = -1
+        self._counter = 0
+        self._prefix = ""
+        self._month_start_ms = 0
+        self._next_month_ms = 0
+
+    def __call__(self) -> str:
+        now_ms = time.time_ns() // 1_000_000
+        with self._lock:
+            if self._pid != os.getpid():
+                self._pid = os.getpid()
+                salt = os.urandom(4)
+                self._prefix = (self._address + (self._pid & 0xFFFF).to_bytes(2, "big") + salt).hex().upper()
+                self._counter = int.from_bytes(os.urandom(2), "big")
+            if not self._month_start_ms <= now_ms < self._next_month_ms:
+                self._set_month(now_ms)
+            self._counter = (self._counter + 1) & 0xFFFF
+            return f"{self._prefix}{now_ms - self._month_start_ms:08X}{self._counter:04X}"
+
+    def _set_month(self, now_ms: int) -> None:
+        start = datetime.datetime.fromtimestamp(now_ms / 1000).astimezone()
+        start = start.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        following = (start + datetime.timedelta(days=32)).replace(day=1)
+        self._month_start_ms = int(start.timestamp() * 1000)
+        self._next_month_ms = int(following.timestamp() * 1000)
+
+
+new_unique_id = UniqueIdGenerator()
+
+
+# --- messages -------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Message:
+    """What a producer sends. ``body`` is opaque bytes; ``properties`` holds tags and keys too."""
+
+    topic: str
+    body: bytes
+    properties: dict[str, str] = field(default_factory=dict)
+    flag: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        topic: str,
+        body: bytes | str,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+    ) -> Message:
+        """``keys`` may be one key or several; text bodies become UTF-8."""
+        message = cls(
+            topic=topic,
+            body=body.encode() if isinstance(body, str) else bytes(body),
+            properties=dict(properties or {}),
+            flag=flag,
+        )
+        if tags:
+            message.properties[TAGS] = tags
+        if keys:
+            message.properties[KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+        return message
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(TAGS)
+
+    @property
+    def keys(self) -> str | None:
+        """Space separated."""
+        return self.properties.get(KEYS)
+
+    @property
+    def unique_id(self) -> str | None:
+        return self.properties.get(UNIQ_KEY)
+
+
+@dataclass(slots=True, kw_only=True)
+class MessageExt(Message):
+    """A stored message as a consumer gets it; ``body`` is decompressed."""
+
+    queue_id: int
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: str
+    store_timestamp_ms: int
+    store_host: str
+    reconsume_times: int
+    prepared_transaction_offset: PhysicalOffset
+    body_crc: int
+    store_size_bytes: int
+    offset_message_id: str
+    broker_name: str = ""
+
+    @property
+    def message_id(self) -> str:
+        """The producer's unique id if it set one, else the broker's offset id."""
+        return self.properties.get(UNIQ_KEY) or self.offset_message_id
+
+    @property
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
