@@ -1,0 +1,476 @@
+"""The stored message record: one format in the CommitLog, in pull bodies and in the batch items of a send.
+
+Facts: RocketMQ's MessageExtEncoder and MessageDecoder; reference store-and-broker §2, remoting-protocol §9.1
+and §9.6. All integers are big-endian and signed. A record is
+
+    total size i32, magic i32, body CRC i32, queue id i32, flag i32, queue offset i64, physical offset i64,
+    system flag i32, born timestamp i64, born host 8|20, store timestamp i64, store host 8|20,
+    reconsume times i32, prepared transaction offset i64, body length i32, body,
+    topic length i8 (V1) | i16 (V2), topic, properties length i16, properties
+
+Every decoder takes bytes, bytearray, memoryview or mmap and checks lengths before it believes them: whatever is
+wrong with the bytes raises InvalidMessage (or yields a DAMAGED verdict), never an IndexError. Must not know where
+the bytes came from: no files, no sockets.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import struct
+from collections.abc import Iterable, Mapping
+from mmap import mmap
+from typing import NamedTuple
+
+from mqspark import compression
+from mqspark.errors import InvalidMessage
+from mqspark.message import (
+    BORN_HOST_V6,
+    COMPRESSED,
+    COMPRESSION_MASK,
+    COMPRESSION_SHIFT,
+    CRC32,
+    INNER_BATCH,
+    MAX_LONG_TOPIC_LENGTH,
+    MAX_PROPERTIES_BYTES,
+    MAX_TOPIC_LENGTH,
+    NEED_UNWRAP,
+    STORE_HOST_V6,
+    Message,
+    MessageExt,
+    PhysicalOffset,
+    QueueOffset,
+    crc32,
+    decode_properties,
+    encode_properties,
+    format_host,
+    java_hash,
+)
+
+__all__ = [
+    "MAGIC_V1",
+    "MAGIC_V2",
+    "BLANK_MAGIC",
+    "BLANK_BYTES",
+    "MIN_RECORD_BYTES",
+    "Buffer",
+    "Verdict",
+    "CheckedRecord",
+    "encode_record",
+    "decode_record",
+    "decode_records",
+    "encode_batch",
+    "split_batch",
+    "check_record",
+    "find_property",
+    "tags_code",
+]
+
+Buffer = bytes | bytearray | memoryview | mmap
+
+MAGIC_V1 = 0xDAA320A7 - (1 << 32)
+"""Topic length in one byte (MessageVersion.MESSAGE_VERSION_V1)."""
+MAGIC_V2 = 0xDAA320AB - (1 << 32)
+"""Topic length in two bytes; written when the topic is longer than 127 bytes."""
+BLANK_MAGIC = 0xCBD43194 - (1 << 32)
+"""Ends a CommitLog segment: i32 remaining bytes, i32 this."""
+BLANK_BYTES = 8
+"""Every segment keeps this many bytes free of messages, for the blank record."""
+
+_HEADS = tuple(
+    struct.Struct(f">iiiiiqqiq{born}sq{store}siqi") for store, born in ((8, 8), (8, 20), (20, 8), (20, 20))
+)
+"""Everything before the body, by (system flag >> 4) & 3: bit 0 = born host IPv6, bit 1 = store host IPv6."""
+_HEAD_V4 = _HEADS[0]
+MIN_RECORD_BYTES = _HEAD_V4.size + 1 + 2
+"""91: no body, no topic, no properties, IPv4 hosts."""
+
+_SIZE_MAGIC = struct.Struct(">ii")
+_I32 = struct.Struct(">i")
+_I16 = struct.Struct(">h")
+_BATCH_HEAD = struct.Struct(">iiiii")
+_BATCH_MIN_BYTES = _BATCH_HEAD.size + 2
+
+_CRC_PROPERTY_BYTES = len(CRC32) + 12
+"""``__CRC32#`` 0x01, ten digits, 0x02."""
+
+
+# --- properties without a dict ------------------------------------------------------------------------------
+
+
+def find_property(properties: bytes, name: bytes) -> bytes | None:
+    """The value of one property in an encoded property string, or None; the last of several wins."""
+    marker = b"\x02" + name + b"\x01"
+    start = properties.rfind(marker)
+    if start >= 0:
+        start += len(marker)
+    elif properties.startswith(marker[1:]):
+        start = len(marker) - 1
+    else:
+        return None
+    end = properties.find(b"\x02", start)
+    return (properties[start:] if end < 0 else properties[start:end]) or None
+
+
+@functools.lru_cache(maxsize=4096)
+def _hash_tags(tags: bytes) -> int:
+    return java_hash(tags.decode("utf-8", "replace"))
+
+
+def tags_code(properties: bytes) -> int:
+    """The tags code that a ConsumeQueue entry carries: Java's hash of TAGS, 0 without tags."""
+    tags = find_property(properties, b"TAGS")
+    return _hash_tags(tags) if tags is not None else 0
+
+
+# --- encode -------------------------------------------------------------------------------------------------
+
+
+def encode_record(
+    *,
+    topic: str,
+    body: bytes,
+    properties: bytes | Mapping[str, str] = b"",
+    queue_id: int = 0,
+    queue_offset: int = 0,
+    physical_offset: int = 0,
+    flag: int = 0,
+    sys_flag: int = 0,
+    born_timestamp_ms: int = 0,
+    born_host: bytes = bytes(8),
+    store_timestamp_ms: int = 0,
+    store_host: bytes = bytes(8),
+    reconsume_times: int = 0,
+    prepared_transaction_offset: int = 0,
+    property_crc: bool = False,
+) -> bytes:
+    """One record. The version follows from the topic's length, the host bits of ``sys_flag`` from the hosts'.
+
+    ``property_crc`` appends the CRC property of enabledAppendPropCRC (reference store-and-broker §2.6).
+    Raises InvalidMessage for a topic or properties over the format's limits.
+    """
+    topic_bytes = topic.encode()
+    property_bytes = properties if isinstance(properties, bytes) else encode_properties(properties)
+    if property_crc:
+        if property_bytes and not property_bytes.endswith(b"\x02"):
+            property_bytes += b"\x02"
+        property_bytes += bytes(_CRC_PROPERTY_BYTES)
+    if len(topic_bytes) > MAX_LONG_TOPIC_LENGTH:
+        raise InvalidMessage(f"topic of {len(topic_bytes)} bytes is longer than 255", field="topic")
+    if len(property_bytes) > MAX_PROPERTIES_BYTES:
+        raise InvalidMessage(f"properties of {len(property_bytes)} bytes exceed 32767", field="properties")
+    sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
+    if len(born_host) == 20:
+        sys_flag |= BORN_HOST_V6
+    if len(store_host) == 20:
+        sys_flag |= STORE_HOST_V6
+    if len(topic_bytes) > MAX_TOPIC_LENGTH:
+        magic, topic_head = MAGIC_V2, _I16.pack(len(topic_bytes))
+    else:
+        magic, topic_head = MAGIC_V1, bytes((len(topic_bytes),))
+    head = _HEADS[(sys_flag >> 4) & 3]
+    record = b"".join(
+        (
+            head.pack(
+                head.size + len(body) + len(topic_head) + len(topic_bytes) + 2 + len(property_bytes),
+                magic,
+                crc32(body),
+                queue_id,
+                flag,
+                queue_offset,
+                physical_offset,
+                sys_flag,
+                born_timestamp_ms,
+                born_host,
+                store_timestamp_ms,
+                store_host,
+                reconsume_times,
+                prepared_transaction_offset,
+                len(body),
+            ),
+            body,
+            topic_head,
+            topic_bytes,
+            _I16.pack(len(property_bytes)),
+            property_bytes,
+        )
+    )
+    if property_crc:
+        covered = record[:-_CRC_PROPERTY_BYTES]
+        # Least significant digit first: RocketMQ fills the ten places while dividing by ten.
+        digits = f"{crc32(covered):010d}"[::-1]
+        record = covered + f"{CRC32}\x01{digits}\x02".encode()
+    return record
+
+
+def encode_batch(messages: Iterable[Message]) -> bytes:
+    """The body of a batch send: one item a message, each with its own flag, body and properties."""
+    parts: list[bytes] = []
+    for message in messages:
+        properties = encode_properties(message.properties)
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise InvalidMessage(f"properties of {len(properties)} bytes exceed 32767", field="properties")
+        size = _BATCH_MIN_BYTES + len(message.body) + len(properties)
+        parts += (
+            _BATCH_HEAD.pack(size, 0, 0, message.flag, len(message.body)),
+            message.body,
+            _I16.pack(len(properties)),
+            properties,
+        )
+    return b"".join(parts)
+
+
+def split_batch(body: bytes | memoryview) -> list[tuple[int, bytes, bytes]]:
+    """The items of a batch body: (flag, body, properties). Raises InvalidMessage when a length is wrong."""
+    items: list[tuple[int, bytes, bytes]] = []
+    raw = bytes(body)
+    position, end = 0, len(raw)
+    while position < end:
+        if end - position < _BATCH_MIN_BYTES:
+            raise InvalidMessage(f"batch item at {position} is cut short", field="body")
+        size, _, _, flag, body_length = _BATCH_HEAD.unpack_from(raw, position)
+        body_start = position + _BATCH_HEAD.size
+        properties_start = body_start + body_length + 2
+        if (
+            size < _BATCH_MIN_BYTES
+            or position + size > end
+            or body_length < 0
+            or properties_start > position + size
+        ):
+            raise InvalidMessage(f"batch item at {position} has impossible lengths", field="body")
+        (properties_length,) = _I16.unpack_from(raw, properties_start - 2)
+        if properties_length < 0 or properties_start + properties_length != position + size:
+            raise InvalidMessage(f"batch item at {position} has impossible lengths", field="body")
+        items.append(
+            (
+                flag,
+                raw[body_start : body_start + body_length],
+                raw[properties_start : properties_start + properties_length],
+            )
+        )
+        position += size
+    return items
+
+
+# --- decode -------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4096)
+def _host_text(host: bytes) -> str:
+    return format_host(host)
+
+
+@functools.lru_cache(maxsize=4096)
+def _topic_text(topic: bytes) -> str:
+    return topic.decode("utf-8", "replace")
+
+
+def decode_record(buffer: Buffer, position: int = 0, *, decompress: bool = True) -> MessageExt:
+    """The record at ``position``. Raises InvalidMessage when the bytes there are not one.
+
+    With ``decompress`` the body is inflated as its system flag says; the flag itself stays as stored.
+    """
+    return _decode(memoryview(buffer), position, decompress, "")
+
+
+def decode_records(buffer: Buffer, *, decompress: bool = True, broker_name: str = "") -> list[MessageExt]:
+    """A pull body: records back to back. Inner batches come out as their items, each with its queue offset.
+
+    Raises InvalidMessage at the first record that is not one (the Java client drops the rest without a word).
+    """
+    view = memoryview(buffer)
+    messages: list[MessageExt] = []
+    position, end = 0, len(view)
+    while position < end:
+        message = _decode(view, position, decompress, broker_name)
+        position += message.store_size_bytes
+        if message.sys_flag & NEED_UNWRAP and message.sys_flag & INNER_BATCH:
+            messages += _unwrap(message)
+        else:
+            messages.append(message)
+    return messages
+
+
+def _decode(view: memoryview, position: int, decompress: bool, broker_name: str) -> MessageExt:
+    available = len(view) - position
+    if available < MIN_RECORD_BYTES:
+        raise InvalidMessage(f"{available} bytes at {position} are too few for a record", field="totalSize")
+    head = _HEAD_V4
+    fields = head.unpack_from(view, position)
+    if fields[7] & 0x30:
+        head = _HEADS[(fields[7] >> 4) & 3]
+        if available < head.size + 3:
+            raise InvalidMessage(
+                f"{available} bytes at {position} are too few for a record", field="totalSize"
+            )
+        fields = head.unpack_from(view, position)
+    (
+        size,
+        magic,
+        body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp_ms,
+        born_host,
+        store_timestamp_ms,
+        store_host,
+        reconsume_times,
+        prepared_transaction_offset,
+        body_length,
+    ) = fields
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        raise InvalidMessage(f"magic {magic & 0xFFFFFFFF:#x} at {position} is not a message", field="magic")
+    wide = 0 if magic == MAGIC_V1 else 1
+    body_start = position + head.size
+    topic_start = body_start + body_length + 1 + wide
+    if not 0 <= body_length <= available - head.size - 3 - wide or size > available:
+        raise InvalidMessage(f"record at {position} has impossible lengths", field="totalSize")
+    topic_length = view[topic_start - 1] | (view[topic_start - 2] << 8 if wide else 0)
+    properties_start = topic_start + topic_length + 2
+    if properties_start > position + size:
+        raise InvalidMessage(f"record at {position} has impossible lengths", field="topicLength")
+    properties_length = view[properties_start - 2] << 8 | view[properties_start - 1]
+    if properties_start + properties_length != position + size:
+        raise InvalidMessage(f"record at {position} has impossible lengths", field="propertiesLength")
+    body = bytes(view[body_start : body_start + body_length])
+    if decompress and sys_flag & COMPRESSED:
+        body = compression.decompress(body, (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT)
+    return MessageExt(
+        topic=_topic_text(bytes(view[topic_start : topic_start + topic_length])),
+        body=body,
+        properties=decode_properties(view[properties_start : properties_start + properties_length]),
+        flag=flag,
+        queue_id=queue_id,
+        queue_offset=QueueOffset(queue_offset),
+        physical_offset=PhysicalOffset(physical_offset),
+        sys_flag=sys_flag,
+        born_timestamp_ms=born_timestamp_ms,
+        born_host=_host_text(born_host),
+        store_timestamp_ms=store_timestamp_ms,
+        store_host=_host_text(store_host),
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=PhysicalOffset(prepared_transaction_offset),
+        body_crc=body_crc,
+        store_size_bytes=size,
+        offset_message_id=f"{store_host.hex()}{physical_offset & 0xFFFFFFFFFFFFFFFF:016x}".upper(),
+        broker_name=broker_name,
+    )
+
+
+def _unwrap(batch: MessageExt) -> list[MessageExt]:
+    """Item i keeps the batch's hosts, times and physical offset and gets queue offset base + i."""
+    return [
+        MessageExt(
+            topic=batch.topic,
+            body=body,
+            properties=decode_properties(properties),
+            flag=flag,
+            queue_id=batch.queue_id,
+            queue_offset=QueueOffset(batch.queue_offset + index),
+            physical_offset=batch.physical_offset,
+            sys_flag=batch.sys_flag,
+            born_timestamp_ms=batch.born_timestamp_ms,
+            born_host=batch.born_host,
+            store_timestamp_ms=batch.store_timestamp_ms,
+            store_host=batch.store_host,
+            reconsume_times=batch.reconsume_times,
+            prepared_transaction_offset=batch.prepared_transaction_offset,
+            body_crc=crc32(body),
+            store_size_bytes=batch.store_size_bytes,
+            offset_message_id=batch.offset_message_id,
+            broker_name=batch.broker_name,
+        )
+        for index, (flag, body, properties) in enumerate(split_batch(batch.body))
+    ]
+
+
+# --- check (recovery) ---------------------------------------------------------------------------------------
+
+
+class Verdict(enum.Enum):
+    """What the bytes at a position of the log are (CommitLog.checkMessageAndReturnSize)."""
+
+    VALID = "valid"
+    BLANK = "blank"
+    """The end-of-segment record: go on in the next segment."""
+    DAMAGED = "damaged"
+    """Not a record: garbage, zeros, a torn tail, a wrong CRC."""
+
+
+class CheckedRecord(NamedTuple):
+    """A verdict and, when it is VALID, what a dispatcher needs to know of the record."""
+
+    verdict: Verdict
+    size_bytes: int = 0
+    physical_offset: int = -1
+    topic: str = ""
+    queue_id: int = -1
+    queue_offset: int = -1
+    sys_flag: int = 0
+    store_timestamp_ms: int = 0
+    properties: bytes = b""
+
+
+_BLANK = CheckedRecord(Verdict.BLANK)
+_DAMAGED = CheckedRecord(Verdict.DAMAGED)
+
+
+def check_record(buffer: Buffer, position: int, limit: int, *, verify_crc: bool) -> CheckedRecord:
+    """Judge the bytes at ``position``; nothing at or beyond ``limit`` is read.
+
+    VALID means: a message magic, all lengths inside each other and adding up to the total size, a topic, and
+    (with ``verify_crc``) the body's CRC. The caller compares ``physical_offset`` with the place the record was
+    found at. Never raises.
+    """
+    available = limit - position
+    if available < BLANK_BYTES:
+        return _DAMAGED
+    size, magic = _SIZE_MAGIC.unpack_from(buffer, position)
+    if magic == BLANK_MAGIC:
+        return _BLANK
+    if (magic != MAGIC_V1 and magic != MAGIC_V2) or not MIN_RECORD_BYTES <= size <= available:
+        return _DAMAGED
+    fields = _HEAD_V4.unpack_from(buffer, position)
+    head = _HEAD_V4
+    if fields[7] & 0x30:
+        head = _HEADS[(fields[7] >> 4) & 3]
+        if size < head.size + 3:
+            return _DAMAGED
+        fields = head.unpack_from(buffer, position)
+    wide = 0 if magic == MAGIC_V1 else 1
+    body_start = position + head.size
+    body_length = fields[14]
+    if not 0 <= body_length <= size - head.size - 3 - wide:
+        return _DAMAGED
+    end = position + size
+    topic_start = body_start + body_length + 1 + wide
+    if wide:
+        (topic_length,) = _I16.unpack_from(buffer, topic_start - 2)
+    else:
+        topic_length = buffer[topic_start - 1]
+    properties_start = topic_start + topic_length + 2
+    if topic_length <= 0 or properties_start > end:
+        return _DAMAGED
+    (properties_length,) = _I16.unpack_from(buffer, properties_start - 2)
+    if properties_length < 0 or properties_start + properties_length != end:
+        return _DAMAGED
+    if (
+        verify_crc
+        and body_length
+        and crc32(memoryview(buffer)[body_start : body_start + body_length]) != fields[2]
+    ):
+        return _DAMAGED
+    return CheckedRecord(
+        Verdict.VALID,
+        size,
+        fields[6],
+        _topic_text(bytes(buffer[topic_start : topic_start + topic_length])),
+        fields[3],
+        fields[5],
+        fields[7],
+        fields[10],
+        bytes(buffer[properties_start:end]),
+    )
