@@ -1,0 +1,128 @@
+"""Settings of a broker, RocketMQ's names in snake case (BrokerConfig, BrokerIdentity). Only keys that do something."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mqspark.errors import ConfigError
+from mqspark.message import PERM_READ, PERM_WRITE
+
+__all__ = ["BrokerConfig", "UPDATABLE_KEYS"]
+
+
+@dataclass(slots=True)
+class BrokerConfig:
+    broker_cluster_name: str = "DefaultCluster"
+    broker_name: str = "broker-a"
+    broker_id: int = 0
+    broker_ip1: str = field(default="127.0.0.1", metadata={"key": "brokerIP1"})
+    """The address that clients are told; part of every offset message id."""
+    listen_port: int = 10911
+    ha_listen_port: int | None = None  # None: listenPort + 1; only published, nothing listens there yet
+    namesrv_addr: str | None = None
+    """``host:port;host:port``."""
+    broker_permission: int = PERM_READ | PERM_WRITE
+    region_id: str = "DefaultRegion"
+    trace_on: bool = True
+
+    register_name_server_period: int = 30_000  # ms
+    register_broker_timeout_mills: int = 24_000
+    force_register: bool = True
+    """False: a name server whose data version is current is skipped."""
+
+    auto_create_topic_enable: bool = True
+    auto_create_subscription_group: bool = True
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    trace_topic_enable: bool = False
+    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
+    default_topic_queue_nums: int = 8
+    split_metadata_size: int = 2000
+    """Topics or groups in one page of codes 21 and 201."""
+
+    start_accept_send_request_time_stamp: int = 0  # ms since the epoch
+    send_thread_pool_queue_capacity: int = 10_000
+    """Sends that may wait for their flush; the next one is answered SYSTEM_BUSY. RocketMQ's name for the same bound."""
+    pull_thread_pool_queue_capacity: int = 100_000
+    """Pulls that may be parked."""
+    pull_bytes_per_turn: int = 64 * 1024 * 1024
+    """Ours: what one connection may be given in one turn of the loop before its pulls are answered SYSTEM_BUSY."""
+
+    lite_pull_message_enable: bool = True
+    long_polling_enable: bool = True
+    short_polling_time_mills: int = 1_000
+    access_message_in_memory_max_ratio: int = 40  # percent of physical memory
+
+    channel_expired_timeout: int = 120_000  # ms without a heartbeat
+    notify_consumer_ids_changed_enable: bool = True
+    rebalance_lock_max_live_time: int = 60_000  # ms
+    flush_consumer_offset_interval: int = 5_000  # ms
+    consumer_offset_update_version_step: int = 500
+    config_black_list: str = "configBlackList;brokerConfigPath"
+
+    def __post_init__(self) -> None:
+        for name in ("broker_cluster_name", "broker_name", "broker_ip1"):
+            if not getattr(self, name):
+                raise ConfigError(f"setting {name} must not be empty", key=name)
+        if self.broker_id < 0:
+            raise ConfigError(f"setting brokerId={self.broker_id} must not be negative", key="brokerId")
+        if not 0 <= self.listen_port <= 65535:
+            raise ConfigError(f"setting listenPort={self.listen_port} is not a port (0 to 65535)", key="listenPort")
+        for name in (
+            "register_name_server_period",
+            "register_broker_timeout_mills",
+            "default_topic_queue_nums",
+            "split_metadata_size",
+            "send_thread_pool_queue_capacity",
+            "pull_thread_pool_queue_capacity",
+            "pull_bytes_per_turn",
+            "short_polling_time_mills",
+            "channel_expired_timeout",
+            "rebalance_lock_max_live_time",
+            "flush_consumer_offset_interval",
+            "consumer_offset_update_version_step",
+        ):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"setting {name}={getattr(self, name)} must be positive", key=name)
+
+    @property
+    def address(self) -> str:
+        return f"{self.broker_ip1}:{self.listen_port}"
+
+    @property
+    def ha_address(self) -> str:
+        return f"{self.broker_ip1}:{self.ha_listen_port or self.listen_port + 1}"
+
+
+UPDATABLE_KEYS = frozenset(
+    {
+        "brokerPermission",
+        "traceOn",
+        "autoCreateTopicEnable",
+        "autoCreateSubscriptionGroup",
+        "defaultTopicQueueNums",
+        "splitMetadataSize",
+        "startAcceptSendRequestTimeStamp",
+        "sendThreadPoolQueueCapacity",
+        "pullThreadPoolQueueCapacity",
+        "pullBytesPerTurn",
+        "litePullMessageEnable",
+        "longPollingEnable",
+        "shortPollingTimeMills",
+        "accessMessageInMemoryMaxRatio",
+        "channelExpiredTimeout",
+        "notifyConsumerIdsChangedEnable",
+        "rebalanceLockMaxLiveTime",
+        "flushConsumerOffsetInterval",
+        "consumerOffsetUpdateVersionStep",
+        "registerNameServerPeriod",
+        "forceRegister",
+        # of the store's settings
+        "maxMessageSize",
+        "flushIntervalCommitLog",
+        "maxTransferBytesOnMessageInMemory",
+        "maxTransferCountOnMessageInMemory",
+        "syncFlushTimeout",
+    }
+)
+"""What UPDATE_BROKER_CONFIG (25) may change while the broker runs; anything else is refused. Values are validated by type."""
