@@ -1,0 +1,80 @@
+"""Which queue the next message goes to, and which brokers to leave alone for a while. No sockets.
+
+Facts: RocketMQ's MQFaultStrategy, LatencyFaultToleranceImpl, TopicPublishInfo; reference
+client-semantics §2.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mqspark.clock import Clock
+from mqspark.message import MessageQueue
+
+__all__ = ["FaultTable", "QueueChooser"]
+
+_PENALTIES = ((15_000, 30_000), (5_000, 10_000), (3_000, 6_000), (1_800, 5_000), (550, 2_000))
+"""(answer took at least, broker is avoided for), ms: MQFaultStrategy's two tables without their zeros."""
+SLOW_MS = _PENALTIES[-1][0]
+"""Answers faster than this cost a broker nothing."""
+_ISOLATED_LATENCY_MS = 10_000
+"""What a connection fault counts as."""
+
+
+class FaultTable:
+    """Brokers that were slow or unreachable, and until when they are avoided."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until_ms: dict[str, int] = {}
+
+    def record(self, broker_name: str, latency_ms: float, *, isolate: bool = False) -> None:
+        """``isolate``: no answer at all, or a refusal. A penalty only ever extends an earlier one."""
+        if isolate:
+            latency_ms = _ISOLATED_LATENCY_MS
+        for threshold_ms, penalty_ms in _PENALTIES:
+            if latency_ms >= threshold_ms:
+                until_ms = self._clock.monotonic_ms() + penalty_ms
+                self._until_ms[broker_name] = max(self._until_ms.get(broker_name, 0), until_ms)
+                return
+
+    def available(self, broker_name: str) -> bool:
+        until_ms = self._until_ms.get(broker_name)
+        if until_ms is None:
+            return True
+        if until_ms > self._clock.monotonic_ms():
+            return False
+        del self._until_ms[broker_name]
+        return True
+
+    @property
+    def empty(self) -> bool:
+        return not self._until_ms
+
+
+class QueueChooser:
+    """Round robin over a topic's queues; on a retry another broker, and a healthy one if there is one."""
+
+    __slots__ = ("_counter", "_faults")
+
+    def __init__(self, faults: FaultTable, start: int = 0) -> None:
+        self._faults = faults
+        self._counter = start
+
+    def choose(self, queues: Sequence[MessageQueue], last_broker: str | None = None) -> MessageQueue:
+        count = len(queues)
+        self._counter += 1
+        first = queues[self._counter % count]
+        faults = self._faults
+        if last_broker is None and (faults.empty or faults.available(first.broker_name)):
+            return first
+        elsewhere: MessageQueue | None = None
+        for step in range(count):
+            queue = queues[(self._counter + step) % count]
+            if queue.broker_name == last_broker:
+                continue
+            if faults.available(queue.broker_name):
+                self._counter += step
+                return queue
+            elsewhere = elsewhere or queue
+        return elsewhere or first
