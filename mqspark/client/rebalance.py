@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from mqspark.client.allocate import Allocation, sort_queues
+from mqspark.client.allocate import Allocation, sort_clients, sort_queues
 from mqspark.clock import Clock
 from mqspark.message import MessageQueue
 
