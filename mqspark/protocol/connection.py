@@ -1,0 +1,128 @@
+"""Bytes of one connection in, complete commands out.
+
+Bounds hold before anything is allocated for a length that the peer claims (MAX_FRAME_BYTES,
+MAX_HEADER_BYTES), and the buffer grows only as bytes really come: one connection never holds more than one
+incomplete frame. A frame that is not one raises ProtocolError; the connection is of no use afterwards and its
+owner closes it, as RocketMQ does (§2.1). What was complete before it in the same chunk is not delivered; its
+sender sees the connection close.
+
+Must not know about sockets, nor what commands mean.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from mqspark.errors import FrameTooLarge, ProtocolError
+from mqspark.protocol.command import Command, decode_header
+
+__all__ = ["MAX_FRAME_BYTES", "MAX_HEADER_BYTES", "LARGE_BODY_BYTES", "Connection"]
+
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+"""Length prefix included: com.rocketmq.remoting.frameMaxLength."""
+
+MAX_HEADER_BYTES = 64 * 1024
+"""Ours; RocketMQ has none. Its largest legal header holds 32,767 bytes of properties, escaped."""
+
+LARGE_BODY_BYTES = 64 * 1024
+"""From this size on a body is a view of the received bytes; below, a copy costs less than the view."""
+
+_PREFIX = struct.Struct(">iI")
+_PREFIX_BYTES = _PREFIX.size
+
+
+class Connection:
+    """The receiving half of one connection."""
+
+    __slots__ = ("_max_frame_bytes", "_max_header_bytes", "_needed", "_partial")
+
+    def __init__(
+        self, *, max_frame_bytes: int = MAX_FRAME_BYTES, max_header_bytes: int = MAX_HEADER_BYTES
+    ) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._max_header_bytes = max_header_bytes
+        self._partial = bytearray()
+        self._needed = _PREFIX_BYTES
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What came of a frame that is not complete yet."""
+        return len(self._partial)
+
+    def receive_data(self, data: bytes) -> list[Command]:
+        """Every command that is complete now, in order. Raises ProtocolError or FrameTooLarge."""
+        commands: list[Command] = []
+        position = 0
+        if self._partial:
+            position = self._complete_partial(data, commands)
+            if not commands:
+                return commands
+        length = len(data)
+        max_total, max_header_bytes = self._max_frame_bytes - 4, self._max_header_bytes
+        unpack = _PREFIX.unpack_from
+        while length - position >= _PREFIX_BYTES:
+            total, meta = unpack(data, position)
+            header_length = meta & 0xFFFFFF
+            if not header_length + 4 <= total <= max_total or header_length > max_header_bytes:
+                self._check(total, header_length)
+            end = position + 4 + total
+            if end > length:
+                self._needed = 4 + total
+                break
+            body_start = position + _PREFIX_BYTES + header_length
+            if end == body_start:
+                body: bytes | memoryview = b""
+            elif end - body_start < LARGE_BODY_BYTES:
+                body = data[body_start:end]
+            else:
+                body = memoryview(data)[body_start:end]
+            commands.append(decode_header(meta >> 24, data[position + _PREFIX_BYTES : body_start], body))
+            position = end
+        else:
+            self._needed = _PREFIX_BYTES
+        if position < length:
+            self._partial += data[position:] if position else data
+        return commands
+
+    def _complete_partial(self, data: bytes, commands: list[Command]) -> int:
+        """Finish the frame begun in an earlier chunk; where in ``data`` the next one starts.
+
+        Adds no command when the chunk does not reach that far.
+        """
+        position = 0
+        while True:
+            partial = self._partial
+            missing = self._needed - len(partial)
+            if len(data) - position < missing:
+                partial += data[position:] if position else data
+                return len(data)
+            partial += data[position : position + missing]
+            position += missing
+            total, meta = _PREFIX.unpack_from(partial, 0)
+            header_length = meta & 0xFFFFFF
+            if self._needed == _PREFIX_BYTES:
+                self._check(total, header_length)
+                self._needed = 4 + total
+                if self._needed > _PREFIX_BYTES:
+                    continue
+            self._partial = bytearray()
+            self._needed = _PREFIX_BYTES
+            view = memoryview(partial)
+            body_start = _PREFIX_BYTES + header_length
+            body = view[body_start:]
+            commands.append(
+                decode_header(
+                    meta >> 24,
+                    bytes(view[_PREFIX_BYTES:body_start]),
+                    body if len(body) >= LARGE_BODY_BYTES else bytes(body),
+                )
+            )
+            return position
+
+    def _check(self, total: int, header_length: int) -> None:
+        if 4 + total > self._max_frame_bytes:
+            raise FrameTooLarge("frame", 4 + total, self._max_frame_bytes)
+        if total < 4 or header_length > total - 4:
+            raise ProtocolError(f"frame of {total} bytes with a header of {header_length}")
+        if header_length > self._max_header_bytes:
+            raise FrameTooLarge("header", header_length, self._max_header_bytes)

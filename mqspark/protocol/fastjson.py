@@ -1,0 +1,310 @@
+"""JSON in the dialect of fastjson 1.2, which writes RocketMQ's bodies and config files.
+
+It reads what fastjson reads and what JSON forbids: bare keys (``{0:"a"}``), objects as keys
+(``{{"queueId":0}:42}``), ``{"$ref":"$.a.b"}`` for an object written before, single quotes, superfluous
+commas. Source: reference remoting-protocol §7.1. Well-formed JSON never comes near this parser: msgspec goes
+first.
+
+Everything is bounded, since the bytes may be hostile: nesting by MAX_DEPTH, what references expand to by
+MAX_REFERENCED_NODES. Reading raises ProtocolError and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from mqspark.errors import ProtocolError
+
+__all__ = ["loads", "dumps_pretty", "canonical"]
+
+MAX_DEPTH = 64
+"""RocketMQ's deepest body has 8 levels."""
+
+MAX_REFERENCED_NODES = 1_000_000
+"""What all ``$ref`` of one text may expand to; a small text could otherwise claim a machine's memory."""
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+_decode = msgspec.json.Decoder().decode
+
+
+def loads(text: bytes | bytearray | memoryview) -> Any:
+    """dict with text keys, list, str, int, float, bool or None. An object that was a key becomes its
+    canonical text.
+    """
+    try:
+        value = _decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _Parser(_to_text(text)).parse()
+    return _Resolver(value).resolve() if b"$ref" in bytes(text) else value
+
+
+def canonical(value: Any) -> str:
+    """Compact JSON with sorted keys: the form in which an object is a key."""
+    return _encode(value).decode()
+
+
+def dumps_pretty(value: Any) -> str:
+    """As fastjson's PrettyFormat writes config/*.json: tabs, sorted keys, integer keys bare."""
+    parts: list[str] = []
+    _write_pretty(value, "\n", parts.append)
+    return "".join(parts)
+
+
+def _write_pretty(value: Any, newline: str, write: Any) -> None:
+    if isinstance(value, dict) and value:
+        inner = newline + "\t"
+        separator = "{"
+        for key in sorted(
+            value, key=lambda item: (0, item, "") if isinstance(item, int) else (1, 0, str(item))
+        ):
+            write(separator + inner)
+            write(f"{key}:" if isinstance(key, int) else f"{_encode(str(key)).decode()}:")
+            _write_pretty(value[key], inner, write)
+            separator = ","
+        write(newline + "}")
+    elif isinstance(value, (list, tuple, set, frozenset)) and value:
+        inner = newline + "\t"
+        separator = "["
+        for item in value:
+            write(separator + inner)
+            _write_pretty(item, inner, write)
+            separator = ","
+        write(newline + "]")
+    else:
+        write(_encode(value).decode())
+
+
+def _to_text(text: bytes | bytearray | memoryview) -> str:
+    try:
+        return str(text, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"not JSON: byte {error.start} is not UTF-8") from None
+
+
+_BLANK = re.compile(r"[\s,]*")
+_SPACE = re.compile(r"\s*")
+_NUMBER = re.compile(r"-?\d{1,20}(?![\d.eE])|-?\d{1,400}(?:\.\d{0,400})?(?:[eE][+-]?\d{1,3})?")
+_WORD = re.compile(r"[A-Za-z_$][\w$.]*")
+_PLAIN = {'"': re.compile(r'[^"\\]*'), "'": re.compile(r"[^'\\]*")}
+_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "0": "\0"}
+_WORDS = {"true": True, "false": False, "null": None, "undefined": None}
+
+
+class _Parser:
+    """Recursive descent over one text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._position = 0
+        self._references = False
+
+    def parse(self) -> Any:
+        value = self._value(0)
+        self._skip(_SPACE)
+        if self._position != len(self._text):
+            raise self._error("something follows the value")
+        return _Resolver(value).resolve() if self._references else value
+
+    def _error(self, what: str) -> ProtocolError:
+        return ProtocolError(f"not JSON: {what} at character {self._position}")
+
+    def _skip(self, blank: re.Pattern[str]) -> str:
+        """The next character that counts, "" at the end."""
+        match = blank.match(self._text, self._position)
+        self._position = match.end() if match else self._position
+        return self._text[self._position : self._position + 1]
+
+    def _value(self, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise self._error(f"more than {MAX_DEPTH} levels")
+        character = self._skip(_SPACE)
+        if character == "{":
+            return self._object(depth)
+        if character == "[":
+            return self._array(depth)
+        if character and character in "\"'":
+            return self._string(character)
+        return self._scalar()
+
+    def _scalar(self) -> Any:
+        match = _NUMBER.match(self._text, self._position)
+        if match:
+            self._position = match.end()
+            number = match.group()
+            return int(number) if number.lstrip("-").isdigit() else float(number)
+        match = _WORD.match(self._text, self._position)
+        if match and match.group() in _WORDS:
+            self._position = match.end()
+            return _WORDS[match.group()]
+        raise self._error("no value")
+
+    def _array(self, depth: int) -> list[Any]:
+        self._position += 1
+        items: list[Any] = []
+        while self._skip(_BLANK) != "]":
+            items.append(self._value(depth + 1))
+            if self._skip(_SPACE) not in (",", "]"):
+                raise self._error("no ',' or ']'")
+        self._position += 1
+        return items
+
+    def _object(self, depth: int) -> dict[str, Any]:
+        self._position += 1
+        members: dict[str, Any] = {}
+        while self._skip(_BLANK) != "}":
+            key = self._key(depth)
+            if self._skip(_SPACE) != ":":
+                raise self._error("no ':'")
+            self._position += 1
+            members[key] = self._value(depth + 1)
+            if self._skip(_SPACE) not in (",", "}"):
+                raise self._error("no ',' or '}'")
+        self._position += 1
+        self._references = self._references or "$ref" in members
+        return members
+
+    def _key(self, depth: int) -> str:
+        character = self._text[self._position : self._position + 1]
+        if character and character in "\"'":
+            return self._string(character)
+        if character == "{":
+            return canonical(self._value(depth + 1))
+        match = _NUMBER.match(self._text, self._position) or _WORD.match(self._text, self._position)
+        if match is None:
+            raise self._error("no key")
+        self._position = match.end()
+        return match.group()
+
+    def _string(self, quote: str) -> str:
+        plain = _PLAIN[quote]
+        text = self._text
+        self._position += 1
+        parts: list[str] = []
+        while True:
+            match = plain.match(text, self._position)
+            if match:
+                parts.append(match.group())
+                self._position = match.end()
+            character = text[self._position : self._position + 1]
+            if character == quote:
+                self._position += 1
+                return _without_surrogates("".join(parts))
+            if not character:
+                raise self._error("a string without end")
+            parts.append(self._escape())
+
+    def _escape(self) -> str:
+        code = self._text[self._position + 1 : self._position + 2]
+        digits = {"u": 4, "x": 2}.get(code, 0)
+        if digits:
+            hexadecimal = self._text[self._position + 2 : self._position + 2 + digits]
+            if not re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", hexadecimal):
+                raise self._error(f"a bad \\{code}")
+            self._position += 2 + digits
+            return chr(int(hexadecimal, 16))
+        if not code:
+            raise self._error("a string without end")
+        self._position += 2
+        return _ESCAPES.get(code, code)
+
+
+def _without_surrogates(text: str) -> str:
+    """Pairs of \\u escapes become the character they stand for, halves become U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+_STEP = re.compile(r"\.((?:\\.|[^.\[\\])+)|\[(\d{1,9})\]|\[(?:'([^']*)'|\"([^\"]*)\")\]")
+
+
+class _Resolver:
+    """Puts the object it names in the place of every ``{"$ref": path}``; what leads nowhere becomes None.
+
+    A reference to something that holds references itself leads nowhere: fastjson does not write those within
+    one tree, and they would allow cycles and exponential growth.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._sizes: dict[int, int] = {}
+        self._budget = MAX_REFERENCED_NODES
+
+    def resolve(self) -> Any:
+        if _is_reference(self._root):
+            return None
+        stack: list[Any] = [self._root]
+        found: list[tuple[Any, Any, Any]] = []
+        while stack:
+            node = stack.pop()
+            items: Any = node.items() if isinstance(node, dict) else enumerate(node)
+            for place, child in items:
+                if _is_reference(child):
+                    found.append((node, place, self._target(child["$ref"])))
+                elif isinstance(child, (dict, list)):
+                    stack.append(child)
+        for node, place, target in found:
+            node[place] = target
+        return self._root
+
+    def _target(self, path: Any) -> Any:
+        if not isinstance(path, str) or not path.startswith("$"):
+            return None
+        node = self._root
+        position = 1
+        while position < len(path):
+            step = _STEP.match(path, position)
+            if step is None:
+                return None
+            position = step.end()
+            name, index, single, double = step.groups()
+            if index is not None:
+                if not isinstance(node, list) or int(index) >= len(node):
+                    return None
+                node = node[int(index)]
+            else:
+                key = (
+                    re.sub(r"\\(.)", r"\1", name)
+                    if name is not None
+                    else single
+                    if single is not None
+                    else double
+                )
+                if not isinstance(node, dict) or key not in node:
+                    return None
+                node = node[key]
+        size = self._size(node)
+        if size < 0:
+            return None
+        self._budget -= size
+        if self._budget < 0:
+            raise ProtocolError(f"not JSON: references expand to more than {MAX_REFERENCED_NODES} values")
+        return node
+
+    def _size(self, target: Any) -> int:
+        """Values in the tree; -1 when a reference is among them."""
+        known = self._sizes.get(id(target))
+        if known is not None:
+            return known
+        size = 0
+        stack = [target]
+        while stack:
+            node = stack.pop()
+            size += 1
+            if _is_reference(node):
+                size = -1
+                break
+            if isinstance(node, dict):
+                stack.extend(node.values())
+            elif isinstance(node, list):
+                stack.extend(node)
+        if isinstance(target, (dict, list)):
+            self._sizes[id(target)] = size
+        return size
+
+
+def _is_reference(node: Any) -> bool:
+    return isinstance(node, dict) and len(node) == 1 and "$ref" in node
