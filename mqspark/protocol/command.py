@@ -127,7 +127,9 @@ class Command:
         object.
         """
         if self._ext is None:
-            self._ext = _decode_ext(self._raw) if self._raw else {}
+            if not self.has_ext:
+                return {}
+            self._ext = _decode_ext(self._raw)
         return self._ext
 
     def header(self, header_type: type[H]) -> H:
@@ -234,8 +236,6 @@ def _decode_ext(raw: msgspec.Raw) -> dict[str, str]:
         return _decode_ext_texts(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         fields = fastjson.loads(bytes(raw))
-    if fields is None:
-        return {}
     if not isinstance(fields, dict):
         raise ProtocolError("extFields is not a JSON object")
     return {name: _text(value) for name, value in fields.items() if value is not None}

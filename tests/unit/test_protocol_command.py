@@ -247,12 +247,9 @@ def test_bounds_hold_before_the_bytes_come() -> None:
 @pytest.mark.parametrize("dribble", [False, True])
 def test_what_is_no_frame_raises(data: bytes, dribble: bool) -> None:
     connection = Connection()
+    chunks = [data[n : n + 1] for n in range(len(data))] if dribble else [data]
     with pytest.raises(ProtocolError):
-        if dribble:
-            for byte in data:
-                connection.receive_data(bytes([byte]))
-        else:
-            connection.receive_data(data)
+        list(map(connection.receive_data, chunks))
 
 
 def test_lying_lengths_in_a_binary_header() -> None:
