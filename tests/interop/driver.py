@@ -1,0 +1,103 @@
+"""The unmodified Java client, called from a test: see java/Driver.java for the other end."""
+
+import base64
+import itertools
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.interop.clusters import java_command, process, tail
+from tests.interop.jars import Jars
+
+CALL_TIMEOUT_S = 60.0
+
+
+class JavaError(Exception):
+    """The Java client threw: the exception's class, its response code (-1: none) and its text."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        self.type: str = error["type"]
+        self.code: int = error["code"]
+        self.text: str = error["text"]
+        super().__init__(f"{self.type}({self.code}): {self.text}")
+
+
+class JavaDriver:
+    """One JVM. Calls may be made from several threads and may overlap."""
+
+    def __init__(self, child: subprocess.Popen[str], log: Path) -> None:
+        self._child = child
+        self._log = log
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, Future[Any]] = {0: Future()}
+        self._lock = threading.Lock()
+        self._reader = threading.Thread(target=self._read, name="java-driver", daemon=True)
+        self._reader.start()
+        self._waiting[0].result(CALL_TIMEOUT_S)
+
+    def _read(self) -> None:
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            reply = json.loads(line)
+            with self._lock:
+                future = self._waiting.pop(reply["id"])
+            if "error" in reply:
+                future.set_exception(JavaError(reply["error"]))
+            else:
+                future.set_result(reply.get("result"))
+        with self._lock:
+            orphans, self._waiting = list(self._waiting.values()), {}
+        for future in orphans:
+            future.set_exception(RuntimeError(f"the Java driver died\n{tail(self._log)}"))
+
+    def submit(self, verb: str, /, **arguments: Any) -> "Future[Any]":
+        """Start a call; the future has its result or a JavaError."""
+        future: Future[Any] = Future()
+        with self._lock:
+            call = next(self._ids)
+            self._waiting[call] = future
+            assert self._child.stdin is not None
+            self._child.stdin.write(json.dumps({"id": call, "do": verb, "with": arguments}) + "\n")
+            self._child.stdin.flush()
+        return future
+
+    def call(self, verb: str, /, **arguments: Any) -> Any:
+        return self.submit(verb, **arguments).result(CALL_TIMEOUT_S)
+
+    def mqadmin(self, *arguments: str) -> str:
+        """What the mqadmin command printed. A stack trace or error text on stderr fails the caller."""
+        result = self.call("mqadmin", arguments=list(arguments))
+        assert "Exception" not in result["err"], (
+            f"mqadmin {' '.join(arguments)}:\n{result['err']}\n{result['out']}"
+        )
+        return str(result["out"])
+
+
+@contextmanager
+def java_driver(jars: Jars, folder: Path, serialize_type: str) -> Iterator[JavaDriver]:
+    """A driver JVM whose requests have JSON or ROCKETMQ headers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "driver.err"
+    options = [
+        "-XX:TieredStopAtLevel=1",
+        f"-Drocketmq.serialize.type={serialize_type}",
+        f"-Drocketmq.client.localOffsetStoreDir={folder / 'offsets'}",
+        "-Drocketmq.client.logUseSlf4j=true",
+    ]
+    command = java_command(jars, "Driver", folder, heap_mib=256, options=options)
+    with process(command, log, stdout=subprocess.PIPE) as child:
+        yield JavaDriver(child, log)
+
+
+def message(topic: str, body: bytes, **fields: Any) -> dict[str, Any]:
+    """A message in the driver's JSON form: tags, keys, flag, wait, properties."""
+    return {"topic": topic, "body": base64.b64encode(body).decode(), **fields}
+
+
+def body_of(received: dict[str, Any]) -> bytes:
+    return base64.b64decode(received["body"])

@@ -1,0 +1,109 @@
+"""The unmodified RocketMQ jars, fetched once by Maven into a cache outside the repository; the driver compiled.
+
+The cache is ``$MQSPARK_CACHE`` or ``~/.cache/mqspark``. A folder is named after the hash of what it was made
+from and holds a marker file once it is complete, so a changed pom.xml or Driver.java makes a new one. A file
+lock lets parallel test workers fetch once.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+FETCH_TIMEOUT_S = 900
+COMPILE_TIMEOUT_S = 120
+
+
+class ToolMissing(Exception):
+    """Java, javac or Maven is not installed: the only reason for which an interop test may be skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jars:
+    """Where the jars and the compiled driver are, and how to name them on a java command line."""
+
+    jar_folder: Path
+    class_folder: Path
+
+    @property
+    def classpath(self) -> str:
+        return f"{self.class_folder}{os.pathsep}{self.jar_folder}/*"
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("MQSPARK_CACHE") or Path.home() / ".cache" / "mqspark")
+
+
+def require_tools(*tools: str) -> None:
+    for tool in tools:
+        if shutil.which(tool) is None:
+            raise ToolMissing(f"{tool} is not installed; interop tests run unmodified RocketMQ jars with it")
+
+
+def fetch() -> Jars:
+    """Fetch and compile what is not there yet.
+
+    Raises ToolMissing, and RuntimeError with the tool's output when Maven or javac fails.
+    """
+    require_tools("java")
+    pom = HERE / "pom.xml"
+    jar_folder = _made(f"rocketmq-{_digest(pom)}", lambda folder: _copy_dependencies(pom, folder))
+    source = HERE / "java" / "Driver.java"
+    class_folder = _made(
+        f"driver-{_digest(pom, source)}", lambda folder: _compile(source, jar_folder, folder)
+    )
+    return Jars(jar_folder, class_folder)
+
+
+def _digest(*sources: Path) -> str:
+    return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()[:12]
+
+
+def _made(name: str, make: Callable[[Path], None]) -> Path:
+    root = cache_folder()
+    root.mkdir(parents=True, exist_ok=True)
+    folder = root / name
+    marker = folder / ".complete"
+    with _locked(root / f"{name}.lock"):
+        if not marker.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            marker.touch()
+    return folder
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _copy_dependencies(pom: Path, folder: Path) -> None:
+    require_tools("mvn")
+    goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+    _run(
+        ["mvn", "-B", "-q", "-f", str(pom), goal, f"-DoutputDirectory={folder}", "-DincludeScope=runtime"],
+        FETCH_TIMEOUT_S,
+    )
+
+
+def _compile(source: Path, jar_folder: Path, folder: Path) -> None:
+    require_tools("javac")
+    command = ["javac", "-Xlint:none", "-nowarn", "-encoding", "UTF-8", "-d", str(folder)]
+    _run([*command, "-cp", f"{jar_folder}/*", str(source)], COMPILE_TIMEOUT_S)
+
+
+def _run(command: list[str], timeout_s: float) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    if done.returncode:
+        raise RuntimeError(
+            f"{' '.join(command)} exited with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        )

@@ -1,0 +1,515 @@
+import com.alibaba.fastjson2.JSON;
+import com.alibaba.fastjson2.JSONArray;
+import com.alibaba.fastjson2.JSONObject;
+import com.alibaba.fastjson2.JSONWriter;
+import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.Collection;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.ClientConfig;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
+import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
+import org.apache.rocketmq.common.UtilAll;
+import org.apache.rocketmq.common.compression.CompressionType;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
+
+/**
+ * The unmodified RocketMQ client, driven from a test: one JSON request a line on stdin, one JSON reply a line on stdout.
+ *
+ * <p>A request is {@code {"id": n, "do": "noun.verb", "with": {...}}}; the reply carries the same id and either
+ * {@code result} or {@code error} (exception class, response code, text). Requests run side by side, so that a long
+ * poll may wait while another request sends. Objects that live on (producers, consumers) are named by a handle.
+ */
+public final class Driver {
+    private static final Map<Integer, Object> OBJECTS = new ConcurrentHashMap<>();
+    private static final AtomicInteger HANDLES = new AtomicInteger();
+    private static final PrintStream REPLIES = System.out;
+    private static final Object CONSOLE = new Object();
+
+    private Driver() {
+    }
+
+    /** A push consumer and what its listener was given, in the order of delivery. */
+    private static final class Push {
+        final DefaultMQPushConsumer consumer;
+        final BlockingQueue<MessageExt> received = new LinkedBlockingQueue<>();
+
+        Push(DefaultMQPushConsumer consumer) {
+            this.consumer = consumer;
+        }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        System.setOut(System.err);
+        ExecutorService workers = Executors.newCachedThreadPool(task -> {
+            Thread thread = new Thread(task, "driver");
+            thread.setDaemon(true);
+            return thread;
+        });
+        BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        reply(JSONObject.of("id", 0L, "result", "ready"));
+        for (String line = requests.readLine(); line != null; line = requests.readLine()) {
+            JSONObject request = JSON.parseObject(line);
+            workers.execute(() -> serve(request));
+        }
+        // stdin closed: the test session is over, or died. No orderly shutdown, so that nothing can hang here.
+        Runtime.getRuntime().halt(0);
+    }
+
+    private static void serve(JSONObject request) {
+        JSONObject reply = JSONObject.of("id", request.getLongValue("id"));
+        try {
+            reply.put("result", perform(request.getString("do"), request.getJSONObject("with")));
+        } catch (Throwable thrown) {
+            reply.put("error", describe(thrown));
+        }
+        reply(reply);
+    }
+
+    private static synchronized void reply(JSONObject reply) {
+        byte[] bytes = JSON.toJSONBytes(reply, JSONWriter.Feature.WriteNulls);
+        REPLIES.write(bytes, 0, bytes.length);
+        REPLIES.write('\n');
+        REPLIES.flush();
+    }
+
+    private static JSONObject describe(Throwable thrown) {
+        int code = thrown instanceof MQBrokerException ? ((MQBrokerException) thrown).getResponseCode()
+            : thrown instanceof MQClientException ? ((MQClientException) thrown).getResponseCode() : -1;
+        String text = thrown instanceof MQBrokerException ? ((MQBrokerException) thrown).getErrorMessage() : thrown.getMessage();
+        return JSONObject.of("type", thrown.getClass().getSimpleName(), "code", code, "text", String.valueOf(text));
+    }
+
+    private static Object perform(String verb, JSONObject with) throws Exception {
+        switch (verb) {
+            case "producer.start": return producerStart(with);
+            case "producer.stop": ((DefaultMQProducer) OBJECTS.remove(with.getIntValue("handle"))).shutdown(); return null;
+            case "producer.send": return send(object(with), with);
+            case "producer.send_batch": return sendBatch(object(with), with);
+            case "producer.send_many": return sendMany(object(with), with);
+            case "producer.queues": return queues(((DefaultMQProducer) object(with)).fetchPublishMessageQueues(with.getString("topic")));
+            case "producer.create_topic":
+                ((DefaultMQProducer) object(with)).createTopic(with.getString("key"), with.getString("topic"), with.getIntValue("queues"), Map.of());
+                return null;
+            case "push.start": return pushStart(with);
+            case "push.take": return pushTake(object(with), with);
+            case "push.queues": return pushQueues(object(with), with);
+            case "push.stop": ((Push) OBJECTS.remove(with.getIntValue("handle"))).consumer.shutdown(); return null;
+            case "lite.start": return liteStart(with);
+            case "lite.poll": return litePoll(object(with), with);
+            case "lite.do": return liteDo(object(with), with);
+            case "lite.stop": ((DefaultLitePullConsumer) OBJECTS.remove(with.getIntValue("handle"))).shutdown(); return null;
+            case "pull.start": return pullStart(with);
+            case "pull.pull": return pull(object(with), with);
+            case "pull.do": return pullDo(object(with), with);
+            case "pull.stop": ((DefaultMQPullConsumer) OBJECTS.remove(with.getIntValue("handle"))).shutdown(); return null;
+            case "mqadmin": return mqadmin(with);
+            default: throw new IllegalArgumentException("no such request: " + verb);
+        }
+    }
+
+    @SuppressWarnings("unchecked")
+    private static <T> T object(JSONObject with) {
+        Object found = OBJECTS.get(with.getIntValue("handle"));
+        if (found == null) {
+            throw new IllegalStateException("no object has handle " + with.get("handle"));
+        }
+        return (T) found;
+    }
+
+    private static int keep(Object object) {
+        int handle = HANDLES.incrementAndGet();
+        OBJECTS.put(handle, object);
+        return handle;
+    }
+
+    /** Each client gets an instance, and so connections and a client id, of its own. */
+    private static void configure(ClientConfig client, JSONObject with) {
+        client.setNamesrvAddr(with.getString("namesrv"));
+        client.setInstanceName("driver" + HANDLES.get() + "n" + System.nanoTime());
+        client.setVipChannelEnabled(with.getBooleanValue("vip"));
+        client.setPollNameServerInterval(1000);
+        client.setHeartbeatBrokerInterval(1000);
+        client.setPersistConsumerOffsetInterval(500);
+    }
+
+    private static JSONObject started(Object kept, ClientConfig client) {
+        return JSONObject.of("handle", keep(kept), "client_id", client.buildMQClientId());
+    }
+
+    // ---- producer
+
+    private static Object producerStart(JSONObject with) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(with.getString("group"));
+        configure(producer, with);
+        producer.setSendMsgTimeout(with.getIntValue("timeout_ms", 10000));
+        if (with.containsKey("compress_over")) {
+            producer.setCompressMsgBodyOverHowmuch(with.getIntValue("compress_over"));
+        }
+        if (with.containsKey("compress_type")) {
+            producer.setCompressType(CompressionType.of(with.getString("compress_type")));
+        }
+        producer.start();
+        return started(producer, producer);
+    }
+
+    private static Message message(JSONObject json) {
+        Message message = new Message(json.getString("topic"), Base64.getDecoder().decode(json.getString("body")));
+        if (json.containsKey("tags")) {
+            message.setTags(json.getString("tags"));
+        }
+        if (json.containsKey("keys")) {
+            message.setKeys(json.getString("keys"));
+        }
+        if (json.containsKey("wait")) {
+            message.setWaitStoreMsgOK(json.getBooleanValue("wait"));
+        }
+        message.setFlag(json.getIntValue("flag"));
+        JSONObject properties = json.getJSONObject("properties");
+        if (properties != null) {
+            properties.forEach((name, value) -> message.putUserProperty(name, String.valueOf(value)));
+        }
+        return message;
+    }
+
+    private static Object send(DefaultMQProducer producer, JSONObject with) throws Exception {
+        Message message = message(with.getJSONObject("message"));
+        MessageQueue queue = with.containsKey("queue") ? queue(with.getJSONArray("queue")) : null;
+        Object shardingKey = with.get("sharding_key");
+        switch (with.getString("mode")) {
+            case "sync":
+                return sent(queue != null ? producer.send(message, queue)
+                    : shardingKey != null ? producer.send(message, new SelectMessageQueueByHash(), shardingKey)
+                    : producer.send(message));
+            case "async": {
+                CompletableFuture<SendResult> outcome = new CompletableFuture<>();
+                if (queue != null) {
+                    producer.send(message, queue, completing(outcome));
+                } else if (shardingKey != null) {
+                    producer.send(message, new SelectMessageQueueByHash(), shardingKey, completing(outcome));
+                } else {
+                    producer.send(message, completing(outcome));
+                }
+                return sent(join(outcome));
+            }
+            case "oneway":
+                if (queue != null) {
+                    producer.sendOneway(message, queue);
+                } else {
+                    producer.sendOneway(message);
+                }
+                return null;
+            default:
+                throw new IllegalArgumentException(with.getString("mode"));
+        }
+    }
+
+    private static Object sendBatch(DefaultMQProducer producer, JSONObject with) throws Exception {
+        List<Message> messages = new ArrayList<>();
+        JSONArray array = with.getJSONArray("messages");
+        for (int i = 0; i < array.size(); i++) {
+            messages.add(message(array.getJSONObject(i)));
+        }
+        return sent(with.containsKey("queue") ? producer.send(messages, queue(with.getJSONArray("queue"))) : producer.send(messages));
+    }
+
+    /** Bodies are {@code prefix-i}; results in the order of i whatever the mode. */
+    private static Object sendMany(DefaultMQProducer producer, JSONObject with) throws Exception {
+        int count = with.getIntValue("count");
+        boolean async = "async".equals(with.getString("mode"));
+        List<CompletableFuture<SendResult>> outcomes = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            Message message = new Message(with.getString("topic"), with.getString("tags"), "key-" + i,
+                (with.getString("prefix") + "-" + i).getBytes(StandardCharsets.UTF_8));
+            CompletableFuture<SendResult> outcome = new CompletableFuture<>();
+            outcomes.add(outcome);
+            if (async) {
+                producer.send(message, completing(outcome));
+            } else {
+                outcome.complete(producer.send(message));
+            }
+        }
+        JSONArray results = new JSONArray();
+        for (CompletableFuture<SendResult> outcome : outcomes) {
+            results.add(sent(join(outcome)));
+        }
+        return results;
+    }
+
+    private static SendResult join(CompletableFuture<SendResult> outcome) throws Exception {
+        try {
+            return outcome.get(30, TimeUnit.SECONDS);
+        } catch (java.util.concurrent.ExecutionException wrapped) {
+            throw wrapped.getCause() instanceof Exception ? (Exception) wrapped.getCause() : wrapped;
+        }
+    }
+
+    private static SendCallback completing(CompletableFuture<SendResult> outcome) {
+        return new SendCallback() {
+            @Override
+            public void onSuccess(SendResult result) {
+                outcome.complete(result);
+            }
+
+            @Override
+            public void onException(Throwable thrown) {
+                outcome.completeExceptionally(thrown);
+            }
+        };
+    }
+
+    private static JSONObject sent(SendResult result) {
+        return JSONObject.of("status", result.getSendStatus().name(), "msg_id", result.getMsgId(),
+            "offset_msg_id", result.getOffsetMsgId(), "queue", queue(result.getMessageQueue()),
+            "queue_offset", result.getQueueOffset(), "transaction_id", result.getTransactionId(),
+            "region", result.getRegionId(), "trace_on", result.isTraceOn());
+    }
+
+    // ---- push consumer
+
+    private static Object pushStart(JSONObject with) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(with.getString("group"));
+        configure(consumer, with);
+        consumer.setMessageModel(MessageModel.valueOf(with.getString("model")));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(with.getString("from")));
+        if (with.containsKey("timestamp")) {
+            consumer.setConsumeTimestamp(UtilAll.timeMillisToHumanString3(with.getLongValue("timestamp")));
+        }
+        consumer.setPullBatchSize(with.getIntValue("pull_batch", 32));
+        consumer.setConsumeMessageBatchMaxSize(with.getIntValue("consume_batch", 1));
+        consumer.setConsumeThreadMin(4);
+        consumer.setConsumeThreadMax(4);
+        consumer.subscribe(with.getString("topic"), with.getString("expression"));
+        Push push = new Push(consumer);
+        if (with.getBooleanValue("orderly")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                push.received.addAll(messages);
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                push.received.addAll(messages);
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+        consumer.start();
+        return started(push, consumer);
+    }
+
+    /** At least count messages if they come within the timeout, and whatever came besides. */
+    private static Object pushTake(Push push, JSONObject with) throws Exception {
+        JSONArray messages = new JSONArray();
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(with.getLongValue("timeout_ms"));
+        while (messages.size() < with.getIntValue("count")) {
+            MessageExt message = push.received.poll(Math.max(0, deadline - System.nanoTime()), TimeUnit.NANOSECONDS);
+            if (message == null) {
+                break;
+            }
+            messages.add(message(message));
+        }
+        List<MessageExt> rest = new ArrayList<>();
+        push.received.drainTo(rest);
+        rest.forEach(message -> messages.add(message(message)));
+        return messages;
+    }
+
+    private static Object pushQueues(Push push, JSONObject with) {
+        List<MessageQueue> own = new ArrayList<>();
+        for (MessageQueue queue : push.consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet()) {
+            if (queue.getTopic().equals(with.getString("topic"))) {
+                own.add(queue);
+            }
+        }
+        return queues(own);
+    }
+
+    // ---- lite pull consumer
+
+    private static Object liteStart(JSONObject with) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(with.getString("group"));
+        configure(consumer, with);
+        consumer.setAutoCommit(with.getBooleanValue("auto_commit"));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(with.getString("from")));
+        consumer.setPullBatchSize(with.getIntValue("pull_batch", 10));
+        if (with.containsKey("expression")) {
+            consumer.subscribe(with.getString("topic"), with.getString("expression"));
+        }
+        consumer.start();
+        if (!with.containsKey("expression")) {
+            consumer.assign(queues(with.getJSONArray("queues")));
+        }
+        return started(consumer, consumer);
+    }
+
+    private static Object litePoll(DefaultLitePullConsumer consumer, JSONObject with) {
+        JSONArray messages = new JSONArray();
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(with.getLongValue("timeout_ms"));
+        do {
+            consumer.poll(100).forEach(message -> messages.add(message(message)));
+        } while (messages.size() < with.getIntValue("count") && System.nanoTime() < deadline);
+        return messages;
+    }
+
+    private static Object liteDo(DefaultLitePullConsumer consumer, JSONObject with) throws Exception {
+        MessageQueue queue = with.containsKey("queue") ? queue(with.getJSONArray("queue")) : null;
+        switch (with.getString("verb")) {
+            case "seek": consumer.seek(queue, with.getLongValue("offset")); return null;
+            case "seek_to_begin": consumer.seekToBegin(queue); return null;
+            case "seek_to_end": consumer.seekToEnd(queue); return null;
+            case "commit": consumer.commit(); return null;
+            case "committed": return consumer.committed(queue);
+            case "pause": consumer.pause(List.of(queue)); return null;
+            case "resume": consumer.resume(List.of(queue)); return null;
+            case "offset_for_timestamp": return consumer.offsetForTimestamp(queue, with.getLongValue("timestamp"));
+            case "queues": return queues(consumer.fetchMessageQueues(with.getString("topic")));
+            case "assignment": return queues(consumer.assignment());
+            default: throw new IllegalArgumentException(with.getString("verb"));
+        }
+    }
+
+    // ---- pull consumer
+
+    private static Object pullStart(JSONObject with) throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(with.getString("group"));
+        configure(consumer, with);
+        consumer.start();
+        return started(consumer, consumer);
+    }
+
+    private static Object pull(DefaultMQPullConsumer consumer, JSONObject with) throws Exception {
+        MessageQueue queue = queue(with.getJSONArray("queue"));
+        String expression = with.getString("expression");
+        long offset = with.getLongValue("offset");
+        int max = with.getIntValue("max");
+        PullResult result = with.getBooleanValue("block") ? consumer.pullBlockIfNotFound(queue, expression, offset, max)
+            : consumer.pull(queue, expression, offset, max);
+        JSONArray messages = new JSONArray();
+        if (result.getMsgFoundList() != null) {
+            result.getMsgFoundList().forEach(message -> messages.add(message(message)));
+        }
+        return JSONObject.of("status", result.getPullStatus().name(), "next", result.getNextBeginOffset(),
+            "min", result.getMinOffset(), "max", result.getMaxOffset(), "messages", messages);
+    }
+
+    private static Object pullDo(DefaultMQPullConsumer consumer, JSONObject with) throws Exception {
+        MessageQueue queue = with.containsKey("queue") ? queue(with.getJSONArray("queue")) : null;
+        switch (with.getString("verb")) {
+            case "queues": return queues(consumer.fetchSubscribeMessageQueues(with.getString("topic")));
+            case "max_offset": return consumer.maxOffset(queue);
+            case "min_offset": return consumer.minOffset(queue);
+            case "search_offset": return consumer.searchOffset(queue, with.getLongValue("timestamp"));
+            case "earliest_store_time": return consumer.earliestMsgStoreTime(queue);
+            case "update_offset":
+                consumer.updateConsumeOffset(queue, with.getLongValue("offset"));
+                consumer.getDefaultMQPullConsumerImpl().getOffsetStore().persist(queue);
+                return null;
+            case "fetch_offset":
+                return consumer.getDefaultMQPullConsumerImpl().getOffsetStore().readOffset(queue, ReadOffsetType.READ_FROM_STORE);
+            case "view_message": return message(consumer.viewMessage(with.getString("topic"), with.getString("msg_id")));
+            default: throw new IllegalArgumentException(with.getString("verb"));
+        }
+    }
+
+    // ---- mqadmin
+
+    /** One mqadmin command line; what it printed to both streams. They are process-wide, so one at a time. */
+    private static Object mqadmin(JSONObject with) {
+        synchronized (CONSOLE) {
+            PrintStream out = System.out;
+            PrintStream err = System.err;
+            ByteArrayOutputStream printed = new ByteArrayOutputStream();
+            ByteArrayOutputStream complained = new ByteArrayOutputStream();
+            try {
+                System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
+                System.setErr(new PrintStream(complained, true, StandardCharsets.UTF_8));
+                MQAdminStartup.main0(with.getJSONArray("arguments").toArray(new String[0]), null);
+            } finally {
+                System.setOut(out);
+                System.setErr(err);
+            }
+            return JSONObject.of("out", printed.toString(StandardCharsets.UTF_8), "err", complained.toString(StandardCharsets.UTF_8));
+        }
+    }
+
+    // ---- JSON forms
+
+    private static List<Object> queue(MessageQueue queue) {
+        return Arrays.asList(queue.getTopic(), queue.getBrokerName(), queue.getQueueId());
+    }
+
+    private static MessageQueue queue(JSONArray json) {
+        return new MessageQueue(json.getString(0), json.getString(1), json.getIntValue(2));
+    }
+
+    private static JSONArray queues(Collection<MessageQueue> queues) {
+        JSONArray array = new JSONArray();
+        queues.stream().sorted().forEach(queue -> array.add(queue(queue)));
+        return array;
+    }
+
+    private static Set<MessageQueue> queues(JSONArray array) {
+        Set<MessageQueue> queues = new java.util.HashSet<>();
+        for (int i = 0; i < array.size(); i++) {
+            queues.add(queue(array.getJSONArray(i)));
+        }
+        return queues;
+    }
+
+    private static JSONObject message(MessageExt message) {
+        JSONObject json = new JSONObject();
+        json.put("topic", message.getTopic());
+        json.put("broker", message.getBrokerName());
+        json.put("queue_id", message.getQueueId());
+        json.put("queue_offset", message.getQueueOffset());
+        json.put("physical_offset", message.getCommitLogOffset());
+        json.put("store_size", message.getStoreSize());
+        json.put("sys_flag", message.getSysFlag());
+        json.put("flag", message.getFlag());
+        json.put("born_timestamp", message.getBornTimestamp());
+        json.put("store_timestamp", message.getStoreTimestamp());
+        json.put("born_host", message.getBornHostString());
+        json.put("store_host", message.getStoreHost() == null ? null : String.valueOf(message.getStoreHost()));
+        json.put("msg_id", message.getMsgId());
+        json.put("body_crc", message.getBodyCRC());
+        json.put("reconsume_times", message.getReconsumeTimes());
+        json.put("tags", message.getTags());
+        json.put("keys", message.getKeys());
+        json.put("properties", message.getProperties());
+        json.put("body", Base64.getEncoder().encodeToString(message.getBody()));
+        return json;
+    }
+}

@@ -1,0 +1,41 @@
+"""What a test needs of a topic, asked with the minimal client of remoting.py."""
+
+from tests.interop.clusters import Cluster
+from tests.interop.remoting import (
+    GET_MAX_OFFSET,
+    UPDATE_AND_CREATE_SUBSCRIPTION_GROUP,
+    UPDATE_AND_CREATE_TOPIC,
+    ask,
+)
+
+QUEUES = 4
+
+
+def create_topic(cluster: Cluster, topic: str, queues: int = QUEUES) -> str:
+    """Create the topic on the broker; its route is known to the name server when this returns."""
+    reply = ask(
+        cluster.broker, UPDATE_AND_CREATE_TOPIC, topic=topic, defaultTopic="TBW102", readQueueNums=queues,
+        writeQueueNums=queues, perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
+    )  # fmt: skip
+    assert reply.code == 0, reply
+    return topic
+
+
+def create_group(cluster: Cluster, group: str) -> str:
+    body = (
+        b'{"groupName":"%s","consumeEnable":true,"consumeFromMinEnable":true,"retryQueueNums":1}'
+        % group.encode()
+    )
+    reply = ask(cluster.broker, UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, body)
+    assert reply.code == 0, reply
+    return group
+
+
+def max_offset(cluster: Cluster, topic: str, queue_id: int) -> int:
+    reply = ask(cluster.broker, GET_MAX_OFFSET, topic=topic, queueId=queue_id)
+    assert reply.code == 0, reply
+    return int(reply.ext["offset"])
+
+
+def message_count(cluster: Cluster, topic: str, queues: int = QUEUES) -> int:
+    return sum(max_offset(cluster, topic, queue_id) for queue_id in range(queues))
