@@ -1,0 +1,87 @@
+"""The columns of a ``pymq`` DataFrame, as Spark names them and as Arrow carries them.
+
+The first six are the Kafka source's, so that a query moves over by changing the format: ``partition`` is the queue
+id, ``offset`` the queue offset, ``timestamp`` the store time. With more than one broker a queue is told by
+(``broker``, ``partition``).
+
+Spark 4.2 compares Arrow schemas strictly (reference spark-datasource §7.4): every field nullable, timestamps in
+microseconds of "UTC", no large or view types. Must not import pyspark or pyarrow at import time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mqspark.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["COLUMNS", "PROPERTIES", "arrow_schema", "arrow_type", "default_schema", "selected_columns"]
+
+PROPERTIES = "properties"
+
+COLUMNS: dict[str, str] = {
+    "key": "string",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "tags": "string",
+    "broker": "string",
+    "bornTimestamp": "timestamp",
+    "msgId": "string",
+    PROPERTIES: "map<string,string>",
+}
+"""Name to Spark type, in the order of the full schema; ``properties`` only with includeProperties=true."""
+
+
+def default_schema(include_properties: bool) -> str:
+    """The DDL text Spark gets when the user gave no ``.schema(...)``."""
+    names = [name for name in COLUMNS if include_properties or name != PROPERTIES]
+    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in names)
+
+
+def selected_columns(schema: Any) -> tuple[str, ...]:
+    """The columns of a Spark StructType, checked to be ours. Raises ConfigError(key="schema") naming the column."""
+    columns = []
+    for field in schema.fields:
+        expected = COLUMNS.get(field.name)
+        if expected is None:
+            raise ConfigError(
+                f"schema: the pymq source has no column {field.name!r}; it has {', '.join(COLUMNS)}",
+                key="schema",
+            )
+        found = field.dataType.simpleString()
+        if found != expected:
+            raise ConfigError(
+                f"schema: column {field.name!r} is {expected}, not {found}; cast it after the load",
+                key="schema",
+            )
+        if field.name in columns:
+            raise ConfigError(f"schema: column {field.name!r} is named twice", key="schema")
+        columns.append(field.name)
+    if not columns:
+        raise ConfigError("schema: select at least one column", key="schema")
+    return tuple(columns)
+
+
+def arrow_type(column: str) -> pa.DataType:
+    import pyarrow as pa
+
+    types = {
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "map<string,string>": pa.map_(pa.string(), pa.string()),
+    }
+    return types[COLUMNS[column]]
+
+
+def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([pa.field(name, arrow_type(name), nullable=True) for name in columns])
