@@ -1,0 +1,230 @@
+"""From files, ``--set`` and profiles to settings objects.
+
+One flat name space of RocketMQ's keys. A value is looked up in this order, the first that has it wins:
+
+    ``--set key=value``  >  the -c file  >  environment (NAMESRV_ADDR)  >  profile  >  the field's default
+
+Every key may be spelled as RocketMQ does (``flushDiskType``) or in snake case (``flush_disk_type``). A TOML
+file may group keys under table headers; the headers carry no meaning. Keys of RocketMQ that mqspark has no
+use for are collected in ``Settings.unused`` for one line in the log; all others that nobody knows are a
+ConfigError. So are settings that would promise something this version does not do (replication,
+authentication): accepting them silently would be a lie.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mqspark.broker.config import BrokerConfig
+from mqspark.config import known_keys, parse_settings, rocketmq_key
+from mqspark.errors import ConfigError
+from mqspark.namesrv.config import NamesrvConfig
+from mqspark.store.config import StoreConfig
+from mqspark_server.properties import parse_properties
+from mqspark_server.rocketmq_keys import ROCKETMQ_KEYS
+
+__all__ = [
+    "ServerConfig",
+    "BrokerSettings",
+    "NamesrvSettings",
+    "DEVELOPMENT",
+    "PRODUCTION",
+    "Layer",
+    "broker_settings",
+    "file_layer",
+    "namesrv_settings",
+    "override_layer",
+]
+
+HIGH_WATER_BYTES = 4 * 1024 * 1024
+
+PRODUCTION: Mapping[str, Any] = {"autoCreateTopicEnable": False, "flushDiskType": "SYNC_FLUSH"}
+"""``mqspark broker run``: an acknowledged message survives a power cut; topics are made by an operator."""
+
+DEVELOPMENT: Mapping[str, Any] = {
+    "autoCreateTopicEnable": True,
+    # A laptop's power cut may cost what was sent in the last half second; the process dying costs nothing.
+    "flushDiskType": "ASYNC_FLUSH",
+    "bindAddress": "127.0.0.1",
+    "brokerIP1": "127.0.0.1",
+    "brokerName": "dev",
+}
+"""``mqspark dev`` and ``mqspark.testing``: loopback only, topics appear when they are first written to."""
+
+_ENVIRONMENT = "environment NAMESRV_ADDR"
+
+_REFUSED: Mapping[str, tuple[frozenset[str], str]] = {
+    "brokerRole": (frozenset({"SLAVE"}), "replication is not available"),
+    "enableDLegerCommitLog": (frozenset({"true"}), "DLedger replication is not available"),
+    "enableControllerMode": (frozenset({"true"}), "controller mode is not available"),
+    "aclEnable": (frozenset({"true"}), "access control is not available"),
+    "authenticationEnabled": (frozenset({"true"}), "authentication is not available"),
+    "authorizationEnabled": (frozenset({"true"}), "authorization is not available"),
+}
+
+
+@dataclass(slots=True)
+class ServerConfig:
+    """What the shells themselves need; names as in NettyServerConfig where that has them."""
+
+    bind_address: str = "0.0.0.0"  # noqa: S104 - RocketMQ's default; the dev profile binds loopback
+    listen_port: int = 0
+    server_channel_max_idle_time_seconds: int = 120
+    server_socket_backlog: int = 1024
+    max_connections: int = 10_000
+    write_buffer_high_water_mark: int = HIGH_WATER_BYTES  # bytes a slow reader may leave unread
+    fast_port_enable: bool = True
+    http_enable: bool = True
+    http_bind_address: str = "127.0.0.1"
+    http_port: int | None = None  # None: listenPort + 3, or any free port when that is 0
+    log_level: str = "INFO"
+
+    def check(self) -> None:
+        for name, port in (("listenPort", self.listen_port), ("httpPort", self.http_port)):
+            if port is not None and not 0 <= port <= 65535:
+                raise ConfigError(f"setting {name}={port} is not a port (0 to 65535)", key=name)
+        for name, number in (
+            ("serverChannelMaxIdleTimeSeconds", self.server_channel_max_idle_time_seconds),
+            ("serverSocketBacklog", self.server_socket_backlog),
+            ("maxConnections", self.max_connections),
+        ):
+            if number <= 0:
+                raise ConfigError(f"setting {name}={number} must be positive", key=name)
+        if self.write_buffer_high_water_mark == 0:  # in a broker.conf: "the library's default"
+            self.write_buffer_high_water_mark = HIGH_WATER_BYTES
+        if self.write_buffer_high_water_mark < 0:
+            raise ConfigError(
+                "setting writeBufferHighWaterMark must not be negative", key="writeBufferHighWaterMark"
+            )
+        self.log_level = self.log_level.upper()
+        if self.log_level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+            raise ConfigError(
+                f"setting logLevel={self.log_level!r} is none of DEBUG, INFO, WARNING, ERROR", key="logLevel"
+            )
+
+
+@dataclass(slots=True)
+class Layer:
+    """Settings from one place; ``source`` names it in error messages."""
+
+    source: str
+    values: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class BrokerSettings:
+    server: ServerConfig
+    broker: BrokerConfig
+    store: StoreConfig
+    unused: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class NamesrvSettings:
+    server: ServerConfig
+    namesrv: NamesrvConfig
+    unused: list[str] = field(default_factory=list)
+
+
+def file_layer(path: str | os.PathLike[str]) -> Layer:
+    """A ``.toml`` file, or anything else in broker.conf's syntax."""
+    source = os.fspath(path)
+    try:
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {source}: {error.strerror}") from None
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{source} is not UTF-8 text (byte {error.start})") from None
+    if not source.endswith(".toml"):
+        return Layer(source, parse_properties(text, source=source))
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not TOML: {error}") from None
+    return Layer(source, _flatten(document, source))
+
+
+def override_layer(assignments: Iterable[str]) -> Layer:
+    """``--set key=value`` in order; the last of equal keys wins."""
+    values: dict[str, str] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {assignment!r} is not key=value")
+        values[key.strip()] = value.strip()
+    return Layer("--set", values)
+
+
+def broker_settings(profile: Mapping[str, Any], *layers: Layer) -> BrokerSettings:
+    """Later layers win over earlier ones, all of them over ``profile``."""
+    (server, broker, store), unused = _resolve((ServerConfig, BrokerConfig, StoreConfig), profile, layers)
+    server.check()
+    server.listen_port = broker.listen_port
+    return BrokerSettings(server, broker, store, unused)
+
+
+def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSettings:
+    (server, namesrv), unused = _resolve(
+        (ServerConfig, NamesrvConfig), {"listenPort": 9876, **profile}, layers
+    )
+    server.check()
+    return NamesrvSettings(server, namesrv, unused)
+
+
+def _resolve(
+    classes: tuple[type[Any], ...], profile: Mapping[str, Any], layers: Iterable[Layer]
+) -> tuple[tuple[Any, ...], list[str]]:
+    canonical = {key: rocketmq_key(spec) for cls in classes for key, spec in known_keys(cls).items()}
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    unused: dict[str, None] = {}
+    environment = {"namesrvAddr": address} if (address := os.environ.get("NAMESRV_ADDR")) else {}
+    for layer in (Layer("profile", profile), Layer(_ENVIRONMENT, environment), *layers):
+        for key, value in layer.values.items():
+            _refuse_promises(key, value, layer.source)
+            name = canonical.get(key)
+            if name is not None:
+                values[name], sources[name] = value, layer.source
+            elif key in ROCKETMQ_KEYS and layer.source != _ENVIRONMENT:
+                unused[key] = None
+            elif layer.source not in ("profile", _ENVIRONMENT):
+                close = difflib.get_close_matches(key, [*canonical.values(), *ROCKETMQ_KEYS], 1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise ConfigError(f"{layer.source}: unknown setting {key!r}{hint}", key=key)
+    built: list[Any] = []
+    for cls in classes:
+        try:
+            built.append(parse_settings(cls, values)[0])
+        except ConfigError as error:
+            source = sources.get(canonical.get(error.key or "", ""), "settings")
+            raise ConfigError(f"{source}: {error}", key=error.key) from None
+    return tuple(built), list(unused)
+
+
+def _refuse_promises(key: str, value: Any, source: str) -> None:
+    refused = _REFUSED.get(key)
+    if refused is None:
+        return
+    values, reason = refused
+    text = str(value).strip()
+    if text in values or text.lower() in values:
+        raise ConfigError(f"{source}: {key}={text}: {reason} in this version", key=key)
+
+
+def _flatten(table: Mapping[str, Any], source: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        inner = _flatten(value, source) if isinstance(value, dict) else {key: value}
+        for name, content in inner.items():
+            if name in values:
+                raise ConfigError(f"{source}: {name!r} is given twice", key=name)
+            values[name] = content
+    return values

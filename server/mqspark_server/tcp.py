@@ -1,0 +1,481 @@
+"""Sockets around a Core: bytes of ``data_received`` to commands, outgoing frames to one write a connection
+and turn.
+
+    data_received -> Connection.receive_data -> core.received       as often as the loop has bytes
+    one call_soon per loop iteration: turn() -> core.turn() -> every session of the outbox written once
+
+Must not know a request code, nor what is in a body. Source of the numbers: remoting-protocol.md §3.3 (idle
+close after 120 s, backlog 1024, TCP_NODELAY, no keep-alive). TLS is not available yet.
+
+What bounds memory: a frame's length is checked before it is buffered (Connection); a connection whose peer
+does not read its answers is not read from either, and what it had already sent is handed to the core in
+slices, so that at most one slice of answers lies above the high-water mark; the number of connections is
+limited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Protocol, cast
+
+from mqspark.errors import ProtocolError
+from mqspark.protocol.command import Command, encode_request
+from mqspark.protocol.connection import Connection
+from mqspark.protocol.headers import Header
+from mqspark.protocol.session import Core, Session
+
+__all__ = ["Listener", "LocalPeer", "RemotingServer", "bind_pair", "bind_socket"]
+
+log = logging.getLogger("mqspark.tcp")
+
+SLICE_COMMANDS = 64
+"""Commands handed to the core before the size of its answers is looked at."""
+
+JOIN_BYTES = 64 * 1024
+"""Up to this size answers are copied into one buffer; a copy is then cheaper than a longer iovec."""
+
+IDLE_SCAN_S = 5.0
+PORT_PAIR_ATTEMPTS = 64
+SHUTDOWN_GRACE_S = 2.0
+
+
+class _Writer(Protocol):
+    def write_out(self, out: list[bytes | memoryview]) -> None: ...
+
+    def close(self, reason: str) -> None: ...
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Bound, not listening yet: a port in use is known before a store is opened, and no client waits in a
+    backlog.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setblocking(False)
+        sock.bind((host, port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def bind_pair(host: str, port: int) -> tuple[socket.socket, socket.socket | None]:
+    """The broker's port and its fast port two below (remoting-protocol.md §11).
+
+    With port 0 a free pair is looked for. With a fixed port a taken fast port gives None: few clients use
+    it, and none by default.
+    """
+    if port:
+        main = bind_socket(host, port)
+        try:
+            return main, bind_socket(host, port - 2)
+        except (OSError, OverflowError):
+            return main, None
+    kept: list[socket.socket] = []  # held until the end, so that the kernel proposes another port each time
+    try:
+        for _ in range(PORT_PAIR_ATTEMPTS):
+            main = bind_socket(host, 0)
+            try:
+                return main, bind_socket(host, main.getsockname()[1] - 2)
+            except OSError:
+                kept.append(main)
+        return kept.pop(), None
+    finally:
+        for sock in kept:
+            sock.close()
+
+
+class Listener:
+    """A listening socket and where it is."""
+
+    def __init__(self, server: asyncio.Server, host: str, port: int) -> None:
+        self._server = server
+        self.host = host
+        self.port = port
+
+    def stop(self) -> None:
+        self._server.close()
+
+
+class RemotingServer:
+    """All connections of one core. Everything here runs on the event loop's thread."""
+
+    def __init__(
+        self,
+        core: Core,
+        outbox: list[Session],
+        *,
+        name: str,
+        idle_s: float = 120.0,
+        max_connections: int = 10_000,
+        high_water_bytes: int = 4 * 1024 * 1024,
+        backlog: int = 1024,
+        after_turn: Callable[[], None] | None = None,
+    ) -> None:
+        self.core = core
+        self.name = name
+        self.high_water_bytes = high_water_bytes
+        self.rejected_connections = 0
+        self.protocol_errors = 0
+        self._outbox = outbox
+        self._idle_s = idle_s
+        self._max_connections = max_connections
+        self._backlog = backlog
+        self._after_turn = after_turn
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[Listener] = []
+        self._sockets: set[_RemotingConnection] = set()
+        self._writers: dict[int, _Writer] = {}
+        self._last_session_id = 0
+        self._scheduled = False
+        self._closing = False
+        self._tick_handle: asyncio.TimerHandle | None = None
+        self._idle_handle: asyncio.TimerHandle | None = None
+        self._all_gone: asyncio.Future[None] | None = None
+
+    @property
+    def connections(self) -> int:
+        return len(self._sockets)
+
+    async def listen(self, sock: socket.socket, *, fast: bool = False) -> Listener:
+        """Accept on a bound socket; ``fast`` marks its sessions as those of the fast port.
+
+        Takes the socket over.
+        """
+        host, port = sock.getsockname()[:2]
+        server = await self._loop.create_server(
+            lambda: _RemotingConnection(self, port, fast), sock=sock, backlog=self._backlog
+        )
+        listener = Listener(server, host, port)
+        self._listeners.append(listener)
+        return listener
+
+    def start(self) -> None:
+        """Run the core's timers and the idle scan."""
+        self._run_tick()
+        self._idle_handle = self._loop.call_later(min(IDLE_SCAN_S, self._idle_s), self._close_idle)
+
+    # -- the turn ----------------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        """Ask for one turn in the next loop iteration."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        self.core.turn()
+        self.write_outbox()
+        if self._after_turn is not None:
+            self._after_turn()
+
+    def write_outbox(self) -> None:
+        """Write all that the core has to say, one write a connection."""
+        outbox = self._outbox
+        if not outbox:
+            return
+        sessions = outbox[:]
+        outbox.clear()
+        writers = self._writers
+        for session in sessions:
+            writer = writers.get(session.id)
+            out = session.take()
+            if writer is None:
+                continue
+            if out:
+                writer.write_out(out)
+            if not session.open:
+                writer.close("the server ended it")
+
+    def _run_tick(self) -> None:
+        wait_ms = self.core.tick()
+        self._tick_handle = self._loop.call_later(max(wait_ms, 1) / 1000, self._run_tick)
+        self.write_outbox()
+        if self._after_turn is not None:
+            self._after_turn()
+
+    # -- sessions ----------------------------------------------------------------------------------
+
+    def _open_session(self, writer: _Writer, peer: tuple[str, int], local_port: int, fast: bool) -> Session:
+        self._last_session_id += 1
+        session = Session(self._last_session_id, *peer, self._outbox, local_port=local_port, fast=fast)
+        self._writers[session.id] = writer
+        self.core.connected(session)
+        self.schedule()
+        return session
+
+    def _close_session(self, session: Session) -> None:
+        session.open = False
+        del self._writers[session.id]
+        session.take()
+        self.core.disconnected(session)
+        self.schedule()
+
+    def local_peer(self) -> LocalPeer:
+        """A connection without a socket, for requests from this process (HTTP)."""
+        peer = LocalPeer(self)
+        peer.session = self._open_session(peer, ("127.0.0.1", 0), 0, False)
+        return peer
+
+    def _close_idle(self) -> None:
+        oldest = self._loop.time() - self._idle_s
+        for connection in [c for c in self._sockets if c.active_at < oldest]:
+            connection.close(f"idle for {self._idle_s:.0f} s", level=logging.INFO)
+        self._idle_handle = self._loop.call_later(min(IDLE_SCAN_S, self._idle_s), self._close_idle)
+
+    # -- shutdown ----------------------------------------------------------------------------------
+
+    def stop_accepting(self) -> None:
+        for listener in self._listeners:
+            listener.stop()
+
+    async def close(self) -> None:
+        """Write what is due, close every connection, wait for them up to SHUTDOWN_GRACE_S."""
+        self._closing = True
+        self.stop_accepting()
+        for handle in (self._tick_handle, self._idle_handle):
+            if handle is not None:
+                handle.cancel()
+        self.write_outbox()
+        if self._sockets:
+            self._all_gone = self._loop.create_future()
+            for connection in list(self._sockets):
+                connection.close("the server stops", level=logging.DEBUG)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone, SHUTDOWN_GRACE_S)
+            for connection in list(self._sockets):
+                connection.abort()
+            await asyncio.sleep(0)
+
+    # -- called by connections ---------------------------------------------------------------------
+
+    def _admit(self, connection: _RemotingConnection) -> bool:
+        if self._closing or len(self._sockets) >= self._max_connections:
+            self.rejected_connections += 1
+            return False
+        self._sockets.add(connection)
+        return True
+
+    def _forget(self, connection: _RemotingConnection) -> None:
+        self._sockets.discard(connection)
+        if self._all_gone is not None and not self._sockets and not self._all_gone.done():
+            self._all_gone.set_result(None)
+
+
+class _RemotingConnection(asyncio.Protocol):
+    __slots__ = (
+        "_fast",
+        "_local_port",
+        "_parser",
+        "_server",
+        "_session",
+        "_transport",
+        "_waiting",
+        "_write_paused",
+        "active_at",
+    )
+
+    def __init__(self, server: RemotingServer, local_port: int, fast: bool) -> None:
+        self._server = server
+        self._local_port = local_port
+        self._fast = fast
+        self._parser = Connection()
+        self._transport: asyncio.Transport | None = None
+        self._session: Session | None = None
+        self._waiting: deque[Command] = deque()
+        self._write_paused = False
+        self.active_at = 0.0
+
+    # -- asyncio.Protocol --------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclass of asyncio's.
+        transport = cast(asyncio.Transport, transport)
+        server = self._server
+        self._transport = transport
+        if not server._admit(self):
+            log.warning("%s: connection refused, %d are open", server.name, server.connections)
+            transport.abort()
+            return
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(high=server.high_water_bytes)
+        self.active_at = server._loop.time()
+        self._session = server._open_session(self, _peer(transport), self._local_port, self._fast)
+
+    def data_received(self, data: bytes) -> None:
+        server, session = self._server, self._session
+        if session is None:
+            return
+        self.active_at = server._loop.time()
+        try:
+            commands = self._parser.receive_data(data)
+        except ProtocolError as error:
+            server.protocol_errors += 1
+            self.close(str(error))
+            return
+        if not commands:
+            return
+        if self._waiting or self._write_paused:
+            self._waiting.extend(commands)
+            return
+        if len(commands) > SLICE_COMMANDS:
+            self._waiting.extend(commands)
+            self._deliver_waiting()
+        else:
+            self._deliver(session, commands)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        session, self._session = self._session, None
+        self._waiting.clear()
+        if session is not None:
+            log.debug("%s: connection of %s ended (%s)", self._server.name, session.peer, error or "closed")
+            self._server._close_session(session)
+        self._server._forget(self)
+        self._transport = None
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._deliver_waiting()
+
+    # -- commands in -------------------------------------------------------------------------------
+
+    def _deliver(self, session: Session, commands: list[Command]) -> None:
+        try:
+            self._server.core.received(session, commands)
+        except Exception:
+            # A fault of ours must cost this connection only, and must be seen.
+            log.exception("%s: a request of %s could not be handled", self._server.name, session.peer)
+            self.close("internal error")
+        self._server.schedule()
+
+    def _deliver_waiting(self) -> None:
+        """Hand over slices until the answers reach the high-water mark; then wait for the peer to read."""
+        transport, session, waiting = self._transport, self._session, self._waiting
+        if transport is None or session is None or transport.is_closing():
+            return
+        room = self._server.high_water_bytes - transport.get_write_buffer_size()
+        while waiting and room > 0:
+            before = len(session.out)
+            count = min(SLICE_COMMANDS, len(waiting))
+            self._deliver(session, [waiting.popleft() for _ in range(count)])
+            room -= sum(map(len, session.out[before:]))
+        if waiting:
+            transport.pause_reading()
+        elif not self._write_paused:
+            transport.resume_reading()
+
+    # -- frames out --------------------------------------------------------------------------------
+
+    def write_out(self, out: list[bytes | memoryview]) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self.active_at = self._server._loop.time()
+        if len(out) == 1:
+            transport.write(out[0])
+        elif sum(map(len, out)) <= JOIN_BYTES:
+            transport.write(b"".join(out))
+        else:
+            transport.writelines(_coalesced(out))
+        if self._waiting and not self._write_paused:
+            self._server._loop.call_soon(self._deliver_waiting)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def close(self, reason: str, *, level: int = logging.WARNING) -> None:
+        """Close when what is already written has gone out."""
+        session = self._session
+        if session is not None and self._transport is not None and not self._transport.is_closing():
+            log.log(level, "%s: connection of %s closed: %s", self._server.name, session.peer, reason)
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class LocalPeer:
+    """A client in the same process: requests go to the core as from a socket, answers resolve futures."""
+
+    session: Session
+
+    def __init__(self, server: RemotingServer) -> None:
+        self._server = server
+        self._requests = Connection()
+        self._answers = Connection()
+        self._pending: dict[int, asyncio.Future[Command]] = {}
+        self._opaque = 0
+
+    async def request(
+        self,
+        code: int,
+        header: Header | Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float = 5.0,
+    ) -> Command:
+        """Raises TimeoutError, and ConnectionError when the server ends first."""
+        self._opaque += 1
+        opaque = self._opaque
+        answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._pending[opaque] = answer
+        try:
+            frame = encode_request(code, opaque, header, body)
+            self._server.core.received(self.session, self._requests.receive_data(frame))
+            self._server.schedule()
+            return await asyncio.wait_for(answer, timeout_s)
+        finally:
+            self._pending.pop(opaque, None)
+
+    def write_out(self, out: list[bytes | memoryview]) -> None:
+        for command in self._answers.receive_data(b"".join(out)):
+            answer = self._pending.get(command.opaque)
+            if command.is_response and answer is not None and not answer.done():
+                answer.set_result(command)
+
+    def close(self, reason: str = "closed") -> None:
+        """Unanswered requests fail with ConnectionError."""
+        if self.session.id in self._server._writers:
+            self._server._close_session(self.session)
+        for answer in self._pending.values():
+            if not answer.done():
+                answer.set_exception(ConnectionError(reason))
+
+
+def _peer(transport: asyncio.Transport) -> tuple[str, int]:
+    name = transport.get_extra_info("peername")
+    if not name:  # the peer is gone before we asked
+        return "0.0.0.0", 0  # noqa: S104 - an address that means none
+    return str(name[0]).removeprefix("::ffff:"), int(name[1])
+
+
+def _coalesced(out: list[bytes | memoryview]) -> list[bytes | memoryview]:
+    """Neighbouring small frames joined, large bodies left alone: few iovecs and no copy of a body."""
+    merged: list[bytes | memoryview] = []
+    small: list[bytes | memoryview] = []
+    for buffer in out:
+        if len(buffer) < JOIN_BYTES // 16:
+            small.append(buffer)
+            continue
+        if small:
+            merged.append(small[0] if len(small) == 1 else b"".join(small))
+            small = []
+        merged.append(buffer)
+    if small:
+        merged.append(b"".join(small))
+    return merged

@@ -1,0 +1,299 @@
+"""The socket shell with a toy core: what a peer can do to it, and what other peers notice of that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import Command, encode_request, encode_response
+from mqspark.protocol.connection import Connection
+from mqspark.protocol.session import Session
+from mqspark_server.tcp import RemotingServer, bind_pair, bind_socket
+
+pytestmark = pytest.mark.anyio
+
+ECHO = int(RequestCode.GET_BROKER_RUNTIME_INFO)
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
+class EchoCore:
+    """Answers every request with its own body, ``answer_bytes`` of it when set; remembers what it saw."""
+
+    def __init__(self) -> None:
+        self.sessions: list[Session] = []
+        self.ended: list[Session] = []
+        self.turns = 0
+        self.received_commands = 0
+        self.answer: bytes | None = None
+
+    def connected(self, session: Session) -> None:
+        self.sessions.append(session)
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        self.received_commands += len(commands)
+        for command in commands:
+            if command.code == 1:
+                raise RuntimeError("a fault in the core")
+            if command.code == 2:
+                session.close()
+                continue
+            body = bytes(command.body) if self.answer is None else self.answer
+            session.send(encode_response(command.opaque, 0, None, body))
+
+    def disconnected(self, session: Session) -> None:
+        self.ended.append(session)
+
+    def turn(self) -> None:
+        self.turns += 1
+
+    def tick(self) -> int:
+        return 1000
+
+
+class Client:
+    """A blocking-style asyncio client: frames out, commands in."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.connection = Connection()
+        self.commands: list[Command] = []
+
+    async def request(self, opaque: int, body: bytes = b"", code: int = ECHO) -> Command:
+        self.writer.write(encode_request(code, opaque, None, body))
+        return await self.next()
+
+    async def next(self) -> Command:
+        while not self.commands:
+            data = await asyncio.wait_for(self.reader.read(1 << 16), 5)
+            if not data:
+                raise EOFError
+            self.commands += self.connection.receive_data(data)
+        return self.commands.pop(0)
+
+    async def close(self) -> None:
+        self.writer.close()
+        await asyncio.gather(self.writer.wait_closed(), return_exceptions=True)
+
+
+class Harness:
+    def __init__(self, server: RemotingServer, core: EchoCore, port: int) -> None:
+        self.server, self.core, self.port = server, core, port
+        self.clients: list[Client] = []
+
+    async def client(self) -> Client:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.port))
+        self.clients.append(client)
+        return client
+
+
+@asynccontextmanager
+async def serving(**options: Any) -> AsyncIterator[Harness]:
+    core = EchoCore()
+    outbox: list[Session] = []
+    server = RemotingServer(core, outbox, name="toy", **options)
+    listener = await server.listen(bind_socket("127.0.0.1", 0))
+    server.start()
+    harness = Harness(server, core, listener.port)
+    try:
+        yield harness
+    finally:
+        for client in harness.clients:
+            await client.close()
+        await server.close()
+        assert server.connections == 0
+
+
+async def eventually(condition: Any) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the condition did not come true within 5 s")
+
+
+async def test_answers_of_a_chunk_come_in_order_and_cost_one_turn() -> None:
+    async with serving() as harness:
+        client = await harness.client()
+        await client.request(0)
+        before = harness.core.turns
+        client.writer.write(b"".join(encode_request(ECHO, n, None, b"%d" % n) for n in range(50)))
+        got = [await client.next() for _ in range(50)]
+        assert [(c.opaque, bytes(c.body)) for c in got] == [(n, b"%d" % n) for n in range(50)]
+        assert harness.core.turns - before <= 3
+
+
+async def test_a_frame_may_come_byte_by_byte() -> None:
+    async with serving() as harness:
+        client = await harness.client()
+        for byte in encode_request(ECHO, 7, {"k": "v"}, b"body"):
+            client.writer.write(bytes([byte]))
+            await client.writer.drain()
+            await asyncio.sleep(0)
+        answer = await client.next()
+        assert (answer.opaque, bytes(answer.body)) == (7, b"body")
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        struct.pack(">i", -1) + b"\0" * 16,
+        struct.pack(">II", 1 << 30, 16) + b"\0" * 16,
+        struct.pack(">II", 20, 0xFFFFFF) + b"\0" * 16,
+        struct.pack(">II", 12, 8) + b"not json",
+    ],
+    ids=["http", "negative length", "huge frame", "huge header", "undecodable header"],
+)
+async def test_garbage_ends_that_connection_and_no_other(
+    garbage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as harness:
+        good, bad = await harness.client(), await harness.client()
+        await good.request(1)
+        with caplog.at_level(logging.WARNING, "mqspark.tcp"):
+            bad.writer.write(garbage)
+            assert await asyncio.wait_for(bad.reader.read(), 5) == b""
+        assert any("closed:" in record.getMessage() for record in caplog.records)
+        assert harness.server.protocol_errors == 1
+        assert bytes((await good.request(2, b"still here")).body) == b"still here"
+        await eventually(lambda: len(harness.core.ended) == 1)
+        assert not harness.core.ended[0].open
+
+
+async def test_a_slow_reader_is_not_read_from_and_gets_everything_in_the_end() -> None:
+    high_water = 256 * 1024
+    async with serving(high_water_bytes=high_water) as harness:
+        harness.core.answer = b"x" * 64 * 1024
+        slow = socket.create_connection(("127.0.0.1", harness.port))
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
+        slow.setblocking(False)
+        loop = asyncio.get_running_loop()
+        total = 4000  # 256 MB of answers, if they were all made at once
+        await loop.sock_sendall(slow, b"".join(encode_request(ECHO, n) for n in range(total)))
+        other = await harness.client()
+        for n in range(20):
+            await other.request(n)
+        handled = harness.core.received_commands - 20
+        assert handled < total / 2, "answers were made for a peer that does not read"
+        got, connection = 0, Connection()
+        while got < total:
+            got += len(connection.receive_data(await asyncio.wait_for(loop.sock_recv(slow, 1 << 20), 10)))
+        slow.close()
+        assert got == total
+
+
+async def test_a_half_closed_connection_is_closed_and_forgotten() -> None:
+    async with serving() as harness:
+        client = await harness.client()
+        await client.request(1)
+        client.writer.write_eof()
+        assert await asyncio.wait_for(client.reader.read(), 5) == b""
+        await eventually(lambda: harness.server.connections == 0 and len(harness.core.ended) == 1)
+
+
+async def test_a_reset_in_the_middle_of_a_frame_is_forgotten() -> None:
+    async with serving() as harness:
+        sock = socket.create_connection(("127.0.0.1", harness.port))
+        await eventually(lambda: harness.server.connections == 1)
+        sock.sendall(encode_request(ECHO, 1, None, b"x" * 1000)[:500])
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+        await eventually(lambda: harness.server.connections == 0)
+
+
+async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
+    async with serving(idle_s=0.3) as harness:
+        idle, busy = await harness.client(), await harness.client()
+        await idle.request(0)
+        for n in range(12):
+            await busy.request(n)
+            await asyncio.sleep(0.1)
+        assert await asyncio.wait_for(idle.reader.read(), 5) == b""
+        assert harness.server.connections == 1
+
+
+async def test_connections_over_the_limit_are_refused_and_freed_ones_count_again() -> None:
+    async with serving(max_connections=2) as harness:
+        first, second = await harness.client(), await harness.client()
+        await first.request(1)
+        await second.request(1)
+        third = await harness.client()
+        with pytest.raises((EOFError, ConnectionError)):
+            await third.request(1)
+        assert harness.server.rejected_connections == 1
+        await first.close()
+        await eventually(lambda: harness.server.connections == 1)
+        fourth = await harness.client()
+        assert (await fourth.request(4)).opaque == 4
+
+
+async def test_a_fault_of_the_core_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as harness:
+        good, bad = await harness.client(), await harness.client()
+        await good.request(1)
+        with pytest.raises(EOFError):
+            await bad.request(1, code=1)
+        assert "could not be handled" in caplog.text
+        assert (await good.request(2)).opaque == 2
+
+
+async def test_a_session_that_the_core_closes_is_closed() -> None:
+    async with serving() as harness:
+        client = await harness.client()
+        client.writer.write(encode_request(ECHO, 1, None, b"last words") + encode_request(2, 2))
+        assert bytes((await client.next()).body) == b"last words"
+        with pytest.raises(EOFError):
+            await client.next()
+
+
+async def test_a_local_peer_is_answered_like_a_socket() -> None:
+    async with serving() as harness:
+        peer = harness.server.local_peer()
+        answers = await asyncio.gather(*(peer.request(ECHO, None, b"%d" % n) for n in range(10)))
+        assert [bytes(a.body) for a in answers] == [b"%d" % n for n in range(10)]
+        peer.close()
+        assert harness.core.ended == [peer.session]
+
+
+async def test_a_session_knows_its_peer_and_port() -> None:
+    async with serving() as harness:
+        client = await harness.client()
+        await client.request(1)
+        address, port = client.writer.get_extra_info("sockname")
+        session = harness.core.sessions[0]
+        assert (session.peer, session.local_port, session.fast) == (f"{address}:{port}", harness.port, False)
+
+
+def test_the_fast_port_is_two_below() -> None:
+    main, fast = bind_pair("127.0.0.1", 0)
+    try:
+        assert fast is not None
+        assert fast.getsockname()[1] == main.getsockname()[1] - 2
+    finally:
+        main.close()
+        if fast is not None:
+            fast.close()
+
+
+def test_a_taken_fast_port_does_not_stop_the_broker() -> None:
+    first, fast = bind_pair("127.0.0.1", 0)
+    assert fast is not None
+    fast.listen()
+    port = first.getsockname()[1]
+    first.close()
+    main, none = bind_pair("127.0.0.1", port)
+    assert none is None
+    main.close()
+    fast.close()
