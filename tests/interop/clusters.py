@@ -44,7 +44,7 @@ class Cluster:
 
 
 def free_port(*, neighbours: int = 0) -> int:
-    """A port that is free now, with that many free ones on either side (a broker takes listenPort - 2 and + 1)."""
+    """A port that is free now, as are that many on either side (a broker takes listenPort - 2 and + 1)."""
     for _ in range(100):
         held = []
         try:
@@ -94,7 +94,7 @@ def process(
 
 
 def stop(child: subprocess.Popen[str], stop_signal: signal.Signals = signal.SIGTERM) -> int:
-    """Send the signal, and SIGKILL when the child does not end in time. The exit code; a signal's is negative."""
+    """Send the signal, SIGKILL if the child does not end in time. The exit code, negative for a signal."""
     if child.poll() is None:
         child.send_signal(stop_signal)
         try:
@@ -196,7 +196,7 @@ ROCKETMQ_BROKER_SETTINGS = {
     "mappedFileSizeConsumeQueue": 6000 * 20,
     "maxHashSlotNum": 1000,
     "maxIndexNum": 4000,
-    "timerWheelEnable": False,
+    "mappedFileSizeTimerLog": 1 << 20,
     "autoCreateTopicEnable": True,
     "diskMaxUsedSpaceRatio": 99,
     "bindAddress": HOST,

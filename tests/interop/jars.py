@@ -1,4 +1,4 @@
-"""The unmodified RocketMQ jars, fetched once by Maven into a cache outside the repository; the driver compiled.
+"""The unmodified RocketMQ jars, fetched once by Maven into a cache outside the repository; the driver.
 
 The cache is ``$MQSPARK_CACHE`` or ``~/.cache/mqspark``. A folder is named after the hash of what it was made
 from and holds a marker file once it is complete, so a changed pom.xml or Driver.java makes a new one. A file

@@ -446,6 +446,13 @@ public final class Driver {
 
     // ---- mqadmin
 
+    /** Some commands keep a producer or consumer that they shut down: each run starts with new ones. */
+    private static final class Tools extends MQAdminStartup {
+        static void forget() {
+            SUB_COMMANDS.clear();
+        }
+    }
+
     /** One mqadmin command line; what it printed to both streams. They are process-wide, so one at a time. */
     private static Object mqadmin(JSONObject with) {
         synchronized (CONSOLE) {
@@ -456,6 +463,7 @@ public final class Driver {
             try {
                 System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
                 System.setErr(new PrintStream(complained, true, StandardCharsets.UTF_8));
+                Tools.forget();
                 MQAdminStartup.main0(with.getJSONArray("arguments").toArray(new String[0]), null);
             } finally {
                 System.setOut(out);

@@ -1,0 +1,357 @@
+"""The unmodified mqadmin 5.5.0 against our name server and broker: what it prints, not only that it ends.
+
+(slow) The same against a real RocketMQ, whose output the expectations were taken from.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.interop.clusters import Cluster
+from tests.interop.driver import JavaDriver, message
+from tests.interop.topics import QUEUES, create_group, create_topic, max_offset
+
+pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
+
+TOPIC, GROUP, PRODUCERS = "AdminTopic", "AdminGroup", "AdminProducers"
+MESSAGES = 10
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A topic with ten messages, the group that consumed them, both clients still connected."""
+
+    java: JavaDriver
+    cluster: Cluster
+    sent: list[dict[str, Any]]
+    producer_id: str
+    consumer_id: str
+
+    def admin(self, *arguments: str) -> str:
+        return self.java.mqadmin(*arguments, "-n", self.cluster.namesrv)
+
+    def refused(self, *arguments: str) -> str:
+        """What the command complained of."""
+        result = self.java.call("mqadmin", arguments=[*arguments, "-n", self.cluster.namesrv])
+        assert "Exception" in result["err"], result
+        return str(result["err"])
+
+    def rows(self, *arguments: str) -> list[list[str]]:
+        """The printed table's rows without its `#` header lines, split at white space."""
+        return [
+            line.split() for line in self.admin(*arguments).splitlines() if line.strip() and line[0] != "#"
+        ]
+
+    def route(self, topic: str) -> dict[str, Any]:
+        printed = self.admin("topicRoute", "-t", topic)
+        route: dict[str, Any] = json.loads(re.sub(r"([{,]\s*)(\d+):", r'\1"\2":', printed))
+        return route
+
+
+@pytest.fixture(scope="module")
+def scene(java: JavaDriver, cluster: Cluster) -> Iterator[Scene]:
+    create_topic(cluster, TOPIC)
+    producer = java.call("producer.start", namesrv=cluster.namesrv, group=PRODUCERS)
+    sent = [
+        java.call(
+            "producer.send",
+            handle=producer["handle"],
+            mode="sync",
+            queue=[TOPIC, cluster.broker_name, number % QUEUES],
+            message=message(TOPIC, b"body-%d" % number, tags="TagA", keys=f"key-{number}"),
+        )
+        for number in range(MESSAGES)
+    ]
+    consumer = java.call(
+        "push.start", namesrv=cluster.namesrv, topic=TOPIC, group=GROUP, model="CLUSTERING",
+        expression="TagA || TagB", **{"from": "CONSUME_FROM_FIRST_OFFSET"},
+    )  # fmt: skip
+    received = java.call("push.take", handle=consumer["handle"], count=MESSAGES, timeout_ms=20_000)
+    assert len(received) == MESSAGES
+    yield Scene(java, cluster, sent, producer["client_id"], consumer["client_id"])
+    java.call("push.stop", handle=consumer["handle"])
+    java.call("producer.stop", handle=producer["handle"])
+
+
+def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(POLL_S)
+
+
+# ---- cluster and broker
+
+
+def test_cluster_list(scene: Scene) -> None:
+    cluster = scene.cluster
+    (row,) = scene.rows("clusterList")
+    assert row[:5] == [cluster.cluster_name, cluster.broker_name, "0", cluster.broker, "V5_5_0"]
+    assert row[-1] == "true"
+    (row,) = scene.rows("clusterList", "-m")
+    assert row[:2] == [cluster.cluster_name, cluster.broker_name]
+    assert [int(number) for number in row[2:4]] == [0, 0]
+    assert int(row[4]) >= MESSAGES
+
+
+def test_broker_status(scene: Scene) -> None:
+    printed = scene.admin("brokerStatus", "-b", scene.cluster.broker)
+    values = dict(re.split(r"\s*: ", line, maxsplit=1) for line in printed.splitlines() if ": " in line)
+    assert values["brokerVersionDesc"] == "V5_5_0"
+    assert values["brokerActive"] == "true"
+    assert int(values["msgPutTotalTodayNow"]) >= MESSAGES
+    assert int(values["commitLogMaxOffset"]) > int(values["commitLogMinOffset"]) == 0
+    assert 0 <= float(values["commitLogDiskRatio"]) <= 1
+    assert int(values["bootTimestamp"]) <= time.time() * 1000
+    assert values["dispatchBehindBytes"] == "0"
+    by_cluster = scene.admin("brokerStatus", "-c", scene.cluster.cluster_name)
+    assert f"{scene.cluster.broker}" in by_cluster
+    assert "commitLogMaxOffset" in by_cluster
+
+
+def test_broker_config_is_shown_and_changed(scene: Scene) -> None:
+    broker = scene.cluster.broker
+
+    def config() -> dict[str, str]:
+        printed = scene.admin("getBrokerConfig", "-b", broker)
+        return dict(re.split(r"\s*=  ", line, maxsplit=1) for line in printed.splitlines() if "=  " in line)
+
+    before = config()
+    assert before["brokerName"] == scene.cluster.broker_name
+    assert before["brokerClusterName"] == scene.cluster.cluster_name
+    assert before["listenPort"] == broker.rpartition(":")[2]
+    assert before["flushDiskType"] == "ASYNC_FLUSH"
+    assert before["autoCreateSubscriptionGroup"] == "true"
+    update = ["updateBrokerConfig", "-b", broker, "-k", "autoCreateSubscriptionGroup", "-v"]
+    assert f"update broker config success, {broker}" in scene.admin(*update, "false")
+    assert config()["autoCreateSubscriptionGroup"] == "false"
+    scene.admin(*update, "true")
+    assert config() == before
+    complaint = scene.refused("updateBrokerConfig", "-b", broker, "-k", "brokerConfigPath", "-v", "elsewhere")
+    assert "CODE: 16" in complaint
+
+
+def test_housekeeping(scene: Scene) -> None:
+    assert scene.admin("cleanUnusedTopic", "-b", scene.cluster.broker).strip() == "success"
+    assert max_offset(scene.cluster, TOPIC, 0) > 0
+
+
+def test_stats(scene: Scene) -> None:
+    rows = scene.rows("statsAll", "-t", TOPIC)
+    (row,) = [row for row in rows if row[:2] == [TOPIC, GROUP]]
+    assert row[2] == "0"
+    assert len(row) == 7
+
+
+# ---- topics
+
+
+def test_topic_list(scene: Scene) -> None:
+    topics = scene.admin("topicList").split()
+    assert {TOPIC, f"%RETRY%{GROUP}"} <= set(topics)
+    rows = scene.rows("topicList", "-c")
+    assert [scene.cluster.cluster_name, TOPIC, GROUP] in rows
+
+
+def test_topic_route(scene: Scene) -> None:
+    route = scene.route(TOPIC)
+    name, broker = scene.cluster.broker_name, scene.cluster.broker
+    (broker_data,) = route["brokerDatas"]
+    assert broker_data["brokerAddrs"] == {"0": broker}
+    assert (broker_data["brokerName"], broker_data["cluster"]) == (name, scene.cluster.cluster_name)
+    (queue_data,) = route["queueDatas"]
+    assert queue_data == {
+        "brokerName": name, "perm": 6, "readQueueNums": QUEUES, "topicSysFlag": 0, "writeQueueNums": QUEUES,
+    }  # fmt: skip
+    assert scene.rows("topicClusterList", "-t", TOPIC) == [[scene.cluster.cluster_name]]
+
+
+def test_topic_status(scene: Scene) -> None:
+    rows = [row for row in scene.rows("topicStatus", "-t", TOPIC) if row[0] == scene.cluster.broker_name]
+    assert [(int(row[1]), int(row[2]), int(row[3])) for row in rows] == [
+        (queue_id, 0, max_offset(scene.cluster, TOPIC, queue_id)) for queue_id in range(QUEUES)
+    ]
+    assert all(row[4].startswith("20") for row in rows), rows
+
+
+def test_a_topic_is_created_changed_and_deleted(scene: Scene) -> None:
+    cluster, topic = scene.cluster, "AdminCreated"
+    printed = scene.admin("updateTopic", "-c", cluster.cluster_name, "-t", topic, "-r", "6", "-w", "5")
+    assert f"create topic to {cluster.broker} success." in printed
+    (queue_data,) = scene.route(topic)["queueDatas"]
+    assert (queue_data["readQueueNums"], queue_data["writeQueueNums"], queue_data["perm"]) == (6, 5, 6)
+
+    printed = scene.admin("updateTopicPerm", "-b", cluster.broker, "-t", topic, "-p", "4")
+    assert f"update topic perm from 6 to 4 in {cluster.broker} success." in printed
+    (queue_data,) = scene.route(topic)["queueDatas"]
+    assert queue_data["perm"] == 4
+
+    printed = scene.admin("updateTopic", "-b", cluster.broker, "-t", topic, "-r", "2", "-w", "2")
+    assert f"create topic to {cluster.broker} success." in printed
+    (queue_data,) = scene.route(topic)["queueDatas"]
+    assert (queue_data["readQueueNums"], queue_data["perm"]) == (2, 6)
+
+    printed = scene.admin("deleteTopic", "-c", cluster.cluster_name, "-t", topic)
+    assert f"delete topic [{topic}] from cluster [{cluster.cluster_name}] success." in printed
+    assert f"delete topic [{topic}] from NameServer success." in printed
+    assert "CODE: 17" in scene.refused("topicRoute", "-t", topic)
+    assert topic not in scene.admin("topicList").split()
+
+
+def test_an_order_topic_is_written_to_the_kv_table(scene: Scene) -> None:
+    topic, name = "AdminOrdered", scene.cluster.broker_name
+    # It complains of the missing old entry before it writes the new one.
+    command = ["updateTopic", "-b", scene.cluster.broker, "-t", topic, "-r", "2", "-w", "2", "-o", "true"]
+    scene.java.call("mqadmin", arguments=[*command, "-n", scene.cluster.namesrv])
+    printed = scene.admin("updateOrderConf", "-t", topic, "-m", "get")
+    assert f"orderConf=[{name}:2]" in printed
+
+
+def test_allocation_preview(scene: Scene) -> None:
+    result = json.loads(scene.admin("allocateMQ", "-t", TOPIC, "-i", "ip1,ip2"))["result"]
+    assert {address: len(queues) for address, queues in result.items()} == {"ip1": 2, "ip2": 2}
+
+
+# ---- groups and clients
+
+
+def test_a_group_is_created_shown_and_deleted(scene: Scene) -> None:
+    broker, group = scene.cluster.broker, "AdminMadeGroup"
+    printed = scene.admin("updateSubGroup", "-b", broker, "-g", group, "-r", "5", "-q", "2")
+    assert f"create subscription group to {broker} success." in printed
+
+    def shown() -> dict[str, str]:
+        table = scene.admin("getConsumerConfig", "-g", group)
+        return dict(re.split(r"\s*=  ", line, maxsplit=1) for line in table.splitlines() if "=  " in line)
+
+    config = shown()
+    assert (config["groupName"], config["retryMaxTimes"], config["retryQueueNums"]) == (group, "5", "2")
+    assert (config["consumeEnable"], config["consumeTimeoutMinute"]) == ("true", "15")
+    scene.java.call(
+        "mqadmin",
+        arguments=[
+            "deleteSubGroup",
+            "-c",
+            scene.cluster.cluster_name,
+            "-g",
+            group,
+            "-n",
+            scene.cluster.namesrv,
+        ],
+    )
+    # Asking for it makes it anew, with the defaults, while groups are created automatically.
+    assert (shown()["retryMaxTimes"], shown()["retryQueueNums"]) == ("16", "1")
+
+
+def test_consumer_progress(scene: Scene) -> None:
+    def mine() -> list[list[str]]:
+        return [row for row in scene.rows("consumerProgress", "-g", GROUP) if row[0] == TOPIC]
+
+    eventually(lambda: [row[5] for row in mine()] == ["0"] * QUEUES, "the consumer's offsets are persisted")
+    rows = mine()
+    assert [row[1] for row in rows] == [scene.cluster.broker_name] * QUEUES
+    assert [(int(row[2]), int(row[3])) for row in rows] == [
+        (queue_id, max_offset(scene.cluster, TOPIC, queue_id)) for queue_id in range(QUEUES)
+    ]
+    assert [row[4] for row in rows] == [row[3] for row in rows]
+    printed = scene.admin("consumerProgress", "-g", GROUP)
+    assert "Consume Diff Total: 0" in printed
+    (row,) = [row for row in scene.rows("consumerProgress") if row[0] == GROUP]
+    assert row[1:5] == ["1", "V5_5_0", "PUSH", "CLUSTERING"]
+    assert row[6] == "0"
+
+
+def test_consumer_connection(scene: Scene) -> None:
+    printed = scene.admin("consumerConnection", "-g", GROUP)
+    rows = [line.split() for line in printed.splitlines()]
+    (client,) = [row for row in rows if row and row[0] == scene.consumer_id]
+    assert client[2:] == ["JAVA", "V5_5_0"]
+    assert client[1].startswith("127.0.0.1:")
+    assert [TOPIC, "TagA", "||", "TagB"] in rows
+    assert [f"%RETRY%{GROUP}", "*"] in rows
+    assert "ConsumeType: CONSUME_PASSIVELY" in printed
+    assert "MessageModel: CLUSTERING" in printed
+    assert "ConsumeFromWhere: CONSUME_FROM_FIRST_OFFSET" in printed
+    assert "No topic route info" in scene.refused("consumerConnection", "-g", "NobodyKnowsIt")
+
+
+def test_producer_connection(scene: Scene) -> None:
+    (row,) = scene.rows("producerConnection", "-g", PRODUCERS, "-t", TOPIC)
+    assert row[1] == scene.producer_id
+    assert row[2].startswith("127.0.0.1:")
+    assert row[3:] == ["JAVA", "V5_5_0"]
+
+
+# ---- messages
+
+
+def test_a_message_is_sent_and_consumed(scene: Scene) -> None:
+    cluster, topic = scene.cluster, create_topic(scene.cluster, "AdminMessages")
+    group = create_group(cluster, "AdminReaders")
+    (row,) = scene.rows("sendMessage", "-t", topic, "-p", "hello", "-k", "K1", "-c", "TagX", "-b",
+                        cluster.broker_name, "-i", "2")  # fmt: skip
+    assert row[:3] == [cluster.broker_name, "2", "SEND_OK"]
+    printed = scene.admin("consumeMessage", "-t", topic, "-b", cluster.broker_name, "-i", "2", "-o", "0",
+                          "-c", "1", "-g", group)  # fmt: skip
+    assert f"MSGID: {row[3]}" in printed
+    assert "BODY: hello" in printed
+
+
+def test_a_message_is_found_by_its_place_and_by_its_id(scene: Scene) -> None:
+    sent = scene.sent[5]
+    queue_id, offset = sent["queue"][2], sent["queue_offset"]
+    for arguments in [
+        ["queryMsgByOffset", "-b", scene.cluster.broker_name, "-i", str(queue_id), "-o", str(offset)],
+        ["queryMsgById", "-i", sent["offset_msg_id"]],
+    ]:
+        printed = scene.admin(*arguments, "-t", TOPIC)
+        shown = dict(
+            re.split(r":\s+", line, maxsplit=1) for line in printed.splitlines() if re.search(r":\s", line)
+        )
+        assert shown["OffsetID"] == sent["offset_msg_id"]
+        assert (shown["Tags"], shown["Keys"]) == ("[TagA]", "[key-5]")
+        assert (shown["Queue ID"], shown["Queue Offset"]) == (str(queue_id), str(offset))
+        assert shown["Store Host"] == scene.cluster.broker
+        assert f"UNIQ_KEY={sent['msg_id']}" in shown["Properties"]
+        assert f"MessageTrack [consumerGroup={GROUP}, trackType=CONSUMED" in printed
+
+
+def test_messages_are_printed_from_a_queue(scene: Scene) -> None:
+    printed = scene.admin("printMsgByQueue", "-t", TOPIC, "-a", scene.cluster.broker_name, "-i", "1", "-p",
+                          "true", "-d", "true")  # fmt: skip
+    bodies = re.findall(r"BODY: (\S+)", printed)
+    assert bodies == [f"body-{number}" for number in range(MESSAGES) if number % QUEUES == 1]
+
+
+# ---- name server
+
+
+def test_write_permission_is_taken_and_given_back(scene: Scene) -> None:
+    name = scene.cluster.broker_name
+    assert f"wipe write perm of broker[{name}]" in scene.admin("wipeWritePerm", "-b", name)
+    assert [data["perm"] for data in scene.route(TOPIC)["queueDatas"]] == [4]
+    printed = scene.admin("addWritePerm", "-b", name)
+    assert re.search(rf"add write perm of broker\[{name}\] .* OK, [1-9]", printed), printed
+    assert [data["perm"] for data in scene.route(TOPIC)["queueDatas"]] == [6]
+
+
+def test_kv_config(scene: Scene) -> None:
+    printed = scene.admin("updateKvConfig", "-s", "NS", "-k", "key-1", "-v", "value-1")
+    assert "create or update kv config to namespace success." in printed
+    assert "delete kv config from namespace success." in scene.admin(
+        "deleteKvConfig", "-s", "NS", "-k", "key-1"
+    )
+
+
+def test_name_server_config(scene: Scene) -> None:
+    printed = scene.admin("getNamesrvConfig")
+    assert scene.cluster.namesrv in printed
+    values = dict(re.split(r"\s*=  ", line, maxsplit=1) for line in printed.splitlines() if "=  " in line)
+    assert values["listenPort"] == scene.cluster.namesrv.rpartition(":")[2]
+    assert values["scanNotActiveBrokerInterval"] == "5000"
