@@ -1,7 +1,7 @@
 """The vocabulary of everything else: messages, queues, properties, ids, system flags, names, permissions.
 
-Facts: RocketMQ's MessageConst, MessageSysFlag, MessageDecoder, MessageClientIDSetter, TopicValidator, PermName.
-Must not know how a message is stored (``mqspark.record``) or sent (``mqspark.protocol``).
+Facts: RocketMQ's MessageConst, MessageSysFlag, MessageDecoder, MessageClientIDSetter, TopicValidator,
+PermName. Must not know how a message is stored (``mqspark.record``) or sent (``mqspark.protocol``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MessageQueue(NamedTuple):
     queue_id: int
 
 
-# --- properties (MessageConst) --------------------------------------------------------------------------------
+# --- properties (MessageConst) ------------------------------------------------------------------------------
 
 KEYS = "KEYS"
 TAGS = "TAGS"
@@ -79,7 +79,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(text: str | bytes | memoryview) -> dict[str, str]:
-    """Tolerant as MessageDecoder.string2messageProperties: items without separator, name or value are dropped."""
+    """Tolerant as MessageDecoder: items without separator, name or value are dropped."""
     if not isinstance(text, str):
         text = str(text, "utf-8", "replace")
     properties: dict[str, str] = {}
@@ -90,7 +90,7 @@ def decode_properties(text: str | bytes | memoryview) -> dict[str, str]:
     return properties
 
 
-# --- system flag (MessageSysFlag) -----------------------------------------------------------------------------
+# --- system flag (MessageSysFlag) ---------------------------------------------------------------------------
 
 COMPRESSED = 0x1
 MULTI_TAGS = 0x2
@@ -105,14 +105,14 @@ INNER_BATCH = 0x80
 COMPRESSION_SHIFT = 8
 COMPRESSION_MASK = 0x700
 
-# --- permissions (PermName) -----------------------------------------------------------------------------------
+# --- permissions (PermName) ---------------------------------------------------------------------------------
 
 PERM_INHERIT = 0x1
 PERM_WRITE = 0x2
 PERM_READ = 0x4
 PERM_PRIORITY = 0x8
 
-# --- names (TopicValidator, MixAll) ---------------------------------------------------------------------------
+# --- names (TopicValidator, MixAll) -------------------------------------------------------------------------
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
@@ -186,10 +186,13 @@ def check_group(group: str) -> None:
     if not group or group.isspace():
         raise InvalidMessage("the specified group is blank", field="group")
     if len(group) > MAX_GROUP_LENGTH:
-        raise InvalidMessage(f"the specified group is longer than group max length {MAX_GROUP_LENGTH}", field="group")
+        raise InvalidMessage(
+            f"the specified group is longer than group max length {MAX_GROUP_LENGTH}", field="group"
+        )
     if _NAME.fullmatch(group) is None:
         raise InvalidMessage(
-            f"the specified group[{group}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$", field="group"
+            f"the specified group[{group}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
+            field="group",
         )
 
 
@@ -201,11 +204,11 @@ def dlq_topic(group: str) -> str:
     return DLQ_PREFIX + group
 
 
-# --- hashes ---------------------------------------------------------------------------------------------------
+# --- hashes -------------------------------------------------------------------------------------------------
 
 
 def java_hash(text: str) -> int:
-    """``String.hashCode``: 31·h + UTF-16 unit, signed 32 bit. The tags code of a message is that of its TAGS."""
+    """``String.hashCode``: 31·h + UTF-16 unit, signed 32 bit. A message's tags code is that of its TAGS."""
     value = 0
     if text.isascii():
         for unit in text.encode("ascii"):
@@ -216,12 +219,24 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
+def split_tags(expression: str | None) -> list[str]:
+    """The tags of ``TagA || TagB`` in order; none for None, "" and ``*``, which take all (FilterAPI).
+
+    InvalidMessage(field="expression") for bars without anything around them.
+    """
+    if not expression or expression == "*":
+        return []
+    if not expression.replace("||", ""):
+        raise InvalidMessage(f"{expression!r} is not a tag expression", field="expression")
+    return list(dict.fromkeys(tag for part in expression.split("||") if (tag := part.strip())))
+
+
 def crc32(data: bytes | bytearray | memoryview) -> int:
     """RocketMQ's CRC: CRC-32 (IEEE) without its top bit (UtilAll.crc32)."""
     return zlib.crc32(data) & 0x7FFFFFFF
 
 
-# --- hosts and ids --------------------------------------------------------------------------------------------
+# --- hosts and ids ------------------------------------------------------------------------------------------
 
 
 def encode_host(address: str, port: int) -> bytes:
@@ -259,7 +274,7 @@ def decode_offset_id(message_id: str) -> tuple[str, int, PhysicalOffset]:
 
 
 class UniqueIdGenerator:
-    """UNIQ_KEY values: address, pid, process salt, ms since the start of the month, counter (MessageClientIDSetter).
+    """UNIQ_KEY values: address, pid, process salt, ms since the start of the month, counter.
 
     Unique across threads and forks; one instance per process is enough (``new_unique_id``).
     """
@@ -297,7 +312,7 @@ class UniqueIdGenerator:
 new_unique_id = UniqueIdGenerator()
 
 
-# --- messages -------------------------------------------------------------------------------------------------
+# --- messages -----------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, kw_only=True)
