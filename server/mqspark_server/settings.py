@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import socket
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ __all__ = [
     "BrokerSettings",
     "NamesrvSettings",
     "DEVELOPMENT",
-    "PRODUCTION",
+    "production",
     "Layer",
     "broker_settings",
     "file_layer",
@@ -44,8 +45,26 @@ __all__ = [
 
 HIGH_WATER_BYTES = 4 * 1024 * 1024
 
-PRODUCTION: Mapping[str, Any] = {"autoCreateTopicEnable": False, "flushDiskType": "SYNC_FLUSH"}
-"""``mqspark broker run``: an acknowledged message survives a power cut; topics are made by an operator."""
+
+def production() -> dict[str, Any]:
+    """``mqspark broker run``: an acknowledged message survives a power cut; topics are made by an operator."""
+    return {
+        "autoCreateTopicEnable": False,
+        "flushDiskType": "SYNC_FLUSH",
+        "brokerName": socket.gethostname(),
+        "brokerIP1": _local_address(),
+    }
+
+
+def _local_address() -> str:
+    """The address that this host would use to reach another one; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # TEST-NET-1, RFC 5737
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
 
 DEVELOPMENT: Mapping[str, Any] = {
     "autoCreateTopicEnable": True,
@@ -74,7 +93,7 @@ class ServerConfig:
     """What the shells themselves need; names as in NettyServerConfig where that has them."""
 
     bind_address: str = "0.0.0.0"  # noqa: S104 - RocketMQ's default; the dev profile binds loopback
-    listen_port: int = 0
+    listen_port: int = 10911
     server_channel_max_idle_time_seconds: int = 120
     server_socket_backlog: int = 1024
     max_connections: int = 10_000
@@ -166,8 +185,7 @@ def override_layer(assignments: Iterable[str]) -> Layer:
 def broker_settings(profile: Mapping[str, Any], *layers: Layer) -> BrokerSettings:
     """Later layers win over earlier ones, all of them over ``profile``."""
     (server, broker, store), unused = _resolve((ServerConfig, BrokerConfig, StoreConfig), profile, layers)
-    server.check()
-    server.listen_port = broker.listen_port
+    _checked(server, layers)
     return BrokerSettings(server, broker, store, unused)
 
 
@@ -175,8 +193,16 @@ def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSetti
     (server, namesrv), unused = _resolve(
         (ServerConfig, NamesrvConfig), {"listenPort": 9876, **profile}, layers
     )
-    server.check()
+    _checked(server, layers)
     return NamesrvSettings(server, namesrv, unused)
+
+
+def _checked(server: ServerConfig, layers: Iterable[Layer]) -> None:
+    try:
+        server.check()
+    except ConfigError as error:
+        source = next((x.source for x in reversed([*layers]) if error.key in x.values), "settings")
+        raise ConfigError(f"{source}: {error}", key=error.key) from None
 
 
 def _resolve(

@@ -1,0 +1,107 @@
+"""Requests that a server itself makes, to name servers: one connection, answers matched by opaque.
+
+Small on purpose: the client package has the full one (retries, routes, heartbeats).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import cast
+
+from mqspark.errors import ConnectionLost, ProtocolError, RequestTimeout
+from mqspark.protocol.codes import Language
+from mqspark.protocol.command import Command, encode_request
+from mqspark.protocol.connection import Connection
+from mqspark.protocol.headers import Header
+
+__all__ = ["Outbound", "split_addresses"]
+
+CONNECT_TIMEOUT_S = 3.0
+
+
+def split_addresses(text: str | None) -> list[str]:
+    """``host:port;host:port``; commas are taken too."""
+    return [part.strip() for part in (text or "").replace(",", ";").split(";") if part.strip()]
+
+
+class Outbound(asyncio.Protocol):
+    """Use ``await Outbound.connect(address)``."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._parser = Connection()
+        self._pending: dict[int, asyncio.Future[Command]] = {}
+        self._opaque = 0
+        self._transport: asyncio.Transport | None = None
+
+    @classmethod
+    async def connect(cls, address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Outbound:
+        """Raises OSError or RequestTimeout."""
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            _, protocol = await asyncio.wait_for(
+                loop.create_connection(lambda: cls(address), host.strip("[]"), int(port)), timeout_s
+            )
+        except TimeoutError:
+            raise RequestTimeout(address, int(timeout_s * 1000)) from None
+        return protocol
+
+    @property
+    def alive(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def request(
+        self,
+        code: int,
+        header: Header | Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float,
+    ) -> Command:
+        """Raises ConnectionLost or RequestTimeout; the response code is the caller's to judge."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ConnectionLost(self.address)
+        self._opaque += 1
+        opaque = self._opaque
+        answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._pending[opaque] = answer
+        try:
+            # A broker speaks to a name server as RocketMQ's broker does.
+            transport.write(encode_request(code, opaque, header, body, language=Language.JAVA))
+            return await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError:
+            raise RequestTimeout(self.address, int(timeout_s * 1000)) from None
+        finally:
+            self._pending.pop(opaque, None)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            commands = self._parser.receive_data(data)
+        except ProtocolError as error:
+            self._fail(str(error))
+            self.close()
+            return
+        for command in commands:
+            answer = self._pending.get(command.opaque)
+            # Requests from a name server (such as a new master's address) concern replication only.
+            if command.is_response and answer is not None and not answer.done():
+                answer.set_result(command)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._fail(str(error) if error else "the peer closed it")
+
+    def _fail(self, reason: str) -> None:
+        for answer in self._pending.values():
+            if not answer.done():
+                answer.set_exception(ConnectionLost(self.address, reason))

@@ -1,0 +1,125 @@
+"""One broker made known to all its name servers: at once when it is ready, when its topics change, and
+every 30 s.
+
+Each name server has a task and a connection of its own, so that a dead one delays no other; it is asked
+again after RETRY_S. (RocketMQ's broker is unknown for its first 10 s, observed.md.) Must not know how a
+registration is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from mqspark.broker.broker import Broker
+
+from mqspark.errors import ClientError, ProtocolError
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark_server.outbound import Outbound, split_addresses
+
+__all__ = ["Registrar"]
+
+log = logging.getLogger("mqspark.registrar")
+
+RETRY_S = 1.0
+FIRST_TIMEOUT_S = 3.0
+UNREGISTER_TIMEOUT_S = 1.0
+
+_FAILURES = (OSError, ValueError, ClientError, ProtocolError)
+
+
+class _NameServer:
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.connection: Outbound | None = None
+        self.known = False
+        self.due = asyncio.Event()
+        self.failing = False
+
+    async def connected(self) -> Outbound:
+        if self.connection is None or not self.connection.alive:
+            self.connection = await Outbound.connect(self.address)
+        return self.connection
+
+
+class Registrar:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._servers = [_NameServer(address) for address in split_addresses(broker.config.namesrv_addr)]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Register everywhere once, waiting a bounded time; those that do not answer are tried on and on."""
+        if not self._servers:
+            log.warning("no name server is configured (namesrvAddr): clients cannot find this broker")
+            return
+        self._broker.registration_due = False
+        await asyncio.gather(*(self._register(server, FIRST_TIMEOUT_S) for server in self._servers))
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._keep(server), name=f"mqspark-registrar-{server.address}")
+            for server in self._servers
+        ]
+
+    def after_turn(self) -> None:
+        """Called once a turn: topics may have changed."""
+        if self._broker.registration_due:
+            self._broker.registration_due = False
+            for server in self._servers:
+                server.due.set()
+
+    @property
+    def known_to(self) -> list[str]:
+        return [server.address for server in self._servers if server.known]
+
+    async def _keep(self, server: _NameServer) -> None:
+        while True:
+            period_s = self._broker.config.register_name_server_period / 1000
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(server.due.wait(), period_s if server.known else RETRY_S)
+            server.due.clear()
+            await self._register(server, self._broker.config.register_broker_timeout_mills / 1000)
+
+    async def _register(self, server: _NameServer, timeout_s: float) -> None:
+        try:
+            connection = await server.connected()
+            header, body = self._broker.registration()
+            answer = await connection.request(RequestCode.REGISTER_BROKER, header, body, timeout_s=timeout_s)
+        except _FAILURES as error:
+            self._failed(server, str(error))
+            return
+        if answer.code != ResponseCode.SUCCESS:
+            self._failed(server, f"response code {answer.code}: {answer.remark}")
+            return
+        if not server.known:
+            log.info("registered with name server %s", server.address)
+        server.known, server.failing = True, False
+
+    def _failed(self, server: _NameServer, reason: str) -> None:
+        server.known = False
+        if not server.failing:  # once an outage
+            log.warning("name server %s: %s; trying again every %.0f s", server.address, reason, RETRY_S)
+        server.failing = True
+
+    async def stop(self) -> None:
+        """Unregister from those who know the broker; none is waited for long."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(self._unregister(server) for server in self._servers))
+
+    async def _unregister(self, server: _NameServer) -> None:
+        connection = server.connection
+        if connection is None:
+            return
+        if connection.alive and server.known:
+            try:
+                await connection.request(
+                    RequestCode.UNREGISTER_BROKER,
+                    self._broker.unregistration(),
+                    timeout_s=UNREGISTER_TIMEOUT_S,
+                )
+            except _FAILURES as error:
+                log.warning("could not unregister from %s: %s", server.address, error)
+        connection.close()

@@ -1,0 +1,198 @@
+"""broker.conf's syntax, the order of precedence, and what happens to keys that nobody knows."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from mqspark.broker.config import BrokerConfig
+from mqspark.config import known_keys, rocketmq_key
+from mqspark.errors import ConfigError
+from mqspark.namesrv.config import NamesrvConfig
+from mqspark.store.config import FlushDiskType, StoreConfig
+from mqspark_server.properties import parse_properties
+from mqspark_server.settings import (
+    DEVELOPMENT,
+    Layer,
+    ServerConfig,
+    broker_settings,
+    file_layer,
+    namesrv_settings,
+    override_layer,
+    production,
+)
+
+CONF = Path(__file__).parents[2] / "conf"
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [
+        ("a=1\nb = 2\nc:3\nd : 4\ne 5\n", {"a": "1", "b": "2", "c": "3", "d": "4", "e": "5"}),
+        ("# comment\n  ! comment\n\n\t\na=1", {"a": "1"}),
+        ("list=a;\\\n     b;\\\n     c\nnext=1", {"list": "a;b;c", "next": "1"}),
+        (
+            "win=C:\\\\temp\ntab=a\\tb\nu=\\u4e2d\nkey\\ with\\=signs=v",
+            {"win": "C:\\temp", "tab": "a\tb", "u": "中", "key with=signs": "v"},
+        ),
+        ("empty=\n", {"empty": ""}),
+        ("a=1\na=2", {"a": "2"}),
+        ("even=x\\\\\nnext=1", {"even": "x\\", "next": "1"}),
+        ("trailing=v  ", {"trailing": "v  "}),
+        ("\ufeffbom=1\r\ncrlf=2\r\n", {"bom": "1", "crlf": "2"}),
+        ("last=a\\", {"last": "a"}),
+        ("levels=1s 5s 10s", {"levels": "1s 5s 10s"}),
+        ("url=http://x:1/#frag", {"url": "http://x:1/#frag"}),
+    ],
+)
+def test_properties(text: str, entries: dict[str, str]) -> None:
+    assert parse_properties(text) == entries
+
+
+@pytest.mark.parametrize("text", ["a=1\nlonely", "a=1\n=value", "a=1\nb=\\u12"])
+def test_malformed_properties_name_the_line(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"x\.conf, line 2"):
+        parse_properties(text, source="x.conf")
+
+
+def test_later_layers_win_and_both_spellings_are_one_key() -> None:
+    settings = broker_settings(
+        production(),
+        Layer(
+            "broker.conf", {"flushDiskType": "ASYNC_FLUSH", "listenPort": "10950", "brokerIP1": "10.0.0.1"}
+        ),
+        override_layer(["flush_disk_type=SYNC_FLUSH", "broker_ip1=10.0.0.2"]),
+    )
+    assert settings.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
+    assert (settings.broker.listen_port, settings.server.listen_port) == (10950, 10950)
+    assert settings.broker.broker_ip1 == "10.0.0.2"
+
+
+def test_profiles() -> None:
+    careful, handy = broker_settings(production()), broker_settings(DEVELOPMENT)
+    assert careful.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
+    assert not careful.broker.auto_create_topic_enable
+    assert handy.broker.auto_create_topic_enable
+    assert (handy.server.bind_address, handy.broker.broker_ip1) == ("127.0.0.1", "127.0.0.1")
+
+
+def test_the_environment_is_below_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "a:1")
+    assert broker_settings(production()).broker.namesrv_addr == "a:1"
+    assert broker_settings(production(), Layer("f", {"namesrvAddr": "b:2"})).broker.namesrv_addr == "b:2"
+    assert namesrv_settings({}).unused == []
+
+
+def test_keys_without_meaning_are_collected_and_misspelt_ones_refused() -> None:
+    settings = broker_settings(
+        production(), Layer("f", {"deleteWhen": "04", "useEpollNativeSelector": "true"})
+    )
+    assert settings.unused == ["deleteWhen", "useEpollNativeSelector"]
+    with pytest.raises(
+        ConfigError, match=r"f: unknown setting 'flushDiskTyp'; did you mean 'flushDiskType'\?"
+    ):
+        broker_settings(production(), Layer("f", {"flushDiskTyp": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ("listenPort=abc", "--set: setting listenPort='abc' is not int"),
+        ("listenPort=70000", "--set: setting listenPort=70000 is not a port"),
+        ("httpPort=-2", "--set: setting httpPort=-2 is not a port"),
+        ("flushDiskType=NOW", "one of ASYNC_FLUSH, SYNC_FLUSH"),
+        ("autoCreateTopicEnable=yes", "is not bool"),
+        ("maxConnections=0", "must be positive"),
+        ("defaultTopicQueueNums=0", "must be positive"),
+        ("logLevel=LOUD", "DEBUG, INFO"),
+        ("brokerRole=SLAVE", "replication is not available"),
+        ("authenticationEnabled=true", "authentication is not available"),
+        ("novalue", "is not key=value"),
+    ],
+)
+def test_unfit_values_are_one_clear_error(assignment: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        broker_settings(production(), override_layer([assignment]))
+
+
+def test_toml_tables_only_group(tmp_path: Path) -> None:
+    path = tmp_path / "b.toml"
+    path.write_text('brokerName = "b1"\n[store]\nflush_disk_type = "ASYNC_FLUSH"\n[net]\nlistenPort = 0\n')
+    settings = broker_settings(production(), file_layer(path))
+    assert (settings.broker.broker_name, settings.broker.listen_port) == ("b1", 0)
+    assert settings.store.flush_disk_type is FlushDiskType.ASYNC_FLUSH
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("x.toml", b"a = = 1", "is not TOML"),
+        ("x.toml", b"[a]\nlistenPort=1\n[b]\nlistenPort=2\n", "given twice"),
+        ("x.conf", b"\xff\xfe", "is not UTF-8"),
+    ],
+)
+def test_unreadable_files(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=says):
+        file_layer(tmp_path / name)
+
+
+def test_a_missing_file() -> None:
+    with pytest.raises(ConfigError, match=r"cannot read /nowhere/b\.conf: No such file"):
+        file_layer("/nowhere/b.conf")
+
+
+def test_the_shipped_broker_conf_is_accepted() -> None:
+    settings = broker_settings(production(), file_layer(CONF / "broker.conf"))
+    assert settings.unused == ["deleteWhen", "fileReservedTime", "brokerRole"]
+    assert settings.store.flush_disk_type is FlushDiskType.ASYNC_FLUSH
+
+
+@pytest.mark.parametrize(
+    ("name", "classes"),
+    [
+        ("broker.toml", (ServerConfig, BrokerConfig, StoreConfig)),
+        ("namesrv.toml", (ServerConfig, NamesrvConfig)),
+    ],
+)
+def test_the_shipped_toml_documents_every_key_and_nothing_else(name: str, classes: tuple[type, ...]) -> None:
+    text = (CONF / name).read_text()
+    documented = set(re.findall(r"^(?:# )?(\w+) = ", text, re.MULTILINE))
+    known = {rocketmq_key(spec) for cls in classes for spec in known_keys(cls).values()}
+    if name == "namesrv.toml":
+        known -= {"httpEnable", "httpBindAddress", "httpPort", "fastPortEnable"}
+    assert documented == known
+
+
+@pytest.mark.parametrize("name", ["broker.toml", "namesrv.toml"])
+def test_what_the_shipped_toml_comments_out_is_the_default(name: str) -> None:
+    text = (CONF / name).read_text()
+    shown = tomllib.loads(re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE))
+    resolve = broker_settings if name == "broker.toml" else namesrv_settings
+    profile = production() if name == "broker.toml" else {}
+    told = resolve(profile, Layer(name, {k: v for table in shown.values() for k, v in table.items()}))
+    defaults = resolve(profile)
+    local = {
+        "brokerName",
+        "brokerIP1",
+        "namesrvAddr",
+        "storePathRootDir",
+        "storePathCommitLog",
+        "kvConfigPath",
+    }
+    local |= {"httpPort", "haListenPort"}  # derived from listenPort when absent
+    for attribute in ("server", "broker", "store", "namesrv"):
+        if not hasattr(told, attribute):
+            continue
+        for spec in known_keys(type(getattr(told, attribute))).values():
+            if rocketmq_key(spec) not in local:
+                said, real = (getattr(getattr(s, attribute), spec.name) for s in (told, defaults))
+                assert said == real, spec.name
