@@ -1,12 +1,14 @@
-"""Message bodies under the compression bits of the system flag (MessageSysFlag, reference remoting-protocol §9.3).
+"""Message bodies under the compression bits of the system flag (MessageSysFlag, reference remoting-protocol
+§9.3).
 
-Type 0 with the compressed bit set is ZLIB (old clients). LZ4 is the frame format. Output is bounded: a body that
-inflates past ``limit_bytes`` raises InvalidMessage, so a small message cannot claim a machine's memory.
+Type 0 with the compressed bit set is ZLIB (old clients). LZ4 is the frame format. Output is bounded: a body
+that inflates past ``limit_bytes`` raises InvalidMessage, so a small message cannot claim a machine's memory.
 """
 
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 from mqspark.errors import ConfigError, InvalidMessage
 
@@ -31,7 +33,9 @@ def compress(body: bytes, kind: int = ZLIB, level: int = 5) -> bytes:
 
 
 def decompress(body: bytes | memoryview, kind: int, limit_bytes: int = MAX_INFLATED_BYTES) -> bytes:
-    """Raises InvalidMessage for damaged or oversize data, ConfigError when the codec's package is not installed."""
+    """Raises InvalidMessage for damaged or oversize data, ConfigError when the codec's package is not
+    installed.
+    """
     try:
         if kind in (0, ZLIB):
             inflater = zlib.decompressobj()
@@ -42,9 +46,7 @@ def decompress(body: bytes | memoryview, kind: int, limit_bytes: int = MAX_INFLA
             plain = context.decompress(body, max_length=limit_bytes)
             complete = context.eof
         elif kind == ZSTD:
-            with _zstd().ZstdDecompressor().stream_reader(bytes(body)) as reader:
-                plain = reader.read(limit_bytes)
-                complete = not reader.read(1)
+            plain, complete = _unpack_zstd(memoryview(body), limit_bytes)
         else:
             raise InvalidMessage(f"unknown compression type {kind}", field="sysFlag")
     except (zlib.error, RuntimeError, ValueError, EOFError) as error:
@@ -56,7 +58,26 @@ def decompress(body: bytes | memoryview, kind: int, limit_bytes: int = MAX_INFLA
     return bytes(plain)
 
 
-def _lz4():  # type: ignore[no-untyped-def]
+_ZSTD_STEP_BYTES = 256
+"""Input of one step: zstd cannot be told a limit of its output, and these inflate to 8 MiB at most."""
+
+
+def _unpack_zstd(body: memoryview, limit_bytes: int) -> tuple[bytes, bool]:
+    zstandard = _zstd()
+    inflater = zstandard.ZstdDecompressor(max_window_size=MAX_INFLATED_BYTES).decompressobj()
+    parts, size = [], 0
+    try:
+        for start in range(0, len(body), _ZSTD_STEP_BYTES):
+            parts.append(inflater.decompress(body[start : start + _ZSTD_STEP_BYTES]))
+            size += len(parts[-1])
+            if inflater.eof or size > limit_bytes:
+                break
+    except zstandard.ZstdError as error:
+        raise ValueError(error) from error
+    return b"".join(parts), inflater.eof and size <= limit_bytes
+
+
+def _lz4() -> Any:
     try:
         import lz4.frame
     except ImportError:
@@ -64,7 +85,7 @@ def _lz4():  # type: ignore[no-untyped-def]
     return lz4.frame
 
 
-def _zstd():  # type: ignore[no-untyped-def]
+def _zstd() -> Any:
     try:
         import zstandard
     except ImportError:

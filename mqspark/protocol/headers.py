@@ -697,7 +697,7 @@ class GetTopicConfigRequestHeader(TopicHeader):
 class GetAllTopicConfigRequestHeader(Header):
     """Request 21."""
 
-    topic_seq: I32
+    topic_seq: I32 | None = None
     data_version: str | None = None
     max_topic_num: I32 | None = None
 
@@ -722,7 +722,7 @@ class GetSubscriptionGroupConfigRequestHeader(RpcHeader):
 class GetAllSubscriptionGroupRequestHeader(Header):
     """Request 201."""
 
-    group_seq: I32
+    group_seq: I32 | None = None
     data_version: str | None = None
     max_group_num: I32 | None = None
 
