@@ -8,9 +8,9 @@ and §9.6. All integers are big-endian and signed. A record is
     reconsume times i32, prepared transaction offset i64, body length i32, body,
     topic length i8 (V1) | i16 (V2), topic, properties length i16, properties
 
-Every decoder takes bytes, bytearray, memoryview or mmap and checks lengths before it believes them: whatever is
-wrong with the bytes raises InvalidMessage (or yields a DAMAGED verdict), never an IndexError. Must not know where
-the bytes came from: no files, no sockets.
+Every decoder takes bytes, bytearray, memoryview or mmap and checks lengths before it believes them: whatever
+is wrong with the bytes raises InvalidMessage (or yields a DAMAGED verdict), never an IndexError. Must not
+know where the bytes came from: no files, no sockets.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ __all__ = [
     "BLANK_MAGIC",
     "BLANK_BYTES",
     "MIN_RECORD_BYTES",
+    "HEADS",
     "Buffer",
     "Verdict",
     "CheckedRecord",
@@ -77,11 +78,11 @@ BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 BLANK_BYTES = 8
 """Every segment keeps this many bytes free of messages, for the blank record."""
 
-_HEADS = tuple(
+HEADS = tuple(
     struct.Struct(f">iiiiiqqiq{born}sq{store}siqi") for store, born in ((8, 8), (8, 20), (20, 8), (20, 20))
 )
 """Everything before the body, by (system flag >> 4) & 3: bit 0 = born host IPv6, bit 1 = store host IPv6."""
-_HEAD_V4 = _HEADS[0]
+_HEAD_V4 = HEADS[0]
 MIN_RECORD_BYTES = _HEAD_V4.size + 1 + 2
 """91: no body, no topic, no properties, IPv4 hosts."""
 
@@ -168,7 +169,7 @@ def encode_record(
         magic, topic_head = MAGIC_V2, _I16.pack(len(topic_bytes))
     else:
         magic, topic_head = MAGIC_V1, bytes((len(topic_bytes),))
-    head = _HEADS[(sys_flag >> 4) & 3]
+    head = HEADS[(sys_flag >> 4) & 3]
     record = b"".join(
         (
             head.pack(
@@ -298,7 +299,7 @@ def _decode(view: memoryview, position: int, decompress: bool, broker_name: str)
     head = _HEAD_V4
     fields = head.unpack_from(view, position)
     if fields[7] & 0x30:
-        head = _HEADS[(fields[7] >> 4) & 3]
+        head = HEADS[(fields[7] >> 4) & 3]
         if available < head.size + 3:
             raise InvalidMessage(
                 f"{available} bytes at {position} are too few for a record", field="totalSize"
@@ -422,8 +423,8 @@ def check_record(buffer: Buffer, position: int, limit: int, *, verify_crc: bool)
     """Judge the bytes at ``position``; nothing at or beyond ``limit`` is read.
 
     VALID means: a message magic, all lengths inside each other and adding up to the total size, a topic, and
-    (with ``verify_crc``) the body's CRC. The caller compares ``physical_offset`` with the place the record was
-    found at. Never raises.
+    (with ``verify_crc``) the body's CRC. The caller compares ``physical_offset`` with the place the record
+    was found at. Never raises.
     """
     available = limit - position
     if available < BLANK_BYTES:
@@ -436,7 +437,7 @@ def check_record(buffer: Buffer, position: int, limit: int, *, verify_crc: bool)
     fields = _HEAD_V4.unpack_from(buffer, position)
     head = _HEAD_V4
     if fields[7] & 0x30:
-        head = _HEADS[(fields[7] >> 4) & 3]
+        head = HEADS[(fields[7] >> 4) & 3]
         if size < head.size + 3:
             return _DAMAGED
         fields = head.unpack_from(buffer, position)

@@ -1,0 +1,23 @@
+"""The disk: CommitLog, ConsumeQueues, checkpoint, flush, recovery, in RocketMQ's files."""
+
+from mqspark.store.config import FlushDiskType, StoreConfig
+from mqspark.store.configfile import ConfigFile
+from mqspark.store.files import FileLayer, OsFiles
+from mqspark.store.flush import FlushJob, Job, Progress
+from mqspark.store.messagestore import GetResult, GetStatus, MessageStore
+from mqspark.store.recovery import RecoveryReport
+
+__all__ = [
+    "ConfigFile",
+    "FileLayer",
+    "FlushDiskType",
+    "FlushJob",
+    "GetResult",
+    "GetStatus",
+    "Job",
+    "MessageStore",
+    "OsFiles",
+    "Progress",
+    "RecoveryReport",
+    "StoreConfig",
+]

@@ -1,0 +1,86 @@
+"""How far the store is safe on disk: RocketMQ's ``checkpoint`` and our exact ``mqspark.checkpoint`` beside
+it.
+
+RocketMQ's file (StoreCheckpoint; reference store-and-broker §7.1) says it in store timestamps, which lets
+recovery choose a segment. Ours says it as a physical offset, which lets recovery start at the record. Ours
+counts only while the timestamps in it are those of RocketMQ's file: after a RocketMQ broker worked on the
+directory they are not.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from mqspark.store.files import FileLayer
+
+__all__ = ["Checkpoint"]
+
+_FIELDS = struct.Struct(">5q")
+_FILE_BYTES = 4096
+_SAFETY_MS = 3000
+"""RocketMQ's margin between a timestamp in the file and what is surely on disk."""
+
+
+def _mark_crc(text: bytes) -> bytes:
+    return f"{zlib.crc32(text):08x}".encode()
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    physic_msg_timestamp_ms: int = 0
+    """Store time of the last flushed record of the CommitLog."""
+    logics_msg_timestamp_ms: int = 0
+    """Store time of the last record whose ConsumeQueue entry is flushed."""
+    index_msg_timestamp_ms: int = 0
+    master_flushed_offset: int = 0
+    confirm_physical_offset: int = 0
+    position: int = -1
+    """Ours: every byte of the log before it, and every queue entry for those bytes, is on disk. -1:
+    unknown."""
+
+    @classmethod
+    def load(cls, path: Path, mark_path: Path, files: FileLayer) -> Checkpoint:
+        """A missing or short file counts as zeros."""
+        data = files.read(path) or b""
+        checkpoint = cls(*_FIELDS.unpack_from(data)) if len(data) >= _FIELDS.size else cls()
+        text, _, crc = (files.read(mark_path) or b"").rstrip(b"\n").rpartition(b" ")
+        if crc == _mark_crc(text):
+            position, physic, logics = (int(word) for word in text.split()[1:])
+            if (physic, logics) == (checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms):
+                checkpoint.position = position
+        return checkpoint
+
+    @property
+    def safe_timestamp_ms(self) -> int:
+        """Records stored up to here are surely in the log and in the queues."""
+        return max(0, min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms) - _SAFETY_MS)
+
+    def save(self, path: Path, mark_path: Path, files: FileLayer) -> None:
+        """Blocking. A crash in between leaves a mark that does not count."""
+        fields = (
+            self.physic_msg_timestamp_ms,
+            self.logics_msg_timestamp_ms,
+            self.index_msg_timestamp_ms,
+            self.master_flushed_offset,
+            self.confirm_physical_offset,
+        )
+        self._write(path, _FIELDS.pack(*fields), _FILE_BYTES, files)
+        if self.position >= 0:
+            text = f"mqspark-checkpoint-1 {self.position:020d} {fields[0]:020d} {fields[1]:020d}".encode()
+            line = text + b" " + _mark_crc(text) + b"\n"
+            self._write(mark_path, line, len(line), files)
+
+    @staticmethod
+    def _write(path: Path, data: bytes, length: int, files: FileLayer) -> None:
+        # In place, as RocketMQ does: what it says was true before and stays true.
+        fd = files.open(path, create=True)
+        try:
+            if files.length(fd) != length:
+                files.set_length(fd, length)
+            files.write(fd, data, 0)
+            files.sync(fd)
+        finally:
+            files.close(fd)

@@ -1,0 +1,356 @@
+"""The CommitLog: segments of fixed length that together are one byte space of records (CommitLog,
+MappedFileQueue).
+
+Appending is split in two. ``MessageStore.put`` encodes into ``pending`` and moves ``position``;
+``write_pending`` puts everything into the active segment with one ``pwritev``. Whatever an append needs on
+disk (the segment file, its blocks) is reserved by ``make_room`` before the append is accepted, so a full disk
+refuses a message and never breaks one.
+
+Must not know topics or queues.
+"""
+
+from __future__ import annotations
+
+import bisect
+import struct
+from collections import OrderedDict
+from mmap import mmap
+from pathlib import Path
+
+from mqspark.errors import DiskFull, MessageTooLarge, StoreCorrupt
+from mqspark.record import BLANK_BYTES, BLANK_MAGIC
+from mqspark.store.files import FileLayer, disk_full_as_typed
+from mqspark.store.layout import file_name, file_start
+
+__all__ = ["CommitLog", "Segment"]
+
+_BLANK = struct.Struct(">ii")
+_I64 = struct.Struct(">q")
+_RECORD_STORE_TIME = struct.Struct(">36xi16xq")
+"""System flag and store timestamp of a record whose born host is IPv4 (12 bytes later for IPv6)."""
+
+
+class Segment:
+    """One file of the log: bytes [start, end) of the log's space."""
+
+    __slots__ = ("end", "length", "path", "start")
+
+    def __init__(self, path: Path, start: int, length: int, end: int) -> None:
+        self.path = path
+        self.start = start
+        self.length = length
+        """Of the file; shorter than end - start only when somebody cut it."""
+        self.end = end
+
+
+class CommitLog:
+    """``position`` is where the next record goes, ``written`` what the files have, ``durable`` what is
+    synced."""
+
+    __slots__ = (
+        "_allocated_end",
+        "_directory",
+        "_fd",
+        "_files",
+        "_max_mapped",
+        "_new_directories",
+        "_step",
+        "_unsynced",
+        "_views",
+        "durable",
+        "pending",
+        "position",
+        "room_end",
+        "segment_bytes",
+        "segments",
+        "written",
+    )
+
+    def __init__(
+        self, directory: Path, files: FileLayer, *, segment_bytes: int, allocation_step: int, max_mapped: int
+    ) -> None:
+        self._directory = directory
+        self._files = files
+        self._step = max(4096, allocation_step)
+        self._max_mapped = max_mapped
+        self._views: OrderedDict[int, memoryview] = OrderedDict()
+        self._fd = -1
+        self._allocated_end = 0
+        self._unsynced: list[int] = []
+        self._new_directories: list[Path] = []
+        self.segment_bytes = segment_bytes
+        self.segments: list[Segment] = []
+        self.pending: list[bytes | memoryview] = []
+        self.position = 0
+        self.written = 0
+        self.durable = 0
+        self.room_end = -1
+        """Records that end at or before this need no further preparation; -1 while nothing may be
+        appended."""
+
+    # --- load and position (recovery) -----------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find the segments. Raises StoreCorrupt when the files are not one log."""
+        files = self._files
+        files.make_directory(self._directory)
+        starts = sorted(
+            start for path in self._directory.iterdir() if (start := file_start(path.name)) is not None
+        )
+        lengths: dict[int, int] = {}
+        for start in starts:
+            fd = files.open(self._path(start))
+            try:
+                lengths[start] = files.length(fd)
+            finally:
+                files.close(fd)
+        # A crash while a file is made leaves an empty one, always the last.
+        if starts and lengths[starts[-1]] == 0:
+            files.remove(self._path(starts.pop()))
+        if starts:
+            self._adopt_segment_size(starts, lengths)
+        self.segments = [
+            Segment(self._path(start), start, lengths[start], start + self.segment_bytes) for start in starts
+        ]
+
+    def _adopt_segment_size(self, starts: list[int], lengths: dict[int, int]) -> None:
+        """The length of a full file: the directory knows better than the settings."""
+        size = max(lengths[start] for start in starts)
+        for start in starts:
+            if start % size:
+                raise StoreCorrupt(
+                    f"{self._path(start)} does not belong to a log of {size}-byte segments",
+                    path=str(self._path(start)),
+                    offset=start,
+                )
+        self.segment_bytes = size
+
+    def start_at(self, position: int) -> None:
+        """Append from here on; everything before is taken for durable. Makes the segment when it is
+        missing."""
+        if not self.segments or position >= self.segments[-1].end:
+            self._fd, _ = self._create_segment(position - position % self.segment_bytes)
+        else:
+            self._fd = self._files.open(self.segments[-1].path)
+        active = self.segments[-1]
+        if active.length < self.segment_bytes:
+            self._files.set_length(self._fd, self.segment_bytes)
+            active.length = self.segment_bytes
+            self._views.pop(active.start, None)
+        self.position = self.written = self.durable = position
+        self._allocated_end = position
+        self._set_room()
+
+    def cut(self, position: int) -> int:
+        """Zero everything from ``position`` on and remove later segments; gives back the bytes that were not
+        zero.
+
+        Zeros, not ftruncate: an old record must not reappear, and the file may be mapped.
+        """
+        cleared = 0
+        while self.segments and self.segments[-1].start > position:
+            segment = self.segments.pop()
+            self._views.pop(segment.start, None)
+            cleared += self._count_data(segment, segment.start, clear=False)
+            self._files.remove(segment.path)
+        if self.segments and position < self.segments[-1].end:
+            cleared += self._count_data(self.segments[-1], position, clear=True)
+        return cleared
+
+    def _count_data(self, segment: Segment, position: int, *, clear: bool) -> int:
+        files = self._files
+        found = 0
+        zeros = bytes(1 << 16)
+        fd = files.open(segment.path)
+        try:
+            ranges = list(files.data_ranges(fd, position - segment.start, segment.length))
+            view = self.view(segment)
+            for low, high in ranges:
+                for at in range(low, high, len(zeros)):
+                    chunk = view[at : min(at + len(zeros), high)]
+                    if bytes(chunk) != zeros[: len(chunk)]:
+                        found += len(chunk)
+                        if clear:
+                            files.write(fd, zeros[: len(chunk)], at)
+            if clear and found:
+                files.sync(fd)
+        finally:
+            files.close(fd)
+        return found
+
+    def data_ranges(self, segment: Segment, start: int) -> list[tuple[int, int]]:
+        """Absolute ranges from ``start`` on that may hold records."""
+        fd = self._files.open(segment.path)
+        try:
+            ranges = self._files.data_ranges(fd, start - segment.start, segment.length)
+            return [(segment.start + low, segment.start + high) for low, high in ranges]
+        finally:
+            self._files.close(fd)
+
+    def sync_from(self, position: int) -> None:
+        """Blocking: make every segment from ``position`` on durable (the end of recovery)."""
+        for segment in self.segments:
+            if segment.end > position:
+                fd = self._files.open(segment.path)
+                try:
+                    self._files.sync(fd)
+                finally:
+                    self._files.close(fd)
+        self._files.sync_directory(self._directory)
+
+    # --- append ---------------------------------------------------------------------------------------------
+
+    def make_room(self, size_bytes: int) -> int:
+        """Reserve blocks for one record (or one batch), rolling to the next segment when it does not fit.
+
+        Gives back where the record starts. Raises DiskFull or MessageTooLarge with nothing changed; OSError
+        when writing the old segment's end failed (the caller must poison the store then).
+        """
+        if size_bytes > self.segment_bytes - BLANK_BYTES:
+            raise MessageTooLarge("record", size_bytes, self.segment_bytes - BLANK_BYTES)
+        if self.position + size_bytes + BLANK_BYTES > self.segments[-1].end:
+            self._roll()
+        active = self.segments[-1]
+        need = self.position + size_bytes + BLANK_BYTES
+        if need > self._allocated_end:
+            self._allocated_end = self._allocate(self._fd, active, self._allocated_end, need)
+        self._set_room()
+        return self.position
+
+    def write_pending(self) -> None:
+        """One pwritev for everything appended since the last. OSError: any part of it may be on disk."""
+        if self.pending:
+            data = self.pending[0] if len(self.pending) == 1 else b"".join(self.pending)
+            self._files.write(self._fd, data, self.written - self.segments[-1].start)
+            self.pending.clear()
+            self.written = self.position
+
+    def _roll(self) -> None:
+        old = self.segments[-1]
+        fd, allocated_end = self._create_segment(old.end)
+        if self.position < old.end:
+            self.pending.append(_BLANK.pack(old.end - self.position, BLANK_MAGIC))
+        try:
+            self.write_pending()
+        except OSError:
+            self._files.close(fd)
+            raise
+        self._unsynced.append(self._fd)
+        self._fd = fd
+        self.position = self.written = old.end
+        self._allocated_end = allocated_end
+
+    def _create_segment(self, start: int) -> tuple[int, int]:
+        """An open descriptor and the end of its allocated range. DiskFull leaves no file behind."""
+        path = self._path(start)
+        segment = Segment(path, start, self.segment_bytes, start + self.segment_bytes)
+        with disk_full_as_typed(f"a new CommitLog segment {path.name}"):
+            fd = self._files.open(path, create=True)
+            try:
+                self._files.set_length(fd, self.segment_bytes)
+                allocated_end = self._allocate(fd, segment, start, start + BLANK_BYTES)
+            except (OSError, DiskFull):
+                self._files.close(fd)
+                self._files.remove(path)
+                raise
+        self._new_directories.append(self._directory)
+        self.segments.append(segment)
+        return fd, allocated_end
+
+    def _allocate(self, fd: int, segment: Segment, allocated_end: int, need: int) -> int:
+        """Whole steps if the disk has them, else just what is needed."""
+        step_end = min(segment.end, -(-need // self._step) * self._step)
+        with disk_full_as_typed(f"CommitLog segment {segment.path.name}"):
+            try:
+                self._files.allocate(fd, allocated_end - segment.start, step_end - allocated_end)
+            except OSError:
+                if step_end == need:
+                    raise
+                self._files.allocate(fd, allocated_end - segment.start, need - allocated_end)
+                return need
+        return step_end
+
+    def _set_room(self) -> None:
+        self.room_end = min(self._allocated_end, self.segments[-1].end) - BLANK_BYTES
+
+    # --- flush ----------------------------------------------------------------------------------------------
+
+    def take_unsynced(self) -> tuple[list[int], int, list[Path]]:
+        """What a flush job has to sync: descriptors of left segments, the active one, directories with new
+        names."""
+        unsynced, self._unsynced = self._unsynced, []
+        directories, self._new_directories = self._new_directories, []
+        return unsynced, self._fd, directories
+
+    def synced(self, left_descriptors: list[int], durable: int) -> None:
+        for fd in left_descriptors:
+            self._files.close(fd)
+        self.durable = durable
+
+    def close(self) -> None:
+        self._views.clear()
+        for fd in (*self._unsynced, self._fd):
+            if fd >= 0:
+                self._files.close(fd)
+        self._unsynced = []
+        self._fd = -1
+        self.room_end = -1
+
+    # --- read -----------------------------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        return self.segments[0].start if self.segments else 0
+
+    def segment_of(self, position: int) -> Segment | None:
+        index = bisect.bisect_right(self.segments, position, key=_segment_start) - 1
+        if index >= 0 and position < self.segments[index].end:
+            return self.segments[index]
+        return None
+
+    def view(self, segment: Segment) -> memoryview:
+        """The whole file, read-only. Only [start, written) may be looked at (see files.py)."""
+        view = self._views.get(segment.start)
+        if view is None:
+            if len(self._views) >= self._max_mapped:
+                # Not closed: slices may still wait in somebody's send buffer; the last of them unmaps it.
+                self._views.popitem(last=False)
+            fd = self._files.open(segment.path)
+            try:
+                view = memoryview(self._files.map_read(fd, segment.length))
+            finally:
+                self._files.close(fd)
+            self._views[segment.start] = view
+        elif len(self._views) > 1:
+            self._views.move_to_end(segment.start)
+        return view
+
+    def find(self, segment: Segment, pattern: bytes, low: int, high: int) -> int:
+        """Where ``pattern`` first occurs in [low, high) of the segment's file, or -1."""
+        mapping = self.view(segment).obj
+        return mapping.find(pattern, low, high) if isinstance(mapping, mmap) else -1
+
+    def slice(self, position: int, size_bytes: int) -> memoryview | None:
+        """Bytes of the log as they are on disk now, or None when no segment holds them all."""
+        segment = self.segment_of(position)
+        if segment is None or size_bytes <= 0 or position + size_bytes > segment.start + segment.length:
+            return None
+        low = position - segment.start
+        return self.view(segment)[low : low + size_bytes]
+
+    def store_timestamp_at(self, position: int) -> int:
+        """Of the record there; -1 when there is none."""
+        head = self.slice(position, _RECORD_STORE_TIME.size + 12)
+        if head is None:
+            return -1
+        sys_flag, timestamp = _RECORD_STORE_TIME.unpack_from(head)
+        if sys_flag & 0x10:
+            (timestamp,) = _I64.unpack_from(head, 68)
+        return int(timestamp)
+
+    def _path(self, start: int) -> Path:
+        return self._directory / file_name(start)
+
+
+def _segment_start(segment: Segment) -> int:
+    return segment.start

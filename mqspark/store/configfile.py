@@ -1,0 +1,53 @@
+"""``config/*.json`` and their like: small files replaced as a whole (ConfigManager, MixAll.string2File)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from mqspark.store.files import FileLayer, OsFiles
+
+__all__ = ["ConfigFile"]
+
+
+class ConfigFile:
+    """One file with its ``.bak``. At every moment, and after every crash, ``load`` finds the old or the new
+    content.
+
+    ``save`` blocks on the disk and may run in any thread, one at a time for each object.
+    """
+
+    def __init__(self, path: Path | str, files: FileLayer | None = None) -> None:
+        self.path = Path(path)
+        self._files: FileLayer = files if files is not None else OsFiles()
+        self._lock = threading.Lock()
+
+    def load(self, is_valid: Callable[[bytes], bool] = bool) -> bytes | None:
+        """The content, or that of ``.bak`` when the file is missing or not valid, or None."""
+        for path in (self.path, self._sibling(".bak")):
+            data = self._files.read(path)
+            if data is not None and is_valid(data):
+                return data
+        return None
+
+    def save(self, data: bytes) -> None:
+        """Write and sync a new file, keep the old one as ``.bak``, put the new one in its place."""
+        files = self._files
+        new = self._sibling(".new")
+        with self._lock:
+            files.make_directory(self.path.parent)
+            fd = files.open(new, create=True)
+            try:
+                files.set_length(fd, 0)
+                files.write(fd, data, 0)
+                files.sync(fd)
+            finally:
+                files.close(fd)
+            if files.read(self.path):
+                files.rename(self.path, self._sibling(".bak"))
+            files.rename(new, self.path)
+            files.sync_directory(self.path.parent)
+
+    def _sibling(self, suffix: str) -> Path:
+        return self.path.with_name(self.path.name + suffix)

@@ -1,0 +1,474 @@
+"""ConsumeQueues: for each (topic, queue id) an array of 20-byte entries that say where its records are in the
+log.
+
+Entry k (physical offset i64, record size i32, tags code i64) lives at byte 20 k of the queue's space, in
+files of fixed length (ConsumeQueue; reference store-and-broker §3.1). A queue that starts in the middle of a
+file has *fillers* (0, 0x7FFFFFFF, 0) before its first entry; so has a place whose record is lost to damage.
+RocketMQ takes a filler for valid and finds nothing in the log for it, which is the truth.
+
+Files are mapped when they are needed, at most so many at a time. Stores go only into ranges that ``reserve``
+has allocated; a put reserves before it is accepted, so that dispatching never meets a full disk.
+
+Must not know the log.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from mmap import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.errors import InvalidMessage, StoreCorrupt
+from mqspark.message import MAX_TOPIC_LENGTH, SCHEDULE_TOPIC
+from mqspark.record import MAGIC_V1, MAGIC_V2
+from mqspark.store.files import FileLayer, disk_full_as_typed
+from mqspark.store.layout import file_name, file_start, is_storable_topic
+
+__all__ = ["ENTRY", "ENTRY_BYTES", "ENTRY_DTYPE", "FILLER", "FILLER_SIZE", "ConsumeQueue", "QueueTable"]
+
+ENTRY = struct.Struct(">qiq")
+ENTRY_BYTES = ENTRY.size
+ENTRY_DTYPE = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+FILLER_SIZE = 0x7FFFFFFF
+FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
+
+Entries = npt.NDArray[Any]
+
+_MAX_STEP_BYTES = 1 << 20
+_PAGE_BYTES = 4096
+
+
+class MappedFiles:
+    """The ConsumeQueue files mapped now: the least recently used goes first.
+
+    A Python mapping keeps a descriptor, hence the bound. A map that leaves is not closed: the last array on
+    it does.
+    """
+
+    __slots__ = ("_files", "_limit", "_maps")
+
+    def __init__(self, files: FileLayer, limit: int) -> None:
+        self._files = files
+        self._limit = limit
+        self._maps: OrderedDict[str, tuple[mmap, Entries]] = OrderedDict()
+
+    def get(self, path: str) -> tuple[mmap, Entries]:
+        found = self._maps.get(path)
+        if found is not None:
+            self._maps.move_to_end(path)
+            return found
+        while len(self._maps) >= self._limit:
+            self._maps.popitem(last=False)
+        fd = self._files.open(path)
+        try:
+            length = self._files.length(fd)
+            mapping = self._files.map_write(fd, length)
+        finally:
+            self._files.close(fd)
+        entries = np.frombuffer(mapping, dtype=ENTRY_DTYPE, count=length // ENTRY_BYTES)
+        self._maps[path] = (mapping, entries)
+        return mapping, entries
+
+    def drop(self, path: str) -> None:
+        self._maps.pop(path, None)
+
+    def clear(self) -> None:
+        self._maps.clear()
+
+
+class ConsumeQueue:
+    """One queue. ``max_offset`` is what consumers may see, ``next_offset`` what the next put gets."""
+
+    __slots__ = (
+        "_directory",
+        "_file_bytes",
+        "_table",
+        "entries",
+        "file_starts",
+        "is_schedule",
+        "key",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "overhead_bytes",
+        "queue_id",
+        "record_magic",
+        "reserved_end",
+        "topic",
+        "topic_field",
+    )
+
+    def __init__(self, table: QueueTable, topic: str, queue_id: int) -> None:
+        topic_bytes = topic.encode()
+        wide = len(topic_bytes) > MAX_TOPIC_LENGTH
+        self._table = table
+        self._directory = f"{table.directory}/{topic}/{queue_id}"
+        self._file_bytes = table.file_bytes
+        self.topic = topic
+        self.queue_id = queue_id
+        self.key = (topic, queue_id)
+        self.is_schedule = topic == SCHEDULE_TOPIC
+        self.record_magic = MAGIC_V2 if wide else MAGIC_V1
+        self.topic_field = (
+            struct.pack(">h", len(topic_bytes)) if wide else bytes((len(topic_bytes),))
+        ) + topic_bytes
+        self.overhead_bytes = len(self.topic_field) + 2
+        """Of a record of this queue, without head, body and properties."""
+        self.entries = bytearray()
+        """Of the records appended since the last commit, not yet visible."""
+        self.file_starts: list[int] = []
+        """In bytes of the queue's space, ascending."""
+        self.min_offset = 0
+        self.max_offset = 0
+        self.next_offset = 0
+        self.reserved_end = 0
+        """Offsets below have allocated blocks for their entries."""
+
+    def __repr__(self) -> str:
+        return f"ConsumeQueue({self.topic!r}, {self.queue_id}, [{self.min_offset}, {self.max_offset}))"
+
+    # --- write ----------------------------------------------------------------------------------------------
+
+    def reserve(self, count: int) -> None:
+        """Allocate room for the entries next_offset … next_offset + count. Raises DiskFull, nothing changed
+        then."""
+        with disk_full_as_typed(f"ConsumeQueue {self.topic}/{self.queue_id}"):
+            while self.reserved_end < self.next_offset + count:
+                self._reserve_step(max(self.reserved_end, self.next_offset) * ENTRY_BYTES)
+
+    def _reserve_step(self, position: int) -> None:
+        """A doubling step, so that a queue of three messages costs a page and a busy one few calls."""
+        files = self._table.files
+        start = position - position % self._file_bytes
+        end = start + self._file_bytes
+        path = self._path(start)
+        is_new = not self._has_file(start)
+        if is_new:
+            files.make_directory(self._directory)
+            topic_directory = os.path.dirname(self._directory)
+            self._table.new_directories.update((self._directory, topic_directory, str(self._table.directory)))
+        fd = files.open(path, create=is_new)
+        try:
+            if files.length(fd) != self._file_bytes:
+                files.set_length(fd, self._file_bytes)
+            fill_from = position if self.file_starts else start
+            step = min(max(position - start, _PAGE_BYTES - ENTRY_BYTES), _MAX_STEP_BYTES)
+            step_end = min(end, position + max(step // ENTRY_BYTES, 1) * ENTRY_BYTES)
+            files.allocate(fd, fill_from - start, step_end - fill_from)
+            if fill_from < position:
+                files.write(fd, FILLER * ((position - fill_from) // ENTRY_BYTES), 0)
+        finally:
+            files.close(fd)
+        if is_new:
+            if not self.file_starts:
+                self.min_offset = position // ENTRY_BYTES
+                self.max_offset = max(self.max_offset, self.min_offset)
+            bisect.insort(self.file_starts, start)
+        self.reserved_end = step_end // ENTRY_BYTES
+
+    def append(self, entries: bytes | bytearray) -> None:
+        """Make entries visible. Their room was reserved."""
+        position = self.max_offset * ENTRY_BYTES
+        end = position + len(entries)
+        done = 0
+        while position < end:
+            start = position - position % self._file_bytes
+            count = min(end, start + self._file_bytes) - position
+            path = self._path(start)
+            mapping, _ = self._table.maps.get(path)
+            low = position - start
+            mapping[low : low + count] = entries if count == len(entries) else entries[done : done + count]
+            self._table.dirty_files.add(path)
+            position += count
+            done += count
+        self.max_offset = end // ENTRY_BYTES
+
+    # --- read -----------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, limit: int) -> Entries:
+        """Entries from ``offset`` on, up to ``limit`` of them, the visible end and the end of that file.
+
+        Empty when the file is missing.
+        """
+        position = offset * ENTRY_BYTES
+        start = position - position % self._file_bytes
+        if not self._has_file(start):
+            return _NO_ENTRIES
+        first = (position - start) // ENTRY_BYTES
+        last = min(first + limit, self._file_bytes // ENTRY_BYTES, first + self.max_offset - offset)
+        _, entries = self._table.maps.get(self._path(start))
+        return entries[first:last]
+
+    def entry(self, offset: int) -> tuple[int, int, int] | None:
+        """(physical offset, size, tags code), visible or not; None when no file holds it."""
+        position = offset * ENTRY_BYTES
+        start = position - position % self._file_bytes
+        if not self._has_file(start):
+            return None
+        mapping, _ = self._table.maps.get(self._path(start))
+        return ENTRY.unpack_from(mapping, position - start)
+
+    def next_existing_offset(self, offset: int) -> int:
+        """Where the next file begins, for an offset whose file is missing."""
+        for start in self.file_starts:
+            if start >= offset * ENTRY_BYTES:
+                return start // ENTRY_BYTES
+        return self.max_offset
+
+    def first_where(self, is_right: Callable[[int, int, int], bool], low: int, high: int) -> int:
+        """The first offset in [low, high) whose entry satisfies a condition that stays true once it is; else
+        high.
+
+        A filler knows nothing of time or place: it counts as the entry after it.
+        """
+        end = high
+        while low < high:
+            middle = (low + high) // 2
+            probe = self._skip_fillers(middle, high)
+            entry = self.entry(probe) if probe < high else None
+            if entry is None or is_right(*entry):
+                high = middle
+            else:
+                low = probe + 1
+        return self._skip_fillers(low, end)
+
+    def _skip_fillers(self, offset: int, end: int) -> int:
+        while offset < end:
+            entry = self.entry(offset)
+            if entry is None:
+                offset = self.next_existing_offset(offset + 1)
+            elif entry[1] == FILLER_SIZE:
+                offset += 1
+            else:
+                return offset
+        return end
+
+    # --- recovery -------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find the files. ``locate_end`` says how much of them counts."""
+        starts = [start for name in os.listdir(self._directory) if (start := file_start(name)) is not None]
+        self.file_starts = sorted(starts)
+        for start in self.file_starts:
+            if start % self._file_bytes:
+                raise StoreCorrupt(
+                    f"{self._path(start)} does not belong to a ConsumeQueue of {self._file_bytes}-byte files",
+                    path=self._path(start),
+                )
+
+    def locate_end(self, limit: int | None) -> tuple[int, int]:
+        """End before the first entry that is empty or (with ``limit``) whose record lies at or behind
+        ``limit``.
+
+        Gives back the end offset and where the record of the last entry ends in the log (0 without one). By
+        bisection: right when everything before the limit is intact, which is what a checkpoint promises.
+        """
+        files = self._table.files
+        for start in reversed(self.file_starts):
+            fd = files.open(self._path(start))
+            try:
+                if files.length(fd) != self._file_bytes:
+                    files.set_length(fd, self._file_bytes)
+                count = self._count_entries(fd, limit)
+                if count or start == self.file_starts[0]:
+                    end = 0
+                    if count:
+                        position, size, _ = self._read_entry(fd, count - 1)
+                        end = 0 if size == FILLER_SIZE else position + size
+                    return start // ENTRY_BYTES + count, end
+            finally:
+                files.close(fd)
+        return 0, 0
+
+    def _count_entries(self, fd: int, limit: int | None) -> int:
+        low, high = 0, self._file_bytes // ENTRY_BYTES
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_behind(fd, middle, limit):
+                high = middle
+            else:
+                low = middle + 1
+        # A filler among the entries behind the limit may have misled the search.
+        while low and self._is_behind(fd, low - 1, limit):
+            low -= 1
+        return low
+
+    def _is_behind(self, fd: int, index: int, limit: int | None) -> bool:
+        position, size, _ = self._read_entry(fd, index)
+        return size <= 0 or position < 0 or (limit is not None and position >= limit)
+
+    def _read_entry(self, fd: int, index: int) -> tuple[int, int, int]:
+        data = self._table.files.read_at(fd, ENTRY_BYTES, index * ENTRY_BYTES)
+        return ENTRY.unpack(data.ljust(ENTRY_BYTES, b"\0"))
+
+    def set_end(self, offset: int) -> None:
+        """Continue at ``offset``; whatever lies behind will be written over or is cleared by
+        ``clear_tail``."""
+        self.max_offset = self.next_offset = self.reserved_end = offset
+        self.min_offset = min(self.min_offset, offset)
+
+    def clear_tail(self) -> int:
+        """Zero every entry from max_offset on and remove the files that begin there; gives back how many
+        there were.
+
+        An entry that the log does not back must not be taken for one later.
+        """
+        files = self._table.files
+        cleared = 0
+        end = self.max_offset * ENTRY_BYTES
+        for start in self.file_starts:
+            low = max(end - start, 0)
+            if low >= self._file_bytes:
+                continue
+            path = self._path(start)
+            fd = files.open(path)
+            try:
+                for low_data, high_data in list(files.data_ranges(fd, low, self._file_bytes)):
+                    first = low_data // ENTRY_BYTES
+                    last = -(-high_data // ENTRY_BYTES)
+                    data = files.read_at(fd, (last - first) * ENTRY_BYTES, first * ENTRY_BYTES)
+                    entries = np.frombuffer(data, dtype=ENTRY_DTYPE, count=len(data) // ENTRY_BYTES)
+                    used = np.flatnonzero(entries["size"])
+                    used = used[used + first >= low // ENTRY_BYTES]
+                    if len(used):
+                        cleared += len(used)
+                        zeros = bytes((int(used[-1]) - int(used[0]) + 1) * ENTRY_BYTES)
+                        files.write(fd, zeros, (first + int(used[0])) * ENTRY_BYTES)
+                        self._table.dirty_files.add(path)
+            finally:
+                files.close(fd)
+        while self.file_starts and self.file_starts[-1] >= end and len(self.file_starts) > 1:
+            self._remove_file(self.file_starts.pop())
+        return cleared
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """The first entry whose record the log still has (ConsumeQueue.correctMinOffset)."""
+        offset = max(self.min_offset, self.file_starts[0] // ENTRY_BYTES if self.file_starts else 0)
+        if offset < self.max_offset and self._has_file(offset * ENTRY_BYTES):
+            fd = self._table.files.open(self._path(offset * ENTRY_BYTES))
+            try:
+                position, size, _ = self._read_entry(fd, 0)
+            finally:
+                self._table.files.close(fd)
+            if size != FILLER_SIZE and position >= min_physical_offset:
+                self.min_offset = offset
+                return
+        while offset < self.max_offset:
+            entries = self.read(offset, self.max_offset - offset)
+            if not len(entries):
+                offset = self.next_existing_offset(offset + 1)
+                continue
+            kept = (entries["position"] >= min_physical_offset) & (entries["size"] != FILLER_SIZE)
+            first = int(np.argmax(kept))
+            if kept[first]:
+                offset += first
+                break
+            offset += len(entries)
+        self.min_offset = min(offset, self.max_offset)
+
+    def remove(self) -> None:
+        for start in self.file_starts:
+            self._remove_file(start)
+        self.file_starts = []
+        self._table.files.remove(self._directory)
+
+    def _remove_file(self, start: int) -> None:
+        path = self._path(start)
+        self._table.maps.drop(path)
+        self._table.dirty_files.discard(path)
+        self._table.files.remove(path)
+
+    def _has_file(self, start: int) -> bool:
+        index = bisect.bisect_left(self.file_starts, start)
+        return index < len(self.file_starts) and self.file_starts[index] == start
+
+    def _path(self, start: int) -> str:
+        return f"{self._directory}/{file_name(start)}"
+
+
+_NO_ENTRIES: Entries = np.empty(0, dtype=ENTRY_DTYPE)
+
+
+class QueueTable:
+    """All queues of a store, by (topic, queue id)."""
+
+    __slots__ = (
+        "batch_topics",
+        "directory",
+        "dirty_files",
+        "file_bytes",
+        "files",
+        "maps",
+        "new_directories",
+        "queues",
+    )
+
+    def __init__(self, directory: Path, files: FileLayer, *, file_bytes: int, max_mapped: int) -> None:
+        self.directory = directory
+        self.files = files
+        self.file_bytes = -(-file_bytes // ENTRY_BYTES) * ENTRY_BYTES
+        self.maps = MappedFiles(files, max_mapped)
+        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.batch_topics: set[str] = set()
+        """Topics whose queues are BatchConsumeQueues: not served and not written here."""
+        self.dirty_files: set[str] = set()
+        """Written since the last checkpoint."""
+        self.new_directories: set[str] = set()
+        """Directories whose names are not synced yet."""
+
+    def load(self, batch_directory: Path) -> None:
+        """Find every queue. A store keeps the file length it has."""
+        self.files.make_directory(self.directory)
+        if batch_directory.is_dir():
+            self.batch_topics = {path.name for path in batch_directory.iterdir()}
+        found: list[tuple[str, int]] = []
+        length = 0
+        for topic, queue_id, path in self._directories():
+            found.append((topic, queue_id))
+            if not length:
+                length = max((child.stat().st_size for child in path.iterdir()), default=0)
+        if length:
+            if length % ENTRY_BYTES:
+                raise StoreCorrupt(
+                    f"ConsumeQueue files of {length} bytes hold no whole entries", path=str(self.directory)
+                )
+            self.file_bytes = length
+        for topic, queue_id in found:
+            self.create(topic, queue_id).load()
+
+    def _directories(self) -> Iterator[tuple[str, int, Path]]:
+        for topic in os.scandir(self.directory):
+            if topic.is_dir() and is_storable_topic(topic.name):
+                for queue in os.scandir(topic.path):
+                    if queue.is_dir() and queue.name.isascii() and queue.name.isdigit():
+                        yield topic.name, int(queue.name), Path(queue.path)
+
+    def create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """In memory; files appear with the first message. Raises InvalidMessage for a name no directory may
+        have."""
+        if not is_storable_topic(topic):
+            raise InvalidMessage(
+                f"topic {topic!r} cannot be stored: its name has other characters", field="topic"
+            )
+        if not 0 <= queue_id <= 0x7FFFFFFF:
+            raise InvalidMessage(f"queue id {queue_id} cannot be stored", field="queueId")
+        if topic in self.batch_topics:
+            raise InvalidMessage(
+                f"topic {topic!r} has BatchCQ queues, which are not written yet", field="topic"
+            )
+        queue = ConsumeQueue(self, topic, queue_id)
+        self.queues[queue.key] = queue
+        return queue
+
+    def remove_topic(self, topic: str) -> None:
+        for key in [key for key in self.queues if key[0] == topic]:
+            self.queues.pop(key).remove()
+        self.files.remove(self.directory / topic)

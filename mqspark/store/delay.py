@@ -1,0 +1,50 @@
+"""The tags code of a queue entry: one function for dispatch and recovery, so that both write the same entry.
+
+In SCHEDULE_TOPIC_XXXX it is the deliver time, elsewhere the hash of the tags
+(CommitLog.checkMessageAndReturnSize; reference store-and-broker §2.9, §3.2).
+"""
+
+from __future__ import annotations
+
+from mqspark.errors import ConfigError
+from mqspark.message import SCHEDULE_TOPIC
+from mqspark.record import CheckedRecord, find_property, tags_code
+
+__all__ = ["DelayLevels"]
+
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNKNOWN_LEVEL_MS = 1_000
+
+
+class DelayLevels:
+    """``messageDelayLevel`` parsed: level 1 is the first. Raises ConfigError when a level is not number and
+    unit."""
+
+    def __init__(self, text: str) -> None:
+        self.delays_ms: list[int] = []
+        for word in text.split():
+            unit = _UNIT_MS.get(word[-1])
+            if unit is None or not (word[:-1].isascii() and word[:-1].isdigit()):
+                raise ConfigError(
+                    f"{word!r} in messageDelayLevel is not like 10s, 5m, 2h or 1d", key="messageDelayLevel"
+                )
+            self.delays_ms.append(int(word[:-1]) * unit)
+
+    def deliver_time_ms(self, level: int, store_timestamp_ms: int) -> int:
+        """Levels above the highest count as the highest."""
+        level = min(level, len(self.delays_ms))
+        return store_timestamp_ms + (self.delays_ms[level - 1] if level > 0 else _UNKNOWN_LEVEL_MS)
+
+    def tags_code_of(self, record: CheckedRecord) -> int:
+        """Of a record read back from the log."""
+        code = tags_code(record.properties)
+        if record.topic == SCHEDULE_TOPIC:
+            return self.schedule_tags_code(record.properties, code, record.store_timestamp_ms)
+        return code
+
+    def schedule_tags_code(self, properties: bytes, tags_code: int, store_timestamp_ms: int) -> int:
+        """What an entry of SCHEDULE_TOPIC_XXXX carries instead of ``tags_code``."""
+        text = find_property(properties, b"DELAY")
+        if text is None or not text.isdigit() or int(text) == 0:
+            return tags_code
+        return self.deliver_time_ms(int(text), store_timestamp_ms)

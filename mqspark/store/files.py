@@ -1,0 +1,206 @@
+"""The only way the store touches a disk: a few verbs, so that a test can record, refuse or lose them.
+
+Why no SIGBUS is possible for want of space. A process dies with SIGBUS when it touches a page of a mapping
+that the file system cannot back. The store maps files in two ways only:
+
+* CommitLog segments read-only, and it never looks past the position that ``write`` has returned for
+  (recovery: past ``data_ranges``). Those pages exist: ``pwritev`` made them, and it reports a full disk as
+  ENOSPC.
+* ConsumeQueue files writable, and it never stores outside a range for which ``allocate`` has returned.
+  ``posix_fallocate`` reserves real blocks (or writes zeros where the file system has no such call) and
+  reports a full disk as ENOSPC before anything was accepted.
+
+No file is ever made shorter while it is mapped: a cut is done with zeros. What is left is what no user of
+mappings can exclude: a medium that fails to read back a page, or another program that truncates the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from mqspark.errors import DiskFull, StoreLocked
+
+__all__ = ["FileLayer", "OsFiles", "StrPath", "disk_full_as_typed"]
+
+StrPath = str | Path
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextlib.contextmanager
+def disk_full_as_typed(what: str) -> Iterator[None]:
+    """ENOSPC and EDQUOT become DiskFull; every other OSError passes."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise DiskFull(f"no space left for {what}: {error}") from error
+        raise
+
+
+class FileLayer(Protocol):
+    """All verbs raise OSError; none retries what failed."""
+
+    def open(self, path: StrPath, *, create: bool = False) -> int:
+        """A descriptor for reading and writing."""
+
+    def close(self, fd: int) -> None: ...
+
+    def length(self, fd: int) -> int: ...
+
+    def set_length(self, fd: int, length: int) -> None:
+        """Sparse when it grows."""
+
+    def allocate(self, fd: int, offset: int, length: int) -> None:
+        """Real blocks for a range inside the file's length; what is stored there stays."""
+
+    def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """All of ``data`` or an OSError (after which any part may be on disk)."""
+
+    def read_at(self, fd: int, length: int, offset: int) -> bytes:
+        """Fewer bytes at the end of the file."""
+
+    def sync(self, fd: int) -> None:
+        """fdatasync."""
+
+    def sync_directory(self, path: StrPath) -> None: ...
+
+    def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Parts of [start, end) that may hold something other than zeros."""
+
+    def map_read(self, fd: int, length: int) -> mmap.mmap: ...
+
+    def map_write(self, fd: int, length: int) -> mmap.mmap: ...
+
+    def make_directory(self, path: StrPath) -> None:
+        """With parents; no error when it exists."""
+
+    def rename(self, source: StrPath, target: StrPath) -> None: ...
+
+    def remove(self, path: StrPath) -> None:
+        """A file or an empty directory; no error when it does not exist."""
+
+    def read(self, path: StrPath) -> bytes | None:
+        """A small file, or None when it does not exist."""
+
+    def lock(self, path: StrPath) -> int:
+        """Exclusive lock on bytes 0..1, as Java's FileChannel.tryLock(0, 1). Raises StoreLocked."""
+
+    def unlock(self, path: StrPath, fd: int) -> None: ...
+
+
+class OsFiles:
+    """FileLayer on the operating system."""
+
+    _locked: set[str] = set()  # noqa: RUF012 - POSIX locks do not exclude their own process, so this set does
+
+    def open(self, path: StrPath, *, create: bool = False) -> int:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def length(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def set_length(self, fd: int, length: int) -> None:
+        os.ftruncate(fd, length)
+
+    def allocate(self, fd: int, offset: int, length: int) -> None:
+        os.posix_fallocate(fd, offset, length)
+
+    def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        written = os.pwritev(fd, (data,), offset)
+        if written < len(data):
+            rest = memoryview(data)
+            while written < len(data):
+                count = os.pwritev(fd, (rest[written:],), offset + written)
+                if count == 0:
+                    raise OSError(errno.EIO, "pwritev wrote nothing")
+                written += count
+
+    def read_at(self, fd: int, length: int, offset: int) -> bytes:
+        return os.pread(fd, length, offset)
+
+    def sync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def sync_directory(self, path: StrPath) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        while start < end:
+            try:
+                start = os.lseek(fd, start, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return
+                if error.errno != errno.EINVAL:
+                    raise
+                yield start, end
+                return
+            if start >= end:
+                return
+            stop = min(os.lseek(fd, start, os.SEEK_HOLE), end)
+            yield start, stop
+            start = stop
+
+    def map_read(self, fd: int, length: int) -> mmap.mmap:
+        return mmap.mmap(fd, length, access=mmap.ACCESS_READ)
+
+    def map_write(self, fd: int, length: int) -> mmap.mmap:
+        return mmap.mmap(fd, length, access=mmap.ACCESS_WRITE)
+
+    def make_directory(self, path: StrPath) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: StrPath, target: StrPath) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: StrPath) -> None:
+        try:
+            if os.path.isdir(path):
+                os.rmdir(path)
+            else:
+                os.unlink(path)
+        except FileNotFoundError:
+            return
+
+    def read(self, path: StrPath) -> bytes | None:
+        try:
+            return Path(path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def lock(self, path: StrPath) -> int:
+        name = os.path.realpath(path)
+        # Closing any descriptor of a file drops the process's lock on it, so look before opening.
+        if name in self._locked:
+            raise StoreLocked(os.path.dirname(path))
+        fd = self.open(path, create=True)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
+            os.pwrite(fd, b"lock", 0)
+        except (BlockingIOError, PermissionError):
+            os.close(fd)
+            raise StoreLocked(os.path.dirname(path)) from None
+        except OSError:
+            os.close(fd)
+            raise
+        self._locked.add(name)
+        return fd
+
+    def unlock(self, path: StrPath, fd: int) -> None:
+        self._locked.discard(os.path.realpath(path))
+        os.close(fd)

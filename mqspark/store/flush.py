@@ -1,0 +1,122 @@
+"""Blocking disk work as objects: made and finished on the loop thread, run in any thread.
+
+``run`` never raises: it keeps the error, and the store turns it into its read-only state when the loop hands
+the job back. Nothing is synced twice: after one failure the kernel may have dropped the pages and would lie
+the second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from mqspark.store.checkpoint import Checkpoint
+from mqspark.store.files import FileLayer, StrPath
+from mqspark.store.layout import StorePaths
+
+__all__ = ["CheckpointJob", "FlushJob", "Job", "Progress"]
+
+
+class Job(Protocol):
+    def run(self) -> None:
+        """Blocking; any thread; never raises."""
+
+    def done(self) -> None:
+        """On the loop thread, after ``run``."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the store is. Positions are physical offsets; everything before them is meant."""
+
+    written: int
+    durable: int
+    acked: int
+    """Producers whose records end here or before may be told OK."""
+    arrivals: list[tuple[str, int, int]] = field(default_factory=list)
+    """(topic, queue id, new max offset): what became visible to consumers."""
+    failed: str | None = None
+    """Why the store accepts no writes any more."""
+
+
+class FlushJob:
+    """fdatasync of the log up to ``end``."""
+
+    __slots__ = ("_directories", "_files", "active", "end", "error", "left", "store_timestamp_ms")
+
+    def __init__(
+        self,
+        files: FileLayer,
+        left: list[int],
+        active: int,
+        directories: list[Path],
+        end: int,
+        store_timestamp_ms: int,
+    ) -> None:
+        self._files = files
+        self._directories = directories
+        self.left = left
+        """Descriptors of segments that are complete; closed when the job is."""
+        self.active = active
+        self.end = end
+        self.store_timestamp_ms = store_timestamp_ms
+        self.error: OSError | None = None
+
+    def run(self) -> None:
+        try:
+            for fd in self.left:
+                self._files.sync(fd)
+            self._files.sync(self.active)
+            for directory in self._directories:
+                self._files.sync_directory(directory)
+        except OSError as error:
+            self.error = error
+
+
+class CheckpointJob:
+    """Sync the queue files written so far, then say so in the checkpoint."""
+
+    __slots__ = ("_checkpoint", "_directories", "_files", "_finish", "_paths", "_queue_files", "error")
+
+    def __init__(
+        self,
+        files: FileLayer,
+        paths: StorePaths,
+        checkpoint: Checkpoint,
+        queue_files: Iterable[str],
+        directories: Iterable[StrPath],
+        finish: Callable[[CheckpointJob], None],
+    ) -> None:
+        self._files = files
+        self._paths = paths
+        self._checkpoint = checkpoint
+        self._queue_files = list(queue_files)
+        self._directories = list(directories)
+        self._finish = finish
+        self.error: OSError | None = None
+
+    def run(self) -> None:
+        files = self._files
+        try:
+            for path in self._queue_files:
+                try:
+                    fd = files.open(path)
+                except FileNotFoundError:
+                    continue  # its topic was deleted since
+                try:
+                    files.sync(fd)
+                finally:
+                    files.close(fd)
+            for directory in self._directories:
+                try:
+                    files.sync_directory(directory)
+                except FileNotFoundError:
+                    continue
+            self._checkpoint.save(self._paths.checkpoint, self._paths.mark, files)
+        except OSError as error:
+            self.error = error
+
+    def done(self) -> None:
+        self._finish(self)

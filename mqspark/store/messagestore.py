@@ -1,0 +1,725 @@
+"""The store as a broker sees it: put, commit, flush, get. One thread owns it; only ``Job.run`` may be
+elsewhere.
+
+A message goes through four positions, each behind the one before:
+
+    position  encoded into the pending buffer, offset given      put
+    written   in the file, one pwritev for everything pending    commit
+    durable   fdatasync returned                                 begin_flush / FlushJob.run / end_flush
+    acked     the producer may be told OK                        written (ASYNC_FLUSH) or durable (SYNC_FLUSH)
+
+Consumers see what is acked. A failed write or sync *poisons* the store: it takes no more writes until it is
+opened again, acks nothing more, goes on serving reads and says why (``read_only``). A full disk does not:
+space is reserved before a message is accepted, so DiskFull refuses one message and breaks none.
+
+Must not know commands, sockets or consumer groups.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import secrets
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.clock import Clock
+from mqspark.errors import MessageTooLarge, StoreReadOnly
+from mqspark.message import (
+    BORN_HOST_V6,
+    MAX_PROPERTIES_BYTES,
+    STORE_HOST_V6,
+    TRANSACTION_PREPARED_TYPE,
+)
+from mqspark.record import HEADS, Verdict, check_record
+from mqspark.store.checkpoint import Checkpoint
+from mqspark.store.commitlog import CommitLog
+from mqspark.store.config import FlushDiskType, StoreConfig
+from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, Entries, QueueTable
+from mqspark.store.delay import DelayLevels
+from mqspark.store.files import FileLayer, OsFiles
+from mqspark.store.flush import CheckpointJob, FlushJob, Job, Progress
+from mqspark.store.layout import StorePaths
+from mqspark.store.recovery import Recovery, RecoveryReport
+
+__all__ = ["GetResult", "GetStatus", "MessageStore"]
+
+_PROPERTIES_LENGTH = struct.Struct(">h")
+_pack_properties_length = _PROPERTIES_LENGTH.pack
+_pack_entry = ENTRY.pack
+_crc32 = zlib.crc32
+
+_MAGIC_MASK = ~0x0C
+"""V1 and V2 differ in two bits."""
+
+Item = tuple[int, bytes, bytes]
+"""flag, body, properties: of a batch (``mqspark.record.split_batch``)."""
+
+
+class GetStatus(enum.Enum):
+    """RocketMQ's names (GetMessageStatus)."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(slots=True)
+class GetResult:
+    status: GetStatus
+    next_offset: int
+    """Where the reader goes on."""
+    min_offset: int
+    max_offset: int
+    buffers: list[memoryview] = field(default_factory=list)
+    """Records back to back; those that lie together in the log are one buffer. Valid as long as they are
+    held."""
+    count: int = 0
+    size_bytes: int = 0
+
+
+Group = list[tuple[ConsumeQueue, bytearray]]
+
+
+class MessageStore:
+    """One store directory. ``open`` before anything else; ``close`` when done."""
+
+    def __init__(
+        self, config: StoreConfig, clock: Clock, *, store_host: bytes, files: FileLayer | None = None
+    ) -> None:
+        """``store_host``: brokerIP1 and listenPort as ``mqspark.message.encode_host`` gives them."""
+        self.config = config
+        self._clock = clock
+        self._files: FileLayer = files if files is not None else OsFiles()
+        root = Path(config.store_path_root_dir)
+        commit_log = Path(config.store_path_commit_log) if config.store_path_commit_log else None
+        self.paths = StorePaths(root, commit_log)
+        self._log = CommitLog(
+            self.paths.commit_log,
+            self._files,
+            segment_bytes=config.mapped_file_size_commit_log,
+            allocation_step=config.allocation_step_commit_log,
+            max_mapped=config.max_mapped_files,
+        )
+        self._table = QueueTable(
+            self.paths.consume_queue,
+            self._files,
+            file_bytes=config.mapped_file_size_consume_queue,
+            max_mapped=config.max_mapped_files,
+        )
+        self._queues = self._table.queues
+        self._levels = DelayLevels(config.message_delay_level)
+        self._sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._store_host = store_host
+        self._store_flag = STORE_HOST_V6 if len(store_host) == 20 else 0
+        self._head = HEADS[self._store_flag >> 4]
+        self._head_v6 = HEADS[(self._store_flag | BORN_HOST_V6) >> 4]
+        self._max_body_bytes = config.max_message_size
+        self._now_ms = 0
+        self._written_store_ms = 0
+        self._durable_store_ms = 0
+        self._dirty: list[ConsumeQueue] = []
+        self._groups: list[tuple[int, Group]] = []
+        self._flush_in_flight: FlushJob | None = None
+        self._checkpoint = Checkpoint()
+        self._checkpoint_job: CheckpointJob | None = None
+        self._checkpoint_due = False
+        self._next_checkpoint_ms = 0
+        self._checkpoint_started_ms = 0
+        self._lock_fd = -1
+        self.nonce = ""
+        """Written to ``mqspark.nonce``: a process that finds it there looks at the directory this store
+        serves."""
+        self.read_only: str | None = "the store is not open"
+        """Why nothing can be put, or None."""
+        self.put_count = 0
+        self.get_count = 0
+        self.got_count = 0
+        """Records handed out by ``get``."""
+        self.damaged_reads = 0
+        """Records that ``get`` passed over because their head is not what the queue entry says."""
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    def open(self) -> RecoveryReport:
+        """Lock, recover, accept. Raises StoreLocked, StoreCorrupt, DiskFull, OSError; the lock is free again
+        then."""
+        files, paths = self._files, self.paths
+        files.make_directory(paths.root)
+        self._lock_fd = files.lock(paths.lock)
+        try:
+            clean = files.read(paths.abort) is None
+            self._checkpoint = Checkpoint.load(paths.checkpoint, paths.mark, files)
+            self._log.load()
+            self._table.load(paths.batch_consume_queue)
+            report = Recovery(
+                self._log,
+                self._table,
+                self._checkpoint,
+                self._levels,
+                clean=clean,
+                verify_crc=self.config.check_crc_on_recover,
+            ).run()
+            self.nonce = secrets.token_hex(16)
+            self._write_small(paths.abort, str(os.getpid()).encode())
+            self._write_small(paths.nonce, self.nonce.encode())
+            files.sync_directory(paths.root)
+        except BaseException:
+            self._release()
+            raise
+        self._written_store_ms = self._durable_store_ms = max(
+            report.last_store_timestamp_ms,
+            min(self._checkpoint.physic_msg_timestamp_ms, self._checkpoint.logics_msg_timestamp_ms),
+        )
+        self.read_only = None
+        return report
+
+    def close(self) -> None:
+        """Flush all, checkpoint, remove ``abort``, unlock. A poisoned store keeps ``abort``: the next start
+        recovers.
+
+        Raises StoreReadOnly when the last flush failed. No job may be running.
+        """
+        if self._lock_fd < 0:
+            return
+        try:
+            self.commit()
+            job = self.begin_flush()
+            if job is not None:
+                job.run()
+                self.end_flush(job)
+            if self.read_only is None:
+                last = self._new_checkpoint_job()
+                last.run()
+                last.done()
+            if self.read_only is not None:
+                raise StoreReadOnly(self.read_only)
+            self._files.remove(self.paths.abort)
+            self._files.remove(self.paths.nonce)
+            self._files.sync_directory(self.paths.root)
+        finally:
+            self.read_only = "the store is closed"
+            self._release()
+
+    def _release(self) -> None:
+        self._log.close()
+        self._table.maps.clear()
+        self._files.unlock(self.paths.lock, self._lock_fd)
+        self._lock_fd = -1
+
+    def _write_small(self, path: Path, data: bytes) -> None:
+        fd = self._files.open(path, create=True)
+        try:
+            self._files.set_length(fd, 0)
+            self._files.write(fd, data, 0)
+        finally:
+            self._files.close(fd)
+
+    def _poison(self, what: str, error: Exception) -> StoreReadOnly:
+        if self.read_only is None:
+            self.read_only = f"{what}: {error}"
+        self._log.room_end = -1
+        self._log.pending.clear()
+        self._dirty.clear()
+        return StoreReadOnly(self.read_only)
+
+    # --- put ------------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        properties: bytes,
+        tags_code: int,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        sys_flag: int = 0,
+        flag: int = 0,
+        reconsume_times: int = 0,
+        prepared_offset: int = 0,
+    ) -> tuple[int, int, int]:
+        """Append one message; ``commit`` writes it. Gives back queue offset, physical offset and end offset.
+
+        The store time is that of the turn (the first put after a commit). Prepared and rolled back messages
+        (system flag) get queue offset 0 and no queue entry. Raises MessageTooLarge, InvalidMessage,
+        StoreReadOnly, DiskFull; nothing is changed then.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self._create_queue(topic, queue_id)
+        body_length = len(body)
+        properties_length = len(properties)
+        if body_length > self._max_body_bytes or properties_length > MAX_PROPERTIES_BYTES:
+            raise self._too_large(body_length, properties_length)
+        if len(born_host) == 8:
+            head = self._head
+            sys_flag |= self._store_flag
+        else:
+            head = self._head_v6
+            sys_flag |= self._store_flag | BORN_HOST_V6
+        size = head.size + queue.overhead_bytes + body_length + properties_length
+        log = self._log
+        queue_offset = queue.next_offset
+        if queue_offset >= queue.reserved_end:
+            self._reserve(queue, 1)
+        position = log.position
+        if position + size > log.room_end:
+            position = self._make_room(size)
+        pending = log.pending
+        if not pending:
+            self._now_ms = self._clock.now_ms()
+        if sys_flag & TRANSACTION_PREPARED_TYPE:
+            queue_offset = 0
+        else:
+            if queue.is_schedule:
+                tags_code = self._levels.schedule_tags_code(properties, tags_code, self._now_ms)
+            if not queue.entries:
+                self._dirty.append(queue)
+            queue.entries += _pack_entry(position, size, tags_code)
+            queue.next_offset = queue_offset + 1
+        pending += (
+            head.pack(
+                size,
+                queue.record_magic,
+                _crc32(body) & 0x7FFFFFFF,
+                queue_id,
+                flag,
+                queue_offset,
+                position,
+                sys_flag,
+                born_timestamp_ms,
+                born_host,
+                self._now_ms,
+                self._store_host,
+                reconsume_times,
+                prepared_offset,
+                body_length,
+            ),
+            body,
+            queue.topic_field,
+            _pack_properties_length(properties_length),
+            properties,
+        )
+        end = position + size
+        log.position = end
+        self.put_count += 1
+        return queue_offset, position, end
+
+    def put_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        items: Sequence[Item],
+        tags_codes: Sequence[int],
+        born_timestamp_ms: int,
+        born_host: bytes,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+    ) -> tuple[int, list[int], int]:
+        """Append several messages of one queue, all or none, in one segment.
+
+        Gives back the first queue offset, the physical offsets and the end offset. Raises as ``put``.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self._create_queue(topic, queue_id)
+        overhead = (self._head if len(born_host) == 8 else self._head_v6).size + queue.overhead_bytes
+        size = overhead * len(items)
+        for _, body, properties in items:
+            if len(body) > self._max_body_bytes or len(properties) > MAX_PROPERTIES_BYTES:
+                raise self._too_large(len(body), len(properties))
+            size += len(body) + len(properties)
+        if queue.next_offset + len(items) > queue.reserved_end:
+            self._reserve(queue, len(items))
+        if self._log.position + size > self._log.room_end:
+            self._make_room(size)
+        first_offset = queue.next_offset
+        positions = []
+        end = self._log.position
+        for (flag, body, properties), tags_code in zip(items, tags_codes, strict=True):
+            _, position, end = self.put(
+                topic,
+                queue_id,
+                body,
+                properties,
+                tags_code,
+                born_timestamp_ms,
+                born_host,
+                sys_flag,
+                flag,
+                reconsume_times,
+            )
+            positions.append(position)
+        return first_offset, positions, end
+
+    def _create_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        if self.read_only is not None:
+            raise StoreReadOnly(self.read_only)
+        return self._table.create(topic, queue_id)
+
+    def _too_large(self, body_length: int, properties_length: int) -> MessageTooLarge:
+        if body_length > self._max_body_bytes:
+            return MessageTooLarge("body", body_length, self._max_body_bytes)
+        return MessageTooLarge("properties", properties_length, MAX_PROPERTIES_BYTES)
+
+    def _reserve(self, queue: ConsumeQueue, count: int) -> None:
+        if self.read_only is not None:
+            raise StoreReadOnly(self.read_only)
+        try:
+            queue.reserve(count)
+        except OSError as error:
+            raise self._poison(f"preparing {queue!r} failed", error) from error
+
+    def _make_room(self, size: int) -> int:
+        if self.read_only is not None:
+            raise StoreReadOnly(self.read_only)
+        try:
+            return self._log.make_room(size)
+        except OSError as error:
+            raise self._poison("extending the CommitLog failed", error) from error
+
+    # --- commit and flush -----------------------------------------------------------------------------------
+
+    def commit(self) -> Progress:
+        """Write everything that was put. Under ASYNC_FLUSH it becomes visible here. Never raises, never
+        syncs."""
+        if self.read_only is None and (self._log.pending or self._dirty):
+            try:
+                self._log.write_pending()
+            except OSError as error:
+                self._poison("writing the CommitLog failed", error)
+                return self._progress([])
+            self._written_store_ms = self._now_ms
+            group: Group = []
+            for queue in self._dirty:
+                group.append((queue, queue.entries))
+                queue.entries = bytearray()
+            self._dirty.clear()
+            if not self._sync:
+                return self._progress(self._dispatch(group))
+            self._groups.append((self._log.written, group))
+        return self._progress([])
+
+    def begin_flush(self) -> FlushJob | None:
+        """A job that syncs what is written, or None when there is nothing to do or one is under way.
+
+        SYNC_FLUSH: ask after every commit and every finished job. ASYNC_FLUSH: every
+        flush_interval_commit_log.
+        """
+        log = self._log
+        if self.read_only is not None or self._flush_in_flight is not None or log.written <= log.durable:
+            return None
+        left, active, directories = log.take_unsynced()
+        self._flush_in_flight = FlushJob(
+            self._files, left, active, directories, log.written, self._written_store_ms
+        )
+        return self._flush_in_flight
+
+    def end_flush(self, job: FlushJob) -> Progress:
+        """After ``job.run``. Under SYNC_FLUSH the flushed messages become visible here."""
+        self._flush_in_flight = None
+        arrivals: list[tuple[str, int, int]] = []
+        if job.error is not None:
+            self._poison("syncing the CommitLog failed", job.error)
+            self._log.synced(job.left, self._log.durable)
+        else:
+            self._log.synced(job.left, job.end)
+            self._durable_store_ms = job.store_timestamp_ms
+            merged: dict[ConsumeQueue, bytearray] = {}
+            while self._groups and self._groups[0][0] <= job.end:
+                for queue, entries in self._groups.pop(0)[1]:
+                    if queue in merged:
+                        merged[queue] += entries
+                    else:
+                        merged[queue] = entries
+            arrivals = self._dispatch(list(merged.items()))
+        return self._progress(arrivals)
+
+    def _dispatch(self, group: Group) -> list[tuple[str, int, int]]:
+        arrivals = []
+        try:
+            for queue, entries in group:
+                queue.append(entries)
+                arrivals.append((queue.topic, queue.queue_id, queue.max_offset))
+        except OSError as error:
+            self._poison("writing a ConsumeQueue failed", error)
+        return arrivals
+
+    def _progress(self, arrivals: list[tuple[str, int, int]]) -> Progress:
+        log = self._log
+        return Progress(
+            log.written, log.durable, log.durable if self._sync else log.written, arrivals, self.read_only
+        )
+
+    # --- maintenance ----------------------------------------------------------------------------------------
+
+    def maintenance(self) -> list[Job]:
+        """Blocking work that is due; call about once a second. At most a tenth of the time goes into
+        checkpoints.
+
+        Run the jobs in another thread than the flushes: a producer must not wait for them.
+        """
+        if self.read_only is not None or self._checkpoint_job is not None:
+            return []
+        if self._log.durable <= self._checkpoint.position and not self._checkpoint_due:
+            return []
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._next_checkpoint_ms and not self._checkpoint_due:
+            return []
+        self._checkpoint_started_ms = now_ms
+        self._checkpoint_job = self._new_checkpoint_job()
+        return [self._checkpoint_job]
+
+    def _new_checkpoint_job(self) -> CheckpointJob:
+        """Everything before ``durable`` is in the queues by now, visible and so in their files."""
+        self._checkpoint_due = False
+        table = self._table
+        queue_files, table.dirty_files = table.dirty_files, set()
+        directories, table.new_directories = table.new_directories, set()
+        old = self._checkpoint
+        self._checkpoint = Checkpoint(
+            physic_msg_timestamp_ms=self._durable_store_ms,
+            logics_msg_timestamp_ms=self._durable_store_ms,
+            index_msg_timestamp_ms=old.index_msg_timestamp_ms,
+            master_flushed_offset=old.master_flushed_offset,
+            confirm_physical_offset=self._log.durable,
+            position=self._log.durable,
+        )
+        return CheckpointJob(
+            self._files, self.paths, self._checkpoint, queue_files, directories, self._checkpoint_done
+        )
+
+    def _checkpoint_done(self, job: CheckpointJob) -> None:
+        self._checkpoint_job = None
+        now_ms = self._clock.monotonic_ms()
+        took_ms = now_ms - self._checkpoint_started_ms
+        self._next_checkpoint_ms = now_ms + max(self.config.flush_interval_consume_queue, 10 * took_ms)
+        if job.error is not None:
+            self._poison("writing a checkpoint failed", job.error)
+
+    # --- get ------------------------------------------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None = None,
+    ) -> GetResult:
+        """Visible messages from ``offset`` on: at least one, if any matches, then up to both limits.
+
+        ``tag_codes``: hashes that pass; none or empty lets all pass. It compares hashes only, so the reader
+        compares the text. Follows DefaultMessageStore.getMessage (reference store-and-broker §3.6).
+        """
+        self.get_count += 1
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if high == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset == high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        window = max(max_messages, 1)
+        if tag_codes:
+            window = max(window, self.config.max_filter_message_size // ENTRY_BYTES)
+        entries = queue.read(offset, window)
+        if not len(entries):
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, queue.next_existing_offset(offset), low, high)
+        matched = _matching(entries, tag_codes) if tag_codes else None
+        if matched is not None:
+            if not len(matched):
+                return GetResult(GetStatus.NO_MATCHED_MESSAGE, offset + len(entries), low, high)
+            chosen = entries[matched[:max_messages]]
+        else:
+            chosen = entries
+        sizes = chosen["size"].astype(np.int64)
+        positions = chosen["position"].astype(np.int64)
+        count = len(sizes)
+        if int(positions[0]) < self._log.min_offset or int(sizes.max()) == FILLER_SIZE:
+            # Fillers and records already deleted take no part in the limits.
+            sizes[(positions < self._log.min_offset) | (sizes == FILLER_SIZE)] = 0
+        total = int(sizes.sum())
+        if total > max_bytes:
+            ends = sizes.cumsum()
+            count = max(1, int(ends.searchsorted(max_bytes, "right")))
+            # The first record comes whatever its size, even behind fillers.
+            count = max(count, int(np.argmax(sizes > 0)) + 1)
+            sizes, positions = sizes[:count], positions[:count]
+        if matched is None:
+            next_offset = offset + count
+        else:
+            next_offset = offset + (int(matched[count]) if count < len(matched) else len(entries))
+        buffers, found = self._runs(positions, sizes)
+        status = GetStatus.FOUND if found else GetStatus.MESSAGE_WAS_REMOVING
+        self.got_count += found
+        return GetResult(status, next_offset, low, high, buffers, found, sum(map(len, buffers)))
+
+    def _runs(
+        self, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+    ) -> tuple[list[memoryview], int]:
+        """The records as few slices of the log, and how many they are. What is not a record there is left
+        out."""
+        buffers: list[memoryview] = []
+        found = 0
+        breaks = (np.flatnonzero(positions[1:] != positions[:-1] + sizes[:-1]) + 1).tolist()
+        for first, last in zip([0, *breaks], [*breaks, len(positions)], strict=True):
+            start = int(positions[first])
+            run = self._log.slice(start, int(positions[last - 1] + sizes[last - 1]) - start)
+            if run is None:
+                continue
+            if last - first == 1:
+                size, magic = _SIZE_MAGIC.unpack_from(run)
+                if size == len(run) and magic & _MAGIC_MASK == _MAGIC:
+                    buffers.append(run)
+                    found += 1
+                else:
+                    self.damaged_reads += 1
+                continue
+            good = self._heads_agree(run, positions[first:last] - start, sizes[first:last])
+            if good.all():
+                buffers.append(run)
+                found += last - first
+                continue
+            self.damaged_reads += int((~good).sum())
+            for index in np.flatnonzero(good).tolist():
+                low = int(positions[first + index]) - start
+                buffers.append(run[low : low + int(sizes[first + index])])
+                found += 1
+        return buffers, found
+
+    @staticmethod
+    def _heads_agree(
+        run: memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        """Whether size and magic at every start are those of a record of that size.
+
+        One wrong size would make a client drop every record behind it.
+        """
+        heads = np.frombuffer(run, dtype=np.uint8)[starts[:, None] + _HEAD_BYTES].view(">i4")
+        agree: npt.NDArray[np.bool_] = (heads[:, 0] == sizes) & ((heads[:, 1] & _MAGIC_MASK) == _MAGIC)
+        return agree
+
+    def record_at(self, physical_offset: int) -> memoryview | None:
+        """The visible record that begins there, or None. Any number may be asked for."""
+        log = self._log
+        segment = log.segment_of(physical_offset)
+        limit = min(log.durable if self._sync else log.written, segment.end if segment else 0)
+        if segment is None or physical_offset >= limit:
+            return None
+        low = physical_offset - segment.start
+        view = log.view(segment)
+        record = check_record(view, low, limit - segment.start, verify_crc=False)
+        if record.verdict is not Verdict.VALID or record.physical_offset != physical_offset:
+            return None
+        return view[low : low + record.size_bytes]
+
+    # --- offsets --------------------------------------------------------------------------------------------
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Of what consumers may see; 0 for an unknown queue."""
+        queue = self._queues.get((topic, queue_id))
+        return queue.max_offset if queue is not None else 0
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """-1 for an unknown queue, as RocketMQ."""
+        queue = self._queues.get((topic, queue_id))
+        return queue.min_offset if queue is not None else -1
+
+    def offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
+        """The first offset stored at or after a time (``upper``: the last one stored at or before it).
+
+        Behind the last message: the max offset (the last offset); before the first: the min offset. 0 for an
+        unknown or empty queue (ConsumeQueue.getOffsetInQueueByTime; reference store-and-broker §3.1).
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or queue.min_offset >= queue.max_offset:
+            return queue.min_offset if queue is not None else 0
+        at = self._log.store_timestamp_at
+        bound = timestamp_ms + 1 if upper else timestamp_ms
+        found = queue.first_where(
+            lambda position, _size, _tags: at(position) >= bound, queue.min_offset, queue.max_offset
+        )
+        return max(found - 1, queue.min_offset) if upper else found
+
+    def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int:
+        """-1 when there is no such message."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return -1
+        entry = queue.entry(offset)
+        return self._log.store_timestamp_at(entry[0]) if entry is not None and entry[1] != FILLER_SIZE else -1
+
+    def earliest_store_timestamp(self) -> int:
+        """Of the first record of the log; -1 when it is empty."""
+        log = self._log
+        return log.store_timestamp_at(log.min_offset) if log.written > log.min_offset else -1
+
+    def queues(self) -> dict[str, list[int]]:
+        """Topic → its queue ids, ascending, of every queue that ever got a message."""
+        topics: dict[str, list[int]] = {}
+        for topic, queue_id in sorted(self._queues):
+            topics.setdefault(topic, []).append(queue_id)
+        return topics
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove its queues. Its records stay in the log until that is cleaned."""
+        self.commit()
+        self._groups = [
+            (end, [(queue, entries) for queue, entries in group if queue.topic != topic])
+            for end, group in self._groups
+        ]
+        self._table.remove_topic(topic)
+        # A crash before the next checkpoint would bring the queues back.
+        self._checkpoint_due = True
+
+    # --- state ----------------------------------------------------------------------------------------------
+
+    @property
+    def min_physical_offset(self) -> int:
+        return self._log.min_offset
+
+    @property
+    def max_physical_offset(self) -> int:
+        """Where the next record goes."""
+        return self._log.position
+
+    @property
+    def flushed_offset(self) -> int:
+        return self._log.durable
+
+
+_SIZE_MAGIC = struct.Struct(">ii")
+_MAGIC = (0xDAA320A7 - (1 << 32)) & _MAGIC_MASK
+_HEAD_BYTES = np.arange(8)
+_EXT_ADDRESS_BELOW = -(1 << 31)
+"""A tags code below is the address of a ConsumeQueueExt unit (reference store-and-broker §3.2)."""
+
+
+def _matching(entries: Entries, tag_codes: frozenset[int]) -> npt.NDArray[np.intp]:
+    """Indexes whose tags code is wanted. Ext addresses pass: the hash is elsewhere, and the reader compares
+    anyway."""
+    codes = entries["tags_code"].astype(np.int64)
+    mask = codes < _EXT_ADDRESS_BELOW
+    for code in tag_codes:
+        mask |= codes == code
+    return np.flatnonzero(mask)

@@ -1,0 +1,335 @@
+"""What happens to a store between being found on disk and being open. Used once, at start.
+
+The log is the truth. Recovery finds a place from which it is not sure, reads every record from there on, and
+makes the queues agree with what it read:
+
+1. Where from. After a clean stop: behind the last record that a queue knows. After a crash: behind the
+   last record before our checkpoint's position, or (when there is none, or a RocketMQ broker wrote last) the
+   segment that RocketMQ's checkpoint timestamps point to, as in CommitLog.isMappedFileMatchedRecover. A place
+   is believed only when the record before it is valid.
+2. Read on. A damaged record is stepped over: by its own length when a valid record (or the segment's end)
+   follows there, else by searching for the next message magic whose record is valid and says that it lies
+   where it lies. Only what no valid record follows is a torn tail; it is zeroed.
+3. Queues get one entry for each record, in order. The place of a lost record becomes a filler, so that no
+   offset ever means something else. A record whose offset cannot be right is counted, not followed.
+
+The length is trusted first because a message body may contain bytes that look like a record at the right
+place; the search could serve them, the length does not.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mqspark.errors import InvalidMessage
+from mqspark.message import INNER_BATCH, TRANSACTION_PREPARED_TYPE
+from mqspark.record import BLANK_BYTES, BLANK_MAGIC, MIN_RECORD_BYTES, CheckedRecord, Verdict, check_record
+from mqspark.store.checkpoint import Checkpoint
+from mqspark.store.commitlog import CommitLog, Segment
+from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER, ConsumeQueue, QueueTable
+from mqspark.store.delay import DelayLevels
+
+__all__ = ["Recovery", "RecoveryReport", "is_queued"]
+
+_SIZE_MAGIC = struct.Struct(">ii")
+_MAGIC_PREFIX = b"\xda\xa3\x20"
+_MAGIC_ENDS = (0xA7, 0xAB)
+_SETTLE_RECORDS = 1 << 16
+"""Records read before their entries are written: bounds the memory of a rebuild."""
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What recovery found and did. Positions are physical offsets."""
+
+    clean: bool
+    """No abort file: the last process stopped by itself."""
+    segments: int = 0
+    queues: int = 0
+    min_position: int = 0
+    start_position: int = 0
+    end_position: int = 0
+    records: int = 0
+    """Valid ones read from start_position on."""
+    entries: int = 0
+    """Queue entries written for them."""
+    damaged: list[tuple[int, int]] = field(default_factory=list)
+    """[from, to) ranges of the log that hold no valid record but are followed by one."""
+    lost_entries: int = 0
+    """Queue offsets that became fillers."""
+    ignored_records: int = 0
+    """Valid records that no queue could take: an offset already used, a name that cannot be a directory."""
+    torn_bytes: int = 0
+    """Zeroed behind end_position (counted in pieces of at most 64 KiB)."""
+    cleared_entries: int = 0
+    """Queue entries that no record backed."""
+    last_store_timestamp_ms: int = 0
+    elapsed_ms: float = 0.0
+
+
+def is_queued(sys_flag: int) -> bool:
+    """Whether a record gets a queue entry here: prepared and rolled back ones never do, inner batches have
+    their own."""
+    return not sys_flag & (TRANSACTION_PREPARED_TYPE | INNER_BATCH)
+
+
+class Recovery:
+    def __init__(
+        self,
+        log: CommitLog,
+        table: QueueTable,
+        checkpoint: Checkpoint,
+        levels: DelayLevels,
+        *,
+        clean: bool,
+        verify_crc: bool,
+    ) -> None:
+        self._log = log
+        self._table = table
+        self._checkpoint = checkpoint
+        self._levels = levels
+        self._verify_crc = verify_crc
+        self._chunk: dict[tuple[str, int], tuple[list[int], bytearray]] = {}
+        self._chunk_records = 0
+        self.report = RecoveryReport(clean=clean)
+
+    def run(self) -> RecoveryReport:
+        """Leaves log and queues open for appending. Raises OSError, DiskFull, StoreCorrupt."""
+        started = time.perf_counter()
+        report = self.report
+        log = self._log
+        report.min_position = log.min_offset
+        report.segments = len(log.segments)
+        report.start_position = self._choose_start()
+        report.end_position = self._scan(report.start_position)
+        self._settle()
+        report.torn_bytes = log.cut(report.end_position)
+        self._finish_queues()
+        log.sync_from(report.start_position)
+        log.start_at(report.end_position)
+        report.queues = len(self._table.queues)
+        report.elapsed_ms = (time.perf_counter() - started) * 1000
+        return report
+
+    # --- where from -----------------------------------------------------------------------------------------
+
+    def _choose_start(self) -> int:
+        limit = None if self.report.clean else self._checkpoint.position
+        if limit is None or limit >= 0:
+            start = self._cut_queues(limit)
+            if start is not None:
+                return start
+        start = self._start_by_timestamp()
+        self._cut_queues(start)
+        return start
+
+    def _cut_queues(self, limit: int | None) -> int | None:
+        """End every queue before ``limit``; where the last record that they know ends, if that can be
+        believed."""
+        known_end = 0
+        last: ConsumeQueue | None = None
+        for queue in self._table.queues.values():
+            end_offset, end = queue.locate_end(limit)
+            queue.set_end(end_offset)
+            if end > known_end:
+                known_end, last = end, queue
+        if last is None:
+            return self._log.min_offset
+        entry = last.entry(last.max_offset - 1)
+        if entry is not None and entry[0] + entry[1] == known_end:
+            view = self._log.slice(entry[0], entry[1])
+            if view is not None:
+                record = check_record(view, 0, len(view), verify_crc=self._verify_crc)
+                if record.verdict is Verdict.VALID and record.physical_offset == entry[0]:
+                    return known_end
+        return None
+
+    def _start_by_timestamp(self) -> int:
+        safe_ms = self._checkpoint.safe_timestamp_ms
+        for segment in reversed(self._log.segments):
+            record = self._record_at(segment, segment.start, self._data_end(segment, segment.start))
+            if record is not None and 0 < record.store_timestamp_ms <= safe_ms:
+                return segment.start
+        return self._log.min_offset
+
+    # --- read on --------------------------------------------------------------------------------------------
+
+    def _scan(self, start: int) -> int:
+        """Every record from ``start`` on; gives back where the log ends."""
+        end = start
+        for segment in self._log.segments:
+            if segment.end <= start:
+                continue
+            position = max(start, segment.start)
+            data_end = self._data_end(segment, position)
+            while position < data_end:
+                record = self._record_at(segment, position, data_end)
+                if record is None:
+                    if self._is_blank(segment, position, data_end):
+                        self._step_over(end, position)
+                        end = segment.end
+                        break
+                    following = self._next_valid(segment, position, data_end)
+                    if following is None:
+                        break
+                    position = following
+                    continue
+                self._step_over(end, position)
+                self._take(record, position)
+                position += record.size_bytes
+                end = position
+        return end
+
+    def _step_over(self, end: int, position: int) -> None:
+        """Something valid is at ``position``; what lies between it and the last valid thing is damaged."""
+        if end < position:
+            self.report.damaged.append((end, position))
+            # If the head of what is lost is whole, its queue offset is known, even when it was the queue's
+            # last.
+            segment = self._log.segment_of(end)
+            if segment is not None:
+                lost = self._record_at(
+                    segment, end, min(position, segment.start + segment.length), verify_crc=False
+                )
+                if lost is not None and is_queued(lost.sys_flag):
+                    self._collect(lost, FILLER)
+
+    def _record_at(
+        self, segment: Segment, position: int, limit: int, *, verify_crc: bool = True
+    ) -> CheckedRecord | None:
+        record = check_record(
+            self._log.view(segment),
+            position - segment.start,
+            limit - segment.start,
+            verify_crc=verify_crc and self._verify_crc,
+        )
+        return record if record.verdict is Verdict.VALID and record.physical_offset == position else None
+
+    def _is_blank(self, segment: Segment, position: int, data_end: int) -> bool:
+        if position + BLANK_BYTES > data_end:
+            return False
+        size, magic = _SIZE_MAGIC.unpack_from(self._log.view(segment), position - segment.start)
+        return bool(magic == BLANK_MAGIC and size == segment.end - position)
+
+    def _next_valid(self, segment: Segment, position: int, data_end: int) -> int | None:
+        """The next place in this segment, behind a damaged one, with a valid record or the blank one."""
+        view = self._log.view(segment)
+        size, _ = (
+            _SIZE_MAGIC.unpack_from(view, position - segment.start) if position + 8 <= data_end else (0, 0)
+        )
+        if size >= MIN_RECORD_BYTES and self._is_something(segment, position + size, data_end):
+            return position + size
+        low = position + 1 - segment.start
+        for range_start, range_end in self._log.data_ranges(segment, position + 1):
+            at = max(low, range_start - segment.start)
+            while (at := self._log.find(segment, _MAGIC_PREFIX, at, range_end - segment.start)) >= 0:
+                candidate = segment.start + at - 4
+                is_magic = candidate > position and view[at + 3] in _MAGIC_ENDS
+                if is_magic and self._record_at(segment, candidate, data_end) is not None:
+                    return candidate
+                at += 1
+        return None
+
+    def _is_something(self, segment: Segment, position: int, data_end: int) -> bool:
+        return self._record_at(segment, position, data_end) is not None or self._is_blank(
+            segment, position, data_end
+        )
+
+    def _data_end(self, segment: Segment, position: int) -> int:
+        """Behind it the file holds nothing but zeros, which are not looked at."""
+        return max((high for _, high in self._log.data_ranges(segment, position)), default=position)
+
+    # --- queues ---------------------------------------------------------------------------------------------
+
+    def _take(self, record: CheckedRecord, position: int) -> None:
+        self.report.records += 1
+        self.report.last_store_timestamp_ms = record.store_timestamp_ms
+        if not is_queued(record.sys_flag) or record.topic in self._table.batch_topics:
+            return
+        tags_code = self._levels.tags_code_of(record)
+        self._collect(record, ENTRY.pack(position, record.size_bytes, tags_code))
+
+    def _collect(self, record: CheckedRecord, entry: bytes) -> None:
+        key = (record.topic, record.queue_id)
+        offsets, entries = self._chunk.setdefault(key, ([], bytearray()))
+        offsets.append(record.queue_offset)
+        entries += entry
+        self._chunk_records += 1
+        if self._chunk_records >= _SETTLE_RECORDS:
+            self._settle()
+
+    def _settle(self) -> None:
+        chunk, self._chunk, self._chunk_records = self._chunk, {}, 0
+        for key, (offsets, entries) in chunk.items():
+            queue = self._table.queues.get(key)
+            if queue is None:
+                try:
+                    queue = self._table.create(*key)
+                except InvalidMessage:
+                    self.report.ignored_records += len(offsets)
+                    continue
+            first = offsets[0]
+            if first == queue.next_offset and offsets == list(range(first, first + len(offsets))):
+                self._append(queue, entries)
+            else:
+                self._settle_one_by_one(queue, offsets, entries)
+
+    def _settle_one_by_one(self, queue: ConsumeQueue, offsets: list[int], entries: bytearray) -> None:
+        """Offsets with a jump in them. A jump is believed when the record after it agrees or there is
+        none."""
+        for index, offset in enumerate(offsets):
+            entry = bytes(entries[index * ENTRY_BYTES : (index + 1) * ENTRY_BYTES])
+            expected = queue.next_offset
+            following = offsets[index + 1] if index + 1 < len(offsets) else None
+            agrees = following is None or following == offset + 1
+            position = ENTRY.unpack(entry)[0]
+            # A record takes at least 91 bytes of the log's life, which bounds how far an offset can be.
+            plausible = offset * MIN_RECORD_BYTES <= position
+            if offset == expected:
+                self._append(queue, entry)
+            elif offset > expected and agrees and plausible:
+                if queue.file_starts:
+                    self.report.lost_entries += offset - expected
+                    self._append(queue, FILLER * (offset - expected))
+                else:
+                    queue.set_end(offset)
+                self._append(queue, entry)
+            elif offset == 0 and following == 1:
+                # The topic was deleted and made again: what comes now is the queue.
+                queue.set_end(0)
+                self._append(queue, entry)
+            elif following == expected + 1:
+                self.report.lost_entries += 1
+                self._append(queue, FILLER)
+            else:
+                self.report.ignored_records += 1
+
+    def _append(self, queue: ConsumeQueue, entries: bytes | bytearray) -> None:
+        count = len(entries) // ENTRY_BYTES
+        queue.reserve(count)
+        queue.append(entries)
+        queue.next_offset = queue.max_offset
+        self.report.entries += count
+
+    def _finish_queues(self) -> None:
+        min_position = self._log.min_offset
+        for queue in self._table.queues.values():
+            for _ in self._lost_last_entries(queue):
+                self.report.lost_entries += 1
+                self._append(queue, FILLER)
+            if not self.report.clean or queue.file_starts:
+                self.report.cleared_entries += queue.clear_tail()
+            queue.correct_min_offset(min_position)
+
+    def _lost_last_entries(self, queue: ConsumeQueue) -> Iterator[None]:
+        """Entries behind the queue's last record that point into damage: their offsets were given away."""
+        while self.report.damaged:
+            entry = queue.entry(queue.next_offset)
+            if entry is None or entry[1] <= 0:
+                return
+            if not any(low <= entry[0] < high for low, high in self.report.damaged):
+                return
+            yield
