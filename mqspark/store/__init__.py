@@ -4,7 +4,7 @@ from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.files import FileLayer, OsFiles
 from mqspark.store.flush import FlushJob, Job, Progress
-from mqspark.store.messagestore import GetResult, GetStatus, MessageStore
+from mqspark.store.store import GetResult, GetStatus, MessageStore
 from mqspark.store.recovery import RecoveryReport
 
 __all__ = [

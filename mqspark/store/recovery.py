@@ -34,6 +34,7 @@ from mqspark.store.delay import DelayLevels
 
 __all__ = ["Recovery", "RecoveryReport", "is_queued"]
 
+_I32 = struct.Struct(">i")
 _SIZE_MAGIC = struct.Struct(">ii")
 _MAGIC_PREFIX = b"\xda\xa3\x20"
 _MAGIC_ENDS = (0xA7, 0xAB)

@@ -37,7 +37,7 @@ from mqspark.message import (
     STORE_HOST_V6,
     TRANSACTION_PREPARED_TYPE,
 )
-from mqspark.record import HEADS, Verdict, check_record
+from mqspark.record import HEADS, Verdict, check_record, tags_code
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.config import FlushDiskType, StoreConfig
@@ -48,7 +48,7 @@ from mqspark.store.flush import CheckpointJob, FlushJob, Job, Progress
 from mqspark.store.layout import StorePaths
 from mqspark.store.recovery import Recovery, RecoveryReport
 
-__all__ = ["GetResult", "GetStatus", "MessageStore"]
+__all__ = ["GetResult", "GetStatus", "MessageStore", "Progress"]
 
 _PROPERTIES_LENGTH = struct.Struct(">h")
 _pack_properties_length = _PROPERTIES_LENGTH.pack
@@ -323,13 +323,12 @@ class MessageStore:
         topic: str,
         queue_id: int,
         items: Sequence[Item],
-        tags_codes: Sequence[int],
         born_timestamp_ms: int,
         born_host: bytes,
         sys_flag: int = 0,
         reconsume_times: int = 0,
     ) -> tuple[int, list[int], int]:
-        """Append several messages of one queue, all or none, in one segment.
+        """Append several messages of one queue, all or none, in one segment; their tags codes are found here.
 
         Gives back the first queue offset, the physical offsets and the end offset. Raises as ``put``.
         """
@@ -349,13 +348,13 @@ class MessageStore:
         first_offset = queue.next_offset
         positions = []
         end = self._log.position
-        for (flag, body, properties), tags_code in zip(items, tags_codes, strict=True):
+        for flag, body, properties in items:
             _, position, end = self.put(
                 topic,
                 queue_id,
                 body,
                 properties,
-                tags_code,
+                tags_code(properties),
                 born_timestamp_ms,
                 born_host,
                 sys_flag,
