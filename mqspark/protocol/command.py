@@ -25,7 +25,7 @@ import msgspec
 from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
 from mqspark.protocol.codes import CURRENT_VERSION, Language
-from mqspark.protocol.headers import Header, from_ext, from_json, to_ext
+from mqspark.protocol.headers import I32, Header, from_ext, from_json, to_ext
 
 __all__ = [
     "JSON",
@@ -153,11 +153,11 @@ class Command:
 
 
 class _JsonHeader(msgspec.Struct, gc=False):
-    code: int
-    opaque: int = 0
-    flag: int = 0
+    code: I32
+    opaque: I32 = 0
+    flag: I32 = 0
     language: str | int | None = "JAVA"
-    version: int = 0
+    version: I32 = 0
     remark: str | None = None
     extFields: msgspec.Raw = _NO_FIELDS
 
@@ -173,18 +173,14 @@ def decode_header(serialize_type: int, header: bytes, body: bytes | memoryview) 
             fields = _decode_json_header(header)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             fields = _decode_odd_json_header(header)
-        code, opaque = fields.code, fields.opaque
-        if not (-0x80000000 <= code <= 0x7FFFFFFF and -0x80000000 <= opaque <= 0x7FFFFFFF):
-            raise ProtocolError(f"code {code} or opaque {opaque} is not a 32-bit integer")
-        raw = fields.extFields
         return Command(
-            code,
-            opaque,
+            fields.code,
+            fields.opaque,
             fields.flag,
             0 if fields.language == "JAVA" else _language_id(fields.language),
             fields.version,
             fields.remark,
-            raw,
+            fields.extFields,
             None,
             JSON,
             body,
