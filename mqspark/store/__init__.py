@@ -4,8 +4,9 @@ from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.files import FileLayer, OsFiles
 from mqspark.store.flush import FlushJob, Job, Progress
-from mqspark.store.store import GetResult, GetStatus, MessageStore
+from mqspark.store.reader import StoreReader
 from mqspark.store.recovery import RecoveryReport
+from mqspark.store.store import GetResult, GetStatus, MessageStore
 
 __all__ = [
     "ConfigFile",
@@ -20,4 +21,5 @@ __all__ = [
     "Progress",
     "RecoveryReport",
     "StoreConfig",
+    "StoreReader",
 ]

@@ -218,11 +218,10 @@ class Recovery:
     def _next_valid(self, segment: Segment, position: int, data_end: int) -> int | None:
         """The next place in this segment, behind a damaged one, with a valid record or the blank one."""
         view = self._log.view(segment)
-        size, _ = (
-            _SIZE_MAGIC.unpack_from(view, position - segment.start) if position + 8 <= data_end else (0, 0)
-        )
-        if size >= MIN_RECORD_BYTES and self._is_something(segment, position + size, data_end):
-            return position + size
+        if position + BLANK_BYTES <= data_end:
+            (size,) = _I32.unpack_from(view, position - segment.start)
+            if size >= MIN_RECORD_BYTES and self._is_something(segment, position + size, data_end):
+                return position + int(size)
         low = position + 1 - segment.start
         for range_start, range_end in self._log.data_ranges(segment, position + 1):
             at = max(low, range_start - segment.start)

@@ -37,7 +37,7 @@ from mqspark.message import (
     STORE_HOST_V6,
     TRANSACTION_PREPARED_TYPE,
 )
-from mqspark.record import HEADS, Verdict, check_record, tags_code
+from mqspark.record import HEADS, MAGIC_V1, MIN_RECORD_BYTES, Verdict, check_record, tags_code
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.config import FlushDiskType, StoreConfig
@@ -576,47 +576,47 @@ class MessageStore:
     def _runs(
         self, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
     ) -> tuple[list[memoryview], int]:
-        """The records as few slices of the log, and how many they are. What is not a record there is left
-        out."""
+        """The records as few slices of the log, and how many they are; size 0 means none.
+
+        A record whose head does not say what its entry says is left out: one wrong size would make a client
+        drop every record behind it.
+        """
+        log = self._log
         buffers: list[memoryview] = []
         found = 0
-        breaks = (np.flatnonzero(positions[1:] != positions[:-1] + sizes[:-1]) + 1).tolist()
-        for first, last in zip([0, *breaks], [*breaks, len(positions)], strict=True):
-            start = int(positions[first])
-            run = self._log.slice(start, int(positions[last - 1] + sizes[last - 1]) - start)
-            if run is None:
+        if not sizes.all():
+            positions, sizes = positions[sizes > 0], sizes[sizes > 0]
+        while len(positions):  # once for each segment, and a range seldom spans two
+            segment = log.segment_of(int(positions[0]))
+            if segment is None:
+                positions, sizes = positions[1:], sizes[1:]
+                self.damaged_reads += 1
                 continue
-            if last - first == 1:
-                size, magic = _SIZE_MAGIC.unpack_from(run)
-                if size == len(run) and magic & _MAGIC_MASK == _MAGIC:
-                    buffers.append(run)
-                    found += 1
-                else:
-                    self.damaged_reads += 1
-                continue
-            good = self._heads_agree(run, positions[first:last] - start, sizes[first:last])
+            inside = len(positions)
+            if positions[-1] >= segment.end:
+                inside = max(1, int(positions.searchsorted(segment.end)))
+            starts = positions[:inside] - segment.start
+            ends = starts + sizes[:inside]
+            view = log.view(segment)
+            good = (starts >= 0) & (ends <= segment.length) & (sizes[:inside] >= MIN_RECORD_BYTES)
             if good.all():
-                buffers.append(run)
-                found += last - first
-                continue
-            self.damaged_reads += int((~good).sum())
-            for index in np.flatnonzero(good).tolist():
-                low = int(positions[first + index]) - start
-                buffers.append(run[low : low + int(sizes[first + index])])
-                found += 1
+                good = _heads_agree(view, starts, sizes[:inside])
+            else:
+                good[good] = _heads_agree(view, starts[good], sizes[:inside][good])
+            if not good.all():
+                self.damaged_reads += int((~good).sum())
+                starts, ends = starts[good], ends[good]
+            if len(starts):
+                found += len(starts)
+                breaks = np.flatnonzero(starts[1:] != ends[:-1])
+                if len(breaks):
+                    lows = [int(starts[0]), *starts[breaks + 1].tolist()]
+                    highs = [*ends[breaks].tolist(), int(ends[-1])]
+                    buffers += [view[low:high] for low, high in zip(lows, highs, strict=True)]
+                else:
+                    buffers.append(view[int(starts[0]) : int(ends[-1])])
+            positions, sizes = positions[inside:], sizes[inside:]
         return buffers, found
-
-    @staticmethod
-    def _heads_agree(
-        run: memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.bool_]:
-        """Whether size and magic at every start are those of a record of that size.
-
-        One wrong size would make a client drop every record behind it.
-        """
-        heads = np.frombuffer(run, dtype=np.uint8)[starts[:, None] + _HEAD_BYTES].view(">i4")
-        agree: npt.NDArray[np.bool_] = (heads[:, 0] == sizes) & ((heads[:, 1] & _MAGIC_MASK) == _MAGIC)
-        return agree
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The visible record that begins there, or None. Any number may be asked for."""
@@ -707,9 +707,19 @@ class MessageStore:
         return self._log.durable
 
 
-_SIZE_MAGIC = struct.Struct(">ii")
-_MAGIC = (0xDAA320A7 - (1 << 32)) & _MAGIC_MASK
+_MAGIC = MAGIC_V1 & _MAGIC_MASK
 _HEAD_BYTES = np.arange(8)
+
+
+def _heads_agree(
+    view: memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Whether at every start there are the size and the magic of a record of that size."""
+    heads = np.frombuffer(view, dtype=np.uint8)[starts[:, None] + _HEAD_BYTES].view(">i4")
+    agree: npt.NDArray[np.bool_] = (heads[:, 0] == sizes) & ((heads[:, 1] & _MAGIC_MASK) == _MAGIC)
+    return agree
+
+
 _EXT_ADDRESS_BELOW = -(1 << 31)
 """A tags code below is the address of a ConsumeQueueExt unit (reference store-and-broker §3.2)."""
 

@@ -1,0 +1,109 @@
+"""A store directory seen read-only from another process, live or dead: what Spark reads when it is on the
+same host.
+
+No lock, no recovery. What is in a ConsumeQueue is visible to consumers (the store writes an entry when its
+record is), so the entries bound what may be read of the log; where they end is found by their sizes, which
+are zero behind the last. File lengths are read from the files.
+
+Must not write, and must not be asked for a range that retention may remove meanwhile: a segment that
+disappears after it was mapped stays readable, one that is gone before raises StoreCorrupt.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+
+from mqspark.errors import InvalidMessage, StoreCorrupt
+from mqspark.store.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, Entries
+from mqspark.store.layout import StorePaths, file_name, file_start, is_storable_topic
+
+__all__ = ["StoreReader"]
+
+
+class StoreReader:
+    """``root`` is storePathRootDir. Cheap to make; maps segments when they are asked for and keeps them."""
+
+    def __init__(self, root: Path | str, commitlog_path: Path | str | None = None) -> None:
+        self.paths = StorePaths(Path(root), Path(commitlog_path) if commitlog_path else None)
+        self._starts: list[int] = []
+        self._segments: dict[int, memoryview] = {}
+
+    def nonce(self) -> str | None:
+        """What the broker that serves this directory now says its nonce is; None when no broker of ours
+        does."""
+        try:
+            return self.paths.nonce.read_text("ascii")
+        except FileNotFoundError:
+            return None
+
+    def entries(self, topic: str, queue_id: int, from_offset: int, to_offset: int) -> Entries:
+        """The entries of [from_offset, to_offset) as columns ``position``, ``size``, ``tags_code``, native
+        integers.
+
+        Fillers (lost records) are left out, and so is what lies behind the visible end: fewer entries than
+        asked for are no error. Offsets are dense, so with ``len == to - from`` entry i has offset
+        ``from_offset + i``; otherwise read smaller ranges or take queue offsets from the records.
+        """
+        if not is_storable_topic(topic):
+            raise InvalidMessage(f"topic {topic!r} has characters that no topic has", field="topic")
+        directory = self.paths.consume_queue / topic / str(queue_id)
+        parts: list[Entries] = []
+        low, end = max(from_offset, 0) * ENTRY_BYTES, to_offset * ENTRY_BYTES
+        for start, length in _files(directory):
+            if start + length <= low or start >= end:
+                continue
+            first, last = max(low, start), min(end, start + length)
+            with (directory / file_name(start)).open("rb") as file:
+                data = os.pread(file.fileno(), last - first, first - start)
+            part = np.frombuffer(data, dtype=ENTRY_DTYPE, count=len(data) // ENTRY_BYTES)
+            unused = np.flatnonzero(part["size"] <= 0)
+            parts.append(part[: unused[0]] if len(unused) else part)
+            if len(unused):
+                break
+        found = np.concatenate(parts) if parts else np.empty(0, dtype=ENTRY_DTYPE)
+        return found[found["size"] != FILLER_SIZE].astype(_NATIVE_DTYPE)
+
+    def segment(self, physical_offset: int) -> tuple[memoryview, int]:
+        """The segment that holds a position, mapped read-only, and where it starts in the log.
+
+        Look only at records that ``entries`` gave. Raises StoreCorrupt when no segment holds the position.
+        """
+        index = bisect.bisect_right(self._starts, physical_offset) - 1
+        if index >= 0:
+            start = self._starts[index]
+            view = self._segments[start]
+            if physical_offset < start + len(view):
+                return view, start
+        for start, length in _files(self.paths.commit_log):
+            if start <= physical_offset < start + length:
+                with (self.paths.commit_log / file_name(start)).open("rb") as file:
+                    view = memoryview(mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ))
+                self._segments[start] = view
+                bisect.insort(self._starts, start)
+                return view, start
+        raise StoreCorrupt(
+            f"no CommitLog segment in {self.paths.commit_log} holds position {physical_offset}",
+            path=str(self.paths.commit_log),
+            offset=physical_offset,
+        )
+
+
+_NATIVE_DTYPE = np.dtype([("position", "<i8"), ("size", "<i4"), ("tags_code", "<i8")])
+
+
+def _files(directory: Path) -> list[tuple[int, int]]:
+    """(start, length) of every mapped file, ascending."""
+    try:
+        with os.scandir(directory) as found:
+            return sorted(
+                (start, entry.stat().st_size)
+                for entry in found
+                if (start := file_start(entry.name)) is not None
+            )
+    except FileNotFoundError:
+        return []
