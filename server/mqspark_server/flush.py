@@ -9,25 +9,32 @@ own: it must not delay an acknowledgement. Must not know what a job does.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from mqspark.broker.broker import Broker
 from mqspark.store.config import FlushDiskType
+from mqspark.store.saved import Job
 from mqspark.store.store import MessageStore
 
 __all__ = ["Flusher", "Housekeeper", "Worker"]
 
 log = logging.getLogger("mqspark.flush")
 
+R = TypeVar("R")
+
 HOUSEKEEPING_S = 1.0
 
 
-class _Runnable(Protocol):
-    def run(self) -> None: ...
+class _HasJobs(Protocol):
+    @property
+    def jobs_due(self) -> bool: ...
+
+    def jobs(self) -> list[Job]: ...
 
 
 class Worker:
@@ -35,29 +42,32 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
-        self._jobs: queue.SimpleQueue[tuple[_Runnable, Callable[[BaseException | None], None]] | None]
+        self._jobs: queue.SimpleQueue[
+            tuple[Callable[[], object], Callable[[BaseException | None], None]] | None
+        ]
         self._jobs = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, job: _Runnable, done: Callable[[BaseException | None], None]) -> None:
+    def submit(self, work: Callable[[], object], done: Callable[[BaseException | None], None]) -> None:
         """``done(error)`` is called on the loop."""
-        self._jobs.put((job, done))
+        self._jobs.put((work, done))
 
-    async def run(self, job: _Runnable) -> None:
-        """Run and wait; raises what the job raises."""
-        finished: asyncio.Future[None] = self._loop.create_future()
+    async def run(self, work: Callable[[], R]) -> R:
+        """Run and wait; raises what ``work`` raises."""
+        finished: asyncio.Future[R] = self._loop.create_future()
+        results: list[R] = []
 
         def done(error: BaseException | None) -> None:
             if finished.done():
                 return
             if error is None:
-                finished.set_result(None)
+                finished.set_result(results[0])
             else:
                 finished.set_exception(error)
 
-        self.submit(job, done)
-        await finished
+        self.submit(lambda: results.append(work()), done)
+        return await finished
 
     def close(self) -> None:
         """Finish what was submitted and end the thread."""
@@ -66,14 +76,14 @@ class Worker:
 
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
-            job, done = item
+            work, done = item
             error: BaseException | None = None
             try:
-                job.run()
+                work()
             except BaseException as caught:
                 error = caught
             self._loop.call_soon_threadsafe(done, error)
-            del item, job, done, error
+            del item, work, done, error
 
 
 class Flusher:
@@ -129,44 +139,66 @@ class Flusher:
                 self._idle.set_result(None)
             self.after_turn()
 
-        self._worker.submit(job, done)
+        self._worker.submit(job.run, done)
 
     async def stop(self) -> None:
-        """Wait for the group in flight; begin no other."""
-        self._stopped = True
+        """Wait for the group in flight, sync what is left, and begin no other."""
         if self._timer is not None:
             self._timer.cancel()
+        self._stopped = True
+        await self._finish()
+        self._stopped = False
+        self._begin()
+        self._stopped = True
+        await self._finish()
+
+    async def _finish(self) -> None:
         if self._in_flight:
             self._idle = self._loop.create_future()
             await self._idle
 
 
 class Housekeeper:
-    """Once a second: the broker's blocking jobs, one after the other, none twice at a time."""
+    """A core's blocking jobs, once a second and when it says that they are due: one round after the other."""
 
-    def __init__(self, broker: Broker, worker: Worker) -> None:
-        self._broker = broker
+    def __init__(self, core: _HasJobs, worker: Worker) -> None:
+        self._core = core
         self._worker = worker
+        self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self.error: str | None = None
+        """Why the last round failed, if it did; shown by /health."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._work(), name="mqspark-housekeeping")
 
+    def after_turn(self) -> None:
+        # After a failure only the timer tries again: a full disk must not be asked after every turn.
+        if self.error is None and self._core.jobs_due:
+            self._due.set()
+
     async def _work(self) -> None:
         while True:
-            await asyncio.sleep(HOUSEKEEPING_S)
-            await self.run_once()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._due.wait(), HOUSEKEEPING_S)
+            self._due.clear()
+            await self.run(self._core.jobs())
 
-    async def run_once(self) -> None:
-        for job in self._broker.jobs():
+    async def run(self, jobs: list[Job]) -> None:
+        failure: str | None = None
+        for job in jobs:
             try:
-                await self._worker.run(job)
+                await self._worker.run(job.run)
             except OSError as error:
-                log.error("housekeeping failed: %s", error)
-                continue
-            job.done()
+                failure = str(error)
+            else:
+                job.done()
+        if failure is not None and self.error is None:
+            log.error("housekeeping failed: %s", failure)
+        self.error = failure
 
     async def stop(self) -> None:
+        """End after the round that is under way."""
         if self._task is None:
             return
         self._task.cancel()

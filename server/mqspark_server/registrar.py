@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 
 from mqspark.broker.broker import Broker
-
 from mqspark.errors import ClientError, ProtocolError
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark_server.outbound import Outbound, split_addresses
@@ -44,8 +44,11 @@ class _NameServer:
 
 
 class Registrar:
-    def __init__(self, broker: Broker) -> None:
+    """``progressed`` is called when a registration has succeeded: the broker may have answers to write."""
+
+    def __init__(self, broker: Broker, progressed: Callable[[], None]) -> None:
         self._broker = broker
+        self._progressed = progressed
         self._servers = [_NameServer(address) for address in split_addresses(broker.config.namesrv_addr)]
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -70,6 +73,10 @@ class Registrar:
                 server.due.set()
 
     @property
+    def addresses(self) -> list[str]:
+        return [server.address for server in self._servers]
+
+    @property
     def known_to(self) -> list[str]:
         return [server.address for server in self._servers if server.known]
 
@@ -84,8 +91,10 @@ class Registrar:
     async def _register(self, server: _NameServer, timeout_s: float) -> None:
         try:
             connection = await server.connected()
-            header, body = self._broker.registration()
-            answer = await connection.request(RequestCode.REGISTER_BROKER, header, body, timeout_s=timeout_s)
+            registration = self._broker.registration()
+            answer = await connection.request(
+                RequestCode.REGISTER_BROKER, registration.header, registration.body, timeout_s=timeout_s
+            )
         except _FAILURES as error:
             self._failed(server, str(error))
             return
@@ -95,6 +104,11 @@ class Registrar:
         if not server.known:
             log.info("registered with name server %s", server.address)
         server.known, server.failing = True, False
+        try:
+            self._broker.registered(registration, answer.body)
+        except ProtocolError as error:
+            log.warning("name server %s sent an odd table of ordered topics: %s", server.address, error)
+        self._progressed()
 
     def _failed(self, server: _NameServer, reason: str) -> None:
         server.known = False

@@ -39,6 +39,7 @@ __all__ = [
     "Layer",
     "broker_settings",
     "file_layer",
+    "local_address",
     "namesrv_settings",
     "override_layer",
 ]
@@ -47,16 +48,16 @@ HIGH_WATER_BYTES = 4 * 1024 * 1024
 
 
 def production() -> dict[str, Any]:
-    """``mqspark broker run``: an acknowledged message survives a power cut; topics are made by an operator."""
+    """``mqspark broker run``: an acknowledged message survives a power cut; operators make topics."""
     return {
         "autoCreateTopicEnable": False,
         "flushDiskType": "SYNC_FLUSH",
         "brokerName": socket.gethostname(),
-        "brokerIP1": _local_address(),
+        "brokerIP1": local_address(),
     }
 
 
-def _local_address() -> str:
+def local_address() -> str:
     """The address that this host would use to reach another one; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -75,8 +76,6 @@ DEVELOPMENT: Mapping[str, Any] = {
     "brokerName": "dev",
 }
 """``mqspark dev`` and ``mqspark.testing``: loopback only, topics appear when they are first written to."""
-
-_ENVIRONMENT = "environment NAMESRV_ADDR"
 
 _REFUSED: Mapping[str, tuple[frozenset[str], str]] = {
     "brokerRole": (frozenset({"SLAVE"}), "replication is not available"),
@@ -182,8 +181,12 @@ def override_layer(assignments: Iterable[str]) -> Layer:
     return Layer("--set", values)
 
 
-def broker_settings(profile: Mapping[str, Any], *layers: Layer) -> BrokerSettings:
-    """Later layers win over earlier ones, all of them over ``profile``."""
+def broker_settings(
+    profile: Mapping[str, Any], *layers: Layer, use_environment: bool = True
+) -> BrokerSettings:
+    """Later layers win over earlier ones, all of them over the environment, and that over ``profile``."""
+    if use_environment and (address := os.environ.get("NAMESRV_ADDR")):
+        layers = (Layer("environment NAMESRV_ADDR", {"namesrvAddr": address}), *layers)
     (server, broker, store), unused = _resolve((ServerConfig, BrokerConfig, StoreConfig), profile, layers)
     _checked(server, layers)
     return BrokerSettings(server, broker, store, unused)
@@ -212,16 +215,15 @@ def _resolve(
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     unused: dict[str, None] = {}
-    environment = {"namesrvAddr": address} if (address := os.environ.get("NAMESRV_ADDR")) else {}
-    for layer in (Layer("profile", profile), Layer(_ENVIRONMENT, environment), *layers):
+    for layer in (Layer("profile", profile), *layers):
         for key, value in layer.values.items():
             _refuse_promises(key, value, layer.source)
             name = canonical.get(key)
             if name is not None:
                 values[name], sources[name] = value, layer.source
-            elif key in ROCKETMQ_KEYS and layer.source != _ENVIRONMENT:
+            elif key in ROCKETMQ_KEYS:
                 unused[key] = None
-            elif layer.source not in ("profile", _ENVIRONMENT):
+            elif layer.source != "profile":
                 close = difflib.get_close_matches(key, [*canonical.values(), *ROCKETMQ_KEYS], 1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise ConfigError(f"{layer.source}: unknown setting {key!r}{hint}", key=key)

@@ -1,0 +1,260 @@
+"""The HTTP application of a broker: /health, /metrics, /api/v1.
+
+See ``http`` for who loads it and who may reach it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Path, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from mqspark.errors import InvalidMessage
+from mqspark.message import DEFAULT_TOPIC, check_topic, encode_properties, new_unique_id
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from mqspark_server.metrics import CONTENT_TYPE, render
+
+if TYPE_CHECKING:
+    from mqspark_server.app import BrokerApp
+    from mqspark_server.tcp import LocalPeer
+
+__all__ = ["create_api"]
+
+PRODUCER_GROUP = "HTTP_PRODUCER"
+ENVELOPE_BYTES = 256 * 1024
+"""What a request may be larger than maxMessageSize in base64: names, properties."""
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_STATUS = {
+    ResponseCode.MESSAGE_ILLEGAL: 400,
+    ResponseCode.INVALID_PARAMETER: 400,
+    ResponseCode.NO_PERMISSION: 403,
+    ResponseCode.TOPIC_NOT_EXIST: 404,
+    ResponseCode.SYSTEM_BUSY: 503,
+    ResponseCode.SERVICE_NOT_AVAILABLE: 503,
+    ResponseCode.FLUSH_DISK_TIMEOUT: 504,
+}
+"""Response code of the broker to HTTP status; all others are a 502."""
+
+
+class NewMessage(BaseModel):
+    """A message to store: exactly one of ``body`` and ``bodyBase64``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    body: str | None = Field(default=None, description="text, stored as UTF-8")
+    bodyBase64: str | None = Field(default=None, description="any bytes")
+    tags: str | None = None
+    keys: list[str] = Field(default_factory=list)
+    properties: dict[str, str] = Field(default_factory=dict)
+    queueId: int | None = Field(default=None, ge=0, description="the broker chooses when absent")
+
+
+class Stored(BaseModel):
+    msgId: str = Field(description="unique id, as a producer would make it")
+    offsetMsgId: str = Field(description="the broker's id: where the message is")
+    topic: str
+    queueId: int
+    queueOffset: int
+
+
+def create_api(app: BrokerApp) -> ASGIApp:
+    from importlib.metadata import version
+
+    api = FastAPI(
+        title="mqspark broker",
+        version=version("mqspark"),
+        summary="Health, metrics and a small API beside the remoting port",
+        openapi_url="/openapi.json",
+    )
+    peers: list[LocalPeer] = []
+
+    def local_peer() -> LocalPeer:
+        if not app.lifecycle.ready or app.server is None:
+            raise HTTPException(503, f"the broker is {app.lifecycle.phase.name.lower()}")
+        if not peers:
+            peers.append(app.server.local_peer())
+        return peers[0]
+
+    def ready_broker() -> Any:
+        if not app.lifecycle.ready or app.broker is None:
+            raise HTTPException(503, f"the broker is {app.lifecycle.phase.name.lower()}")
+        return app.broker
+
+    @api.get("/health/live", tags=["health"])
+    async def live() -> dict[str, str]:
+        """The process runs and its event loop turns."""
+        return {"status": "live"}
+
+    @api.get(
+        "/health/ready", tags=["health"], responses={503: {"description": "not ready; the body says why"}}
+    )
+    async def ready() -> JSONResponse:
+        """Whether messages are taken and served: the start-up state, the store, the name servers."""
+        store, registrar, housekeeper = app.store, app.registrar, app.housekeeper
+        read_only = store.read_only if store is not None and app.lifecycle.ready else None
+        good = app.lifecycle.ready and read_only is None
+        body = {
+            "status": "ready" if good else "not ready",
+            **app.lifecycle.describe(),
+            "store": {"path": str(app.store_path), "readOnly": read_only, "recovery": app.recovery},
+            "registeredWith": registrar.known_to if registrar is not None else [],
+            "housekeepingError": housekeeper.error if housekeeper is not None else None,
+        }
+        return JSONResponse(body, 200 if good else 503)
+
+    @api.get("/metrics", tags=["metrics"], response_class=Response)
+    async def metrics() -> Response:
+        """Prometheus text, RocketMQ 5 metric names."""
+        return Response(render(app), media_type=CONTENT_TYPE)
+
+    @api.get("/api/v1/cluster", tags=["cluster"])
+    async def cluster() -> dict[str, Any]:
+        """This broker, as its tools see it."""
+        broker = ready_broker()
+        config = app.config
+        return {
+            "cluster": config.broker_cluster_name,
+            "broker": config.broker_name,
+            "brokerId": config.broker_id,
+            "address": app.address,
+            "nameServers": app.registrar.addresses if app.registrar is not None else [],
+            "registeredWith": app.registrar.known_to if app.registrar is not None else [],
+            "runtime": broker.runtime_info(),
+        }
+
+    @api.get("/api/v1/topics", tags=["topics"])
+    async def topics() -> list[dict[str, Any]]:
+        """Every topic with its queues and their offsets."""
+        view: list[dict[str, Any]] = ready_broker().topics_view()
+        return view
+
+    @api.get("/api/v1/topics/{topic}", tags=["topics"])
+    async def topic_of(topic: str) -> dict[str, Any]:
+        return _named(ready_broker().topics_view(), "topic", topic)
+
+    @api.get("/api/v1/groups", tags=["groups"])
+    async def groups() -> list[dict[str, Any]]:
+        """Every consumer group with its members, offsets and lag."""
+        view: list[dict[str, Any]] = ready_broker().groups_view()
+        return view
+
+    @api.get("/api/v1/groups/{group}", tags=["groups"])
+    async def group_of(group: str) -> dict[str, Any]:
+        return _named(ready_broker().groups_view(), "group", group)
+
+    @api.post("/api/v1/topics/{topic}/messages", tags=["topics"], status_code=201)
+    async def put_message(topic: Annotated[str, Path(max_length=255)], message: NewMessage) -> Stored:
+        """Store one message; answered when the broker's flush type allows it."""
+        peer = local_peer()
+        try:
+            check_topic(topic)
+            body = _body(message)
+            unique_id = new_unique_id()
+            properties = _properties(message, unique_id)
+        except InvalidMessage as error:
+            raise HTTPException(400, str(error)) from None
+        header = SendMessageRequestHeaderV2(
+            producer_group=PRODUCER_GROUP,
+            topic=topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=4,
+            queue_id=-1 if message.queueId is None else message.queueId,
+            sys_flag=0,
+            born_timestamp=app.clock.now_ms(),
+            flag=0,
+            properties=properties,
+        )
+        try:
+            answer = await peer.request(RequestCode.SEND_MESSAGE_V2, header, body)
+        except TimeoutError:
+            raise HTTPException(504, "the broker did not answer in time; the message may be stored") from None
+        except ConnectionError as error:
+            raise HTTPException(503, str(error)) from None
+        if answer.code != ResponseCode.SUCCESS:
+            raise HTTPException(
+                _STATUS.get(ResponseCode(answer.code), 502), f"code {answer.code}: {answer.remark}"
+            )
+        stored = answer.header(SendMessageResponseHeader)
+        return Stored(
+            msgId=unique_id,
+            offsetMsgId=stored.msg_id,
+            topic=topic,
+            queueId=stored.queue_id,
+            queueOffset=stored.queue_offset,
+        )
+
+    return _bounded(api, app)
+
+
+def _named(view: list[dict[str, Any]], key: str, name: str) -> dict[str, Any]:
+    for entry in view:
+        if entry[key] == name:
+            return entry
+    raise HTTPException(404, f"no {key} {name!r}")
+
+
+def _body(message: NewMessage) -> bytes:
+    if (message.body is None) == (message.bodyBase64 is None):
+        raise InvalidMessage("exactly one of body and bodyBase64 must be given", field="body")
+    if message.body is not None:
+        return message.body.encode()
+    try:
+        return base64.b64decode(message.bodyBase64 or "", validate=True)
+    except binascii.Error:
+        raise InvalidMessage("bodyBase64 is not base64", field="bodyBase64") from None
+
+
+def _properties(message: NewMessage, unique_id: str) -> str:
+    properties = dict(message.properties)
+    if message.tags:
+        properties["TAGS"] = message.tags
+    if message.keys:
+        properties["KEYS"] = " ".join(message.keys)
+    properties["UNIQ_KEY"] = unique_id
+    properties["WAIT"] = "true"
+    return encode_properties(properties).decode()
+
+
+def _bounded(api: ASGIApp, app: BrokerApp) -> ASGIApp:
+    """Refuse a request body before it is in memory: nothing else here has a limit for it."""
+
+    async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
+        limit = app.store_config.max_message_size * 4 // 3 + ENVELOPE_BYTES
+        declared = next(
+            (value for name, value in scope.get("headers", ()) if name == b"content-length"), b"0"
+        )
+        received = 0
+
+        async def counted() -> MutableMapping[str, Any]:
+            nonlocal received
+            event = await receive()
+            received += len(event.get("body", b""))
+            if received > limit:
+                raise _TooLarge
+            return event
+
+        try:
+            if declared.isdigit() and int(declared) > limit:
+                raise _TooLarge
+            await api(scope, counted, send)
+        except _TooLarge:
+            await JSONResponse({"detail": f"the request is larger than {limit} bytes"}, 413)(
+                scope, receive, send
+            )
+
+    return bounded
+
+
+class _TooLarge(Exception):
+    pass

@@ -1,0 +1,411 @@
+"""The composition root: sockets, threads, store and core of each process, wired here and nowhere else.
+
+    NameServerApp      a name server
+    BrokerApp          a broker with its store and HTTP
+    DevCluster         a name server and brokers in one loop: ``mqspark dev``, ``mqspark.testing``
+
+Each has ``await start()``, which raises OSError, StoreError or ConfigError and leaves nothing behind when
+it does, and ``await stop()``, which may be called at any time and more than once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import random
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mqspark.namesrv.namesrv import NameServer
+
+from mqspark.broker.broker import Broker
+from mqspark.clock import Clock, SystemClock
+from mqspark.errors import StoreReadOnly
+from mqspark.message import encode_host
+from mqspark.protocol.session import Session
+from mqspark.store.store import MessageStore
+from mqspark_server.flush import Flusher, Housekeeper, Worker
+from mqspark_server.http import HttpServer
+from mqspark_server.lifecycle import Lifecycle, Phase
+from mqspark_server.registrar import Registrar
+from mqspark_server.settings import (
+    DEVELOPMENT,
+    BrokerSettings,
+    Layer,
+    NamesrvSettings,
+    ServerConfig,
+    broker_settings,
+    local_address,
+    namesrv_settings,
+)
+from mqspark_server.tcp import RemotingServer, bind_pair, bind_socket
+
+__all__ = ["BrokerApp", "DevCluster", "NameServerApp"]
+
+log = logging.getLogger("mqspark.app")
+
+HTTP_PORT_DISTANCE = 3
+"""httpPort is listenPort + 3 by default; +1 is RocketMQ's HA port."""
+
+_WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
+
+
+def _cannot_listen(what: str, host: str, port: int, error: OSError) -> OSError:
+    return OSError(error.errno, f"{what} cannot listen on {host}:{port}: {error.strerror}")
+
+
+def _remoting(
+    name: str,
+    core: Broker | NameServer,
+    outbox: list[Session],
+    config: ServerConfig,
+    after_turn: Callable[[], None],
+) -> RemotingServer:
+    return RemotingServer(
+        core,
+        outbox,
+        name=name,
+        idle_s=config.server_channel_max_idle_time_seconds,
+        max_connections=config.max_connections,
+        high_water_bytes=config.write_buffer_high_water_mark,
+        backlog=config.server_socket_backlog,
+        after_turn=after_turn,
+    )
+
+
+class NameServerApp:
+    def __init__(self, settings: NamesrvSettings, *, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self.lifecycle = Lifecycle(self.clock)
+        self.address = ""
+        """``host:port`` for clients on this host, once started."""
+        self.core: NameServer | None = None
+        self._server: RemotingServer | None = None
+        self._worker: Worker | None = None
+        self._housekeeper: Housekeeper | None = None
+
+    async def start(self) -> None:
+        """Raises OSError, StoreError or ConfigError; nothing is left behind then."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        config = self.settings.server
+        if self.settings.unused:
+            log.info("settings without a meaning here: %s", ", ".join(self.settings.unused))
+        self.lifecycle.advance(Phase.BINDING)
+        host, port = config.bind_address, config.listen_port
+        try:
+            sock = bind_socket(host, port)
+        except OSError as error:
+            raise _cannot_listen("name server", host, port, error) from None
+        port = sock.getsockname()[1]
+        self.lifecycle.advance(Phase.STARTING)
+        try:
+            outbox: list[Session] = []
+            self.core = NameServer(self.settings.namesrv, self.clock, outbox=outbox)
+            self._worker = Worker("mqspark-namesrv")
+            self._housekeeper = Housekeeper(self.core, self._worker)
+            self._server = _remoting("namesrv", self.core, outbox, config, self._housekeeper.after_turn)
+            await self._server.listen(sock)
+        except OSError as error:
+            sock.close()
+            raise _cannot_listen("name server", host, port, error) from None
+        except BaseException:
+            sock.close()
+            raise
+        self._server.start()
+        self._housekeeper.start()
+        self.address = f"{local_address() if host in _WILDCARDS else host}:{port}"
+        self.lifecycle.advance(Phase.READY)
+        log.info("name server at %s", self.address)
+
+    async def stop(self) -> None:
+        if self.lifecycle.phase >= Phase.STOPPING:
+            return
+        self.lifecycle.advance(Phase.STOPPING)
+        if self._server is not None:
+            await self._server.close()
+        if self._housekeeper is not None and self.core is not None:
+            await self._housekeeper.stop()
+            await self._housekeeper.run(self.core.jobs())
+        if self._worker is not None:
+            self._worker.close()
+        self.lifecycle.advance(Phase.STOPPED)
+
+
+class BrokerApp:
+    """One broker.
+
+    ``settings`` are not changed; the ports really bound are in ``address`` and ``http_url``.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self._chance = chance or random.SystemRandom()
+        self.lifecycle = Lifecycle(self.clock)
+        self.config = dataclasses.replace(settings.broker)
+        self.store_config = dataclasses.replace(settings.store)
+        self.address = ""
+        """``host:port`` for clients, once started."""
+        self.http_url: str | None = None
+        self.broker: Broker | None = None
+        self.store: MessageStore | None = None
+        self.registrar: Registrar | None = None
+        self.server: RemotingServer | None = None
+        self.housekeeper: Housekeeper | None = None
+        self._flusher: Flusher | None = None
+        self._flush_worker: Worker | None = None
+        self._worker: Worker | None = None
+        self._http: HttpServer | None = None
+        self._sockets: list[socket.socket] = []
+        self._opened = False
+        self.recovery: dict[str, Any] | None = None
+        """What opening the store found and did."""
+
+    @property
+    def store_path(self) -> Path:
+        return Path(self.store_config.store_path_root_dir)
+
+    async def start(self) -> None:
+        """Raises OSError, StoreError or ConfigError; nothing is left behind then."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        server_config = self.settings.server
+        if self.settings.unused:
+            log.info("settings without a meaning here: %s", ", ".join(self.settings.unused))
+        self.lifecycle.advance(Phase.BINDING)
+        main, fast = self._bind_remoting()
+        self._flush_worker, self._worker = Worker("mqspark-flush"), Worker("mqspark-housekeeping")
+        if server_config.http_enable:
+            self._http = self._start_http(main.getsockname()[1])
+            self.http_url = self._http.url
+
+        self.lifecycle.advance(Phase.RECOVERING)
+        store = self.store = MessageStore(
+            self.store_config,
+            self.clock,
+            store_host=encode_host(self.config.broker_ip1, self.config.listen_port),
+        )
+        report = await self._flush_worker.run(store.open)
+        self._opened = True
+        self.recovery = dataclasses.asdict(report)
+        log.info("store %s: %s", self.store_path, report)
+
+        self.lifecycle.advance(Phase.STARTING)
+        outbox: list[Session] = []
+        broker = self.broker = Broker(
+            self.config, self.store_config, store, self.clock, random=self._chance, outbox=outbox
+        )
+        server = self.server = _remoting(
+            self.config.broker_name, broker, outbox, server_config, self._after_turn
+        )
+        self._flusher = Flusher(broker, store, self._flush_worker, server.write_outbox)
+        self.housekeeper = Housekeeper(broker, self._worker)
+        self.registrar = Registrar(broker, server.write_outbox)
+        self._sockets.clear()
+        await self._listen(server, main, fast=False)
+        if fast is not None:
+            await self._listen(server, fast, fast=True)
+        self._flusher.start()
+        self.housekeeper.start()
+        server.start()
+
+        self.lifecycle.advance(Phase.REGISTERING)
+        await self.registrar.start()
+        self.lifecycle.advance(Phase.READY)
+        log.info("broker %s serves at %s, store %s", self.config.broker_name, self.address, self.store_path)
+
+    def _bind_remoting(self) -> tuple[socket.socket, socket.socket | None]:
+        host, port = self.settings.server.bind_address, self.config.listen_port
+        fast: socket.socket | None = None
+        try:
+            if self.settings.server.fast_port_enable:
+                main, fast = bind_pair(host, port)
+                if fast is None:
+                    log.warning("port %d is taken: no fast port (listenPort - 2)", port - 2)
+            else:
+                main = bind_socket(host, port)
+        except OSError as error:
+            raise _cannot_listen("broker", host, port, error) from None
+        self._sockets = [main] if fast is None else [main, fast]
+        self.config.listen_port = main.getsockname()[1]
+        self.address = self.config.address
+        return main, fast
+
+    async def _listen(self, server: RemotingServer, sock: socket.socket, *, fast: bool) -> None:
+        host, port = sock.getsockname()[:2]
+        try:
+            await server.listen(sock, fast=fast)
+        except OSError as error:  # two processes may have bound the port; one of them listens
+            sock.close()
+            raise _cannot_listen("broker", host, port, error) from None
+
+    def _start_http(self, listen_port: int) -> HttpServer:
+        config = self.settings.server
+        port = config.http_port
+        if port is None:
+            port = listen_port + HTTP_PORT_DISTANCE if self.settings.broker.listen_port else 0
+        if self._worker is None:
+            raise RuntimeError("the worker comes first")
+        try:
+            sock = bind_socket(config.http_bind_address, port)
+        except OSError as error:
+            raise _cannot_listen("HTTP", config.http_bind_address, port, error) from None
+        http = HttpServer(sock, self._build_api, self._worker)
+        try:
+            http.start()
+        except OSError as error:
+            sock.close()
+            raise _cannot_listen("HTTP", config.http_bind_address, port, error) from None
+        return http
+
+    def _build_api(self) -> object:
+        from mqspark_server.api import create_api
+
+        return create_api(self)
+
+    def _after_turn(self) -> None:
+        if self._flusher is not None and self.registrar is not None and self.housekeeper is not None:
+            self._flusher.after_turn()
+            self.registrar.after_turn()
+            self.housekeeper.after_turn()
+
+    async def stop(self) -> None:
+        """Stop accepting, unregister, sync, answer, close, save, checkpoint, in this order."""
+        if self.lifecycle.phase >= Phase.STOPPING:
+            return
+        self.lifecycle.advance(Phase.STOPPING)
+        if self.server is not None:
+            self.server.stop_accepting()
+        if self.registrar is not None:
+            await self.registrar.stop()
+        if self.server is not None and self.broker is not None and self._flusher is not None:
+            self.broker.turn()
+            await self._flusher.stop()
+            await self.server.close()
+        if self._http is not None:
+            await self._http.stop()
+        if self.housekeeper is not None and self.broker is not None:
+            await self.housekeeper.stop()
+            await self.housekeeper.run(self.broker.shutdown())
+        if self.store is not None and self._opened and self._flush_worker is not None:
+            self._opened = False
+            try:
+                await self._flush_worker.run(self.store.close)
+            except StoreReadOnly as error:
+                # Its abort file stays, so that the next start recovers; nothing more can be done here.
+                log.error("not closed cleanly: %s", error)
+        for worker in (self._worker, self._flush_worker):
+            if worker is not None:
+                worker.close()
+        for sock in self._sockets:
+            sock.close()
+        self.lifecycle.advance(Phase.STOPPED)
+
+
+class DevCluster:
+    """A name server and brokers in this process and on this event loop.
+
+    ``store`` None: a temporary directory, removed at the end. With several brokers each has a directory of
+    its own below ``store``.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: str | None = None,
+        namesrv_port: int = 0,
+        broker_port: int = 0,
+        http_port: int | None = None,
+        brokers: int = 1,
+        layers: Sequence[Layer] = (),
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        """Raises ConfigError. ``layers`` go over the development profile."""
+        self._store = store
+        self._temporary: str | None = None
+        self.clock = clock
+        self._chance = chance
+        self._layers = layers
+        self._ports: list[dict[str, Any]] = [
+            {
+                "brokerName": "dev" if brokers == 1 else f"dev-{number}",
+                "listenPort": broker_port + 10 * number if broker_port else 0,
+                **({} if http_port is None else {"httpPort": http_port + 10 * number if http_port else 0}),
+            }
+            for number in range(brokers)
+        ]
+        for number in range(brokers):  # a fault in the settings is told before anything starts
+            self._broker_settings(number, "", store or tempfile.gettempdir())
+        first = self._broker_settings(0, "", store or tempfile.gettempdir()).server
+        self.log_level = first.log_level
+        self.namesrv = NameServerApp(
+            namesrv_settings({"listenPort": namesrv_port, "bindAddress": first.bind_address}), clock=clock
+        )
+        self.brokers: list[BrokerApp] = []
+
+    def _broker_settings(self, number: int, namesrv_address: str, store: str) -> BrokerSettings:
+        directory = store if len(self._ports) == 1 else str(Path(store) / self._ports[number]["brokerName"])
+        profile = {
+            **DEVELOPMENT,
+            **self._ports[number],
+            "namesrvAddr": namesrv_address,
+            "storePathRootDir": directory,
+        }
+        return broker_settings(profile, *self._layers, use_environment=False)
+
+    async def start(self) -> None:
+        """Raises OSError, StoreError or ConfigError; nothing is left behind then."""
+        try:
+            store = self._store
+            if store is None:
+                store = self._temporary = tempfile.mkdtemp(prefix="mqspark-")
+            await self.namesrv.start()
+            for number in range(len(self._ports)):
+                app = BrokerApp(
+                    self._broker_settings(number, self.namesrv.address, store),
+                    clock=self.clock,
+                    chance=self._chance,
+                )
+                self.brokers.append(app)
+                await app.start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        for app in reversed(self.brokers):
+            await app.stop()
+        await self.namesrv.stop()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+    async def __aenter__(self) -> DevCluster:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()

@@ -1,0 +1,208 @@
+"""``mqspark``: the command line.
+
+    mqspark namesrv run [-c FILE] [--set key=value]...
+    mqspark broker run -c FILE [--set key=value]...
+    mqspark dev [--store DIR] [--namesrv-port N] [--broker-port N] [--http-port N] [--set key=value]...
+
+Each prints one READY line on standard output once it serves, logs to standard error, and runs until SIGTERM
+or SIGINT. Exit codes: 0 after a clean stop, 1 when it cannot start or stop cleanly, 2 for settings that do
+not fit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import importlib.util
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import click
+
+from mqspark.errors import ConfigError, MQError
+
+__all__ = ["main"]
+
+GC_THRESHOLDS = (50_000, 20, 50)
+"""Requests make few cycles; the default of 700 allocations would walk the young objects thousands of times
+a second.
+"""
+
+
+class _App(Protocol):
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="mqspark")
+def cli() -> None:
+    """RocketMQ's architecture in Python, native to Spark."""
+
+
+_config = click.option("-c", "--config", "config", metavar="FILE", help="TOML, or RocketMQ's broker.conf.")
+_set = click.option(
+    "--set",
+    "assignments",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="One setting; wins over the file. Repeatable.",
+)
+
+
+@cli.group()
+def namesrv() -> None:
+    """The name server: which broker has which topic."""
+
+
+@namesrv.command("run")
+@_config
+@_set
+def namesrv_run(config: str | None, assignments: Sequence[str]) -> None:
+    """Run a name server until SIGTERM or SIGINT."""
+    from mqspark_server.app import NameServerApp
+    from mqspark_server.settings import file_layer, namesrv_settings, override_layer
+
+    layers = [file_layer(config)] if config else []
+    settings = namesrv_settings({}, *layers, override_layer(assignments))
+    _log_to_stderr(settings.server.log_level)
+    app = NameServerApp(settings)
+    _serve(app, lambda: f"READY namesrv={app.address}")
+
+
+@cli.group()
+def broker() -> None:
+    """The broker: keeps messages and serves them."""
+
+
+@broker.command("run")
+@_config
+@_set
+def broker_run(config: str | None, assignments: Sequence[str]) -> None:
+    """Run a broker until SIGTERM or SIGINT."""
+    from mqspark_server.app import BrokerApp
+    from mqspark_server.settings import broker_settings, file_layer, override_layer, production
+
+    layers = [file_layer(config)] if config else []
+    settings = broker_settings(production(), *layers, override_layer(assignments))
+    _log_to_stderr(settings.server.log_level)
+    app = BrokerApp(settings)
+    _serve(
+        app,
+        lambda: (
+            f"READY namesrv={app.config.namesrv_addr or '-'} broker={app.address} http={app.http_url or '-'}"
+            f" store={app.store_path}"
+        ),
+    )
+
+
+@cli.command()
+@click.option("--store", metavar="DIR", help="Store directory; a temporary one without it.")
+@click.option("--namesrv-port", default=9876, show_default=True, help="0: any free port.")
+@click.option("--broker-port", default=10911, show_default=True, help="0: any free port.")
+@click.option("--http-port", default=None, type=int, help="0: any free port.  [default: broker port + 3]")
+@_config
+@_set
+def dev(
+    store: str | None,
+    namesrv_port: int,
+    broker_port: int,
+    http_port: int | None,
+    config: str | None,
+    assignments: Sequence[str],
+) -> None:
+    """A name server and a broker in one process, on loopback, with topics made as they are used."""
+    from mqspark_server.app import DevCluster
+    from mqspark_server.settings import file_layer, override_layer
+
+    layers = [file_layer(config)] if config else []
+    app = DevCluster(
+        store=store,
+        namesrv_port=namesrv_port,
+        broker_port=broker_port,
+        http_port=http_port,
+        layers=[*layers, override_layer(assignments)],
+    )
+    _log_to_stderr(app.log_level)
+    _serve(
+        app,
+        lambda: (
+            f"READY namesrv={app.namesrv.address} broker={app.brokers[0].address}"
+            f" http={app.brokers[0].http_url or '-'} store={app.brokers[0].store_path}"
+        ),
+    )
+
+
+def _log_to_stderr(level: str) -> None:
+    logging.basicConfig(
+        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )
+
+
+def _serve(app: _App, ready_line: Callable[[], str]) -> None:
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_run_until_signalled(app, ready_line))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    import uvloop
+
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def _run_until_signalled(app: _App, ready_line: Callable[[], str]) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await app.start()
+    try:
+        # What start-up has made lives as long as the process: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        print(ready_line(), flush=True)
+        await stop.wait()
+    finally:
+        await app.stop()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script. Errors that a user can do something about are one line on standard error."""
+    # numpy's linear algebra is not used here, but its threads would each keep memory.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    try:
+        cli.main(args=None if arguments is None else list(arguments), prog_name="mqspark")
+    except ConfigError as error:
+        _die(str(error), 2)
+    except MQError as error:
+        _die(str(error), 1)
+    except OSError as error:
+        _die(_describe(error), 1)
+
+
+def _describe(error: OSError) -> str:
+    text = error.strerror or str(error)
+    if error.filename is not None:
+        text = f"{error.filename}: {text}"
+    if error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EPERM):
+        return f"{text} (errno {errno.errorcode[error.errno]})"
+    return text
+
+
+def _die(message: str, code: int) -> None:
+    print(f"mqspark: error: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

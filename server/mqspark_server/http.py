@@ -1,0 +1,105 @@
+"""HTTP beside a broker: health, metrics, a small API. Never on the hot path.
+
+Holds the listening socket from the start, and loads FastAPI and uvicorn (half a second and some 35 MB) in a
+thread when the first connection comes: a broker that nobody asks over HTTP pays nothing for it. The
+application itself is in ``api``.
+
+There is no authentication: the socket is on loopback unless ``httpBindAddress`` says otherwise, and writing
+requests must be JSON by content type, which a web page of another origin cannot send without being refused
+first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from mqspark_server.flush import Worker
+
+if TYPE_CHECKING:
+    import uvicorn
+
+__all__ = ["HttpServer"]
+
+log = logging.getLogger("mqspark.http")
+
+BACKLOG = 128
+
+
+class _Import:
+    """The job that builds the ASGI application, for a worker thread."""
+
+    def __init__(self, build: Callable[[], Any]) -> None:
+        self._build = build
+        self.server: uvicorn.Server | None = None
+
+    def run(self) -> None:
+        import uvicorn
+
+        class Server(uvicorn.Server):
+            @contextlib.contextmanager
+            def capture_signals(self) -> Iterator[None]:
+                yield  # signals are the process's business
+
+        config = uvicorn.Config(
+            self._build(),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+        self.server = Server(config)
+
+
+class HttpServer:
+    def __init__(self, sock: socket.socket, build: Callable[[], Any], worker: Worker) -> None:
+        self._sock = sock
+        self._build = build
+        self._worker = worker
+        self._loop = asyncio.get_running_loop()
+        self._waiting = False
+        self._task: asyncio.Task[None] | None = None
+        self._server: uvicorn.Server | None = None
+
+    @property
+    def url(self) -> str:
+        host, port = self._sock.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def start(self) -> None:
+        self._sock.listen(BACKLOG)
+        self._loop.add_reader(self._sock, self._first_connection)
+        self._waiting = True
+
+    def _first_connection(self) -> None:
+        self._stop_waiting()
+        self._task = self._loop.create_task(self._serve(), name="mqspark-http")
+
+    def _stop_waiting(self) -> None:
+        if self._waiting:
+            self._loop.remove_reader(self._sock)
+            self._waiting = False
+
+    async def _serve(self) -> None:
+        job = _Import(self._build)
+        try:
+            await self._worker.run(job.run)
+        except ImportError as error:
+            log.error("no HTTP: %s; install mqspark[server]", error)
+            return
+        server = self._server = job.server
+        if server is not None:
+            await server.serve(sockets=[self._sock])
+
+    async def stop(self) -> None:
+        self._stop_waiting()
+        if self._server is not None:
+            self._server.should_exit = True
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._sock.close()

@@ -1,0 +1,218 @@
+"""Prometheus metrics under the names of RocketMQ 5 (BrokerMetricsConstant, DefaultStoreMetricsConstant).
+
+Read from the broker when they are asked for; nothing on a hot path knows about them. Labels as in
+RocketMQ's exporter: cluster, node_type, node_id, and topic, consumer_group, is_system, is_retry, language
+... where they apply.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from mqspark.broker.views import language_name
+from mqspark.message import DLQ_PREFIX, RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from mqspark_server.app import BrokerApp
+
+__all__ = ["CONTENT_TYPE", "render"]
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+_NODE = ("cluster", "node_type", "node_id")
+
+
+def render(app: BrokerApp) -> bytes:
+    """The exposition text of this moment. Must be called on the broker's loop."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(app))
+    return generate_latest(registry)
+
+
+class _Collector:
+    def __init__(self, app: BrokerApp) -> None:
+        self._app = app
+        self._node = (app.config.broker_cluster_name, "broker", app.config.broker_name)
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._process()
+        if self._app.broker is not None and self._app.lifecycle.ready:
+            yield from self._traffic()
+            yield from self._consumers()
+            yield from self._clients()
+            yield from self._storage()
+
+    def _gauge(self, name: str, text: str, *labels: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"rocketmq_{name}", text, labels=(*_NODE, *labels))
+
+    def _counter(self, name: str, text: str, *labels: str) -> CounterMetricFamily:
+        return CounterMetricFamily(f"rocketmq_{name}", text, labels=(*_NODE, *labels))
+
+    def _process(self) -> Iterator[Metric]:
+        app, node = self._app, self._node
+        ready = self._gauge("broker_ready", "1 when the broker serves")
+        ready.add_metric(node, float(app.lifecycle.ready))
+        yield ready
+        if app.server is None:
+            return
+        connections = self._gauge("remoting_connections", "open connections")
+        connections.add_metric(node, app.server.connections)
+        yield connections
+        refused = self._counter("remoting_connections_refused", "connections over the limit")
+        refused.add_metric(node, app.server.rejected_connections)
+        yield refused
+        garbage = self._counter(
+            "remoting_protocol_errors", "connections closed for bytes that are no command"
+        )
+        garbage.add_metric(node, app.server.protocol_errors)
+        yield garbage
+
+    def _traffic(self) -> Iterator[Metric]:
+        assert self._app.broker is not None  # noqa: S101 - narrows the type
+        state, node = self._app.broker.state, self._node
+        messages = self._counter(
+            "messages_in", "messages stored since start", "topic", "message_type", "is_system"
+        )
+        size = self._counter(
+            "throughput_in",
+            "bytes of message bodies stored since start",
+            "topic",
+            "message_type",
+            "is_system",
+        )
+        for topic in state.topics:
+            if topic.put_count:
+                labels = (*node, topic.name, "normal", _boolean(state.topics.is_system(topic.name)))
+                messages.add_metric(labels, topic.put_count)
+                size.add_metric(labels, topic.put_bytes)
+        yield messages
+        yield size
+        messages = self._counter(
+            "messages_out",
+            "messages given to consumers since start",
+            "topic",
+            "consumer_group",
+            "is_system",
+            "is_retry",
+        )
+        size = self._counter(
+            "throughput_out",
+            "bytes given to consumers since start",
+            "topic",
+            "consumer_group",
+            "is_system",
+            "is_retry",
+        )
+        for (name, group), traffic in state.stats.gets.items():
+            given = (*node, name, group, _boolean(state.topics.is_system(name)), _is_retry(name))
+            messages.add_metric(given, traffic.messages)
+            size.add_metric(given, traffic.bytes)
+        yield messages
+        yield size
+        failures = self._counter("send_failures", "sends that were refused since start")
+        failures.add_metric(node, state.stats.put_failures)
+        yield failures
+        permission = self._gauge("broker_permission", "bits: 4 read, 2 write")
+        permission.add_metric(node, self._app.config.broker_permission)
+        yield permission
+
+    def _consumers(self) -> Iterator[Metric]:
+        assert self._app.broker is not None  # noqa: S101 - narrows the type
+        node = self._node
+        lag = self._gauge(
+            "consumer_lag_messages",
+            "messages behind the newest, by committed offset",
+            "topic",
+            "consumer_group",
+            "is_retry",
+        )
+        for group in self._app.broker.groups_view():
+            for topic in group["topics"]:
+                labels = (*node, topic["topic"], group["group"], _is_retry(topic["topic"]))
+                lag.add_metric(labels, topic["lag"])
+        yield lag
+
+    def _clients(self) -> Iterator[Metric]:
+        assert self._app.broker is not None  # noqa: S101 - narrows the type
+        clients, node = self._app.broker.state.clients, self._node
+        consumers = self._gauge(
+            "consumer_connections",
+            "consumers by their heartbeats",
+            "consumer_group",
+            "language",
+            "version",
+            "consume_mode",
+            "message_model",
+        )
+        for group in clients.consumers():
+            mode = "push" if group.consume_type == "CONSUME_PASSIVELY" else "pull"
+            model = str(group.message_model or "").lower()
+            tally = Tally((member.language, member.version) for member in group.members.values())
+            for (language, version), count in tally.items():
+                labels = (*node, group.name, language_name(language).lower(), str(version), mode, model)
+                consumers.add_metric(labels, count)
+        yield consumers
+        producers = self._gauge(
+            "producer_connections", "producers by their heartbeats", "language", "version"
+        )
+        everyone = {
+            member.client_id: (member.language, member.version)
+            for members in clients.producers().values()
+            for member in members
+        }
+        for (language, version), count in Tally(everyone.values()).items():
+            producers.add_metric((*node, language_name(language).lower(), str(version)), count)
+        yield producers
+
+    def _storage(self) -> Iterator[Metric]:
+        store, node, broker = self._app.store, self._node, self._app.broker
+        assert store is not None  # noqa: S101 - narrows the type
+        assert broker is not None  # noqa: S101 - narrows the type
+        for name, text, value in (
+            (
+                "storage_size",
+                "bytes of messages between the first and the last of the log",
+                store.max_physical_offset - store.min_physical_offset,
+            ),
+            (
+                "storage_flush_behind_bytes",
+                "bytes that a power cut would cost",
+                store.max_physical_offset - store.flushed_offset,
+            ),
+            ("storage_dispatch_behind_bytes", "bytes not yet in a queue", 0),
+            (
+                "storage_message_reserve_time",
+                "ms since the oldest message was stored",
+                self._reserve_time_ms(),
+            ),
+            ("storage_read_only", "1 when the store accepts no writes", store.read_only is not None),
+            (
+                "storage_damaged_reads",
+                "records passed over because they are not what the queue says",
+                store.damaged_reads,
+            ),
+            ("send_waiting", "sends that wait for their flush", len(broker.acks)),
+            ("pull_waiting", "pulls that wait for messages", broker.pulls.parked.count),
+        ):
+            gauge = self._gauge(name, text)
+            gauge.add_metric(node, float(value))
+            yield gauge
+
+    def _reserve_time_ms(self) -> int:
+        assert self._app.store is not None  # noqa: S101 - narrows the type
+        oldest = self._app.store.earliest_store_timestamp()
+        return max(0, self._app.clock.now_ms() - oldest) if oldest > 0 else 0
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _is_retry(topic: str) -> str:
+    return _boolean(topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))
