@@ -1,4 +1,5 @@
-"""Settings of a broker, RocketMQ's names in snake case (BrokerConfig, BrokerIdentity). Only keys that do something."""
+"""Settings of a broker, RocketMQ's names in snake case (BrokerConfig, BrokerIdentity). Only keys that do
+something."""
 
 from __future__ import annotations
 
@@ -42,11 +43,15 @@ class BrokerConfig:
 
     start_accept_send_request_time_stamp: int = 0  # ms since the epoch
     send_thread_pool_queue_capacity: int = 10_000
-    """Sends that may wait for their flush; the next one is answered SYSTEM_BUSY. RocketMQ's name for the same bound."""
+    """Sends that may wait for their flush; the next one is answered SYSTEM_BUSY. RocketMQ's name for the same
+    bound."""
     pull_thread_pool_queue_capacity: int = 100_000
     """Pulls that may be parked."""
     pull_bytes_per_turn: int = 64 * 1024 * 1024
-    """Ours: what one connection may be given in one turn of the loop before its pulls are answered SYSTEM_BUSY."""
+    """Ours: what one connection may be given in one turn of the loop before its pulls are answered
+    SYSTEM_BUSY."""
+
+    sync_flush_timeout: int = 5_000  # ms; a send that waits longer is answered FLUSH_DISK_TIMEOUT
 
     lite_pull_message_enable: bool = True
     long_polling_enable: bool = True
@@ -67,7 +72,9 @@ class BrokerConfig:
         if self.broker_id < 0:
             raise ConfigError(f"setting brokerId={self.broker_id} must not be negative", key="brokerId")
         if not 0 <= self.listen_port <= 65535:
-            raise ConfigError(f"setting listenPort={self.listen_port} is not a port (0 to 65535)", key="listenPort")
+            raise ConfigError(
+                f"setting listenPort={self.listen_port} is not a port (0 to 65535)", key="listenPort"
+            )
         for name in (
             "register_name_server_period",
             "register_broker_timeout_mills",
@@ -76,6 +83,7 @@ class BrokerConfig:
             "send_thread_pool_queue_capacity",
             "pull_thread_pool_queue_capacity",
             "pull_bytes_per_turn",
+            "sync_flush_timeout",
             "short_polling_time_mills",
             "channel_expired_timeout",
             "rebalance_lock_max_live_time",
@@ -117,12 +125,12 @@ UPDATABLE_KEYS = frozenset(
         "consumerOffsetUpdateVersionStep",
         "registerNameServerPeriod",
         "forceRegister",
+        "syncFlushTimeout",
         # of the store's settings
         "maxMessageSize",
-        "flushIntervalCommitLog",
         "maxTransferBytesOnMessageInMemory",
         "maxTransferCountOnMessageInMemory",
-        "syncFlushTimeout",
     }
 )
-"""What UPDATE_BROKER_CONFIG (25) may change while the broker runs; anything else is refused. Values are validated by type."""
+"""What UPDATE_BROKER_CONFIG (25) may change while the broker runs; anything else is refused. Values are
+validated by type."""

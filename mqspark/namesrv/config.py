@@ -18,7 +18,8 @@ class NamesrvConfig:
     return_order_topic_config_to_broker: bool = True
     scan_not_active_broker_interval: int = 5_000  # ms
     broker_expiry_timeout: int = 120_000
-    """ms without a sign of life; a broker's own heartbeatTimeoutMillis goes first. RocketMQ has it as a constant."""
+    """ms without a sign of life; a broker's own heartbeatTimeoutMillis goes first. RocketMQ has it as a
+    constant."""
     delete_topic_with_broker_registration: bool = False
     enable_all_topic_list: bool = True
     enable_topic_list: bool = True

@@ -1,0 +1,75 @@
+"""Answers to sends, held back until what they promise is true.
+
+Sends are stored in order, so their answers wait in order: one number, the position in the log up to which the
+store's flush type is satisfied, releases everything below it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mqspark.clock import Clock
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.command import encode_response
+from mqspark.protocol.connection import Connection
+from mqspark.protocol.session import Session
+
+__all__ = ["Acks"]
+
+
+class Acks:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: deque[tuple[int, Session, bytes]] = deque()
+        """(end offset in the log, session, the frame that says success)."""
+        self._turns: deque[tuple[int, int]] = deque()
+        """(end offset, monotonic ms) at the end of each turn that added something: one clock reading for many
+        sends."""
+        self.add = self._waiting.append
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def end_turn(self) -> None:
+        """Date everything that has been added since the last call."""
+        if self._waiting and (not self._turns or self._turns[-1][0] < self._waiting[-1][0]):
+            self._turns.append((self._waiting[-1][0], self._clock.monotonic_ms()))
+
+    def release(self, acked: int) -> None:
+        """Send what ends at or before position ``acked`` of the log."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= acked:
+            _, session, frame = waiting.popleft()
+            session.send(frame)
+        self._forget_turns()
+
+    def fail(self, remark: str) -> None:
+        """The store took a message and could not keep its promise: nobody who waits is told that it did."""
+        self._answer(None, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+    def expire(self, timeout_ms: int) -> None:
+        """Sends that waited longer are told so with FLUSH_DISK_TIMEOUT: written, perhaps not yet on the
+        disk."""
+        oldest_ms = self._clock.monotonic_ms() - timeout_ms
+        late = None
+        for end_offset, added_ms in self._turns:
+            if added_ms > oldest_ms:
+                break
+            late = end_offset
+        if late is not None:
+            self._answer(late, ResponseCode.FLUSH_DISK_TIMEOUT, "the flush did not finish in time")
+
+    def _answer(self, up_to: int | None, code: int, remark: str) -> None:
+        waiting = self._waiting
+        while waiting and (up_to is None or waiting[0][0] <= up_to):
+            _, session, frame = waiting.popleft()
+            # Rare, so the facts are taken from the frame that was going to be sent rather than kept beside
+            # it.
+            (success,) = Connection().receive_data(frame)
+            session.send(encode_response(success.opaque, code, success.ext, remark=remark))
+        self._forget_turns()
+
+    def _forget_turns(self) -> None:
+        first = self._waiting[0][0] if self._waiting else None
+        while self._turns and (first is None or self._turns[0][0] < first):
+            self._turns.popleft()

@@ -1,0 +1,298 @@
+"""The broker as a core: commands of sessions in, frames and blocking jobs out.
+
+    received   one command after the other to its handler; sends go into the store's pending buffer
+    turn       everything appended since the last turn is written at once; what that made true is answered
+    progress   a group has been synced: answers that waited for it leave, parked pulls are served
+    tick       what only time brings about: expired clients, locks and suspensions, rates
+
+The shell calls these from one thread, runs ``jobs`` in another, and asks for ``registration`` when
+``registration_due``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mqspark.broker.acks import Acks
+from mqspark.broker.admin import Admin
+from mqspark.broker.clients import Clients, notify_members
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.groups import ClientGroups, ConsumerGroup
+from mqspark.broker.locks import QueueLocks
+from mqspark.broker.lookups import Lookups
+from mqspark.broker.offsets import ConsumerOffsets
+from mqspark.broker.pull import Pulls
+from mqspark.broker.runtime import runtime_table
+from mqspark.broker.send import Sends
+from mqspark.broker.state import BrokerState, Random
+from mqspark.broker.stats import SAMPLE_INTERVAL_MS, Stats
+from mqspark.broker.subscriptions import SubscriptionGroups
+from mqspark.broker.topics import PERM_READ_WRITE, Topics, copy_config
+from mqspark.broker.views import groups_view, topics_view
+from mqspark.clock import Clock
+from mqspark.message import crc32, encode_host, new_unique_id
+from mqspark.protocol.bodies import (
+    KVTable,
+    RegisterBrokerBody,
+    TopicConfigAndMappingSerializeWrapper,
+    decode_body,
+    encode_register_body,
+)
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, dispatch
+from mqspark.protocol.headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
+from mqspark.protocol.session import Session
+from mqspark.store.config import StoreConfig
+from mqspark.store.configfile import ConfigFile
+from mqspark.store.saved import Job, SavedTable
+from mqspark.store.store import MessageStore, Progress
+
+__all__ = ["Broker", "Registration"]
+
+CLIENT_SCAN_INTERVAL_MS = 10_000
+TICK_MS = 200
+"""The longest time between two ticks: parked pulls are not looked at more often."""
+
+PUBLISH_TIMEOUT_MS = 3_000
+"""A change of a topic is answered when the name servers know it, or after this time."""
+
+
+class Registration(NamedTuple):
+    """What to send to every name server, and which state of the topics it is."""
+
+    header: RegisterBrokerRequestHeader
+    body: bytes
+    generation: int
+
+
+def physical_memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class Broker:
+    """``store`` must be open. Raises StoreCorrupt when a file of ``config/`` cannot be read."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        store: MessageStore,
+        clock: Clock,
+        *,
+        random: Random,
+        outbox: list[Session] | None = None,
+        config_file: Callable[[str], ConfigFile] | None = None,
+        new_unique_id: Callable[[], str] = new_unique_id,
+        memory_bytes: int | None = None,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.outbox: list[Session] = outbox if outbox is not None else []
+        self._clock = clock
+        self.state = state = BrokerState(
+            config=config,
+            store_config=store_config,
+            store=store,
+            clock=clock,
+            random=random,
+            new_unique_id=new_unique_id,
+            topics=Topics(config, clock),
+            subscriptions=SubscriptionGroups(config, clock),
+            offsets=ConsumerOffsets(clock, version_step=config.consumer_offset_update_version_step),
+            clients=ClientGroups(clock, self._members_changed),
+            locks=QueueLocks(config, clock),
+            stats=Stats(clock),
+        )
+        if config_file is None:
+            directory = Path(store_config.store_path_root_dir) / "config"
+            config_file = lambda name: ConfigFile(directory / name)  # noqa: E731
+        self._saved_topics = SavedTable(state.topics, config_file("topics.json"))
+        self._saved_groups = SavedTable(state.subscriptions, config_file("subscriptionGroup.json"))
+        self._saved_offsets = SavedTable(state.offsets, config_file("consumerOffset.json"))
+        for table in (self._saved_topics, self._saved_groups, self._saved_offsets):
+            table.load()
+
+        store_host = encode_host(config.broker_ip1, config.listen_port)
+        self.acks = Acks(clock)
+        self.pulls = Pulls(state)
+        self._sends = Sends(state, self.acks, store_host)
+        self._admin = Admin(state, self.runtime_info, self._settings_changed, self._reply_when_published)
+        self.handlers: dict[int, Handler] = {
+            **self._admin.handlers,
+            **Lookups(state, memory_bytes or physical_memory_bytes()).handlers,
+            **Clients(state).handlers,
+            **self.pulls.handlers,
+            **self._sends.handlers,
+        }
+        self.registration_due = True
+        self._announced_generation = state.topics.generation
+        self._published_generation = -1
+        self._unpublished: deque[tuple[int, int, Session, bytes]] = deque()
+        """(generation of the topics, monotonic deadline, session, answer)."""
+        now_ms = clock.monotonic_ms()
+        self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
+        self._next_sample_ms = now_ms
+        self._next_offsets_ms = now_ms + config.flush_consumer_offset_interval
+
+    # --- Core ---
+
+    def connected(self, session: Session) -> None:
+        """Nothing to do: a client is nobody until its first heartbeat."""
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        dispatch(self.handlers, session, commands)
+
+    def disconnected(self, session: Session) -> None:
+        self.state.clients.disconnected(session)
+
+    def turn(self) -> None:
+        """Write what this turn appended, and answer what that completes."""
+        self.progress(self.store.commit())
+        self.acks.end_turn()
+        self.pulls.end_turn()
+        generation = self.state.topics.generation
+        if generation != self._announced_generation:
+            self._announced_generation = generation
+            self.registration_due = True
+
+    def progress(self, progress: Progress) -> None:
+        """The store has written or synced more: tell those who wait for it."""
+        self.acks.release(progress.acked)
+        if progress.failed is not None:
+            self.acks.fail(f"the store failed: {progress.failed}")
+        if progress.arrivals:
+            self.pulls.arrived(progress.arrivals)
+
+    def tick(self) -> int:
+        state = self.state
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._next_scan_ms:
+            self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
+            state.clients.expire(self.config.channel_expired_timeout)
+            state.locks.expire()
+        if now_ms >= self._next_sample_ms:
+            self._next_sample_ms = now_ms + SAMPLE_INTERVAL_MS
+            state.stats.sample(state.topics)
+        self.pulls.expire()
+        if self.acks:
+            self.acks.expire(self.config.sync_flush_timeout)
+        self._release_published()
+        return TICK_MS
+
+    def _members_changed(self, group: ConsumerGroup) -> None:
+        if self.config.notify_consumer_ids_changed_enable:
+            notify_members(group)
+
+    # --- name servers ---
+
+    def registration(self) -> Registration:
+        """The whole table of topics. The shell sends it to every name server and reports success with
+        ``registered``."""
+        config = self.config
+        topics = self.state.topics
+        table = {topic.name: topic.config for topic in topics}
+        if config.broker_permission & PERM_READ_WRITE != PERM_READ_WRITE:
+            for name, topic_config in table.items():
+                reduced = copy_config(topic_config)
+                reduced.perm &= config.broker_permission
+                table[name] = reduced
+        body = encode_register_body(
+            RegisterBrokerBody(
+                topic_config_serialize_wrapper=TopicConfigAndMappingSerializeWrapper(
+                    topic_config_table=table, data_version=topics.data_version
+                )
+            )
+        )
+        header = RegisterBrokerRequestHeader(
+            broker_name=config.broker_name,
+            broker_addr=config.address,
+            cluster_name=config.broker_cluster_name,
+            ha_server_addr=config.ha_address,
+            broker_id=config.broker_id,
+            enable_acting_master=False,
+            body_crc32=crc32(body),
+        )
+        return Registration(header, body, topics.generation)
+
+    def registered(self, registration: Registration, answer: bytes | memoryview = b"") -> None:
+        """A name server took the registration. ``answer`` is its body: the table of ordered topics, if any.
+
+        Raises ProtocolError when that is not what it should be; the registration counts all the same.
+        """
+        self._published_generation = max(self._published_generation, registration.generation)
+        self._release_published()
+        if answer:
+            self.state.topics.set_order(frozenset(decode_body(KVTable, answer).table))
+
+    def unregistration(self) -> UnRegisterBrokerRequestHeader:
+        config = self.config
+        return UnRegisterBrokerRequestHeader(
+            broker_name=config.broker_name,
+            broker_addr=config.address,
+            cluster_name=config.broker_cluster_name,
+            broker_id=config.broker_id,
+        )
+
+    def _reply_when_published(self, session: Session, frame: bytes) -> None:
+        """Answer a change of topics once a name server knows it, so that whoever asked finds the route."""
+        generation = self.state.topics.generation
+        if not self.config.namesrv_addr or generation <= self._published_generation:
+            session.send(frame)
+            return
+        deadline_ms = self._clock.monotonic_ms() + PUBLISH_TIMEOUT_MS
+        self._unpublished.append((generation, deadline_ms, session, frame))
+
+    def _release_published(self) -> None:
+        waiting = self._unpublished
+        if not waiting:
+            return
+        now_ms = self._clock.monotonic_ms()
+        while waiting and (waiting[0][0] <= self._published_generation or waiting[0][1] <= now_ms):
+            _, _, session, frame = waiting.popleft()
+            session.send(frame)
+
+    # --- blocking work ---
+
+    def jobs(self) -> list[Job]:
+        """What is due for a worker thread; asked for about once a second, and not again before these are
+        done."""
+        jobs: list[Job] = [table.job() for table in (self._saved_topics, self._saved_groups) if table.behind]
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._next_offsets_ms:
+            self._next_offsets_ms = now_ms + self.config.flush_consumer_offset_interval
+            if self._saved_offsets.behind:
+                jobs.append(self._saved_offsets.job())
+        jobs.extend(self.store.maintenance())
+        return jobs
+
+    @property
+    def jobs_due(self) -> bool:
+        """An operator changed something: ``jobs`` should not wait for its second."""
+        return self._saved_topics.behind or self._saved_groups.behind
+
+    def shutdown(self) -> list[Job]:
+        """The last saves, to be run before the store is closed. No command may be given to the broker after
+        this."""
+        tables = (self._saved_topics, self._saved_groups, self._saved_offsets)
+        return [table.job() for table in tables if table.behind]
+
+    # --- views ---
+
+    def runtime_info(self) -> dict[str, str]:
+        """The table of code 28."""
+        return runtime_table(self.state, len(self.acks), self.pulls.parked.count)
+
+    def topics_view(self) -> list[dict[str, Any]]:
+        return topics_view(self.state)
+
+    def groups_view(self) -> list[dict[str, Any]]:
+        return groups_view(self.state)
+
+    def _settings_changed(self) -> None:
+        """UPDATE_BROKER_CONFIG has changed the settings objects."""
+        self._sends.refresh_settings()
+        self.state.topics.follow_auto_create_setting()

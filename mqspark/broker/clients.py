@@ -1,0 +1,154 @@
+"""What clients tell about themselves and ask about each other: codes 34, 35, 38, 41, 42, 46, and 40 to them
+(ClientManageProcessor, ConsumerManageProcessor; reference remoting-protocol §5.4)."""
+
+from __future__ import annotations
+
+from mqspark.broker.groups import ConsumerGroup
+from mqspark.broker.state import BrokerState
+from mqspark.broker.topics import UNIT_SUB
+from mqspark.errors import InvalidMessage
+from mqspark.filter.tags import parse_tags
+from mqspark.message import MessageQueue, check_group, retry_topic
+from mqspark.protocol.bodies import (
+    CheckClientRequestBody,
+    ConsumerData,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    Queue,
+    UnlockBatchRequestBody,
+    decode_body,
+    encode_body,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_request
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.headers import (
+    GetConsumerListByGroupRequestHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from mqspark.protocol.session import Session
+
+__all__ = ["Clients", "notify_members"]
+
+
+def notify_members(group: ConsumerGroup) -> None:
+    """Tell every member to rebalance now (40, one-way)."""
+    header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group.name)
+    for member in group.members.values():
+        session = member.session
+        session.send(
+            encode_request(
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, session.next_opaque(), header, oneway=True
+            )
+        )
+
+
+class Clients:
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self.handlers: dict[int, Handler] = {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+        }
+
+    def heartbeat(self, session: Session, command: Command) -> bytes:
+        data = decode_body(HeartbeatData, command.body)
+        client_id = data.client_id
+        if not client_id:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "the heartbeat names no clientID")
+        clients = self._state.clients
+        changed = False
+        for consumer in data.consumer_data_set or ():
+            if not self._prepare_group(consumer):
+                continue
+            name = consumer.group_name
+            if data.heartbeat_fingerprint:
+                known = not data.without_sub or clients.refresh(name, client_id, session)
+                changed |= clients.fingerprint_changed(
+                    name, client_id, data.heartbeat_fingerprint, store=not data.without_sub
+                )
+                changed |= not known
+                if data.without_sub:
+                    continue
+            config = self._state.subscriptions.find(name)
+            notify = config is not None and config.notify_consumer_ids_changed_enable
+            clients.consume(consumer, client_id, session, command.language, command.version, notify=notify)
+        for producer in data.producer_data_set or ():
+            if producer.group_name:
+                clients.produce(producer.group_name, client_id, session, command.language, command.version)
+        is_sub_change = changed or not data.heartbeat_fingerprint
+        return ok(
+            command,
+            {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if is_sub_change else "false"},
+        )
+
+    def _prepare_group(self, consumer: ConsumerData) -> bool:
+        """The group and its retry topic; False leaves out a group that is unknown and may not be created."""
+        name = consumer.group_name
+        state = self._state
+        if not name or (config := state.subscriptions.find(name)) is None:
+            return False
+        try:
+            check_group(name)
+        except InvalidMessage:
+            return False
+        if config.retry_queue_nums > 0:
+            state.topics.ensure(
+                retry_topic(name), config.retry_queue_nums, sys_flag=UNIT_SUB if consumer.unit_mode else 0
+            )
+        return True
+
+    def unregister(self, session: Session, command: Command) -> bytes:
+        header = command.header(UnregisterClientRequestHeader)
+        self._state.clients.unregister(header.client_id, header.producer_group, header.consumer_group)
+        return ok(command, {})
+
+    def consumer_list(self, session: Session, command: Command) -> bytes:
+        header = command.header(GetConsumerListByGroupRequestHeader)
+        group = self._state.clients.consumer(header.consumer_group)
+        if group is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
+        return ok(
+            command, {}, encode_body(GetConsumerListByGroupResponseBody(consumer_id_list=list(group.members)))
+        )
+
+    def check_config(self, session: Session, command: Command) -> bytes:
+        body = decode_body(CheckClientRequestBody, command.body)
+        data = body.subscription_data
+        if data is not None:
+            if data.expression_type and data.expression_type != "TAG":
+                raise Refusal(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"The broker does not support consumer to filter message by {data.expression_type}:"
+                    " such filters are not available yet",
+                )
+            try:
+                parse_tags(data.sub_string)
+            except InvalidMessage as error:
+                raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+        return ok(command)
+
+    def lock(self, session: Session, command: Command) -> bytes:
+        body = decode_body(LockBatchRequestBody, command.body)
+        locked = self._state.locks.lock(body.consumer_group or "", body.client_id or "", _queues(body))
+        return ok(
+            command,
+            None,
+            encode_body(LockBatchResponseBody(lock_ok_mq_set=[Queue.of(queue) for queue in locked])),
+        )
+
+    def unlock(self, session: Session, command: Command) -> bytes:
+        body = decode_body(UnlockBatchRequestBody, command.body)
+        self._state.locks.unlock(body.consumer_group or "", body.client_id or "", _queues(body))
+        return ok(command)
+
+
+def _queues(body: LockBatchRequestBody) -> list[MessageQueue]:
+    return [queue.queue for queue in body.mq_set]

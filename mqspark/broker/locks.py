@@ -1,0 +1,69 @@
+"""Which client of a group may consume a queue in order (RebalanceLockManager; reference store-and-broker
+§13.6).
+
+A lock lives 60 s after its last renewal; clients renew every 20 s. Only this broker's queues: strict mode, in
+which a majority of replicas must agree, needs replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mqspark.broker.config import BrokerConfig
+from mqspark.clock import Clock
+from mqspark.message import MessageQueue
+
+__all__ = ["QueueLocks"]
+
+
+class QueueLocks:
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._holders: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
+        """group → queue → (client id, monotonic ms of the last renewal)."""
+
+    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """The queues that ``client_id`` now holds: its own are renewed, free and expired ones are taken."""
+        now_ms = self._clock.monotonic_ms()
+        oldest_ms = now_ms - self._config.rebalance_lock_max_live_time
+        holders = self._holders.setdefault(group, {})
+        locked = []
+        for queue in queues:
+            holder = holders.get(queue)
+            if holder is None or holder[0] == client_id or holder[1] < oldest_ms:
+                holders[queue] = (client_id, now_ms)
+                locked.append(queue)
+        if not holders:
+            del self._holders[group]
+        return locked
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Another client's lock is left alone."""
+        holders = self._holders.get(group)
+        if holders is None:
+            return
+        for queue in queues:
+            if (holder := holders.get(queue)) is not None and holder[0] == client_id:
+                del holders[queue]
+        if not holders:
+            del self._holders[group]
+
+    def holder(self, group: str, queue: MessageQueue) -> str | None:
+        """The client whose lock is alive."""
+        holder = self._holders.get(group, {}).get(queue)
+        if (
+            holder is None
+            or holder[1] < self._clock.monotonic_ms() - self._config.rebalance_lock_max_live_time
+        ):
+            return None
+        return holder[0]
+
+    def expire(self) -> None:
+        """Forget dead locks, so that groups that come and go do not add up."""
+        oldest_ms = self._clock.monotonic_ms() - self._config.rebalance_lock_max_live_time
+        for group, holders in list(self._holders.items()):
+            for queue in [queue for queue, (_, renewed_ms) in holders.items() if renewed_ms < oldest_ms]:
+                del holders[queue]
+            if not holders:
+                del self._holders[group]

@@ -1,0 +1,146 @@
+"""Committed consumer offsets (ConsumerOffsetManager; reference store-and-broker §13.4) and their file.
+
+An offset is the next one to consume. A smaller value than the stored one is accepted: that is how a consumer
+seeks back. Pull offsets (how far a group was served) and pending resets live in memory only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mqspark.clock import Clock
+from mqspark.protocol import fastjson
+from mqspark.protocol.bodies import ConsumerOffsetSerializeWrapper, DataVersion, decode_body, to_document
+
+__all__ = ["ConsumerOffsets", "NOT_FOUND"]
+
+NOT_FOUND = -1
+
+Table = dict[tuple[str, str], dict[int, int]]
+"""(topic, group) → queue id → offset."""
+
+
+class ConsumerOffsets:
+    def __init__(self, clock: Clock, *, version_step: int) -> None:
+        self._clock = clock
+        self._version_step = version_step
+        self._commits = 0
+        self._table: Table = {}
+        self._pulled: Table = {}
+        self._resets: Table = {}
+        self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
+        self.generation = 0
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        key = (topic, group)
+        queues = self._table.get(key)
+        if queues is None:
+            queues = self._table[key] = {}
+        queues[queue_id] = offset
+        self.generation += 1
+        self._commits += 1
+        if self._commits % self._version_step == 0:
+            self._step_version()
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """The pending reset if there is one, else the stored offset, else NOT_FOUND."""
+        if (reset := self.pending_reset(group, topic, queue_id)) is not None:
+            return reset
+        queues = self._table.get((topic, group))
+        return NOT_FOUND if queues is None else queues.get(queue_id, NOT_FOUND)
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        """A copy: queue id → offset."""
+        return dict(self._table.get((topic, group), {}))
+
+    def pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        key = (topic, group)
+        queues = self._pulled.get(key)
+        if queues is None:
+            queues = self._pulled[key] = {}
+        queues[queue_id] = offset
+
+    def pull_offset(self, group: str, topic: str, queue_id: int) -> int:
+        return self._pulled.get((topic, group), {}).get(queue_id, NOT_FOUND)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """The next pull of the queue is told to go to ``offset``, which is stored at once as well."""
+        self._resets.setdefault((topic, group), {})[queue_id] = offset
+        self.commit(group, topic, queue_id, offset)
+
+    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        if not self._resets:
+            return None
+        return self._resets.get((topic, group), {}).get(queue_id)
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        if not self._resets:
+            return None
+        queues = self._resets.get((topic, group))
+        if queues is None:
+            return None
+        offset = queues.pop(queue_id, None)
+        if not queues:
+            del self._resets[(topic, group)]
+        return offset
+
+    def topics_of(self, group: str) -> list[str]:
+        return [topic for topic, owner in self._table if owner == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        return [group for name, group in self._table if name == topic]
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every (topic, group) that has offsets."""
+        return list(self._table)
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """Replace the target's offsets of ``topic`` by the source's."""
+        queues = self._table.get((topic, source))
+        if queues is not None:
+            self._table[(topic, target)] = dict(queues)
+            self._changed()
+
+    def remove_topic(self, topic: str) -> None:
+        self._remove(lambda key: key[0] == topic)
+
+    def remove_group(self, group: str) -> None:
+        self._remove(lambda key: key[1] == group)
+
+    def _remove(self, doomed: Callable[[tuple[str, str]], bool]) -> None:
+        for table in (self._table, self._pulled, self._resets):
+            for key in [key for key in table if doomed(key)]:
+                del table[key]
+        self._changed()
+
+    def _changed(self) -> None:
+        self.generation += 1
+        self._step_version()
+
+    def _step_version(self) -> None:
+        version = self.data_version
+        self.data_version = DataVersion(
+            state_version=version.state_version, timestamp=self._clock.now_ms(), counter=version.counter + 1
+        )
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """What encodes the file, from a copy."""
+        wrapper = self.wrapper()
+        return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
+
+    def wrapper(self) -> ConsumerOffsetSerializeWrapper:
+        """A copy of the table."""
+        return ConsumerOffsetSerializeWrapper(
+            offset_table={f"{topic}@{group}": dict(queues) for (topic, group), queues in self._table.items()},
+            data_version=self.data_version,
+        )
+
+    def load(self, data: bytes) -> None:
+        """From ``consumerOffset.json``. Raises ProtocolError when it is not that file."""
+        wrapper = decode_body(ConsumerOffsetSerializeWrapper, data)
+        for key, queues in wrapper.offset_table.items():
+            topic, at, group = key.partition("@")
+            if at:
+                self._table[(topic, group)] = queues
+        if wrapper.data_version is not None:
+            self.data_version = wrapper.data_version

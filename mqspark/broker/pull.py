@@ -1,0 +1,290 @@
+"""Serving pulls (PullMessageProcessor; reference remoting-protocol §8, store-and-broker §13.7).
+
+A pull is checked once. Then it is served, or parked and served again when its queue grows. Records leave as
+memoryviews of the store's files: nothing here looks at a record.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+from mqspark.broker.groups import TAG
+from mqspark.broker.hold import ParkedPulls, Pull
+from mqspark.broker.state import BrokerState
+from mqspark.errors import InvalidMessage
+from mqspark.filter.tags import parse_tags
+from mqspark.message import PERM_READ
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_response_head
+from mqspark.protocol.dispatch import Handler, Refusal
+from mqspark.protocol.headers import PullMessageRequestHeader
+from mqspark.protocol.session import Session
+from mqspark.store.store import GetResult, GetStatus
+
+__all__ = ["Pulls", "FAQ"]
+
+COMMIT, SUSPEND, EXPRESSION = 0x1, 0x2, 0x4
+"""Bits of a pull's sysFlag (PullSysFlag)."""
+
+FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDDEN_SUBSCRIPTION = (
+    1,
+    2,
+    3,
+    4,
+    5,
+)
+
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+_CODES = {
+    "FOUND": ResponseCode.SUCCESS,
+    "NO_MATCHED_MESSAGE": ResponseCode.PULL_RETRY_IMMEDIATELY,
+    "MESSAGE_WAS_REMOVING": ResponseCode.PULL_RETRY_IMMEDIATELY,
+    "OFFSET_FOUND_NULL": ResponseCode.PULL_NOT_FOUND,
+    "OFFSET_OVERFLOW_ONE": ResponseCode.PULL_NOT_FOUND,
+    "OFFSET_OVERFLOW_BADLY": ResponseCode.PULL_OFFSET_MOVED,
+    "OFFSET_TOO_SMALL": ResponseCode.PULL_OFFSET_MOVED,
+    "OFFSET_RESET": ResponseCode.PULL_OFFSET_MOVED,
+}
+"""Store status → response code; the two statuses of an empty queue depend on the offset too."""
+
+
+@functools.lru_cache(10_000)
+def _tag_codes(expression: str | None) -> frozenset[int] | None:
+    return parse_tags(expression).codes or None
+
+
+def _forbidden(remark: str, kind: int) -> Refusal:
+    return Refusal(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(kind)})
+
+
+class Pulls:
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._get = state.store.get
+        self.parked = ParkedPulls(state.clock)
+        self._given: dict[int, int] = {}
+        """session id → bytes given in this turn."""
+        self.handlers: dict[int, Handler] = {
+            RequestCode.PULL_MESSAGE: self.pull,
+            RequestCode.LITE_PULL_MESSAGE: self.pull,
+        }
+
+    # --- events ---
+
+    def pull(self, session: Session, command: Command) -> None:
+        state = self._state
+        config = state.config
+        if session.fast:
+            raise Refusal(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {command.code} not supported on the fast port",
+            )
+        header = command.header(PullMessageRequestHeader)
+        if command.flag & 2:
+            return
+        pull = self._check(session, command, header)
+        if self._given.get(session.id, 0) > config.pull_bytes_per_turn:
+            raise Refusal(
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD] this connection asks for more than it takes; retry later",
+            )
+        if header.sys_flag & COMMIT:
+            state.offsets.commit(pull.group, pull.topic, pull.queue_id, header.commit_offset)
+        reset = state.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        if reset is not None:
+            self._answer_reset(pull, reset)
+            return
+        suspend = header.sys_flag & SUSPEND != 0
+        if not self._serve(pull, may_wait=suspend):
+            if self.parked.count >= config.pull_thread_pool_queue_capacity:
+                raise Refusal(
+                    ResponseCode.SYSTEM_BUSY,
+                    f"[OVERLOAD] {self.parked.count} pulls are parked already; retry later",
+                )
+            wait_ms = (
+                header.suspend_timeout_millis
+                if config.long_polling_enable
+                else config.short_polling_time_mills
+            )
+            pull.deadline_ms = state.clock.monotonic_ms() + max(0, wait_ms)
+            self.parked.park(pull)
+
+    def arrived(self, arrivals: Iterable[tuple[str, int, int]]) -> None:
+        """Queues have grown: (topic, queue id, new max offset) each."""
+        parked = self.parked
+        if not parked.count:
+            return
+        for topic, queue_id, max_offset in arrivals:
+            for pull in parked.arrived(topic, queue_id, max_offset):
+                if pull.session.open and not self._serve(pull, may_wait=True, woken=True):
+                    parked.park(pull)
+
+    def expire(self) -> None:
+        for pull in self.parked.expired():
+            self._serve(pull, may_wait=False)
+
+    def end_turn(self) -> None:
+        if self._given:
+            self._given.clear()
+
+    # --- checks, in RocketMQ's order ---
+
+    def _check(self, session: Session, command: Command, header: PullMessageRequestHeader) -> Pull:
+        state = self._state
+        config = state.config
+        if not config.broker_permission & PERM_READ:
+            raise _forbidden(
+                f"the broker[{config.broker_ip1}] pulling message is forbidden", FORBIDDEN_BROKER
+            )
+        if command.code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable:
+            raise _forbidden(
+                f"the broker[{config.broker_ip1}] for lite pull consumer is forbidden", FORBIDDEN_BROKER
+            )
+        group_name = header.consumer_group
+        group = state.subscriptions.find(group_name)
+        if group is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group_name}] does not exist, {FAQ}",
+            )
+        if not group.consume_enable:
+            raise _forbidden(f"subscription group no permission, {group_name}", FORBIDDEN_GROUP)
+        topic = state.topics.get(header.topic)
+        if topic is None:
+            raise Refusal(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {FAQ}"
+            )
+        if not topic.readable:
+            raise _forbidden(f"the topic[{topic.name}] pulling message is forbidden", FORBIDDEN_TOPIC)
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{header.queue_id}] is illegal, topic:[{topic.name}]"
+                f" topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{session.peer}]",
+            )
+        return Pull(
+            session,
+            command.opaque,
+            group_name,
+            topic.name,
+            header.queue_id,
+            header.queue_offset,
+            header.max_msg_nums,
+            self._expression(header) if header.sys_flag & EXPRESSION else self._subscription(header),
+            topic.sys_flag,
+            group.group_sys_flag,
+        )
+
+    def _expression(self, header: PullMessageRequestHeader) -> frozenset[int] | None:
+        """The tag codes of an expression that came in the request."""
+        if header.expression_type and header.expression_type != TAG:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {header.expression_type}:"
+                " such filters are not available yet",
+            )
+        try:
+            return _tag_codes(header.subscription)
+        except InvalidMessage as error:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
+            ) from None
+
+    def _subscription(self, header: PullMessageRequestHeader) -> frozenset[int] | None:
+        """The tag codes of what the group's heartbeats subscribe to."""
+        state = self._state
+        group = state.clients.consumer(header.consumer_group)
+        if group is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
+        group_config = state.subscriptions.find(group.name)
+        if group.broadcasting and group_config is not None and not group_config.consume_broadcast_enable:
+            raise _forbidden(
+                f"the consumer group[{group.name}] can not consume by broadcast way", FORBIDDEN_BROADCAST
+            )
+        if state.subscriptions.is_read_forbidden(group.name, header.topic):
+            raise _forbidden(
+                f"the consumer group[{group.name}] is forbidden for topic[{header.topic}]",
+                FORBIDDEN_SUBSCRIPTION,
+            )
+        subscription = group.subscriptions.get(header.topic)
+        if subscription is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
+        if subscription.version < header.sub_version:
+            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        if not subscription.is_tag:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by"
+                f" {subscription.data.expression_type}: such filters are not available yet",
+            )
+        return subscription.codes
+
+    # --- serving ---
+
+    def _serve(self, pull: Pull, *, may_wait: bool, woken: bool = False) -> bool:
+        """Answer the pull; False when it found nothing and may wait, and nothing was answered."""
+        state = self._state
+        limits = state.store_config
+        result = self._get(
+            pull.topic,
+            pull.queue_id,
+            pull.offset,
+            min(pull.max_messages, limits.max_transfer_count_on_message_in_memory),
+            limits.max_transfer_bytes_on_message_in_memory,
+            pull.codes,
+        )
+        status = result.status.name
+        session = pull.session
+        if result.status is GetStatus.FOUND:
+            size_bytes = result.size_bytes
+            head = self._head(pull, ResponseCode.SUCCESS, status, result.next_offset, result, size_bytes)
+            session.send(head, *result.buffers)
+            self._given[session.id] = self._given.get(session.id, 0) + size_bytes
+            state.stats.got(pull.topic, pull.group, result.count, size_bytes)
+            state.offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_offset)
+            return True
+        code = _CODES.get(status)
+        if code is None:  # NO_MATCHED_LOGIC_QUEUE, NO_MESSAGE_IN_QUEUE
+            code = ResponseCode.PULL_OFFSET_MOVED if pull.offset else ResponseCode.PULL_NOT_FOUND
+        next_offset = result.next_offset
+        if may_wait and code is ResponseCode.PULL_NOT_FOUND:
+            return False
+        if woken and status == "NO_MATCHED_MESSAGE":
+            # What came is not wanted. Look no more at it, and do not make the client ask again for nothing.
+            pull.offset = next_offset
+            return False
+        if code is ResponseCode.PULL_NOT_FOUND and pull.offset != pull.first_offset:
+            code, status = ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE"
+        state.stats.pulls_missed += 1
+        session.send(self._head(pull, code, status, next_offset, result, 0))
+        return True
+
+    def _answer_reset(self, pull: Pull, offset: int) -> None:
+        state = self._state
+        ext = self._ext(
+            pull,
+            offset,
+            state.store.min_offset(pull.topic, pull.queue_id),
+            state.store.max_offset(pull.topic, pull.queue_id),
+        )
+        pull.session.send(
+            encode_response_head(pull.opaque, ResponseCode.PULL_OFFSET_MOVED, ext, 0, "OFFSET_RESET")
+        )
+
+    def _head(
+        self, pull: Pull, code: int, status: str, next_offset: int, result: GetResult, size_bytes: int
+    ) -> bytes:
+        ext = self._ext(pull, next_offset, result.min_offset, result.max_offset)
+        return encode_response_head(pull.opaque, code, ext, size_bytes, status)
+
+    def _ext(self, pull: Pull, next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
+        return {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(next_offset),
+            "minOffset": str(max(0, min_offset)),
+            "maxOffset": str(max_offset),
+            "topicSysFlag": str(pull.topic_sys_flag),
+            "groupSysFlag": str(pull.group_sys_flag),
+        }

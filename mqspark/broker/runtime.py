@@ -1,0 +1,97 @@
+"""The table of GET_BROKER_RUNTIME_INFO (28), which clusterList and brokerStatus of mqadmin print (reference
+remoting-protocol §5.9).
+
+Rows that describe parts this broker does not have (thread pool queues, timer, transient store) are there with
+the value of an idle one: RocketMQ's tools fail on a missing row. Rows beginning with ``mqspark`` are ours.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from mqspark.broker.state import BrokerState
+from mqspark.protocol.codes import CURRENT_VERSION
+
+__all__ = ["VERSION_TEXT", "runtime_table"]
+
+VERSION_TEXT = "V5_5_0"
+"""The name of CURRENT_VERSION in MQVersion."""
+
+STORE_PATH_KEY = "mqsparkStorePath"
+COMMIT_LOG_PATH_KEY = "mqsparkCommitLogPath"
+STORE_NONCE_KEY = "mqsparkStoreNonce"
+"""A reader on the same host may map the store's files when it finds this text in ``mqspark.nonce`` there."""
+
+
+def runtime_table(state: BrokerState, waiting_sends: int, parked_pulls: int) -> dict[str, str]:
+    config, store, stats = state.config, state.store, state.stats
+    root = os.path.abspath(state.store_config.store_path_root_dir)
+    commit_log = os.path.abspath(state.store_config.store_path_commit_log or os.path.join(root, "commitlog"))
+    usage = shutil.disk_usage(commit_log if os.path.isdir(commit_log) else "/")
+    disk_ratio = f"{usage.used / usage.total:.2f}"
+    gib = 1 << 30
+    unflushed_bytes = max(0, store.max_physical_offset - store.flushed_offset)
+    puts = max(1, stats.put_messages)
+    table = {
+        "brokerActive": "true" if store.read_only is None else "false",
+        "brokerVersion": str(CURRENT_VERSION),
+        "brokerVersionDesc": VERSION_TEXT,
+        "bootTimestamp": str(stats.started_ms),
+        "runtime": _duration(state.clock.now_ms() - stats.started_ms),
+        "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
+        "putMessageTimesTotal": str(stats.put_messages),
+        "putMessageFailedTimes": str(stats.put_failures),
+        "putMessageSizeTotal": str(stats.put_bytes),
+        "putMessageAverageSize": str(stats.put_bytes / puts),
+        "putMessageEntireTimeMax": "0",
+        "putMessageDistributeTime": "",
+        "putLatency99": "0.00",
+        "putLatency999": "0.00",
+        "getMessageEntireTimeMax": "0",
+        "putTps": stats.rates("put"),
+        "getFoundTps": stats.rates("found"),
+        "getMissTps": stats.rates("missed"),
+        "getTotalTps": stats.rates("pulls"),
+        "getTransferredTps": stats.rates("transferred"),
+        **stats.day_counters(),
+        "commitLogMinOffset": str(store.min_physical_offset),
+        "commitLogMaxOffset": str(store.max_physical_offset),
+        "commitLogDiskRatio": disk_ratio,
+        f"commitLogDiskRatio_{commit_log}": disk_ratio,
+        "commitLogDirCapacity": f"Total : {usage.total / gib:.1f} GiB, Free : {usage.free / gib:.1f} GiB.",
+        "consumeQueueDiskRatio": disk_ratio,
+        "earliestMessageTimeStamp": str(store.earliest_store_timestamp()),
+        "dispatchBehindBytes": "0",
+        "dispatchMaxBuffer": "0",
+        "pageCacheLockTimeMills": "0",
+        "remainHowManyDataToFlush": f"{unflushed_bytes} B",
+        "remainTransientStoreBufferNumbs": str((1 << 31) - 1),
+        "timerReadBehind": "0",
+        "timerOffsetBehind": "0",
+        "timerCongestNum": "0",
+        "timerEnqueueTps": "0.0",
+        "timerDequeueTps": "0.0",
+        "EndTransactionQueueSize": "0",
+        "EndTransactionThreadPoolQueueCapacity": "0",
+    }
+    for pool, size, capacity in (
+        ("send", waiting_sends, config.send_thread_pool_queue_capacity),
+        ("pull", parked_pulls, config.pull_thread_pool_queue_capacity),
+        ("litePull", 0, config.pull_thread_pool_queue_capacity),
+        ("query", 0, 0),
+        ("ack", 0, 0),
+    ):
+        table[f"{pool}ThreadPoolQueueSize"] = str(size)
+        table[f"{pool}ThreadPoolQueueCapacity"] = str(capacity)
+        table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+    table[STORE_PATH_KEY] = root
+    table[COMMIT_LOG_PATH_KEY] = commit_log
+    table[STORE_NONCE_KEY] = store.nonce
+    return table
+
+
+def _duration(milliseconds: int) -> str:
+    seconds = milliseconds // 1000
+    days, hours = seconds // 86400, seconds // 3600 % 24
+    return f"[ {days} days, {hours} hours, {seconds // 60 % 60} minutes, {seconds % 60} seconds ]"

@@ -1,0 +1,346 @@
+"""Storing what producers send (SendMessageProcessor, AbstractSendMessageProcessor; reference
+remoting-protocol §5.1).
+
+The path of one ordinary message is kept short: facts of a topic are looked up once (``Topic``), the property
+string is searched and extended but not taken apart, the answer is preformatted and waits in ``Acks``. A
+property string that holds a name which the broker must treat specially goes through ``_rewrite``, which does
+take it apart.
+
+Delayed, timed and transactional messages are refused: storing them as ordinary ones would deliver them at the
+wrong time.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from mqspark.broker.acks import Acks
+from mqspark.broker.state import BrokerState
+from mqspark.broker.topics import Topic
+from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
+from mqspark.message import (
+    CLUSTER,
+    DELAY,
+    INNER_BATCH,
+    KEYS,
+    MAX_TOPIC_LENGTH,
+    MSG_REGION,
+    MULTI_TAGS,
+    NEED_UNWRAP,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRACE_ON,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    check_topic,
+    decode_properties,
+    encode_properties,
+    java_hash,
+    retry_topic,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_response, send_response_frame
+from mqspark.protocol.dispatch import Handler, Refusal
+from mqspark.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from mqspark.protocol.session import Session
+from mqspark.record import split_batch
+
+__all__ = ["Sends"]
+
+MAX_BATCH_TOPIC_LENGTH = MAX_TOPIC_LENGTH
+
+_SPECIAL = ("MSG_REGION", "TRACE_ON", "CLUSTER", "DELAY", "TIMER_", "TRAN_MSG", "POP_CK")
+"""Names that make a property string worth taking apart; a match inside a value only costs time."""
+
+_UNAVAILABLE = (
+    (TIMER_DELAY_MS, "timed messages are"),
+    (TIMER_DELAY_SEC, "timed messages are"),
+    (TIMER_DELIVER_MS, "timed messages are"),
+    (TRANSACTION_PREPARED, "transactional messages are"),
+    (DELAY, "delayed messages are"),
+)
+
+_tags_code = functools.lru_cache(10_000)(java_hash)
+
+SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
+
+
+def _value(text: str, mark: str) -> str | None:
+    """The last value of a property in ``0x02 name 0x01 value 0x02 …``; ``mark`` is ``0x02 name 0x01``."""
+    start = text.rfind(mark)
+    if start < 0:
+        return None
+    start += len(mark)
+    return text[start : text.index("\x02", start)]
+
+
+class Sends:
+    def __init__(self, state: BrokerState, acks: Acks, store_host: bytes) -> None:
+        self._state = state
+        self._acks = acks
+        self._id_prefix = store_host.hex().upper()
+        self._topic = state.topics.get
+        self._put = state.store.put
+        self.refresh_settings()
+        self.handlers: dict[int, Handler] = {
+            RequestCode.SEND_MESSAGE: self.send,
+            RequestCode.SEND_MESSAGE_V2: self.send_v2,
+            RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
+        }
+
+    def refresh_settings(self) -> None:
+        """Take over settings that may change at run time and are cached for speed."""
+        config = self._state.config
+        self._capacity = config.send_thread_pool_queue_capacity
+        self._trace = {MSG_REGION: config.region_id, TRACE_ON: "true" if config.trace_on else "false"}
+        self._suffix = encode_properties(
+            {
+                MSG_REGION: config.region_id,
+                CLUSTER: config.broker_cluster_name,
+                TRACE_ON: self._trace[TRACE_ON],
+            }
+        ).decode()
+        self._plain_answer = config.trace_on
+        self._region = config.region_id
+
+    def send(self, session: Session, command: Command) -> None:
+        self._send(session, command, command.header(SendMessageRequestHeader))
+
+    def send_v2(self, session: Session, command: Command) -> None:
+        self._send(session, command, command.header(SendMessageRequestHeaderV2))
+
+    def _send(self, session: Session, command: Command, header: SendHeader) -> None:
+        if len(self._acks) >= self._capacity:
+            raise self._refusal(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD] {self._capacity} sends wait for the disk already; retry later",
+            )
+        topic = self._topic(header.topic)
+        if topic is None or not topic.plain or self._state.config.start_accept_send_request_time_stamp:
+            topic = self._admit(session, header, topic)
+        queue_id = header.queue_id
+        if queue_id >= topic.queue_limit:
+            raise self._refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{queue_id}] is illegal, {topic.describe()} Producer: {session.peer}",
+            )
+        if queue_id < 0:
+            queue_id = self._state.random.randrange(max(1, topic.write_queue_nums))
+        sys_flag = header.sys_flag
+        if sys_flag & (TRANSACTION_MASK | NEED_UNWRAP | INNER_BATCH):
+            raise self._refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"sysFlag {sys_flag:#x} asks for a transaction or inner batch, which are not available yet",
+            )
+        if topic.multi_tag:
+            sys_flag |= MULTI_TAGS
+        if header.batch:
+            self._send_batch(session, command, header, topic, queue_id, sys_flag)
+            return
+
+        text = header.properties or ""
+        if text and text[-1] != "\x02":
+            text += "\x02"
+        for name in _SPECIAL:
+            if name in text:
+                text = self._rewrite(text)
+                break
+        text = f"\x02{text}"
+        unique_id = _value(text, "\x02UNIQ_KEY\x01")
+        if not unique_id:
+            unique_id = self._state.new_unique_id()
+            text += f"UNIQ_KEY\x01{unique_id}\x02"
+        tags = _value(text, "\x02TAGS\x01")
+        if topic.needs_key and not _value(text, f"\x02{KEYS}\x01"):
+            raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a compaction topic needs KEYS")
+        body = command.body
+        if not body:
+            raise self._refusal(ResponseCode.SYSTEM_ERROR, "the message has no body")
+        try:
+            queue_offset, physical_offset, end_offset = self._put(
+                header.topic,
+                queue_id,
+                body,
+                (text[1:] + self._suffix).encode(),
+                _tags_code(tags) if tags else 0,
+                header.born_timestamp,
+                session.peer_host,
+                sys_flag,
+                header.flag,
+                header.reconsume_times or 0,
+            )
+        except (MessageTooLarge, InvalidMessage, StoreReadOnly, DiskFull) as error:
+            raise self._store_refusal(error) from None
+        stats = self._state.stats
+        stats.put_messages += 1
+        topic.put_count += 1
+        topic.put_bytes += len(body)
+        if not command.flag & 2:
+            self._acks.add(
+                (
+                    end_offset,
+                    session,
+                    self._answer(
+                        command.opaque,
+                        f"{self._id_prefix}{physical_offset:016X}",
+                        queue_id,
+                        queue_offset,
+                        unique_id,
+                    ),
+                )
+            )
+
+    def _send_batch(
+        self,
+        session: Session,
+        command: Command,
+        header: SendHeader,
+        topic: Topic,
+        queue_id: int,
+        sys_flag: int,
+    ) -> None:
+        if len(topic.name) > MAX_BATCH_TOPIC_LENGTH or topic.retry_of is not None:
+            raise self._refusal(
+                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support topic {topic.name}"
+            )
+        shared = header.properties or ""
+        if shared and shared[-1] != "\x02":
+            shared += "\x02"
+        if any(name in shared for name in _SPECIAL):
+            shared = self._rewrite(shared)
+        unique_id = _value(f"\x02{shared}", "\x02UNIQ_KEY\x01")
+        # Every member carries the batch's own properties after its own (MessageExtEncoder).
+        suffix = (shared + self._suffix).encode()
+        items = []
+        try:
+            for flag, body, properties in split_batch(command.body):
+                if b"DELAY" in properties or b"TIMER_" in properties or b"TRAN_MSG" in properties:
+                    self._rewrite(properties.decode())
+                joint = b"" if not properties or properties[-1] == 2 else b"\x02"
+                items.append((flag, body, b"".join((properties, joint, suffix))))
+            if not items:
+                raise InvalidMessage("the batch is empty", field="body")
+            first_offset, physical_offsets, end_offset = self._state.store.put_batch(
+                header.topic,
+                queue_id,
+                items,
+                header.born_timestamp,
+                session.peer_host,
+                sys_flag,
+                header.reconsume_times or 0,
+            )
+        except UnicodeDecodeError:
+            raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a member's properties are not UTF-8") from None
+        except MessageTooLarge as error:  # RocketMQ: 13 for a single message, 1 for a batch
+            self._state.stats.put_failures += 1
+            raise self._refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        except (InvalidMessage, StoreReadOnly, DiskFull) as error:
+            raise self._store_refusal(error) from None
+        self._state.stats.put_messages += len(items)
+        topic.put_count += len(items)
+        topic.put_bytes += len(command.body)
+        if not command.flag & 2:
+            prefix = self._id_prefix
+            ids = ",".join([f"{prefix}{physical:016X}" for physical in physical_offsets])
+            self._acks.add(
+                (end_offset, session, self._answer(command.opaque, ids, queue_id, first_offset, unique_id))
+            )
+
+    def _answer(
+        self, opaque: int, ids: str, queue_id: int, queue_offset: int, unique_id: str | None
+    ) -> bytes:
+        if self._plain_answer:
+            return send_response_frame(opaque, ids, queue_id, queue_offset, unique_id, region=self._region)
+        ext = {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(queue_offset), **self._trace}
+        if unique_id is not None:
+            ext["transactionId"] = unique_id
+        return encode_response(opaque, ResponseCode.SUCCESS, ext)
+
+    # --- what is not ordinary ---
+
+    def _admit(self, session: Session, header: SendHeader, topic: Topic | None) -> Topic:
+        """The checks of a topic that is new or has a rule of its own, in RocketMQ's order."""
+        state = self._state
+        start_ms = state.config.start_accept_send_request_time_stamp
+        if state.clock.now_ms() < start_ms:
+            raise self._refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker unable to service, until time {start_ms} (ms since the epoch)",
+            )
+        if topic is not None and topic.order and not state.config.broker_permission & PERM_WRITE:
+            raise self._refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{state.config.broker_ip1}] sending message is forbidden",
+            )
+        if topic is None:
+            try:
+                check_topic(header.topic)
+            except InvalidMessage as error:
+                raise self._refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+            topic = state.topics.auto_create(
+                header.topic, header.default_topic, header.default_topic_queue_nums
+            )
+            if topic is None and header.topic.startswith(RETRY_PREFIX):
+                topic = state.topics.ensure(header.topic, 1)
+            if topic is None:
+                raise self._refusal(
+                    ResponseCode.TOPIC_NOT_EXIST,
+                    f"topic[{header.topic}] not exist, apply first please! See"
+                    " https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.",
+                )
+        if topic.send_forbidden:
+            raise self._refusal(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic.name}] is forbidden."
+            )
+        if topic.inner_batch:
+            raise self._refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"topic {topic.name} is of type BatchCQ, which is not available yet",
+            )
+        if topic.retry_of is not None:
+            self._check_retry(header, topic.retry_of)
+        return topic
+
+    def _check_retry(self, header: SendHeader, group: str) -> None:
+        config = self._state.subscriptions.find(group)
+        if config is None:
+            raise self._refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
+            )
+        limit = config.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
+        if (header.reconsume_times or 0) > limit:
+            raise self._refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"{retry_topic(group)}: the message was retried more than {limit} times;"
+                " dead letter queues are not available yet",
+            )
+
+    def _rewrite(self, text: str) -> str:
+        """Refuse what cannot be honoured; drop what the broker sets itself and POP_CK."""
+        properties = decode_properties(text)
+        for name, what in _UNAVAILABLE:
+            value = properties.get(name)
+            if (
+                value is None
+                or value == "false"
+                or (name == DELAY and value.lstrip("-").isdigit() and int(value) <= 0)
+            ):
+                continue
+            raise self._refusal(
+                ResponseCode.MESSAGE_ILLEGAL, f"{what} not available yet (property {name}={value[:40]})"
+            )
+        for name in (MSG_REGION, TRACE_ON, CLUSTER, "POP_CK"):
+            properties.pop(name, None)
+        return encode_properties(properties).decode()
+
+    def _store_refusal(self, error: Exception) -> Refusal:
+        self._state.stats.put_failures += 1
+        if isinstance(error, InvalidMessage | MessageTooLarge):
+            return self._refusal(ResponseCode.MESSAGE_ILLEGAL, str(error))
+        return self._refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+
+    def _refusal(self, code: int, remark: str) -> Refusal:
+        return Refusal(code, remark, self._trace)

@@ -1,0 +1,42 @@
+"""What the processors of one broker share. Built by ``Broker``; holds no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.groups import ClientGroups
+from mqspark.broker.locks import QueueLocks
+from mqspark.broker.offsets import ConsumerOffsets
+from mqspark.broker.stats import Stats
+from mqspark.broker.subscriptions import SubscriptionGroups
+from mqspark.broker.topics import Topics
+from mqspark.clock import Clock
+from mqspark.store.config import StoreConfig
+from mqspark.store.store import MessageStore
+
+__all__ = ["BrokerState", "Random"]
+
+
+class Random(Protocol):
+    """The part of ``random.Random`` that a broker needs."""
+
+    def randrange(self, stop: int, /) -> int: ...
+
+
+@dataclass(slots=True)
+class BrokerState:
+    config: BrokerConfig
+    store_config: StoreConfig
+    store: MessageStore
+    clock: Clock
+    random: Random
+    new_unique_id: Callable[[], str]
+    topics: Topics
+    subscriptions: SubscriptionGroups
+    offsets: ConsumerOffsets
+    clients: ClientGroups
+    locks: QueueLocks
+    stats: Stats

@@ -1,0 +1,160 @@
+"""Counters of a broker and the rates that the tools of RocketMQ show (StoreStatsService, BrokerStatsManager).
+
+Hot paths add to plain integers; every 10 s ``sample`` notes the totals, and a rate is a difference of two
+notes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from mqspark.broker.topics import Topic
+from mqspark.clock import Clock
+
+__all__ = ["Stats", "Traffic", "SAMPLE_INTERVAL_MS"]
+
+SAMPLE_INTERVAL_MS = 10_000
+MINUTE_SAMPLES = 7
+TEN_MINUTE_SAMPLES = 61
+DAY_MS = 86_400_000
+
+
+class Totals:
+    """Notes of a total: (ms, total), oldest first."""
+
+    __slots__ = ("_notes",)
+
+    def __init__(self, length: int = MINUTE_SAMPLES) -> None:
+        self._notes: deque[tuple[int, int]] = deque(maxlen=length)
+
+    def note(self, now_ms: int, total: int) -> None:
+        self._notes.append((now_ms, total))
+
+    def per_second(self, samples: int = MINUTE_SAMPLES) -> float:
+        """The mean rate between the last note and the one ``samples`` - 1 before it."""
+        if len(self._notes) < 2:
+            return 0.0
+        last_ms, last = self._notes[-1]
+        first_ms, first = self._notes[max(0, len(self._notes) - samples)]
+        return (last - first) * 1000 / (last_ms - first_ms) if last_ms > first_ms else 0.0
+
+    def growth(self) -> int:
+        return self._notes[-1][1] - self._notes[0][1] if self._notes else 0
+
+
+class Traffic:
+    """What one group was given from one topic."""
+
+    __slots__ = ("bytes", "messages")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+
+
+class Stats:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.started_ms = clock.now_ms()
+        self.put_messages = 0
+        self.put_bytes = 0
+        self.put_failures = 0
+        self.get_messages = 0
+        self.get_bytes = 0
+        self.pulls_found = 0
+        self.pulls_missed = 0
+        self.gets: dict[tuple[str, str], Traffic] = {}
+        """(topic, group) → traffic."""
+        self._totals = {
+            name: Totals(TEN_MINUTE_SAMPLES) for name in ("put", "found", "missed", "pulls", "transferred")
+        }
+        self._tables: dict[str, dict[str, Totals]] = {
+            name: {} for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", "GROUP_GET_NUMS", "GROUP_GET_SIZE")
+        }
+        self._day = self.started_ms // DAY_MS
+        self._midnight_put = self._midnight_get = 0
+        self._yesterday_put = self._yesterday_get = 0
+
+    def got(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
+        self.get_messages += messages
+        self.get_bytes += size_bytes
+        self.pulls_found += 1
+        key = (topic, group)
+        traffic = self.gets.get(key)
+        if traffic is None:
+            traffic = self.gets[key] = Traffic()
+        traffic.messages += messages
+        traffic.bytes += size_bytes
+
+    def sample(self, topics: Iterable[Topic]) -> None:
+        """Every SAMPLE_INTERVAL_MS."""
+        now_ms = self._clock.now_ms()
+        totals = self._totals
+        totals["put"].note(now_ms, self.put_messages)
+        totals["found"].note(now_ms, self.pulls_found)
+        totals["missed"].note(now_ms, self.pulls_missed)
+        totals["pulls"].note(now_ms, self.pulls_found + self.pulls_missed)
+        totals["transferred"].note(now_ms, self.get_messages)
+        alive = set()
+        for topic in topics:
+            alive.add(topic.name)
+            if topic.put_count:
+                self._note("TOPIC_PUT_NUMS", topic.name, now_ms, topic.put_count)
+                self._note("TOPIC_PUT_SIZE", topic.name, now_ms, topic.put_bytes)
+        for (topic_name, group), traffic in self.gets.items():
+            key = f"{topic_name}@{group}"
+            self._note("GROUP_GET_NUMS", key, now_ms, traffic.messages)
+            self._note("GROUP_GET_SIZE", key, now_ms, traffic.bytes)
+        self._forget(alive)
+        if now_ms // DAY_MS != self._day:
+            self._day = now_ms // DAY_MS
+            self._yesterday_put, self._midnight_put = self._midnight_put, self.put_messages
+            self._yesterday_get, self._midnight_get = self._midnight_get, self.get_messages
+
+    def _note(self, table: str, key: str, now_ms: int, total: int) -> None:
+        notes = self._tables[table].get(key)
+        if notes is None:
+            notes = self._tables[table][key] = Totals()
+        notes.note(now_ms, total)
+
+    def _forget(self, topics: set[str]) -> None:
+        for key in [key for key in self.gets if key[0] not in topics]:
+            del self.gets[key]
+        for notes in self._tables.values():
+            for name in [name for name in notes if name.partition("@")[0] not in topics]:
+                del notes[name]
+
+    def forget_group(self, group: str) -> None:
+        for key in [key for key in self.gets if key[1] == group]:
+            del self.gets[key]
+        for notes in self._tables.values():
+            for name in [name for name in notes if name.partition("@")[2] == group]:
+                del notes[name]
+
+    def per_second(self, table: str, key: str) -> float:
+        """Over the last minute; 0.0 for what nothing is known of."""
+        notes = self._tables[table].get(key)
+        return 0.0 if notes is None else notes.per_second()
+
+    def minute(self, table: str, key: str) -> tuple[int, float] | None:
+        """(sum, per second) of the last minute; None when nothing is known."""
+        notes = self._tables.get(table, {}).get(key)
+        return None if notes is None else (notes.growth(), notes.per_second())
+
+    def rates(self, name: str) -> str:
+        """The means of the last 10 s, minute and ten minutes, separated by spaces."""
+        totals = self._totals[name]
+        return " ".join(
+            str(totals.per_second(samples)) for samples in (2, MINUTE_SAMPLES, TEN_MINUTE_SAMPLES)
+        )
+
+    def day_counters(self) -> dict[str, str]:
+        return {
+            "msgPutTotalYesterdayMorning": str(self._yesterday_put),
+            "msgPutTotalTodayMorning": str(self._midnight_put),
+            "msgPutTotalTodayNow": str(self.put_messages),
+            "msgGetTotalYesterdayMorning": str(self._yesterday_get),
+            "msgGetTotalTodayMorning": str(self._midnight_get),
+            "msgGetTotalTodayNow": str(self.get_messages),
+        }

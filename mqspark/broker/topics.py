@@ -1,0 +1,291 @@
+"""The topics of this broker (TopicConfigManager; reference store-and-broker §16.7) and their file.
+
+A ``Topic`` is what the hot paths look at: plain attributes taken from the configuration once, and the
+counters of its traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from mqspark.broker.config import BrokerConfig
+from mqspark.clock import Clock
+from mqspark.errors import InvalidMessage
+from mqspark.message import (
+    BENCHMARK_TOPIC,
+    DEFAULT_TOPIC,
+    OFFSET_MOVED_EVENT,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SEND_FORBIDDEN_TOPICS,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    check_topic,
+    is_system_topic,
+)
+from mqspark.protocol import fastjson
+from mqspark.protocol.bodies import (
+    DataVersion,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    decode_body,
+    to_document,
+)
+
+__all__ = ["Topic", "Topics", "next_version"]
+
+PERM_READ_WRITE = PERM_READ | PERM_WRITE
+SINGLE_TAG, MULTI_TAG = "SINGLE_TAG", "MULTI_TAG"
+UNIT, UNIT_SUB = 0x1, 0x2
+"""Bits of topicSysFlag (TopicSysFlag)."""
+
+SCHEDULE_QUEUES = 18
+BENCHMARK_QUEUES = 1024
+REVIVE_QUEUES = 8
+
+
+def next_version(version: DataVersion, now_ms: int) -> DataVersion:
+    return DataVersion(state_version=version.state_version, timestamp=now_ms, counter=version.counter + 1)
+
+
+class Topic:
+    """One topic: its configuration flattened for the hot paths, and its counters since start."""
+
+    __slots__ = (
+        "config",
+        "get_count",
+        "inner_batch",
+        "multi_tag",
+        "name",
+        "needs_key",
+        "order",
+        "plain",
+        "put_bytes",
+        "put_count",
+        "queue_limit",
+        "read_queue_nums",
+        "readable",
+        "retry_of",
+        "send_forbidden",
+        "sys_flag",
+        "write_queue_nums",
+    )
+
+    def __init__(self, config: TopicConfig) -> None:
+        self.name = config.topic_name
+        self.put_count = 0
+        self.put_bytes = 0
+        self.get_count = 0
+        self.send_forbidden = self.name in SEND_FORBIDDEN_TOPICS
+        self.retry_of = self.name.removeprefix(RETRY_PREFIX) if self.name.startswith(RETRY_PREFIX) else None
+        """The group whose retry topic this is."""
+        self.configure(config)
+
+    def configure(self, config: TopicConfig) -> None:
+        self.config = config
+        self.read_queue_nums = config.read_queue_nums
+        self.write_queue_nums = config.write_queue_nums
+        self.queue_limit = max(config.read_queue_nums, config.write_queue_nums)
+        self.readable = config.perm & PERM_READ != 0
+        self.order = config.order
+        self.sys_flag = config.topic_sys_flag
+        self.multi_tag = config.topic_filter_type == MULTI_TAG
+        self.inner_batch = config.attributes.get("queue.type") == "BatchCQ"
+        self.needs_key = config.attributes.get("cleanup.policy") == "COMPACTION"
+        self.plain = not (self.order or self.send_forbidden or self.inner_batch or self.retry_of)
+        """A send needs no check but that of its queue id."""
+
+    def describe(self) -> str:
+        """As RocketMQ prints a TopicConfig in its remarks."""
+        config = self.config
+        perm = "".join(
+            letter if config.perm & bit else "-"
+            for letter, bit in (("R", PERM_READ), ("W", PERM_WRITE), ("X", 1))
+        )
+        return (
+            f"TopicConfig [topicName={self.name}, readQueueNums={config.read_queue_nums},"
+            f" writeQueueNums={config.write_queue_nums}, perm={perm},"
+            f" topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag},"
+            f" order={'true' if config.order else 'false'},"
+            f" attributes={config.attributes}]"
+        )
+
+
+class Topics:
+    """``generation`` counts changes, so that a caller can tell whether they are saved and published."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._table: dict[str, Topic] = {}
+        self.get = self._table.get
+        """name → Topic or None; bound once because every send and pull calls it."""
+        self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
+        self.generation = 0
+        for topic in self._system_topics():
+            self._table[topic.topic_name] = Topic(topic)
+
+    def _system_topics(self) -> Iterator[TopicConfig]:
+        config = self._config
+        yield _topic(SELF_TEST_TOPIC, 1)
+        if config.auto_create_topic_enable:
+            yield self._template()
+        yield _topic(BENCHMARK_TOPIC, BENCHMARK_QUEUES)
+        cluster_perm = PERM_INHERIT | (PERM_READ_WRITE if config.cluster_topic_enable else 0)
+        yield _topic(config.broker_cluster_name, 16, cluster_perm)
+        broker_perm = PERM_INHERIT | (PERM_READ_WRITE if config.broker_topic_enable else 0)
+        yield _topic(config.broker_name, 1, broker_perm)
+        yield _topic(OFFSET_MOVED_EVENT, 1)
+        yield _topic(SCHEDULE_TOPIC, SCHEDULE_QUEUES)
+        if config.trace_topic_enable:
+            yield _topic(config.msg_trace_topic_name, 1)
+        yield _topic(f"{config.broker_cluster_name}_REPLY_TOPIC", 1)
+        yield _topic(f"rmq_sys_REVIVE_LOG_{config.broker_cluster_name}", REVIVE_QUEUES)
+        yield _topic(f"rmq_sys_SYNC_BROKER_MEMBER_{config.broker_name}", 1, PERM_INHERIT)
+        yield _topic(TRANS_HALF_TOPIC, 1)
+        yield _topic(TRANS_OP_HALF_TOPIC, 1)
+        yield _topic("rmq_sys_wheel_timer", 1)
+
+    def _template(self) -> TopicConfig:
+        return _topic(DEFAULT_TOPIC, self._config.default_topic_queue_nums, PERM_INHERIT | PERM_READ_WRITE)
+
+    def is_system(self, name: str) -> bool:
+        """One that an operator may neither change nor delete."""
+        config = self._config
+        return is_system_topic(name) or name in (config.broker_cluster_name, config.broker_name)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._table.values()))
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._table
+
+    def names(self) -> list[str]:
+        return list(self._table)
+
+    def system_names(self) -> list[str]:
+        return [name for name in self._table if self.is_system(name)]
+
+    def put(self, config: TopicConfig) -> Topic:
+        """Create or replace; an equal configuration changes nothing."""
+        topic = self._table.get(config.topic_name)
+        if topic is None:
+            topic = self._table[config.topic_name] = Topic(config)
+        elif topic.config == config:
+            return topic
+        else:
+            topic.configure(config)
+        self._changed()
+        return topic
+
+    def remove(self, name: str) -> None:
+        if self._table.pop(name, None) is not None:
+            self._changed()
+
+    def auto_create(self, name: str, template_name: str, client_queue_nums: int) -> Topic | None:
+        """What a send to an unknown topic makes of its ``defaultTopic``; None when that is no template."""
+        template = self._table.get(template_name)
+        if template is None or not template.config.perm & PERM_INHERIT:
+            return None
+        queues = max(0, min(client_queue_nums, template.write_queue_nums))
+        return self.put(
+            TopicConfig(
+                topic_name=name,
+                read_queue_nums=queues,
+                write_queue_nums=queues,
+                perm=template.config.perm & ~PERM_INHERIT,
+                topic_filter_type=template.config.topic_filter_type,
+            )
+        )
+
+    def ensure(self, name: str, queues: int, *, sys_flag: int = 0) -> Topic:
+        """A readable and writable topic for the broker's own purposes (retry topics); an existing one is left
+        as it is."""
+        topic = self._table.get(name)
+        if topic is not None:
+            return topic
+        check_topic(name)
+        config = _topic(name, queues)
+        config.topic_sys_flag = sys_flag
+        return self.put(config)
+
+    def follow_auto_create_setting(self) -> None:
+        """The template exists exactly while autoCreateTopicEnable is on; in RocketMQ it cannot be turned on
+        again."""
+        if self._config.auto_create_topic_enable:
+            self.put(self._template())
+        else:
+            self.remove(DEFAULT_TOPIC)
+
+    def set_order(self, ordered: frozenset[str]) -> None:
+        """The name server's ordered topics, as a registration's answer brings them; others keep what they
+        are."""
+        for name in ordered:
+            topic = self._table.get(name)
+            if topic is not None and not topic.order:
+                config = copy_config(topic.config)
+                config.order = True
+                topic.configure(config)
+                self._changed()
+
+    def touch(self) -> None:
+        """Something outside that the registration carries has changed (the broker's own permission)."""
+        self._changed()
+
+    def _changed(self) -> None:
+        self.data_version = next_version(self.data_version, self._clock.now_ms())
+        self.generation += 1
+
+    # --- file ---
+
+    def wrapper(self) -> TopicConfigSerializeWrapper:
+        return TopicConfigSerializeWrapper(
+            data_version=self.data_version,
+            topic_config_table={name: topic.config for name, topic in self._table.items()},
+        )
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """What encodes the file. Configurations are replaced, never changed, so another thread may look at
+        them."""
+        wrapper = self.wrapper()
+        return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
+
+    def load(self, data: bytes) -> None:
+        """From ``topics.json``. What the file says goes before the built-in system topics. Raises
+        ProtocolError."""
+        wrapper = decode_body(TopicConfigSerializeWrapper, data)
+        for name, config in wrapper.topic_config_table.items():
+            try:
+                check_topic(name)
+            except InvalidMessage:
+                continue
+            config.topic_name = name
+            self._table[name] = Topic(config)
+        if wrapper.data_version is not None:
+            self.data_version = wrapper.data_version
+        if (DEFAULT_TOPIC in self._table) != self._config.auto_create_topic_enable:
+            self.follow_auto_create_setting()
+
+
+def copy_config(config: TopicConfig) -> TopicConfig:
+    return TopicConfig(
+        topic_name=config.topic_name,
+        read_queue_nums=config.read_queue_nums,
+        write_queue_nums=config.write_queue_nums,
+        perm=config.perm,
+        topic_filter_type=config.topic_filter_type,
+        topic_sys_flag=config.topic_sys_flag,
+        order=config.order,
+        attributes=dict(config.attributes),
+    )
+
+
+def _topic(name: str, queues: int, perm: int = PERM_READ_WRITE) -> TopicConfig:
+    return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)

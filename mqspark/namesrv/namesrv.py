@@ -1,0 +1,369 @@
+"""The name server as a core: commands of sessions in, frames and blocking jobs out
+(DefaultRequestProcessor, ClientRequestProcessor; reference remoting-protocol §5.7).
+
+All requests are answered at once from the tables; ``tick`` forgets brokers that fell silent, ``jobs`` saves
+the key-value table.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from mqspark.clock import Clock
+from mqspark.config import known_keys, set_setting, to_properties
+from mqspark.errors import ConfigError
+from mqspark.message import crc32
+from mqspark.namesrv.config import UPDATABLE_KEYS, NamesrvConfig
+from mqspark.namesrv.kv import ORDER_TOPICS, KVConfig
+from mqspark.namesrv.routes import BrokerIdentity, RouteTable
+from mqspark.protocol.bodies import (
+    BrokerMemberGroup,
+    DataVersion,
+    GetBrokerMemberGroupResponseBody,
+    KVTable,
+    TopicList,
+    TopicRouteData,
+    decode_body,
+    decode_register_body,
+    encode_body,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, dispatch, ok, parse_properties
+from mqspark.protocol.headers import (
+    AddWritePermOfBrokerRequestHeader,
+    BrokerHeartbeatRequestHeader,
+    DeleteKVConfigRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    GetBrokerMemberGroupRequestHeader,
+    GetKVConfigRequestHeader,
+    GetKVListByNamespaceRequestHeader,
+    GetRouteInfoRequestHeader,
+    GetTopicsByClusterRequestHeader,
+    PutKVConfigRequestHeader,
+    QueryDataVersionRequestHeader,
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    RegisterTopicRequestHeader,
+    UnRegisterBrokerRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
+)
+from mqspark.protocol.session import Session
+from mqspark.store.configfile import ConfigFile
+from mqspark.store.saved import Job, SavedTable
+
+__all__ = ["NameServer"]
+
+TICK_MS = 1_000
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+_PROTECTED_KEYS = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
+
+
+class NameServer:
+    """Raises StoreCorrupt when the key-value file cannot be read."""
+
+    def __init__(
+        self,
+        config: NamesrvConfig,
+        clock: Clock,
+        *,
+        outbox: list[Session] | None = None,
+        config_file: Callable[[Path], ConfigFile] = ConfigFile,
+    ) -> None:
+        self.config = config
+        self.outbox: list[Session] = outbox if outbox is not None else []
+        self._clock = clock
+        self.routes = RouteTable(config, clock)
+        self.kv = KVConfig()
+        self._saved_kv: SavedTable | None = None
+        if config.kv_config_path:
+            self._saved_kv = SavedTable(self.kv, config_file(Path(config.kv_config_path)))
+            self._saved_kv.load()
+        self._route_cache: dict[str, bytes] = {}
+        self._cached_generation = -1
+        self._next_scan_ms = clock.monotonic_ms() + config.scan_not_active_broker_interval
+        self.handlers: dict[int, Handler] = {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
+            RequestCode.REGISTER_BROKER: self.register_broker,
+            RequestCode.UNREGISTER_BROKER: self.unregister_broker,
+            RequestCode.BROKER_HEARTBEAT: self.broker_heartbeat,
+            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self.member_group,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self.unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_sub_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.unit_sub_ununit_topics,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            RequestCode.PUT_KV_CONFIG: self.put_kv,
+            RequestCode.GET_KV_CONFIG: self.get_kv,
+            RequestCode.DELETE_KV_CONFIG: self.delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.kv_list,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_settings,
+            RequestCode.GET_NAMESRV_CONFIG: self.settings,
+        }
+
+    # --- Core ---
+
+    def connected(self, session: Session) -> None:
+        """Nothing to do: most connections only ask for routes."""
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        dispatch(self.handlers, session, commands)
+
+    def disconnected(self, session: Session) -> None:
+        self.routes.disconnected(session)
+
+    def turn(self) -> None:
+        """Nothing waits for the end of a turn."""
+
+    def tick(self) -> int:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._next_scan_ms:
+            self._next_scan_ms = now_ms + self.config.scan_not_active_broker_interval
+            for live in self.routes.expire():
+                if live.session is not None:
+                    live.session.close()
+        return min(TICK_MS, self.config.scan_not_active_broker_interval)
+
+    @property
+    def jobs_due(self) -> bool:
+        """An operator changed something: ``jobs`` should not wait for its second."""
+        return self._saved_kv is not None and self._saved_kv.behind
+
+    def jobs(self) -> list[Job]:
+        """What is due for a worker thread; asked for about once a second, and not again before these are
+        done."""
+        return [self._saved_kv.job()] if self._saved_kv is not None and self._saved_kv.behind else []
+
+    def shutdown(self) -> list[Job]:
+        """The last saves."""
+        return self.jobs()
+
+    # --- routes ---
+
+    def route(self, session: Session, command: Command) -> bytes:
+        topic = command.header(GetRouteInfoRequestHeader).topic
+        if self._cached_generation != self.routes.generation:
+            self._cached_generation = self.routes.generation
+            self._route_cache.clear()
+        body = self._route_cache.get(topic)
+        if body is None:
+            route = self.routes.route(topic)
+            if route is None:
+                raise Refusal(
+                    ResponseCode.TOPIC_NOT_EXIST,
+                    f"No topic route info in name server for the topic: {topic}{FAQ}",
+                )
+            if self.config.order_message_enable:
+                route.order_topic_conf = self.kv.get(ORDER_TOPICS, topic)
+            body = self._route_cache[topic] = encode_body(route)
+        return ok(command, None, body)
+
+    def cluster_info(self, session: Session, command: Command) -> bytes:
+        return ok(command, None, encode_body(self.routes.cluster_info()))
+
+    def member_group(self, session: Session, command: Command) -> bytes:
+        header = command.header(GetBrokerMemberGroupRequestHeader)
+        data = self.routes.broker_data(header.broker_name)
+        group = BrokerMemberGroup(cluster=header.cluster_name, broker_name=header.broker_name)
+        if data is not None:
+            group.broker_addrs = data.broker_addrs
+        return ok(command, None, encode_body(GetBrokerMemberGroupResponseBody(broker_member_group=group)))
+
+    # --- brokers ---
+
+    def register_broker(self, session: Session, command: Command) -> bytes:
+        header = command.header(RegisterBrokerRequestHeader)
+        if header.body_crc32 and crc32(command.body) != header.body_crc32:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+        wrapper = decode_register_body(command.body, command.version).topic_config_serialize_wrapper
+        result = self.routes.register(
+            BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr),
+            wrapper.topic_config_table,
+            wrapper.data_version,
+            ha_address=header.ha_server_addr,
+            session=session,
+            timeout_ms=header.heartbeat_timeout_millis,
+            acting_master=header.enable_acting_master,
+            zone=command.ext.get("__ZONE_NAME"),
+        )
+        if result is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "register broker failed")
+        body = b""
+        if self.config.return_order_topic_config_to_broker:
+            ordered = self.kv.namespace(ORDER_TOPICS)
+            if ordered:
+                body = encode_body(KVTable(table=ordered))
+        answer = RegisterBrokerResponseHeader(
+            ha_server_addr=result.ha_address, master_addr=result.master_address
+        )
+        return ok(command, answer, body)
+
+    def unregister_broker(self, session: Session, command: Command) -> bytes:
+        header = command.header(UnRegisterBrokerRequestHeader)
+        self.routes.unregister(
+            BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+        )
+        return ok(command)
+
+    def broker_heartbeat(self, session: Session, command: Command) -> bytes:
+        header = command.header(BrokerHeartbeatRequestHeader)
+        self.routes.refresh(header.cluster_name, header.broker_addr)
+        return ok(command)
+
+    def query_data_version(self, session: Session, command: Command) -> bytes:
+        header = command.header(QueryDataVersionRequestHeader)
+        asked = decode_body(DataVersion, command.body) if command.body else None
+        known = self.routes.data_version(header.cluster_name, header.broker_addr)
+        changed = known is None or asked != known
+        self.routes.refresh(header.cluster_name, header.broker_addr)
+        return ok(
+            command,
+            {"changed": "true" if changed else "false"},
+            b"" if known is None else encode_body(known),
+        )
+
+    def wipe_write_perm(self, session: Session, command: Command) -> bytes:
+        count = self.routes.wipe_write_perm(command.header(WipeWritePermOfBrokerRequestHeader).broker_name)
+        return ok(command, {"wipeTopicCount": str(count)})
+
+    def add_write_perm(self, session: Session, command: Command) -> bytes:
+        count = self.routes.add_write_perm(command.header(AddWritePermOfBrokerRequestHeader).broker_name)
+        return ok(command, {"addTopicCount": str(count)})
+
+    # --- topics ---
+
+    def all_topics(self, session: Session, command: Command) -> bytes:
+        if not self.config.enable_all_topic_list:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "disable")
+        return _topic_list(command, self.routes.topic_names())
+
+    def topics_by_cluster(self, session: Session, command: Command) -> bytes:
+        self._check_topic_list()
+        return _topic_list(
+            command, self.routes.topics_of_cluster(command.header(GetTopicsByClusterRequestHeader).cluster)
+        )
+
+    def system_topics(self, session: Session, command: Command) -> bytes:
+        names, address = self.routes.system_topics()
+        return _topic_list(command, names, address)
+
+    def unit_topics(self, session: Session, command: Command) -> bytes:
+        self._check_topic_list()
+        return _topic_list(command, self.routes.unit_topics(unit=True, unit_sub=None))
+
+    def unit_sub_topics(self, session: Session, command: Command) -> bytes:
+        self._check_topic_list()
+        return _topic_list(command, self.routes.unit_topics(unit=None, unit_sub=True))
+
+    def unit_sub_ununit_topics(self, session: Session, command: Command) -> bytes:
+        self._check_topic_list()
+        return _topic_list(command, self.routes.unit_topics(unit=False, unit_sub=True))
+
+    def _check_topic_list(self) -> None:
+        if not self.config.enable_topic_list:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "disable")
+
+    def delete_topic(self, session: Session, command: Command) -> bytes:
+        header = command.header(DeleteTopicFromNamesrvRequestHeader)
+        self.routes.delete_topic(header.topic, header.cluster_name)
+        return ok(command)
+
+    def register_topic(self, session: Session, command: Command) -> bytes:
+        header = command.header(RegisterTopicRequestHeader)
+        if command.body:
+            self.routes.merge_topic(header.topic, decode_body(TopicRouteData, command.body).queue_datas)
+        return ok(command)
+
+    # --- key-value table ---
+
+    def put_kv(self, session: Session, command: Command) -> bytes:
+        header = command.header(PutKVConfigRequestHeader)
+        self.kv.put(header.namespace, header.key, header.value)
+        self._cached_generation = -1
+        return ok(command)
+
+    def get_kv(self, session: Session, command: Command) -> bytes:
+        header = command.header(GetKVConfigRequestHeader)
+        value = self.kv.get(header.namespace, header.key)
+        if value is None:
+            raise Refusal(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {header.namespace} Key: {header.key}",
+                {},
+            )
+        return ok(command, {"value": value})
+
+    def delete_kv(self, session: Session, command: Command) -> bytes:
+        header = command.header(DeleteKVConfigRequestHeader)
+        self.kv.delete(header.namespace, header.key)
+        self._cached_generation = -1
+        return ok(command)
+
+    def kv_list(self, session: Session, command: Command) -> bytes:
+        namespace = command.header(GetKVListByNamespaceRequestHeader).namespace
+        table = self.kv.namespace(namespace)
+        if table is None:
+            raise Refusal(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
+        return ok(command, None, encode_body(KVTable(table=table)))
+
+    # --- settings ---
+
+    def update_settings(self, session: Session, command: Command) -> bytes:
+        """All keys or none; they last until the process ends."""
+        keys = known_keys(NamesrvConfig)
+        changes = parse_properties(command.body)
+        trial = copy.copy(self.config)
+        for key, value in changes.items():
+            if key in _PROTECTED_KEYS or (key in keys and key not in UPDATABLE_KEYS):
+                raise Refusal(ResponseCode.NO_PERMISSION, f"Can not update config {key}: it is protected")
+            try:
+                set_setting(trial, key, value)
+                trial.__post_init__()
+            except ConfigError as error:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        for key, value in changes.items():
+            set_setting(self.config, key, value)
+        self._cached_generation = -1
+        return ok(command)
+
+    def settings(self, session: Session, command: Command) -> bytes:
+        lines = (f"{key}={value}\n" for key, value in sorted(to_properties(self.config).items()))
+        return ok(command, None, "".join(lines).encode())
+
+    # --- views ---
+
+    def cluster_view(self) -> dict[str, Any]:
+        """Clusters, brokers with their replicas, topics with their queues: plain dicts, ready for JSON."""
+        now_ms = self._clock.monotonic_ms()
+        info = self.routes.cluster_info()
+        seen = {live.identity.address: now_ms - live.last_seen_ms for live in self.routes.live_brokers()}
+        return {
+            "clusters": {cluster: list(names) for cluster, names in info.cluster_addr_table.items()},
+            "brokers": [
+                {
+                    "brokerName": name,
+                    "cluster": data.cluster,
+                    "replicas": [
+                        {"brokerId": broker_id, "address": address, "silentMs": seen.get(address)}
+                        for broker_id, address in sorted(data.broker_addrs.items())
+                    ],
+                }
+                for name, data in sorted(info.broker_addr_table.items())
+            ],
+            "topicCount": len(self.routes.topic_names()),
+        }
+
+
+def _topic_list(command: Command, names: Iterable[str], address: str | None = None) -> bytes:
+    return ok(command, None, encode_body(TopicList(topic_list=list(names), broker_addr=address)))

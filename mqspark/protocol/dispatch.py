@@ -1,0 +1,89 @@
+"""From a request to its handler and from its outcome to a response; shared by the broker's and the name
+server's core.
+
+A handler takes (session, command) and gives back the response frame, or None when it will answer later or
+never. To answer anything but success it raises ``Refusal``. One-way requests are handled and never answered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from mqspark.errors import InvalidMessage, MQError, ProtocolError
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.command import Command, encode_response
+from mqspark.protocol.headers import Header
+from mqspark.protocol.session import Session
+
+__all__ = ["Handler", "Refusal", "dispatch", "ok", "parse_properties"]
+
+Handler = Callable[[Session, Command], bytes | None]
+
+_log = logging.getLogger(__name__)
+
+
+class Refusal(MQError):
+    """A request that is answered with a code other than success; the text becomes the remark."""
+
+    def __init__(self, code: int, remark: str, header: Header | Mapping[str, str] | None = None) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+        self.header = header
+
+
+def ok(
+    command: Command,
+    header: Header | Mapping[str, str] | None = None,
+    body: bytes = b"",
+    remark: str | None = None,
+) -> bytes:
+    return encode_response(command.opaque, ResponseCode.SUCCESS, header, body, remark)
+
+
+def dispatch(handlers: Mapping[int, Handler], session: Session, commands: Iterable[Command]) -> None:
+    """Answer every command; no fault of a handler reaches the caller or another command.
+
+    Responses are dropped: no request that this project's servers send wants one yet.
+    """
+    for command in commands:
+        if command.flag & 1:
+            continue
+        handler = handlers.get(command.code)
+        try:
+            if handler is None:
+                frame = encode_response(
+                    command.opaque,
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    remark=f" request type {command.code} not supported",
+                )
+            else:
+                frame = handler(session, command)
+        except Refusal as refusal:
+            frame = encode_response(command.opaque, refusal.code, refusal.header, remark=refusal.remark)
+        except (ProtocolError, InvalidMessage) as error:
+            frame = encode_response(command.opaque, ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except Exception as error:
+            _log.exception("request %d from %s failed", command.code, session.peer)
+            frame = encode_response(
+                command.opaque,
+                ResponseCode.SYSTEM_ERROR,
+                remark=f"internal error: {type(error).__name__}: {error}",
+            )
+        if frame is not None and not command.flag & 2:
+            session.send(frame)
+
+
+def parse_properties(body: bytes | memoryview) -> dict[str, str]:
+    """The ``key=value`` lines of codes 25 and 318 (MixAll.string2Properties). Raises Refusal."""
+    try:
+        text = str(body, "utf-8")
+    except UnicodeDecodeError:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, "the settings are not UTF-8") from None
+    properties = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not line.lstrip().startswith("#"):
+            properties[key.strip()] = value.strip()
+    return properties

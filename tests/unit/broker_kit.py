@@ -1,0 +1,197 @@
+"""A broker without sockets: a real store in a directory, a clock that stands still, connections that are lists."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mqspark.broker.broker import Broker
+from mqspark.broker.config import BrokerConfig
+from mqspark.message import encode_host
+from mqspark.namesrv.config import NamesrvConfig
+from mqspark.namesrv.namesrv import NameServer
+from mqspark.protocol.codes import Language, RequestCode
+from mqspark.protocol.command import Command, encode_request
+from mqspark.protocol.connection import Connection
+from mqspark.protocol.headers import Header
+from mqspark.protocol.session import Core, Session
+from mqspark.store import FlushDiskType, MessageStore, StoreConfig
+
+
+class ManualClock:
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self.wall_ms = now_ms
+        self.mono_ms = 1_000
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def monotonic_ms(self) -> int:
+        return self.mono_ms
+
+    def advance(self, ms: int) -> None:
+        self.wall_ms += ms
+        self.mono_ms += ms
+
+
+class Peer:
+    """A connection to a core: ``ask`` sends a request, ends the turn and gives back the answer."""
+
+    def __init__(self, core: Core, session: Session) -> None:
+        self.core = core
+        self.session = session
+        self._wire = Connection()
+        self._opaque = 0
+        core.connected(session)
+
+    def give(
+        self,
+        code: int,
+        header: Header | Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        oneway: bool = False,
+        language: int = Language.JAVA,
+        version: int = 479,
+    ) -> int:
+        """Hand a request over without ending the turn; its opaque."""
+        self._opaque += 1
+        frame = encode_request(
+            code, self._opaque, header, body, oneway=oneway, language=language, version=version
+        )
+        self.give_frame(frame)
+        return self._opaque
+
+    def give_frame(self, frame: bytes) -> None:
+        self.core.received(self.session, Connection().receive_data(frame))
+
+    def heard(self) -> list[Command]:
+        """What was sent to this connection since the last call."""
+        return self._wire.receive_data(b"".join(self.session.take()))
+
+    def ask(
+        self, code: int, header: Header | Mapping[str, str] | None = None, body: bytes = b"", **more: Any
+    ) -> Command:
+        opaque = self.give(code, header, body, **more)
+        self.core.turn()
+        answers = [command for command in self.heard() if command.is_response]
+        assert [answer.opaque for answer in answers] == [opaque]
+        return answers[0]
+
+    def disconnect(self) -> None:
+        self.session.open = False
+        self.core.disconnected(self.session)
+
+
+class Bench:
+    """A broker on ``directory``; ``reopen`` closes it cleanly and starts another on the same files."""
+
+    def __init__(self, directory: Path, *, sync: bool = False, **settings: Any) -> None:
+        self.directory = directory
+        self.clock = ManualClock()
+        self.settings = settings
+        self.sync = sync
+        self._sessions = 0
+        self.outbox: list[Session] = []
+        self.open()
+
+    def open(self) -> None:
+        self.config = BrokerConfig(
+            **{"broker_name": "b-a", "broker_cluster_name": "C", "listen_port": 10911, **self.settings}
+        )
+        self.store_config = StoreConfig(
+            store_path_root_dir=str(self.directory),
+            mapped_file_size_commit_log=1 << 22,
+            mapped_file_size_consume_queue=20_000,
+            allocation_step_commit_log=1 << 20,
+            flush_disk_type=FlushDiskType.SYNC_FLUSH if self.sync else FlushDiskType.ASYNC_FLUSH,
+        )
+        self.store = MessageStore(
+            self.store_config, self.clock, store_host=encode_host(self.config.broker_ip1, 10911)
+        )
+        self.store.open()
+        self.broker = Broker(
+            self.config,
+            self.store_config,
+            self.store,
+            self.clock,
+            random=random.Random(7),
+            outbox=self.outbox,
+            memory_bytes=1 << 30,
+        )
+
+    def peer(self, *, fast: bool = False, address: str = "127.0.0.1") -> Peer:
+        self._sessions += 1
+        session = Session(self._sessions, address, 40_000 + self._sessions, self.outbox, fast=fast)
+        return Peer(self.broker, session)
+
+    def flush(self) -> None:
+        job = self.store.begin_flush()
+        if job is not None:
+            job.run()
+            self.broker.progress(self.store.end_flush(job))
+
+    def run_jobs(self) -> None:
+        for job in self.broker.jobs():
+            job.run()
+            job.done()
+
+    def close(self) -> None:
+        for job in self.broker.shutdown():
+            job.run()
+            job.done()
+        self.store.close()
+
+    def reopen(self) -> None:
+        self.close()
+        self.open()
+
+
+def namesrv_peer(
+    config: NamesrvConfig | None = None, clock: ManualClock | None = None
+) -> tuple[NameServer, ManualClock, Peer]:
+    clock = clock or ManualClock()
+    outbox: list[Session] = []
+    core = NameServer(config or NamesrvConfig(), clock, outbox=outbox)
+    return core, clock, Peer(core, Session(1, "127.0.0.1", 40_000, outbox))
+
+
+def send_ext(topic: str = "T", queue_id: int = 0, properties: str = "", **more: str) -> dict[str, str]:
+    """A V2 send header."""
+    return {
+        "a": "PG",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": properties,
+        "j": "0",
+        "k": "false",
+        "m": "false",
+        **more,
+    }
+
+
+def pull_ext(topic: str = "T", queue_id: int = 0, offset: int = 0, **more: str) -> dict[str, str]:
+    """A pull with the expression ``*`` in the request; no suspension."""
+    return {
+        "consumerGroup": "CG",
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "15000",
+        "subscription": "*",
+        "subVersion": "0",
+        **more,
+    }
+
+
+SEND, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE
