@@ -7,9 +7,9 @@ client-semantics §2.4.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 from mqspark.clock import Clock
-from mqspark.message import MessageQueue
 
 __all__ = ["FaultTable", "QueueChooser"]
 
@@ -19,6 +19,14 @@ SLOW_MS = _PENALTIES[-1][0]
 """Answers faster than this cost a broker nothing."""
 _ISOLATED_LATENCY_MS = 10_000
 """What a connection fault counts as."""
+
+
+class OfBroker(Protocol):
+    @property
+    def broker_name(self) -> str: ...
+
+
+Q = TypeVar("Q", bound=OfBroker)
 
 
 class FaultTable:
@@ -61,14 +69,14 @@ class QueueChooser:
         self._faults = faults
         self._counter = start
 
-    def choose(self, queues: Sequence[MessageQueue], last_broker: str | None = None) -> MessageQueue:
+    def choose(self, queues: Sequence[Q], last_broker: str | None = None) -> Q:
         count = len(queues)
         self._counter += 1
         first = queues[self._counter % count]
         faults = self._faults
         if last_broker is None and (faults.empty or faults.available(first.broker_name)):
             return first
-        elsewhere: MessageQueue | None = None
+        elsewhere: Q | None = None
         for step in range(count):
             queue = queues[(self._counter + step) % count]
             if queue.broker_name == last_broker:

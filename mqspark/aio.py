@@ -1,0 +1,49 @@
+"""mqspark for programs with an event loop: the same names as in ``mqspark``, to be awaited.
+
+async with Producer("127.0.0.1:9876", group="PG") as producer:
+    await producer.send(Message.of("Orders", b"hi"))
+"""
+
+from __future__ import annotations
+
+from mqspark.client.admin import AdminClient, GroupOffset
+from mqspark.client.allocate import (
+    Allocation,
+    Averagely,
+    AveragelyByCircle,
+    ConsistentHash,
+    Fixed,
+    MachineRoom,
+    MachineRoomNearby,
+)
+from mqspark.client.consumer import ConsumeFromWhere, MessageModel
+from mqspark.client.delivery import ConsumeStatus
+from mqspark.client.instance import ClientOptions
+from mqspark.client.litepull import LitePullConsumer
+from mqspark.client.producer import Producer, SendResult, SendStatus
+from mqspark.client.push import PushConsumer
+from mqspark.message import Message, MessageExt, MessageQueue
+
+__all__ = [
+    "Producer",
+    "PushConsumer",
+    "LitePullConsumer",
+    "AdminClient",
+    "ClientOptions",
+    "Message",
+    "MessageExt",
+    "MessageQueue",
+    "SendResult",
+    "SendStatus",
+    "ConsumeStatus",
+    "ConsumeFromWhere",
+    "MessageModel",
+    "GroupOffset",
+    "Allocation",
+    "Averagely",
+    "AveragelyByCircle",
+    "ConsistentHash",
+    "Fixed",
+    "MachineRoom",
+    "MachineRoomNearby",
+]

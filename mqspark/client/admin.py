@@ -1,0 +1,367 @@
+"""Administration: topics, groups, offsets, cluster, brokers. Facts: RocketMQ's DefaultMQAdminExtImpl;
+reference client-semantics §5.1, remoting-protocol §5.9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+import msgspec
+
+from mqspark.client.instance import ClientInstance, ClientOptions
+from mqspark.client.routes import TopicRoute
+from mqspark.errors import BrokerError, ClientError, ConfigError, NoRoute, RequestTimeout
+from mqspark.message import (
+    DEFAULT_TOPIC,
+    PERM_READ,
+    PERM_WRITE,
+    MessageQueue,
+    check_group,
+    check_topic,
+    is_system_topic,
+)
+from mqspark.protocol.bodies import (
+    ClusterInfo,
+    ConsumerConnection,
+    ConsumeStats,
+    KVTable,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicList,
+    TopicOffset,
+    TopicStatsTable,
+    decode_body,
+    encode_body,
+    queue_of,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, Fields
+from mqspark.protocol.headers import (
+    CreateTopicRequestHeader,
+    DeleteSubscriptionGroupRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    DeleteTopicRequestHeader,
+    GetConsumerConnectionListRequestHeader,
+    GetConsumeStatsRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetTopicConfigRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+
+__all__ = ["AdminClient", "GroupOffset"]
+
+A = TypeVar("A", bound="AdminClient")
+
+_ROUTE_POLL_S = 0.02
+
+
+class GroupOffset(msgspec.Struct, frozen=True):
+    """How far a group is in one queue."""
+
+    committed: int
+    """-1 when the group has committed nothing there."""
+    max_offset: int
+
+    @property
+    def lag(self) -> int:
+        return self.max_offset - max(self.committed, 0)
+
+
+class AdminClient:
+    """Asks and changes what mqadmin asks and changes.
+
+    Raises BrokerError when a server refuses, NoRoute for a topic that nobody knows, ConnectionLost or
+    RequestTimeout when a server is away. Not thread-safe: use it on the loop it was started on.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        timeout_ms: int = 5_000,
+        options: ClientOptions | None = None,
+    ) -> None:
+        self._namesrv = namesrv
+        self._timeout_ms = timeout_ms
+        self._options = options or ClientOptions()
+        self._instance: ClientInstance
+        self._running = False
+
+    async def start(self) -> None:
+        if not self._running:
+            self._instance = ClientInstance(self._namesrv, self._options)
+            self._running = True
+
+    async def stop(self) -> None:
+        if self._running:
+            self._running = False
+            await self._instance.stop()
+
+    async def __aenter__(self: A) -> A:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # --- cluster ----------------------------------------------------------------------------------------
+
+    async def cluster_info(self) -> ClusterInfo:
+        return decode_body(ClusterInfo, (await self._namesrv_ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+
+    async def broker_runtime_info(self, address: str) -> dict[str, str]:
+        """What ``mqadmin brokerStatus`` shows."""
+        response = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return decode_body(KVTable, response.body).table
+
+    async def broker_config(self, address: str) -> dict[str, str]:
+        """The broker's settings under RocketMQ's names."""
+        text = bytes((await self._ask(address, RequestCode.GET_BROKER_CONFIG)).body).decode()
+        lines = (line.partition("=") for line in text.splitlines())
+        return {key.strip(): value.strip() for key, separator, value in lines if separator}
+
+    async def update_broker_config(self, address: str, settings: Mapping[str, str]) -> None:
+        body = "".join(f"{key}={value}\n" for key, value in settings.items()).encode()
+        await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+
+    # --- topics -----------------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 4,
+        cluster: str | None = None,
+        brokers: Collection[str] | None = None,
+        perm: int = PERM_READ | PERM_WRITE,
+        attributes: Mapping[str, str] | None = None,
+    ) -> TopicRoute:
+        """Create or change a topic on all masters (of ``cluster``, or those named in ``brokers``).
+
+        Returns once the name server has its route there.
+        """
+        check_topic(topic)
+        if is_system_topic(topic):
+            raise ConfigError(f"{topic} is the name of a system topic", key="topic")
+        masters = await self._masters(cluster, brokers)
+        header = CreateTopicRequestHeader(
+            topic=topic,
+            default_topic=DEFAULT_TOPIC,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=perm,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            attributes=",".join(f"+{key}={value}" for key, value in (attributes or {}).items()),
+        )
+        for address in masters.values():
+            await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        return await self._await_route(topic, set(masters), queues)
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """From all brokers, then from all name servers."""
+        for address in (await self._masters(cluster, None)).values():
+            header = DeleteTopicRequestHeader(topic=topic)
+            await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+        for address in self._instance.namesrv:
+            await self._ask(
+                address,
+                RequestCode.DELETE_TOPIC_IN_NAMESRV,
+                DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster),
+            )
+
+    async def topic_list(self) -> list[str]:
+        """All topics that the name server knows, system topics included."""
+        response = await self._namesrv_ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted(decode_body(TopicList, response.body).topic_list)
+
+    async def topic_route(self, topic: str) -> TopicRoute:
+        return await self._started().route(topic, refresh=True)
+
+    async def topic_config(self, topic: str, address: str) -> TopicConfig:
+        header = GetTopicConfigRequestHeader(topic=topic)
+        return decode_body(TopicConfig, (await self._ask(address, RequestCode.GET_TOPIC_CONFIG, header)).body)
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
+        """Minimum and maximum offset and last store time of every queue."""
+        route = await self.topic_route(topic)
+        stats: dict[MessageQueue, TopicOffset] = {}
+        header = GetTopicStatsInfoRequestHeader(topic=topic)
+        for address in self._route_masters(route):
+            response = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, header)
+            table = decode_body(TopicStatsTable, response.body).offset_table
+            stats |= {queue_of(key): offset for key, offset in table.items()}
+        return dict(sorted(stats.items()))
+
+    # --- groups -----------------------------------------------------------------------------------------
+
+    async def create_group(
+        self, group: str, *, cluster: str | None = None, config: SubscriptionGroupConfig | None = None
+    ) -> None:
+        """Create or change a consumer group on all masters. ``config``'s group name is overwritten."""
+        check_group(group)
+        settings = config or SubscriptionGroupConfig()
+        settings.group_name = group
+        for address in (await self._masters(cluster, None)).values():
+            await self._ask(
+                address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=encode_body(settings)
+            )
+
+    async def delete_group(
+        self, group: str, *, cluster: str | None = None, clean_offsets: bool = True
+    ) -> None:
+        header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=clean_offsets)
+        for address in (await self._masters(cluster, None)).values():
+            await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+
+    async def group_members(self, group: str) -> ConsumerConnection:
+        """The live consumers of a group. Raises BrokerError CONSUMER_NOT_ONLINE when there is none."""
+        header = GetConsumerConnectionListRequestHeader(consumer_group=group)
+        offline: BrokerError | None = None
+        for address in (await self._masters(None, None)).values():
+            try:
+                response = await self._ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+            except BrokerError as error:
+                offline = error
+                continue
+            return decode_body(ConsumerConnection, response.body)
+        raise offline or NoRoute(group, "there is no broker")
+
+    async def group_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupOffset]:
+        """How far a group is, in one topic or in all that its brokers know it for."""
+        if topic is not None:
+            route = await self.topic_route(topic)
+            offsets = await asyncio.gather(
+                *(self._group_offset(group, queue) for queue in route.subscribe_queues)
+            )
+            return dict(zip(route.subscribe_queues, offsets, strict=True))
+        found: dict[MessageQueue, GroupOffset] = {}
+        header = GetConsumeStatsRequestHeader(consumer_group=group)
+        for address in (await self._masters(None, None)).values():
+            response = await self._ask(address, RequestCode.GET_CONSUME_STATS, header)
+            for key, item in decode_body(ConsumeStats, response.body).offset_table.items():
+                found[queue_of(key)] = GroupOffset(item.consumer_offset, item.broker_offset)
+        return dict(sorted(found.items()))
+
+    async def group_lag(self, group: str, topic: str | None = None) -> int:
+        """Messages that the group has not committed yet."""
+        return sum(offset.lag for offset in (await self.group_offsets(group, topic)).values())
+
+    async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
+        """What the group has committed, None when nothing."""
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            set_zero_if_not_found=False,
+            bname=queue.broker_name,
+        )
+        response = await self._ask(
+            await self._address_of(queue),
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            header,
+            accept=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
+        )
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return response.header(QueryConsumerOffsetResponseHeader).offset
+
+    async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Set what the group has committed; its live consumers go on with what they have."""
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            bname=queue.broker_name,
+        )
+        await self._ask(await self._address_of(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+    async def _group_offset(self, group: str, queue: MessageQueue) -> GroupOffset:
+        header = GetMaxOffsetRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+        )
+        response = await self._ask(await self._address_of(queue), RequestCode.GET_MAX_OFFSET, header)
+        committed = await self.query_offset(group, queue)
+        return GroupOffset(
+            -1 if committed is None else committed, response.header(GetMaxOffsetResponseHeader).offset
+        )
+
+    # --- within -----------------------------------------------------------------------------------------
+
+    def _started(self) -> ClientInstance:
+        if not self._running:
+            raise ClientError("the admin client is not started, or already stopped")
+        return self._instance
+
+    async def _ask(
+        self,
+        address: str,
+        code: int,
+        header: Fields = None,
+        body: bytes = b"",
+        accept: tuple[int, ...] = (ResponseCode.SUCCESS,),
+    ) -> Command:
+        return await self._started().remoting.invoke(
+            address, code, header, body, timeout_ms=self._timeout_ms, accept=accept
+        )
+
+    async def _namesrv_ask(self, code: int, header: Fields = None) -> Command:
+        return await self._started().ask_namesrv(code, header, timeout_ms=self._timeout_ms)
+
+    async def _masters(self, cluster: str | None, brokers: Collection[str] | None) -> dict[str, str]:
+        """Broker name to address."""
+        info = await self.cluster_info()
+        names: Iterable[str] = info.broker_addr_table
+        if cluster is not None:
+            if cluster not in info.cluster_addr_table:
+                known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+                raise ConfigError(f"no cluster {cluster!r}; known: {known}", key="cluster")
+            names = info.cluster_addr_table[cluster]
+        if brokers is not None:
+            unknown = set(brokers) - set(names)
+            if unknown:
+                raise ConfigError(f"no broker named {', '.join(sorted(unknown))}", key="brokers")
+            names = brokers
+        masters = {name: info.broker_addr_table[name].broker_addrs.get(0) for name in names}
+        found = {name: address for name, address in masters.items() if address}
+        if not found:
+            raise ClientError("the name server knows no master broker")
+        return found
+
+    @staticmethod
+    def _route_masters(route: TopicRoute) -> list[str]:
+        return [address for name in sorted(route.brokers) if (address := route.master(name)) is not None]
+
+    async def _address_of(self, queue: MessageQueue) -> str:
+        route = await self._started().route(queue.topic)
+        address = route.address(queue.broker_name)
+        if address is None:
+            raise NoRoute(queue.topic, f"broker {queue.broker_name} has no address")
+        return address
+
+    async def _await_route(self, topic: str, names: set[str], queues: int) -> TopicRoute:
+        """A broker tells the name server on its own; until then nobody can use the topic."""
+        deadline = asyncio.get_running_loop().time() + self._timeout_ms / 1000
+        while asyncio.get_running_loop().time() < deadline:
+            try:
+                route = await self.topic_route(topic)
+            except NoRoute:
+                route = None
+            if route is not None:
+                counts = dict.fromkeys(names, 0)
+                for queue in route.subscribe_queues:
+                    counts[queue.broker_name] = counts.get(queue.broker_name, 0) + 1
+                if all(counts[name] >= queues for name in names) or not route.subscribe_queues:
+                    return route
+            await asyncio.sleep(_ROUTE_POLL_S)
+        raise RequestTimeout(f"the name server (route of {topic})", self._timeout_ms)

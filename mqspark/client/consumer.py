@@ -1,0 +1,435 @@
+"""What every consumer of a group does: subscriptions, its share of the queues, where to start, pulling.
+
+Push and lite pull consumers differ in what they do with a queue once it is theirs: they say so through
+``QueueOwner``. Facts: RocketMQ's RebalanceImpl, RebalancePushImpl, PullAPIWrapper; reference client-semantics
+§3.2, §3.4, §3.6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import random
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from mqspark.client.allocate import Allocation, Averagely
+from mqspark.client.instance import ClientInstance, ClientOptions
+from mqspark.client.offsets import BrokerOffsets, LocalOffsets, Offsets
+from mqspark.client.rebalance import RebalanceTimer, plan
+from mqspark.client.routes import MASTER_ID, TopicRoute
+from mqspark.errors import BrokerError, ConfigError, MQError, NoRoute
+from mqspark.message import (
+    RETRY_PREFIX,
+    RETRY_TOPIC,
+    TAGS,
+    MessageExt,
+    MessageQueue,
+    check_group,
+    check_topic,
+)
+from mqspark.protocol.bodies import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    GetConsumerListByGroupResponseBody,
+    MessageModel,
+    ProducerData,
+    SubscriptionData,
+    build_subscription,
+    decode_body,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers import (
+    GetConsumerListByGroupRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    Header,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+)
+from mqspark.record import decode_records
+
+__all__ = ["ConsumeFromWhere", "GroupConsumer", "GroupSettings", "MessageModel", "Pulled", "QueueOwner"]
+
+log = logging.getLogger(__name__)
+
+COMMIT_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG, LITE_FLAG = 0x1, 0x2, 0x4, 0x10
+"""Bits of a pull's sysFlag (PullSysFlag)."""
+
+_MAX_PULL_BYTES = 256 * 1024
+"""``maxMsgBytes`` of a pull; today's brokers go by their own limit."""
+_OFFSET_TIMEOUT_MS = 5_000
+_LONG_POLL_SLACK_MS = 15_000
+"""A long poll is given up this long after the broker should have answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    group: str
+    consume_type: ConsumeType
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    consume_timestamp_ms: int | None = None
+    """For CONSUME_FROM_TIMESTAMP; half an hour before the start when None."""
+    allocation: Allocation = field(default_factory=Averagely)
+    rebalance_interval_ms: int = 20_000
+    pull_batch_size: int = 32
+    suspend_ms: int = 15_000
+    """How long the broker may keep a pull waiting for messages."""
+    local_offsets_directory: Path | None = None
+    takeover_delay_ms: int = 200
+    """A queue that another member had is read after this: its offset is on the way to the broker."""
+
+
+class Pulled(NamedTuple):
+    code: int
+    """SUCCESS, PULL_NOT_FOUND, PULL_RETRY_IMMEDIATELY or PULL_OFFSET_MOVED."""
+    messages: list[MessageExt]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    suggested_broker_id: int
+
+
+class QueueOwner(Protocol):
+    def owned(self) -> Collection[MessageQueue]: ...
+
+    async def take(self, queue: MessageQueue, start_offset: int) -> None: ...
+
+    async def give_up(self, queues: Sequence[MessageQueue]) -> None: ...
+
+    async def answer(self, request: Command) -> tuple[int, bytes, str | None]: ...
+
+
+class GroupConsumer:
+    """A member of a consumer group, as its instance (``Member``) and its owner see it."""
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None,
+        settings: GroupSettings,
+        options: ClientOptions | None,
+        owner: QueueOwner,
+    ) -> None:
+        check_group(settings.group)
+        self.settings = settings
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self.instance: ClientInstance
+        self.offsets: Offsets
+        self._namesrv = namesrv
+        self._options = options or ClientOptions()
+        self._owner = owner
+        self._wake = asyncio.Event()
+        self._timer: RebalanceTimer
+        self.rebalancing = False
+        """Whether this consumer shares its topics with its group (not so when it was given queues)."""
+
+    @property
+    def broadcasting(self) -> bool:
+        return self.settings.message_model is MessageModel.BROADCASTING
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    async def start(self, *, rebalance: bool) -> None:
+        """Routes, heartbeat, first rebalance. Raises what a missing cluster raises, after cleaning up."""
+        settings = self.settings
+        self.rebalancing = rebalance
+        self.instance = ClientInstance(self._namesrv, self._options, keep_default_name=self.broadcasting)
+        if self.broadcasting:
+            directory = settings.local_offsets_directory or Path.home() / ".rocketmq_offsets"
+            self.offsets = LocalOffsets(directory, self.instance.client_id, settings.group)
+        else:
+            self.offsets = BrokerOffsets(self.instance, settings.group)
+        self._timer = RebalanceTimer(self.instance.clock, interval_ms=settings.rebalance_interval_ms)
+        self.instance.join(self)
+        try:
+            await self.find_routes()
+            await self.instance.start()
+            await self.instance.heartbeat()
+        except BaseException:
+            await self.instance.stop()
+            raise
+        if rebalance:
+            self.instance.spawn(self._rebalance_forever())
+
+    async def subscribed(self) -> None:
+        """A running consumer changed what it subscribes to."""
+        if not self.rebalancing:
+            self.rebalancing = True
+            self.instance.spawn(self._rebalance_forever())
+        await self.find_routes()
+        await self.instance.heartbeat()
+        self.group_changed()
+
+    async def find_routes(self) -> None:
+        """A topic without one is no error: it may be created later."""
+        for topic in self.topics():
+            try:
+                await self.instance.route(topic)
+            except NoRoute as error:
+                if not topic.startswith(RETRY_PREFIX):
+                    log.warning("%s", error)
+
+    def subscribe(self, topic: str, tags: str | Iterable[str] = "*") -> None:
+        """``tags``: ``A || B``, or the tags one by one; ``*`` is everything. The last call for a topic
+        holds.
+        """
+        check_topic(topic)
+        expression = tags if isinstance(tags, str) else " || ".join(tags)
+        version = self._now_ms()
+        known = self.subscriptions.get(topic)
+        if known is not None:
+            version = max(version, known.sub_version + 1)
+        self.subscriptions[topic] = build_subscription(topic, expression, "TAG", version)
+
+    @staticmethod
+    def _now_ms() -> int:
+        return int(datetime.datetime.now(datetime.UTC).timestamp() * 1000)
+
+    # --- Member -----------------------------------------------------------------------------------------
+
+    def topics(self) -> Collection[str]:
+        return {*self.subscriptions, *(queue.topic for queue in self._owner.owned())}
+
+    def producer_data(self) -> ProducerData | None:
+        return None
+
+    def consumer_data(self) -> ConsumerData | None:
+        settings = self.settings
+        return ConsumerData(
+            group_name=settings.group,
+            consume_type=settings.consume_type,
+            message_model=settings.message_model,
+            consume_from_where=settings.consume_from,
+            subscription_data_set=list(self.subscriptions.values()) if self.rebalancing else [],
+        )
+
+    def route_changed(self, route: TopicRoute) -> None:
+        self.group_changed()
+
+    def group_changed(self) -> None:
+        self._timer.wake()
+        self._wake.set()
+
+    async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
+        return await self._owner.answer(request)
+
+    # --- rebalance --------------------------------------------------------------------------------------
+
+    async def _rebalance_forever(self) -> None:
+        while True:
+            wait_ms = self._timer.wait_ms()
+            if wait_ms > 0:
+                self._wake.clear()
+                try:
+                    async with asyncio.timeout(wait_ms / 1000):
+                        await self._wake.wait()
+                except TimeoutError:
+                    log.debug("time to rebalance %s", self.settings.group)
+                continue
+            balanced = True
+            for topic in list(self.subscriptions):
+                try:
+                    balanced &= await self._rebalance(topic)
+                except MQError as error:
+                    balanced = balanced and topic.startswith(RETRY_PREFIX)
+                    log.log(
+                        logging.DEBUG if topic.startswith(RETRY_PREFIX) else logging.WARNING,
+                        "cannot rebalance %s of %s: %s",
+                        topic,
+                        self.settings.group,
+                        error,
+                    )
+            left = [queue for queue in self._owner.owned() if queue.topic not in self.subscriptions]
+            if left:
+                await self._owner.give_up(left)
+            self._timer.ran(balanced=balanced)
+
+    async def _rebalance(self, topic: str) -> bool:
+        route = await self.instance.route(topic)
+        members = None if self.broadcasting else await self._members(route)
+        owned = [queue for queue in self._owner.owned() if queue.topic == topic]
+        change = plan(
+            owned,
+            route.subscribe_queues,
+            client_id=self.instance.client_id,
+            members=members,
+            allocation=self.settings.allocation,
+        )
+        if change.drop:
+            log.info("%s gives up %s", self.settings.group, change.drop)
+            await self._owner.give_up(change.drop)
+        if change.add:
+            log.info("%s takes %s", self.settings.group, change.add)
+            if members is not None and len(set(members)) > 1:
+                await asyncio.sleep(self.settings.takeover_delay_ms / 1000)
+            return all(await asyncio.gather(*(self._take(queue) for queue in change.add)))
+        return True
+
+    async def _take(self, queue: MessageQueue) -> bool:
+        try:
+            await self._owner.take(queue, await self.start_offset(queue))
+        except MQError as error:
+            log.warning("%s cannot take %s yet: %s", self.settings.group, queue, error)
+            return False
+        return True
+
+    async def _members(self, route: TopicRoute) -> list[str]:
+        """All client ids of the group, from any broker of the topic."""
+        names = sorted(route.brokers)
+        if not names:
+            raise NoRoute(route.topic, "no broker serves it")
+        address = route.address(random.choice(names))  # noqa: S311 - spreads load, guards nothing
+        if address is None:
+            raise NoRoute(route.topic, "no broker serves it")
+        response = await self.instance.remoting.invoke(
+            address,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            GetConsumerListByGroupRequestHeader(consumer_group=self.settings.group),
+            timeout_ms=self._options.request_timeout_ms,
+        )
+        return decode_body(GetConsumerListByGroupResponseBody, response.body).consumer_id_list
+
+    # --- offsets ----------------------------------------------------------------------------------------
+
+    async def start_offset(self, queue: MessageQueue) -> int:
+        """The committed offset, else what ``consume_from`` says. Raises ClientError."""
+        committed = await self.offsets.read(queue)
+        if committed is not None:
+            return committed
+        retry = queue.topic.startswith(RETRY_PREFIX)
+        consume_from = self.settings.consume_from
+        if consume_from is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
+            return 0
+        if consume_from is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
+            if retry:
+                return await self.max_offset(queue)
+            timestamp_ms = self.settings.consume_timestamp_ms
+            return await self.offset_for_timestamp(
+                queue, self._now_ms() - 30 * 60_000 if timestamp_ms is None else timestamp_ms
+            )
+        return 0 if retry else await self.max_offset(queue)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """One past the last message."""
+        header = GetMaxOffsetRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+        )
+        response = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header)
+        return response.header(GetMaxOffsetResponseHeader).offset
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        header = GetMinOffsetRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+        )
+        response = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header)
+        return response.header(GetMinOffsetResponseHeader).offset
+
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Of the first message stored at or after ``timestamp_ms``, the end of the queue without one."""
+        header = SearchOffsetRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, bname=queue.broker_name
+        )
+        response = await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        return response.header(SearchOffsetResponseHeader).offset
+
+    async def _ask(self, queue: MessageQueue, code: int, header: Header) -> Command:
+        address = await self._address(queue, MASTER_ID)
+        return await self.instance.remoting.invoke(address, code, header, timeout_ms=_OFFSET_TIMEOUT_MS)
+
+    async def _address(self, queue: MessageQueue, broker_id: int) -> str:
+        address = self.instance.broker_address(queue.broker_name, broker_id)
+        if address is None:
+            route = await self.instance.route(queue.topic, refresh=True)
+            address = route.address(queue.broker_name, broker_id)
+        if address is None:
+            raise NoRoute(queue.topic, f"broker {queue.broker_name} has no address")
+        return address
+
+    # --- pull -------------------------------------------------------------------------------------------
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, *, commit_offset: int, broker_id: int, lite: bool
+    ) -> Pulled:
+        """One long poll. Raises BrokerError for a response that is none of Pulled's codes.
+
+        ``commit_offset`` above 0 is committed on the way (clustering only).
+        """
+        subscription = self.subscriptions.get(queue.topic)
+        flags = SUSPEND_FLAG
+        if lite:
+            flags |= SUBSCRIPTION_FLAG | LITE_FLAG
+        if commit_offset > 0 and broker_id == MASTER_ID and not self.broadcasting:
+            flags |= COMMIT_FLAG
+        else:
+            commit_offset = 0
+        header = PullMessageRequestHeader(
+            consumer_group=self.settings.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=self.settings.pull_batch_size,
+            sys_flag=flags,
+            commit_offset=commit_offset,
+            suspend_timeout_millis=self.settings.suspend_ms,
+            sub_version=0 if lite or subscription is None else subscription.sub_version,
+            subscription=(subscription.sub_string if subscription else "*") if lite else None,
+            expression_type="TAG",
+            max_msg_bytes=_MAX_PULL_BYTES,
+            bname=queue.broker_name,
+        )
+        response = await self.instance.remoting.invoke(
+            await self._address(queue, broker_id),
+            RequestCode.LITE_PULL_MESSAGE if lite else RequestCode.PULL_MESSAGE,
+            header,
+            timeout_ms=self.settings.suspend_ms + _LONG_POLL_SLACK_MS,
+            accept=_PULL_CODES,
+        )
+        answer = response.header(PullMessageResponseHeader)
+        messages: list[MessageExt] = []
+        if response.code == ResponseCode.SUCCESS:
+            messages = decode_records(response.body, broker_name=queue.broker_name)
+            if subscription is not None and subscription.tags_set:
+                # The broker compared hashes; two tags may share one.
+                tags = frozenset(subscription.tags_set)
+                messages = [message for message in messages if message.properties.get(TAGS) in tags]
+            if queue.topic.startswith(RETRY_PREFIX):
+                for message in messages:
+                    message.topic = message.properties.get(RETRY_TOPIC, message.topic)
+        return Pulled(
+            response.code,
+            messages,
+            answer.next_begin_offset,
+            answer.min_offset,
+            answer.max_offset,
+            answer.suggest_which_broker_id,
+        )
+
+
+_PULL_CODES = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+def pause_after(error: MQError) -> float:
+    """Seconds until a failed pull is tried again (pullTimeDelayMillsWhen*)."""
+    flow_control = isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL
+    return 0.02 if flow_control else 1.0
+
+
+def check_positive(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise ConfigError(f"{name}={value} must be positive", key=name)

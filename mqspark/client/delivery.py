@@ -1,0 +1,186 @@
+"""Hands cached messages to the listener, a bounded number at a time, and reports each chunk when it is done.
+
+A listener is a function (run in threads of its own) or a coroutine function (run on the loop). Must not know
+about offsets, queues or retries: it gets chunks, it gives them back with their outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import inspect
+import queue
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from mqspark.client.process_queue import ProcessQueue
+from mqspark.message import MessageExt
+
+__all__ = ["Chunk", "ConsumeStatus", "Delivery", "Listener", "Outcome", "Skipped", "make_delivery"]
+
+
+class ConsumeStatus(enum.Enum):
+    """What a listener may return; None counts as success."""
+
+    CONSUME_SUCCESS = "CONSUME_SUCCESS"
+    RECONSUME_LATER = "RECONSUME_LATER"
+
+
+class Skipped(Exception):
+    """The outcome of a chunk that the listener never saw: its queue is gone, or the consumer stops."""
+
+
+Listener = Callable[[Any], Any]
+"""A function or coroutine function of one message, or of a list of them."""
+
+Outcome = ConsumeStatus | BaseException | None
+"""What the listener returned or raised."""
+
+
+class Chunk(NamedTuple):
+    process: ProcessQueue
+    messages: Sequence[MessageExt]
+    argument: Any
+    """What the listener gets: the only message, or the list."""
+
+
+Finished = Callable[[Chunk, Outcome], None]
+
+
+class Delivery(Protocol):
+    def submit(self, chunks: Iterable[Chunk]) -> None: ...
+
+    async def run_now(self, argument: Any) -> Outcome:
+        """Outside the order, for CONSUME_MESSAGE_DIRECTLY; raises what the listener raises."""
+
+    async def stop(self, timeout_ms: int) -> bool:
+        """Start nothing more, wait for what runs; False when it did not end in time."""
+
+
+def make_delivery(listener: Listener, *, concurrency: int, finished: Finished) -> Delivery:
+    """``finished`` is called on the running loop, once for every chunk that was submitted before ``stop``."""
+    if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
+        return _LoopDelivery(listener, concurrency, finished)
+    return _ThreadDelivery(listener, concurrency, finished)
+
+
+_SKIPPED = Skipped()
+
+_CHUNKS_A_TURN = 64
+"""After so many chunks without a real wait a coroutine listener lets others on the loop have a turn."""
+
+
+class _LoopDelivery:
+    def __init__(
+        self, listener: Callable[[Any], Awaitable[Any]], concurrency: int, finished: Finished
+    ) -> None:
+        self._listener = listener
+        self._concurrency = concurrency
+        self._finished = finished
+        self._chunks: deque[Chunk] = deque()
+        self._workers: set[asyncio.Task[None]] = set()
+
+    def submit(self, chunks: Iterable[Chunk]) -> None:
+        self._chunks.extend(chunks)
+        loop = asyncio.get_running_loop()
+        for _ in range(min(len(self._chunks), self._concurrency - len(self._workers))):
+            worker = loop.create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+
+    async def _work(self) -> None:
+        turns = 0
+        while self._chunks:
+            chunk = self._chunks.popleft()
+            outcome: Outcome = _SKIPPED
+            if not chunk.process.dropped:
+                try:
+                    outcome = await self._listener(chunk.argument)
+                except Exception as error:
+                    outcome = error
+            self._finished(chunk, outcome)
+            turns += 1
+            if turns % _CHUNKS_A_TURN == 0:
+                await asyncio.sleep(0)
+
+    async def run_now(self, argument: Any) -> Outcome:
+        outcome: Outcome = await self._listener(argument)
+        return outcome
+
+    async def stop(self, timeout_ms: int) -> bool:
+        self._chunks.clear()
+        if not self._workers:
+            return True
+        _, late = await asyncio.wait(self._workers, timeout=timeout_ms / 1000)
+        for worker in late:
+            worker.cancel()
+        return not late
+
+
+class _ThreadDelivery:
+    def __init__(self, listener: Listener, concurrency: int, finished: Finished) -> None:
+        self._listener = listener
+        self._concurrency = concurrency
+        self._finished = finished
+        self._loop = asyncio.get_running_loop()
+        self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
+        self._done: deque[tuple[Chunk, Outcome]] = deque()
+        self._wake_scheduled = False
+        self._threads: list[threading.Thread] = []
+        self._outstanding = 0
+        self._stopping = False
+
+    def submit(self, chunks: Iterable[Chunk]) -> None:
+        for chunk in chunks:
+            self._outstanding += 1
+            self._chunks.put(chunk)
+        while len(self._threads) < min(self._outstanding, self._concurrency):
+            # Daemons: a listener that never returns must not keep the process from ending.
+            thread = threading.Thread(
+                target=self._work, name=f"mqspark-listener-{len(self._threads)}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def _work(self) -> None:
+        while (chunk := self._chunks.get()) is not None:
+            outcome: Outcome = _SKIPPED
+            if not (self._stopping or chunk.process.dropped):
+                try:
+                    outcome = self._listener(chunk.argument)
+                except BaseException as error:
+                    outcome = error
+            self._done.append((chunk, outcome))
+            # The order of these two lines and of the first two of _report is what makes one wake-up enough.
+            if not self._wake_scheduled:
+                self._wake_scheduled = True
+                try:
+                    self._loop.call_soon_threadsafe(self._report)
+                except RuntimeError:
+                    return  # the loop is closed: nobody is left to tell
+
+    def _report(self) -> None:
+        self._wake_scheduled = False
+        while self._done:
+            chunk, outcome = self._done.popleft()
+            self._outstanding -= 1
+            self._finished(chunk, outcome)
+
+    async def run_now(self, argument: Any) -> Outcome:
+        outcome: Outcome = await asyncio.to_thread(self._listener, argument)
+        return outcome
+
+    async def stop(self, timeout_ms: int) -> bool:
+        self._stopping = True
+        for _ in self._threads:
+            self._chunks.put(None)
+        ended = await asyncio.to_thread(self._join, self._loop.time() + timeout_ms / 1000)
+        self._report()
+        return ended
+
+    def _join(self, deadline: float) -> bool:
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - self._loop.time()))
+        return not any(thread.is_alive() for thread in self._threads)

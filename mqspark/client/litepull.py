@@ -1,0 +1,504 @@
+"""The lite pull consumer: the user's program asks for messages. Facts: RocketMQ's
+DefaultLitePullConsumerImpl and AssignedMessageQueue; reference client-semantics §4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple, TypeVar
+
+from mqspark.client.allocate import Allocation, Averagely
+from mqspark.client.consumer import (
+    ConsumeFromWhere,
+    GroupConsumer,
+    GroupSettings,
+    MessageModel,
+    check_positive,
+    pause_after,
+)
+from mqspark.client.instance import ClientOptions
+from mqspark.client.routes import MASTER_ID
+from mqspark.errors import ClientError, ConfigError, MQError
+from mqspark.message import MessageExt, MessageQueue
+from mqspark.protocol.bodies import ConsumerRunningInfo, ConsumeType, encode_body
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+
+__all__ = ["LitePullConsumer"]
+
+log = logging.getLogger(__name__)
+
+L = TypeVar("L", bound="LitePullConsumer")
+
+
+class Batch(NamedTuple):
+    """What one pull found in one queue."""
+
+    assigned: Assigned
+    generation: int
+    messages: list[MessageExt]
+    next_offset: int
+
+
+class Assigned:
+    """One queue of ours: what is fetched, what was handed out, what is consumed."""
+
+    __slots__ = (
+        "batches",
+        "broker_id",
+        "cached",
+        "consumed",
+        "delivered",
+        "generation",
+        "next_offset",
+        "queue",
+        "task",
+        "written",
+    )
+
+    def __init__(self, queue: MessageQueue, offset: int) -> None:
+        self.queue = queue
+        self.task: asyncio.Task[None]
+        self.written: int | None = None
+        """The offset of the last commit."""
+        self.broker_id = MASTER_ID
+        self.generation = 0
+        """Changes with each seek: what was fetched before it is void."""
+        self.batches: deque[Batch] = deque()
+        self.restart(offset)
+
+    def restart(self, offset: int) -> None:
+        self.generation += 1
+        self.batches.clear()
+        self.cached = 0
+        self.next_offset = self.delivered = self.consumed = offset
+
+
+class LitePullConsumer:
+    """``poll`` or ``async for`` the messages of subscribed topics, or of queues that were assigned.
+
+    Either ``subscribe`` (the queues are shared with the group's other members) or ``assign``, never both. A
+    message counts as consumed when the next one is asked for, and when ``commit`` is called; with
+    ``auto_commit`` the offsets are written every ``auto_commit_interval_ms`` and by ``stop``. Leaving ``async
+    with`` by an exception does not count what was handed out last. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        consume_timestamp_ms: int | None = None,
+        allocation: Allocation | None = None,
+        auto_commit: bool = True,
+        auto_commit_interval_ms: int = 5_000,
+        pull_batch_size: int = 32,
+        max_cached_messages: int = 1_000,
+        rebalance_interval_ms: int = 20_000,
+        suspend_ms: int = 20_000,
+        options: ClientOptions | None = None,
+    ) -> None:
+        """``max_cached_messages`` are fetched ahead for each queue."""
+        check_positive(
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            pull_batch_size=pull_batch_size,
+            max_cached_messages=max_cached_messages,
+        )
+        self._group = GroupConsumer(
+            namesrv,
+            GroupSettings(
+                group=group,
+                consume_type=ConsumeType.CONSUME_ACTIVELY,
+                message_model=message_model,
+                consume_from=consume_from,
+                consume_timestamp_ms=consume_timestamp_ms,
+                allocation=allocation or Averagely(),
+                rebalance_interval_ms=rebalance_interval_ms,
+                pull_batch_size=pull_batch_size,
+                suspend_ms=suspend_ms,
+            ),
+            options,
+            self,
+        )
+        self._auto_commit = auto_commit
+        self._auto_commit_interval_ms = auto_commit_interval_ms
+        self._max_cached_messages = max_cached_messages
+        self._assigned: dict[MessageQueue, Assigned] = {}
+        self._to_assign: list[MessageQueue] | None = None
+        self._ready: deque[Assigned] = deque()
+        """An entry for each cached batch; an entry whose queue has none any more is passed over."""
+        self._last: Batch | None = None
+        self._iterating: tuple[Batch, int] | None = None
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._space: dict[Assigned, asyncio.Future[None]] = {}
+        self._paused: dict[MessageQueue, asyncio.Event] = {}
+        self._loop: asyncio.AbstractEventLoop
+        self._running = False
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises ConnectionLost or RequestTimeout when no name server answers."""
+        if self._running:
+            return
+        self._loop = asyncio.get_running_loop()
+        self._running = True
+        try:
+            await self._group.start(rebalance=bool(self._group.subscriptions))
+            if self._to_assign is not None:
+                await self.assign(self._to_assign)
+        except BaseException:
+            self._running = False
+            raise
+        if self._auto_commit:
+            self._group.instance.spawn(self._commit_forever())
+
+    async def stop(self) -> None:
+        """With ``auto_commit``, commits all that was handed out. Then leaves the group."""
+        await self._stop(confirm=True)
+
+    async def _stop(self, *, confirm: bool) -> None:
+        if not self._running:
+            return
+        self._running = False
+        if confirm:
+            self._confirm()
+        if self._auto_commit:
+            await self._try_write(self._uncommitted())
+        for assigned in self._assigned.values():
+            assigned.task.cancel()
+        self._assigned.clear()
+        self._ready.clear()
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+        await self._group.instance.stop()
+
+    async def __aenter__(self: L) -> L:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop(confirm=error is None)
+
+    # --- which queues -----------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> str:
+        return self._group.settings.group
+
+    def subscribe(self, topic: str, tags: str | Iterable[str] = "*") -> None:
+        """Before or after the start. Raises ConfigError after ``assign``."""
+        if self._to_assign is not None:
+            raise ConfigError(
+                "this consumer was assigned queues; it cannot subscribe as well", key="subscribe"
+            )
+        self._group.subscribe(topic, tags)
+        if self._running:
+            self._group.instance.spawn(self._group.subscribed())
+
+    def unsubscribe(self, topic: str) -> None:
+        self._group.subscriptions.pop(topic, None)
+        if self._running:
+            self._group.instance.spawn(self._group.subscribed())
+
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read exactly these queues, each from its committed offset. Raises ConfigError after
+        ``subscribe``.
+        """
+        if self._group.subscriptions:
+            raise ConfigError("this consumer is subscribed; it cannot be assigned queues", key="assign")
+        self._to_assign = list(queues)
+        if not self._to_assign:
+            raise ConfigError("assign at least one queue", key="assign")
+        if not self._running:
+            return
+        await self.give_up([queue for queue in self._assigned if queue not in self._to_assign])
+        for queue in self._to_assign:
+            if queue not in self._assigned:
+                await self._group.instance.route(queue.topic)
+                await self.take(queue, await self._group.start_offset(queue))
+
+    def assignment(self) -> list[MessageQueue]:
+        return sorted(self._assigned)
+
+    async def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
+        """All readable queues of a topic, from the name server. Raises NoRoute."""
+        return list((await self._group.instance.route(topic, refresh=True)).subscribe_queues)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Fetch no more of these queues; what is cached is still handed out."""
+        for queue in queues:
+            self._paused.setdefault(queue, asyncio.Event())
+
+    def resume(self, *queues: MessageQueue) -> None:
+        for queue in queues:
+            event = self._paused.pop(queue, None)
+            if event is not None:
+                event.set()
+
+    # --- messages ---------------------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: int = 5_000) -> list[MessageExt]:
+        """The next messages, all of one queue and in order; none when there are none for ``timeout_ms``."""
+        self._confirm()
+        batch = await self._next_batch(timeout_ms)
+        if batch is None:
+            return []
+        batch.assigned.delivered = batch.next_offset
+        self._last = batch
+        return batch.messages
+
+    def __aiter__(self) -> AsyncIterator[MessageExt]:
+        return self
+
+    async def __anext__(self) -> MessageExt:
+        """Waits as long as it takes; ends when the consumer is stopped."""
+        self._confirm()
+        if self._iterating is not None:
+            batch, index = self._iterating
+            if batch.generation == batch.assigned.generation:
+                return self._hand_out(batch, index)
+            self._iterating = None
+        while True:
+            fetched = await self._next_batch(None)
+            if fetched is None:
+                raise StopAsyncIteration
+            if fetched.messages:
+                return self._hand_out(fetched, 0)
+
+    def _hand_out(self, batch: Batch, index: int) -> MessageExt:
+        message = batch.messages[index]
+        if index + 1 < len(batch.messages):
+            batch.assigned.delivered = message.queue_offset + 1
+            self._iterating = (batch, index + 1)
+        else:
+            batch.assigned.delivered = batch.next_offset
+            self._iterating = None
+        self._last = batch
+        return message
+
+    def _confirm(self) -> None:
+        """What was handed out counts as consumed."""
+        last, self._last = self._last, None
+        if last is not None and last.generation == last.assigned.generation:
+            last.assigned.consumed = last.assigned.delivered
+
+    async def _next_batch(self, timeout_ms: int | None) -> Batch | None:
+        if not self._running:
+            if timeout_ms is None:
+                return None
+            raise ClientError("the consumer is not started, or already stopped")
+        deadline = None if timeout_ms is None else self._loop.time() + timeout_ms / 1000
+        while (batch := self._pop()) is None:
+            if not await self._arrival(deadline):
+                return None
+        return batch
+
+    def _pop(self) -> Batch | None:
+        while self._ready:
+            assigned = self._ready.popleft()
+            if assigned.batches:
+                batch = assigned.batches.popleft()
+                assigned.cached -= len(batch.messages)
+                space = self._space.get(assigned)
+                if space is not None and not space.done() and assigned.cached < self._max_cached_messages:
+                    space.set_result(None)
+                return batch
+        return None
+
+    async def _arrival(self, deadline: float | None) -> bool:
+        """False when the time is over or the consumer is stopped."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except TimeoutError:
+            return False
+        return self._running
+
+    # --- offsets ----------------------------------------------------------------------------------------
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at ``offset``, which must be within the queue (its end included). Raises ClientError."""
+        assigned = self._require(queue)
+        low, high = await self._group.min_offset(queue), await self._group.max_offset(queue)
+        if not low <= offset <= high:
+            raise ClientError(f"offset {offset} of {queue} is not within {low} and {high}")
+        self._restart(assigned, offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        self._restart(self._require(queue), await self._group.min_offset(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        self._restart(self._require(queue), await self._group.max_offset(queue))
+
+    async def seek_to_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """The first message stored at or after that time."""
+        assigned = self._require(queue)
+        self._restart(assigned, await self._group.offset_for_timestamp(queue, timestamp_ms))
+
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        await self._group.instance.route(queue.topic)
+        return await self._group.offset_for_timestamp(queue, timestamp_ms)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """What the group has committed, None when nothing."""
+        await self._group.instance.route(queue.topic)
+        return await self._group.offsets.read(queue)
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset of the next message to be handed out. Raises ClientError for a queue of others."""
+        return self._require(queue).delivered
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Write what was handed out, or the given offsets; returns when the broker has them."""
+        if offsets is None:
+            self._confirm()
+            await self._write(self._uncommitted())
+        else:
+            for queue, offset in offsets.items():
+                if offset < 0:
+                    raise ClientError(f"offset {offset} of {queue} cannot be committed")
+            await self._group.offsets.write(offsets)
+
+    def _require(self, queue: MessageQueue) -> Assigned:
+        assigned = self._assigned.get(queue)
+        if assigned is None:
+            raise ClientError(f"{queue} is not assigned to this consumer now")
+        return assigned
+
+    def _uncommitted(self) -> dict[MessageQueue, int]:
+        return {
+            queue: assigned.consumed
+            for queue, assigned in self._assigned.items()
+            if assigned.consumed != assigned.written
+        }
+
+    async def _write(self, offsets: Mapping[MessageQueue, int]) -> None:
+        if offsets:
+            await self._group.offsets.write(offsets)
+            for queue, offset in offsets.items():
+                assigned = self._assigned.get(queue)
+                if assigned is not None:
+                    assigned.written = offset
+
+    async def _try_write(self, offsets: Mapping[MessageQueue, int]) -> None:
+        try:
+            await self._write(offsets)
+        except (ClientError, OSError) as error:
+            log.warning("cannot commit offsets of %s, will try again: %s", self.group, error)
+
+    async def _commit_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._auto_commit_interval_ms / 1000)
+            await self._try_write(self._uncommitted())
+
+    # --- QueueOwner -------------------------------------------------------------------------------------
+
+    def owned(self) -> Collection[MessageQueue]:
+        return self._assigned.keys()
+
+    async def take(self, queue: MessageQueue, start_offset: int) -> None:
+        if self._running and queue not in self._assigned:
+            assigned = Assigned(queue, start_offset)
+            self._assigned[queue] = assigned
+            assigned.task = self._group.instance.spawn(self._fetch_forever(assigned))
+
+    async def give_up(self, queues: Sequence[MessageQueue]) -> None:
+        offsets: dict[MessageQueue, int] = {}
+        for queue in queues:
+            assigned = self._assigned.pop(queue, None)
+            if assigned is not None:
+                assigned.task.cancel()
+                if assigned.consumed != assigned.written:
+                    offsets[queue] = assigned.consumed
+                assigned.restart(assigned.consumed)
+        if self._auto_commit:
+            await self._try_write(offsets)
+
+    async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
+        if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            info = ConsumerRunningInfo(
+                properties={
+                    "PROP_NAMESERVER_ADDR": ";".join(self._group.instance.namesrv),
+                    "PROP_CONSUME_TYPE": ConsumeType.CONSUME_ACTIVELY,
+                    "PROP_CONSUMEORDERLY": "false",
+                    "PROP_CONSUMER_START_TIMESTAMP": "0",
+                },
+                subscription_set=list(self._group.subscriptions.values()),
+            )
+            return ResponseCode.SUCCESS, encode_body(info), None
+        return ResponseCode.REQUEST_CODE_NOT_SUPPORTED, b"", f"a pull consumer does not answer {request.code}"
+
+    # --- fetching ---------------------------------------------------------------------------------------
+
+    def _restart(self, assigned: Assigned, offset: int) -> None:
+        assigned.task.cancel()
+        assigned.restart(offset)
+        if self._assigned.get(assigned.queue) is assigned:
+            assigned.task = self._group.instance.spawn(self._fetch_forever(assigned))
+
+    async def _fetch_forever(self, assigned: Assigned) -> None:
+        queue = assigned.queue
+        while True:
+            paused = self._paused.get(queue)
+            if paused is not None:
+                await paused.wait()
+                continue
+            if assigned.cached >= self._max_cached_messages:
+                await self._wait_for_space(assigned)
+                continue
+            try:
+                pulled = await self._group.pull(
+                    queue, assigned.next_offset, commit_offset=0, broker_id=assigned.broker_id, lite=True
+                )
+            except MQError as error:
+                log.warning("cannot pull %s for %s: %s", queue, self.group, error)
+                assigned.broker_id = MASTER_ID
+                await asyncio.sleep(pause_after(error))
+                continue
+            assigned.broker_id = pulled.suggested_broker_id
+            if pulled.code == ResponseCode.PULL_OFFSET_MOVED:
+                log.warning("%s continues %s at %d", self.group, queue, pulled.next_offset)
+                assigned.restart(pulled.next_offset)
+                continue
+            floor = assigned.next_offset
+            assigned.next_offset = pulled.next_offset
+            # A record that holds several messages is served whole, so it may begin before the offset asked
+            # for.
+            messages = [message for message in pulled.messages if message.queue_offset >= floor]
+            if messages:
+                assigned.cached += len(messages)
+                assigned.batches.append(Batch(assigned, assigned.generation, messages, pulled.next_offset))
+                self._ready.append(assigned)
+                self._wake_one()
+            elif not assigned.batches and assigned.delivered == floor:
+                if assigned.consumed == floor:
+                    assigned.consumed = pulled.next_offset
+                assigned.delivered = pulled.next_offset
+
+    async def _wait_for_space(self, assigned: Assigned) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._space[assigned] = waiter
+        try:
+            await waiter
+        finally:
+            del self._space[assigned]
+
+    def _wake_one(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return

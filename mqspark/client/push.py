@@ -1,0 +1,480 @@
+"""The push consumer: pulls ahead, hands messages to a listener, commits in order. Facts: RocketMQ's
+DefaultMQPushConsumerImpl and ConsumeMessageConcurrentlyService; reference client-semantics §3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from mqspark.client.allocate import Allocation, Averagely
+from mqspark.client.consumer import (
+    ConsumeFromWhere,
+    GroupConsumer,
+    GroupSettings,
+    MessageModel,
+    check_positive,
+    pause_after,
+)
+from mqspark.client.delivery import Chunk, ConsumeStatus, Delivery, Listener, Outcome, Skipped, make_delivery
+from mqspark.client.instance import ClientOptions
+from mqspark.client.process_queue import FlowLimits, ProcessQueue
+from mqspark.client.routes import MASTER_ID
+from mqspark.errors import ClientError, ConfigError, MQError, NotYet
+from mqspark.message import MessageExt, MessageQueue, retry_topic
+from mqspark.protocol.bodies import (
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+    ConsumeType,
+    GetConsumerStatusBody,
+    ProcessQueueInfo,
+    ResetOffsetBody,
+    decode_body,
+    encode_body,
+    queue_key,
+    queue_of,
+)
+from mqspark.protocol.bodies import (
+    ConsumeStatus as ConsumeStatistics,
+)
+from mqspark.protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from mqspark.record import decode_record
+
+__all__ = ["PushConsumer"]
+
+log = logging.getLogger(__name__)
+
+C = TypeVar("C", bound="PushConsumer")
+
+_FULL_PAUSE_S = 0.05
+_NO_PROGRESS_PAUSE_S = 0.02
+"""A broker that answers "nothing" at once, again and again, is not asked more often than this."""
+_NOT_SUPPORTED = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+class _Reader:
+    """One queue of ours."""
+
+    __slots__ = ("broker_id", "process", "queue", "task")
+
+    def __init__(self, queue: MessageQueue, process: ProcessQueue) -> None:
+        self.queue = queue
+        self.process = process
+        self.broker_id = MASTER_ID
+        self.task: asyncio.Task[None]
+
+
+class PushConsumer:
+    """Calls ``listener`` with each message of the topics it is subscribed to.
+
+    The listener is a function (called in up to ``concurrency`` threads) or a coroutine function (as many
+    coroutines on the loop). Returning CONSUME_SUCCESS or nothing means done. RECONSUME_LATER, or an
+    exception, means again after ``retry_delay_ms``: this version redelivers locally and for ever, with
+    ``reconsume_times`` counting up, and commits no offset past the message meanwhile; it does not send it
+    to the group's retry topic or dead-letter queue yet. With ``batch_listener`` instead, lists of up to
+    ``batch_size`` messages of one queue are handed over, and done or repeated as a whole.
+
+    Delivery is at least once, in no order across threads. Not thread-safe: use it on the loop it was
+    started on.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        listener: Listener | None = None,
+        batch_listener: Listener | None = None,
+        batch_size: int = 1,
+        concurrency: int = 20,
+        ordered: bool = False,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        consume_timestamp_ms: int | None = None,
+        allocation: Allocation | None = None,
+        pull_batch_size: int = 32,
+        max_cached_messages: int = 1_000,
+        max_cached_bytes: int = 100 * 1024 * 1024,
+        max_span: int = 2_000,
+        retry_delay_ms: int = 5_000,
+        persist_interval_ms: int = 5_000,
+        rebalance_interval_ms: int = 20_000,
+        suspend_ms: int = 15_000,
+        local_offsets_directory: Path | None = None,
+        options: ClientOptions | None = None,
+    ) -> None:
+        """``consume_from`` and ``consume_timestamp_ms`` hold where the group has committed nothing yet.
+
+        As with every RocketMQ client a broker may still say "start at 0" for a young queue, so that a group
+        does not lose what was sent before it noticed the queue. The ``max_*`` limits are per queue.
+        """
+        if ordered:
+            raise NotYet("orderly consumption")
+        if (listener is None) == (batch_listener is None):
+            raise ConfigError("give either listener or batch_listener", key="listener")
+        check_positive(
+            batch_size=batch_size,
+            concurrency=concurrency,
+            pull_batch_size=pull_batch_size,
+            max_cached_messages=max_cached_messages,
+            max_cached_bytes=max_cached_bytes,
+            max_span=max_span,
+            retry_delay_ms=retry_delay_ms,
+            persist_interval_ms=persist_interval_ms,
+        )
+        self._group = GroupConsumer(
+            namesrv,
+            GroupSettings(
+                group=group,
+                consume_type=ConsumeType.CONSUME_PASSIVELY,
+                message_model=message_model,
+                consume_from=consume_from,
+                consume_timestamp_ms=consume_timestamp_ms,
+                allocation=allocation or Averagely(),
+                rebalance_interval_ms=rebalance_interval_ms,
+                pull_batch_size=pull_batch_size,
+                suspend_ms=suspend_ms,
+                local_offsets_directory=local_offsets_directory,
+            ),
+            options,
+            self,
+        )
+        self._listener: Listener = listener or batch_listener  # type: ignore[assignment] # either is given
+        self._batch_size = batch_size if batch_listener is not None else 0
+        """0: the listener takes single messages."""
+        self._concurrency = concurrency
+        self._limits = FlowLimits(max_cached_messages, max_cached_bytes, max_span)
+        self._retry_delay_ms = retry_delay_ms
+        self._persist_interval_ms = persist_interval_ms
+        self._readers: dict[MessageQueue, _Reader] = {}
+        self._full: dict[ProcessQueue, asyncio.Future[None]] = {}
+        self._delivery: Delivery
+        self._loop: asyncio.AbstractEventLoop
+        self._running = False
+        self._unsuspended = asyncio.Event()
+        self._unsuspended.set()
+        self._started_ms = 0
+        self._failed = 0
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises ConnectionLost or RequestTimeout when no name server answers, ConfigError without a topic."""
+        if self._running:
+            return
+        if not self._group.subscriptions:
+            raise ConfigError("subscribe to a topic before starting", key="topic")
+        if not self._group.broadcasting:
+            # What other members of the group sent back; also, a group must subscribe alike in all its
+            # members.
+            self._group.subscribe(retry_topic(self._group.settings.group))
+        self._loop = asyncio.get_running_loop()
+        self._delivery = make_delivery(self._listener, concurrency=self._concurrency, finished=self._finished)
+        self._started_ms = time.time_ns() // 1_000_000
+        self._running = True
+        try:
+            await self._group.start(rebalance=True)
+        except BaseException:
+            self._running = False
+            raise
+        self._group.instance.spawn(self._persist_forever())
+
+    async def stop(self, timeout_ms: int = 30_000) -> None:
+        """Stops pulling, waits up to ``timeout_ms`` for running listeners, commits, leaves the group.
+
+        Messages that no listener has started come again, here or elsewhere.
+        """
+        if not self._running:
+            return
+        self._running = False
+        for reader in self._readers.values():
+            reader.task.cancel()
+        if not await self._delivery.stop(timeout_ms):
+            log.warning("a listener of %s is still running after %d ms", self.group, timeout_ms)
+        await self._persist()
+        for reader in self._readers.values():
+            reader.process.drop()
+        self._readers.clear()
+        await self._group.instance.stop()
+
+    async def __aenter__(self: C) -> C:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # --- what users ask ---------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> str:
+        return self._group.settings.group
+
+    @property
+    def client_id(self) -> str:
+        return self._group.instance.client_id
+
+    def subscribe(self, topic: str, tags: str | Iterable[str] = "*") -> None:
+        """Before or after the start. All members of a group must subscribe to the same."""
+        self._group.subscribe(topic, tags)
+        if self._running:
+            self._group.instance.spawn(self._group.subscribed())
+
+    def unsubscribe(self, topic: str) -> None:
+        self._group.subscriptions.pop(topic, None)
+        if self._running:
+            self._group.instance.spawn(self._group.subscribed())
+
+    def suspend(self) -> None:
+        """Pull no more until ``resume``; what is cached is still consumed."""
+        self._unsuspended.clear()
+
+    def resume(self) -> None:
+        self._unsuspended.set()
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues of this consumer now, those of the retry topic included."""
+        return sorted(self._readers)
+
+    def progress(self) -> dict[MessageQueue, int]:
+        """Up to where each queue is consumed: what the next commit says."""
+        return {queue: reader.process.commit_offset for queue, reader in self._readers.items()}
+
+    # --- QueueOwner -------------------------------------------------------------------------------------
+
+    def owned(self) -> Collection[MessageQueue]:
+        return self._readers.keys()
+
+    async def take(self, queue: MessageQueue, start_offset: int) -> None:
+        if not self._running or queue in self._readers:
+            return
+        reader = _Reader(queue, ProcessQueue(start_offset))
+        self._readers[queue] = reader
+        reader.task = self._group.instance.spawn(self._read_forever(reader))
+
+    async def give_up(self, queues: Sequence[MessageQueue]) -> None:
+        offsets: dict[MessageQueue, int] = {}
+        for queue in queues:
+            reader = self._readers.pop(queue, None)
+            if reader is not None:
+                offsets[queue] = reader.process.commit_offset
+                reader.process.drop()
+                reader.task.cancel()
+        await self._write(offsets)
+
+    async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
+        handler = _ANSWERS.get(request.code)
+        if handler is None:
+            return _NOT_SUPPORTED, b"", f"a consumer does not answer {request.code}"
+        return ResponseCode.SUCCESS, await handler(self, request), None
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    async def _read_forever(self, reader: _Reader) -> None:
+        group, queue, limits = self._group, reader.queue, self._limits
+        while not reader.process.dropped:
+            process = reader.process
+            if not self._unsuspended.is_set():
+                await self._unsuspended.wait()
+                continue
+            if process.is_full(limits):
+                await self._space(process)
+                continue
+            process.last_pull_ms = time.time_ns() // 1_000_000
+            asked = process.next_offset
+            began = self._loop.time()
+            try:
+                pulled = await group.pull(
+                    queue, asked, commit_offset=process.commit_offset, broker_id=reader.broker_id, lite=False
+                )
+            except MQError as error:
+                log.warning("cannot pull %s for %s: %s", queue, self.group, error)
+                reader.broker_id = MASTER_ID
+                await asyncio.sleep(pause_after(error))
+                continue
+            if process.dropped:
+                continue
+            reader.broker_id = pulled.suggested_broker_id
+            if pulled.code == ResponseCode.PULL_OFFSET_MOVED:
+                log.warning("%s continues %s at %d, not %d", self.group, queue, pulled.next_offset, asked)
+                await self._move(reader, pulled.next_offset)
+            elif pulled.code == ResponseCode.SUCCESS:
+                self._submit(process, process.put(pulled.messages, pulled.next_offset))
+            else:
+                process.advance(pulled.next_offset)
+                if process.next_offset == asked and self._loop.time() - began < _NO_PROGRESS_PAUSE_S:
+                    await asyncio.sleep(_NO_PROGRESS_PAUSE_S)
+
+    async def _space(self, process: ProcessQueue) -> None:
+        """Until the listener has caught up a little."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._full[process] = waiter
+        try:
+            async with asyncio.timeout(_FULL_PAUSE_S):
+                await waiter
+        except TimeoutError:
+            return
+        finally:
+            del self._full[process]
+
+    def _submit(self, process: ProcessQueue, messages: list[MessageExt]) -> None:
+        size = self._batch_size
+        if not size:
+            self._delivery.submit([Chunk(process, (message,), message) for message in messages])
+        elif messages:
+            parts = [messages[start : start + size] for start in range(0, len(messages), size)]
+            self._delivery.submit([Chunk(process, part, part) for part in parts])
+
+    def _finished(self, chunk: Chunk, outcome: Outcome) -> None:
+        process = chunk.process
+        if process.dropped or isinstance(outcome, Skipped):
+            return
+        process.last_consume_ms = time.time_ns() // 1_000_000
+        if outcome is ConsumeStatus.RECONSUME_LATER or isinstance(outcome, BaseException):
+            self._failed += len(chunk.messages)
+            self._log_failure(chunk, outcome)
+            for message in chunk.messages:
+                message.reconsume_times += 1
+            self._loop.call_later(self._retry_delay_ms / 1000, self._resubmit, chunk)
+            return
+        for message in chunk.messages:
+            process.complete(message)
+        if self._full:
+            waiter = self._full.get(process)
+            if waiter is not None and not waiter.done() and not process.is_full(self._limits):
+                waiter.set_result(None)
+
+    def _resubmit(self, chunk: Chunk) -> None:
+        if self._running and not chunk.process.dropped:
+            self._delivery.submit([chunk])
+
+    def _log_failure(self, chunk: Chunk, outcome: Outcome) -> None:
+        log.warning(
+            "listener of %s did not consume %s (delivery %d); again in %d ms",
+            self.group,
+            ", ".join(message.message_id for message in chunk.messages),
+            chunk.messages[0].reconsume_times + 1,
+            self._retry_delay_ms,
+            exc_info=outcome if isinstance(outcome, BaseException) else None,
+        )
+
+    async def _move(self, reader: _Reader, offset: int) -> None:
+        """Go on at ``offset``, forget what is cached, and say so to the group."""
+        reader.process.drop()
+        reader.process = ProcessQueue(offset)
+        await self._write({reader.queue: offset})
+
+    # --- offsets ----------------------------------------------------------------------------------------
+
+    async def _persist_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._persist_interval_ms / 1000)
+            await self._persist()
+
+    async def _persist(self) -> None:
+        await self._write(self.progress())
+
+    async def _write(self, offsets: Mapping[MessageQueue, int]) -> None:
+        if not offsets:
+            return
+        try:
+            await self._group.offsets.write(offsets)
+        except (ClientError, OSError) as error:
+            log.warning("cannot commit offsets of %s, will try again: %s", self.group, error)
+
+    # --- the server's requests --------------------------------------------------------------------------
+
+    async def _answer_running_info(self, request: Command) -> bytes:
+        header = request.header(GetConsumerRunningInfoRequestHeader)
+        group = self._group
+        info = ConsumerRunningInfo(
+            properties={
+                "PROP_NAMESERVER_ADDR": ";".join(group.instance.namesrv),
+                "PROP_CONSUME_TYPE": ConsumeType.CONSUME_PASSIVELY,
+                "PROP_CONSUMEORDERLY": "false",
+                "PROP_THREADPOOL_CORE_SIZE": str(self._concurrency),
+                "PROP_CLIENT_VERSION": str(CURRENT_VERSION),
+                "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+                "consumerGroup": self.group,
+                "messageModel": group.settings.message_model,
+                "consumeFromWhere": group.settings.consume_from,
+                "allocateMessageQueueStrategy": group.settings.allocation.name,
+                "pullBatchSize": str(group.settings.pull_batch_size),
+            },
+            subscription_set=list(group.subscriptions.values()),
+            mq_table={
+                queue_key(queue): ProcessQueueInfo(
+                    commit_offset=reader.process.commit_offset,
+                    cached_msg_min_offset=reader.process.min_offset,
+                    cached_msg_max_offset=reader.process.max_offset,
+                    cached_msg_count=reader.process.message_count,
+                    cached_msg_size_in_mib=reader.process.size_bytes >> 20,
+                    last_pull_timestamp=reader.process.last_pull_ms,
+                    last_consume_timestamp=reader.process.last_consume_ms,
+                )
+                for queue, reader in self._readers.items()
+            },
+            status_table={
+                topic: ConsumeStatistics(consume_failed_msgs=self._failed) for topic in group.subscriptions
+            },
+        )
+        if header.jstack_enable:
+            info.jstack = "".join(traceback.format_stack())
+        return encode_body(info)
+
+    async def _answer_consume_directly(self, request: Command) -> bytes:
+        header = request.header(ConsumeMessageDirectlyResultRequestHeader)
+        message = decode_record(request.body)
+        message.broker_name = header.broker_name or ""
+        result = ConsumeMessageDirectlyResult(consume_result="CR_SUCCESS")
+        began = time.monotonic_ns()
+        try:
+            outcome = await self._delivery.run_now([message] if self._batch_size else message)
+            if outcome is ConsumeStatus.RECONSUME_LATER:
+                result.consume_result = "CR_LATER"
+        except Exception as error:
+            log.warning(
+                "listener of %s failed on a message it was given directly", self.group, exc_info=error
+            )
+            result.consume_result = "CR_THROW_EXCEPTION"
+            result.remark = f"{type(error).__name__}: {error}"
+        result.spent_time_mills = (time.monotonic_ns() - began) // 1_000_000
+        return encode_body(result)
+
+    async def _answer_status(self, request: Command) -> bytes:
+        topic = request.header(GetConsumerStatusRequestHeader).topic
+        offsets = {queue_key(q): offset for q, offset in self.progress().items() if q.topic == topic}
+        return encode_body(GetConsumerStatusBody(message_queue_table=offsets))
+
+    async def _answer_reset(self, request: Command) -> bytes:
+        header = request.header(ResetOffsetRequestHeader)
+        table = decode_body(ResetOffsetBody, request.body).offset_table
+        for key, offset in table.items():
+            reader = self._readers.get(queue_of(key))
+            if reader is not None and reader.queue.topic == header.topic:
+                log.warning("offset of %s for %s is reset to %d", reader.queue, self.group, offset)
+                await self._move(reader, offset)
+        return b""
+
+
+_ANSWERS: dict[int, Callable[[PushConsumer, Command], Any]] = {
+    RequestCode.GET_CONSUMER_RUNNING_INFO: PushConsumer._answer_running_info,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: PushConsumer._answer_consume_directly,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: PushConsumer._answer_status,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: PushConsumer._answer_reset,
+}

@@ -1,0 +1,366 @@
+"""Connections to servers: many requests in flight on each, one write a turn of the loop.
+
+A ``Channel`` is one TCP connection; ``Remoting`` keeps one per address and opens it again when it is
+needed. Must not know what a request means: codes and headers are the caller's, ``mqspark.protocol`` makes
+bytes of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolError, RequestTimeout
+from mqspark.protocol.codes import Language, ResponseCode
+from mqspark.protocol.command import Command, Fields, encode_request, encode_response
+from mqspark.protocol.connection import Connection
+
+__all__ = ["Channel", "Outcome", "Remoting", "split_address"]
+
+log = logging.getLogger(__name__)
+
+Outcome = Command | ClientError
+"""What becomes of a request: the response, or why there is none."""
+
+_WRITE_HIGH_BYTES = 4 * 1024 * 1024
+"""A peer that does not read stops us from buffering more than this (plus one turn's worth)."""
+_MAX_OPAQUE = 0x7FFFFFFF
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port``, IPv6 hosts in brackets. Raises ConnectionLost: an address that cannot be reached."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConnectionLost(address, "not an address of the form host:port")
+    return host.strip("[]"), int(port)
+
+
+class Channel(asyncio.Protocol):
+    """One connection. ``on_request`` gets what the server asks on its own account, ``on_lost`` is told the
+    end.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        loop: asyncio.AbstractEventLoop,
+        on_request: Callable[[Channel, Command], None],
+        on_lost: Callable[[Channel], None],
+    ) -> None:
+        self.address = address
+        self.open = False
+        self.writable = False
+        """False while the peer does not read fast enough; see ``drain``."""
+        self._loop = loop
+        self._on_request = on_request
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._connection = Connection()
+        self._pending: dict[int, tuple[Callable[[Outcome], None], float, int]] = {}
+        self._opaque = 0
+        self._out: list[bytes] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._drained: asyncio.Future[None] | None = None
+        self._reason = "the peer closed it"
+
+    # --- requests ---------------------------------------------------------------------------------------
+
+    def next_opaque(self) -> int:
+        self._opaque = opaque = self._opaque + 1 if self._opaque < _MAX_OPAQUE else 1
+        return opaque
+
+    def submit(self, opaque: int, timeout_ms: int, done: Callable[[Outcome], None], *frame: bytes) -> None:
+        """Send the parts of a frame; ``done`` is called once: with the response, a timeout or the loss.
+
+        The channel must be ``open``. For callers that make frames themselves; others use ``request``.
+        """
+        deadline = self._loop.time() + timeout_ms / 1000
+        self._pending[opaque] = (done, deadline, timeout_ms)
+        if deadline < self._timer_at:
+            self._arm(deadline)
+        self.write(*frame)
+
+    def write(self, *frame: bytes) -> None:
+        """Goes out with everything else of this turn of the loop."""
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out += frame
+
+    async def request(self, code: int, header: Fields, body: bytes, timeout_ms: int) -> Command:
+        """The response, whatever its code. Raises RequestTimeout, ConnectionLost."""
+        if not self.open:
+            raise ConnectionLost(self.address, self._reason)
+        opaque = self.next_opaque()
+        future: asyncio.Future[Command] = self._loop.create_future()
+        frame = encode_request(code, opaque, header, body)
+        self.submit(opaque, timeout_ms, _Settle(future), frame)
+        try:
+            return await future
+        finally:
+            # Cancelled: nobody waits any more, and a response that still comes is dropped.
+            self._pending.pop(opaque, None)
+
+    def oneway(self, code: int, header: Fields, body: bytes = b"") -> None:
+        if not self.open:
+            raise ConnectionLost(self.address, self._reason)
+        self.write(encode_request(code, self.next_opaque(), header, body, oneway=True))
+
+    def respond(self, request: Command, code: int, body: bytes = b"", remark: str | None = None) -> None:
+        if self.open and not request.is_oneway:
+            self.write(encode_response(request.opaque, code, None, body, remark, language=Language.PYTHON))
+
+    async def drain(self) -> None:
+        """Until the peer reads again. Raises ConnectionLost."""
+        if self.open and not self.writable:
+            if self._drained is None:
+                self._drained = self._loop.create_future()
+            await asyncio.shield(self._drained)
+        if not self.open:
+            raise ConnectionLost(self.address, self._reason)
+
+    def close(self, reason: str = "closed by this client") -> None:
+        self._reason = reason
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()
+
+    def retire(self) -> None:
+        """Take no more requests; close once those that are under way are answered."""
+        if self.open:
+            self.open = False
+            self._reason = "the server asked to go away"
+            self._on_lost(self)
+            self._close_if_retired()
+
+    # --- asyncio.Protocol -------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        self.open = self.writable = True
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            commands = self._connection.receive_data(data)
+        except ProtocolError as error:
+            self._reason = str(error)
+            log.warning("closing the connection to %s: %s", self.address, error)
+            if self._transport is not None:
+                self._transport.abort()
+            return
+        pending = self._pending
+        for command in commands:
+            if command.flag & 1:
+                entry = pending.pop(command.opaque, None)
+                if entry is not None:
+                    entry[0](command)
+            else:
+                self._on_request(self, command)
+        if not self.open:
+            self._close_if_retired()
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self._release_drained()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.open = self.writable = False
+        if exc is not None:
+            self._reason = str(exc) or type(exc).__name__
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._release_drained()
+        pending, self._pending = self._pending, {}
+        self._on_lost(self)
+        for done, _, _ in pending.values():
+            done(ConnectionLost(self.address, self._reason))
+
+    # --- within -----------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if self._transport is not None and out and not self._transport.is_closing():
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def _close_if_retired(self) -> None:
+        if not self._pending and self._transport is not None:
+            self._flush()
+            self._transport.close()
+
+    def _release_drained(self) -> None:
+        if self._drained is not None:
+            self._drained.set_result(None)
+            self._drained = None
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        """One timer for all: it runs when the oldest deadline that it knows is due, which is rare under
+        load.
+        """
+        now = self._loop.time()
+        self._timer, self._timer_at = None, math.inf
+        late = [opaque for opaque, (_, deadline, _) in self._pending.items() if deadline <= now]
+        for opaque in late:
+            done, _, timeout_ms = self._pending.pop(opaque)
+            done(RequestTimeout(self.address, timeout_ms))
+        earliest = min((deadline for _, deadline, _ in self._pending.values()), default=math.inf)
+        if earliest < self._timer_at:
+            self._arm(earliest)
+
+
+class _Settle:
+    """Puts an outcome into a future that may have been cancelled meanwhile."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[Command]) -> None:
+        self._future = future
+
+    def __call__(self, outcome: Outcome) -> None:
+        if not self._future.done():
+            if isinstance(outcome, Command):
+                self._future.set_result(outcome)
+            else:
+                self._future.set_exception(outcome)
+
+
+class Remoting:
+    """One channel an address. ``greet`` may speak first on each new one; ``on_request`` and ``on_lost`` as
+    above.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect_timeout_ms: int,
+        on_request: Callable[[Channel, Command], None],
+        on_lost: Callable[[str], None] = lambda address: None,
+        greet: Callable[[Channel], Awaitable[None]] | None = None,
+    ) -> None:
+        self._connect_timeout_ms = connect_timeout_ms
+        self._on_request = on_request
+        self._on_lost = on_lost
+        self._greet = greet
+        self._channels: dict[str, Channel] = {}
+        self._connecting: dict[str, asyncio.Task[Channel]] = {}
+        self._closed = False
+
+    def channel(self, address: str) -> Channel | None:
+        """The open channel to ``address``, if there is one."""
+        return self._channels.get(address)
+
+    async def connect(self, address: str) -> Channel:
+        """The channel to ``address``, opened if need be. Raises ConnectionLost."""
+        channel = self._channels.get(address)
+        if channel is not None:
+            return channel
+        if self._closed:
+            raise ConnectionLost(address, "this client is stopped")
+        task = self._connecting.get(address)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._open(address))
+            self._connecting[address] = task
+            task.add_done_callback(lambda done: self._opened(address, done))
+        try:
+            # Shielded: one impatient caller must not take the connection from the others.
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and self._closed:
+                raise ConnectionLost(address, "this client is stopped") from None
+            raise
+
+    async def invoke(
+        self,
+        address: str,
+        code: int,
+        header: Fields = None,
+        body: bytes = b"",
+        *,
+        timeout_ms: int,
+        accept: tuple[int, ...] = (ResponseCode.SUCCESS,),
+    ) -> Command:
+        """A request and its response; connecting counts against the time.
+
+        Raises BrokerError for a response code that is not in ``accept``, RequestTimeout, ConnectionLost. A
+        server that says GO_AWAY (it is about to stop) gets the request once more on a new connection.
+        """
+        response = await self._ask(address, code, header, body, timeout_ms)
+        if response.code == ResponseCode.GO_AWAY:
+            channel = self._channels.get(address)
+            if channel is not None:
+                channel.retire()
+            response = await self._ask(address, code, header, body, timeout_ms)
+        if response.code not in accept:
+            raise BrokerError(response.code, response.remark, address=address)
+        return response
+
+    async def _ask(self, address: str, code: int, header: Fields, body: bytes, timeout_ms: int) -> Command:
+        channel = self._channels.get(address)
+        if channel is not None:
+            return await channel.request(code, header, body, timeout_ms)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                channel = await self.connect(address)
+                return await channel.request(code, header, body, timeout_ms)
+        except TimeoutError as error:
+            if isinstance(error, RequestTimeout):
+                raise
+            raise RequestTimeout(address, timeout_ms) from None
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in list(self._connecting.values()):
+            task.cancel()
+        for channel in list(self._channels.values()):
+            channel.close()
+        self._channels.clear()
+        # One turn for the transports to report their end.
+        await asyncio.sleep(0)
+
+    async def _open(self, address: str) -> Channel:
+        host, port = split_address(address)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout_ms / 1000):
+                _, channel = await loop.create_connection(
+                    lambda: Channel(address, loop, self._on_request, self._lost), host, port
+                )
+        except TimeoutError:
+            reason = f"no connection within {self._connect_timeout_ms} ms"
+            raise ConnectionLost(address, reason) from None
+        except OSError as error:
+            raise ConnectionLost(address, str(error)) from None
+        if self._greet is not None:
+            await self._greet(channel)
+        if not channel.open:
+            raise ConnectionLost(address)
+        self._channels[address] = channel
+        return channel
+
+    def _opened(self, address: str, task: asyncio.Task[Channel]) -> None:
+        self._connecting.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; nobody may have
+
+    def _forget(self, channel: Channel) -> None:
+        if self._channels.get(channel.address) is channel:
+            del self._channels[channel.address]
+
+    def _lost(self, channel: Channel) -> None:
+        known = self._channels.get(channel.address) is channel
+        self._forget(channel)
+        if known:
+            self._on_lost(channel.address)
