@@ -66,7 +66,8 @@ class StoreReader:
             if len(unused):
                 break
         found = np.concatenate(parts) if parts else np.empty(0, dtype=ENTRY_DTYPE)
-        return found[found["size"] != FILLER_SIZE].astype(_NATIVE_DTYPE)
+        native: Entries = found[found["size"] != FILLER_SIZE].astype(_NATIVE_DTYPE)
+        return native
 
     def segment(self, physical_offset: int) -> tuple[memoryview, int]:
         """The segment that holds a position, mapped read-only, and where it starts in the log.

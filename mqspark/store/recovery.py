@@ -118,6 +118,8 @@ class Recovery:
     # --- where from -----------------------------------------------------------------------------------------
 
     def _choose_start(self) -> int:
+        if not self._table.queues:
+            return self._log.min_offset
         limit = None if self.report.clean else self._checkpoint.position
         if limit is None or limit >= 0:
             start = self._cut_queues(limit)

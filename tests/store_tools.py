@@ -1,0 +1,96 @@
+"""Small helpers for the tests of the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mqspark.message import MessageExt, encode_host
+from mqspark.record import decode_records
+from mqspark.store import FileLayer, FlushDiskType, GetStatus, MessageStore, StoreConfig
+
+BORN_HOST = encode_host("10.0.0.1", 50000)
+STORE_HOST = encode_host("127.0.0.1", 10911)
+
+
+class TestClock:
+    """Moves only when told."""
+
+    __test__ = False
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self.now = now_ms
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic_ms(self) -> int:
+        return self.now
+
+
+def make_store(
+    root: Path, clock: TestClock | None = None, files: FileLayer | None = None, *, sync: bool = False, **settings: Any
+) -> MessageStore:
+    """Small files, so that every test rolls."""
+    config = StoreConfig(
+        **{
+            "store_path_root_dir": str(root),
+            "mapped_file_size_commit_log": 4096,
+            "mapped_file_size_consume_queue": 200,
+            "flush_disk_type": FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH,
+            **settings,
+        }
+    )
+    return MessageStore(config, clock or TestClock(), store_host=STORE_HOST, files=files)
+
+
+def opened(root: Path, *args: Any, **settings: Any) -> MessageStore:
+    store = make_store(root, *args, **settings)
+    store.open()
+    return store
+
+
+def put(
+    store: MessageStore, topic: str, queue_id: int, body: bytes, properties: bytes = b"", **more: Any
+) -> tuple[int, int, int]:
+    from mqspark.record import tags_code
+
+    return store.put(topic, queue_id, body, properties, tags_code(properties), 1, BORN_HOST, **more)
+
+
+def flush(store: MessageStore) -> list[tuple[str, int, int]]:
+    """Commit and sync; gives back everything that became visible."""
+    arrivals = store.commit().arrivals
+    job = store.begin_flush()
+    if job is not None:
+        job.run()
+        arrivals += store.end_flush(job).arrivals
+    return arrivals
+
+
+def checkpoint(store: MessageStore) -> None:
+    for job in store.maintenance():
+        job.run()
+        job.done()
+
+
+def drain(store: MessageStore, topic: str, queue_id: int, **limits: Any) -> list[MessageExt]:
+    """Everything visible, read as a consumer reads, in order."""
+    messages: list[MessageExt] = []
+    offset = max(store.min_offset(topic, queue_id), 0)
+    limits = {"max_messages": 32, "max_bytes": 1 << 20, **limits}
+    while True:
+        result = store.get(topic, queue_id, offset, **limits)
+        if result.status is GetStatus.FOUND:
+            found = decode_records(b"".join(result.buffers), decompress=False)
+            assert len(found) == result.count
+            messages += found
+        elif result.status not in (GetStatus.MESSAGE_WAS_REMOVING, GetStatus.NO_MATCHED_MESSAGE):
+            return messages
+        assert result.next_offset > offset
+        offset = result.next_offset
+
+
+def crash(store: MessageStore) -> None:
+    """End it as SIGKILL does: nothing is written any more, the lock is gone, ``abort`` stays."""
+    store._release()
