@@ -1,0 +1,307 @@
+"""RocketMQ's own Java benchmarks against our broker and against RocketMQ 5.5.0, side by side.
+
+    python -m tests.benchmarks.bench_java [--rounds 2] [--seconds 8] [--flush ASYNC_FLUSH ...] [--only NAME]
+
+The clients are org.apache.rocketmq.example.benchmark's Producer (64 threads), BatchProducer (batches of 32)
+and Consumer, unmodified. (Producer's asynchronous mode has no back-pressure and only overflows its own
+permits on a small machine, so it is not here.) Both brokers run at once and are loaded in turn, A B A B, so
+that both see the same machine. Rates are taken from the brokers' own queue offsets, never from what a
+client says of itself, and every run is checked: no send failed, what is stored is whole and in place, all
+that was stored was consumed. A run that fails a check has no figure.
+
+Prints the medians, the ratio of ours to theirs, and each broker's CPU time per message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import struct
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.interop import jars as jar_cache
+from tests.interop.clusters import Cluster, java_command, mqspark_cluster, process, rocketmq_cluster, tail
+from tests.interop.jars import Jars
+from tests.interop.remoting import (
+    GET_MAX_OFFSET,
+    PULL_MESSAGE,
+    QUERY_CONSUMER_OFFSET,
+    SEND_MESSAGE_V2,
+    RawConnection,
+    request_frame,
+)
+from tests.interop.topics import create_group, create_topic
+
+QUEUES = 8
+BODY_BYTES = 1024
+BATCH = 32
+PRODUCER_THREADS = 64
+BATCH_THREADS = 16
+CONSUMER_THREADS = 20
+CLIENT_HEAP_MIB = 512
+BROKER_HEAP_MIB = 2048
+WARM_UP_S = 5.0
+BACKLOG = 400_000
+DRAIN_TIMEOUT_S = 120.0
+POLL_S = 0.05
+SAMPLE = 512  # messages of each queue that are read back and compared
+
+
+class VoidRun(Exception):
+    """The run lost, doubled or altered something: it has no figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Messages a second, and broker CPU microseconds a message."""
+
+    rate: float
+    cpu_us: float
+
+
+def offsets(connection: RawConnection, topic: str, code: int = GET_MAX_OFFSET, group: str = "") -> int:
+    """The sum of the queues' ends, or of the group's offsets."""
+    total = 0
+    for queue_id in range(QUEUES):
+        if group:
+            reply = connection.request(code, consumerGroup=group, topic=topic, queueId=queue_id)
+        else:
+            reply = connection.request(code, topic=topic, queueId=queue_id)
+        total += int(reply.ext.get("offset", 0)) if reply.code == 0 else 0
+    return total
+
+
+@contextmanager
+def benchmark(jars: Jars, folder: Path, main: str, *arguments: str) -> Iterator[Path]:
+    """One of the benchmark's main classes as a process; its output file."""
+    log = folder / f"{main}-{time.monotonic_ns()}.out"
+    name = f"org.apache.rocketmq.example.benchmark.{main}"
+    command = java_command(jars, name, folder, *arguments, heap_mib=CLIENT_HEAP_MIB, options=[])
+    with process(command, log) as child:
+        yield log
+        if child.poll() is not None:
+            raise VoidRun(f"{main} ended by itself with {child.returncode}:\n{tail(log)}")
+
+
+def produce(jars: Jars, cluster: Cluster, folder: Path, seconds: float, main: str, *arguments: str) -> Figure:
+    """Let a producer run; the rate between the end of its warm-up and the end of the time."""
+    topic = create_topic(cluster, f"bench-{main}-{time.monotonic_ns()}", QUEUES)
+    with RawConnection(cluster.broker) as connection:
+        options = ["-n", cluster.namesrv, "-t", topic, "-s", str(BODY_BYTES), "-ri", "1000", *arguments]
+        with benchmark(jars, folder, main, *options) as log:
+            time.sleep(WARM_UP_S)
+            count, cpu, began = offsets(connection, topic), cluster.cpu_seconds(), time.monotonic()
+            time.sleep(seconds)
+            count = offsets(connection, topic) - count
+            cpu, elapsed = cluster.cpu_seconds() - cpu, time.monotonic() - began
+        said = log.read_text()
+        if "Send Failed: 0" not in said or any(int(n) for n in _numbers_after("Send Failed: ", said)):
+            raise VoidRun(f"{main} reports failed sends:\n{said[-1000:]}")
+        if not count:
+            raise VoidRun(f"{main} stored nothing:\n{said[-1000:]}")
+        sample(connection, topic)
+    return Figure(count / elapsed, cpu / count * 1e6)
+
+
+def _numbers_after(word: str, text: str) -> list[str]:
+    return [part.split()[0] for part in text.split(word)[1:]]
+
+
+def sample(connection: RawConnection, topic: str) -> None:
+    """The first messages of each queue: dense offsets, whole records, bodies of the right size and CRC."""
+    create = (
+        b'{"groupName":"bench-sample","consumeEnable":true,"consumeFromMinEnable":true,"retryQueueNums":1}'
+    )
+    if connection.request(200, create).code != 0:
+        raise VoidRun("the broker refuses a consumer group")
+    for queue_id in range(QUEUES):
+        end = int(connection.request(GET_MAX_OFFSET, topic=topic, queueId=queue_id).ext["offset"])
+        offset = 0
+        while offset < min(end, SAMPLE):
+            reply = connection.request(
+                PULL_MESSAGE, consumerGroup="bench-sample", topic=topic, queueId=queue_id, queueOffset=offset,
+                maxMsgNums=32, sysFlag=4, commitOffset=0, suspendTimeoutMillis=0, subscription="*",
+                subVersion=0, expressionType="TAG",
+            )  # fmt: skip
+            if reply.code != 0:
+                raise VoidRun(f"queue {queue_id} offset {offset} of {end}: {reply.code} {reply.remark}")
+            position = 0
+            while position < len(reply.body):
+                size, _, crc, stored_queue, _, stored = struct.unpack_from(">iiIiiq", reply.body, position)
+                at = position + 84
+                (length,) = struct.unpack_from(">i", reply.body, at)
+                body = reply.body[at + 4 : at + 4 + length]
+                if (stored_queue, stored, length) != (queue_id, offset, BODY_BYTES):
+                    raise VoidRun(
+                        f"expected {(queue_id, offset, BODY_BYTES)}, got {(stored_queue, stored, length)}"
+                    )
+                if zlib.crc32(body) & 0x7FFFFFFF != crc:
+                    raise VoidRun(f"the body at {(queue_id, offset)} is damaged")
+                offset += 1
+                position += size
+
+
+def fill(cluster: Cluster, topic: str, count: int) -> None:
+    """Put count messages of BODY_BYTES into the topic: batches, one connection, a few in flight."""
+    create_topic(cluster, topic, QUEUES)
+    body = (b"0123456789abcdef" * (BODY_BYTES // 16))[:BODY_BYTES]
+    item = struct.pack(">iiiii", 22 + len(body), 0, 0, 0, len(body)) + body + b"\0\0"
+    batch = item * BATCH
+    now = int(time.time() * 1000)
+    requests = count // BATCH
+    with RawConnection(cluster.broker, timeout_s=60) as connection:
+        answered = 0
+        for number in range(requests):
+            header = {
+                "a": "bench", "b": topic, "c": "TBW102", "d": QUEUES, "e": number % QUEUES, "f": 0, "g": now,
+                "h": 0, "i": "", "j": 0, "k": False, "l": 0, "m": True,
+            }  # fmt: skip
+            connection.write(request_frame(SEND_MESSAGE_V2, number, header, batch))
+            if number - answered >= 16:
+                _acknowledged(connection)
+                answered += 1
+        for _ in range(requests - answered):
+            _acknowledged(connection)
+        # A real broker fills its consume queues a little after the acknowledgement.
+        deadline = time.monotonic() + 10
+        while (stored := offsets(connection, topic)) < requests * BATCH and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+    if stored != requests * BATCH:
+        raise VoidRun(f"filled with {requests * BATCH}, stored {stored}")
+
+
+def _acknowledged(connection: RawConnection) -> None:
+    reply = connection.read()
+    if reply.code != 0:
+        raise VoidRun(f"a batch was answered {reply.code}: {reply.remark}")
+
+
+def consume(jars: Jars, cluster: Cluster, folder: Path, topic: str) -> Figure:
+    """Drain the topic with a new group. The rate between 10 and 90 %, by the offsets its pulls commit."""
+    group = create_group(cluster, f"bench-group-{time.monotonic_ns()}")
+    with RawConnection(cluster.broker) as connection:
+        total = offsets(connection, topic)
+        marks: list[tuple[int, float, float]] = []
+        arguments = ["-n", cluster.namesrv, "-t", topic, "-g", group, "-w", str(CONSUMER_THREADS)]
+        with benchmark(jars, folder, "Consumer", *arguments):
+            deadline = time.monotonic() + DRAIN_TIMEOUT_S
+            while not marks or marks[-1][0] < total:
+                if time.monotonic() > deadline:
+                    raise VoidRun(f"consumed {marks[-1][0]} of {total} in {DRAIN_TIMEOUT_S} s")
+                time.sleep(POLL_S)
+                progress = offsets(connection, topic, QUERY_CONSUMER_OFFSET, group)
+                marks.append((progress, time.monotonic(), cluster.cpu_seconds()))
+    first = next(mark for mark in marks if mark[0] >= total * 0.1)
+    last = next(mark for mark in marks if mark[0] >= total * 0.9)
+    count = last[0] - first[0]
+    if not count:
+        raise VoidRun(f"{total} messages are too few to measure")
+    return Figure(count / (last[1] - first[1]), (last[2] - first[2]) / count * 1e6)
+
+
+def compare(
+    name: str, clusters: list[Cluster], rounds: int, run: Callable[[Cluster], Figure]
+) -> dict[str, object]:
+    """A B A B; the medians and the ratio of ours to theirs. A void run stops the program."""
+    figures: dict[str, list[Figure]] = {cluster.kind: [] for cluster in clusters}
+    for _ in range(rounds):
+        for cluster in clusters:
+            figures[cluster.kind].append(run(cluster))
+    rate = {kind: statistics.median(figure.rate for figure in runs) for kind, runs in figures.items()}
+    cpu = {kind: statistics.median(figure.cpu_us for figure in runs) for kind, runs in figures.items()}
+    ratios = [
+        ours.rate / theirs.rate for ours, theirs in zip(figures["mqspark"], figures["rocketmq"], strict=True)
+    ]
+    ratio = statistics.median(ratios)
+    print(
+        f"{name:32} mqspark {rate['mqspark']:9,.0f}/s {cpu['mqspark']:6.1f} us   "
+        f"rocketmq {rate['rocketmq']:9,.0f}/s {cpu['rocketmq']:6.1f} us   ratio {ratio:.2f}",
+        flush=True,
+    )
+    return {
+        "name": name,
+        "rate_per_s": rate,
+        "broker_cpu_us_per_message": cpu,
+        "ratio": ratio,
+        "ratios": ratios,
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=8.0, help="measured time of one producer run")
+    parser.add_argument("--flush", nargs="+", default=["ASYNC_FLUSH", "SYNC_FLUSH"])
+    parser.add_argument("--only", nargs="+", default=["producer", "batch", "consumer"])
+    parser.add_argument("--backlog", type=int, default=BACKLOG, help="messages a consumer run drains")
+    parser.add_argument("--json", type=Path, help="write the figures there too")
+    options = parser.parse_args(arguments)
+    try:
+        jars = jar_cache.fetch()
+    except jar_cache.ToolMissing as missing:
+        print(f"bench_java: skipped, {missing}")
+        return 0
+    print(
+        f"rocketmq-example 5.5.0 on both; {BODY_BYTES} B bodies, {QUEUES} queues, {options.rounds} rounds of "
+        f"{options.seconds:g} s; us: broker CPU a message"
+    )
+    results = []
+    try:
+        for flush in options.flush:
+            with tempfile.TemporaryDirectory(prefix="bench-java-") as folder:
+                results += _flush_mode(jars, Path(folder), flush, options)
+    except VoidRun as void:
+        print(f"VOID: {void}", file=sys.stderr)
+        return 1
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2))
+    return 0
+
+
+def _flush_mode(jars: Jars, folder: Path, flush: str, options: argparse.Namespace) -> list[dict[str, object]]:
+    clients = folder / "clients"
+    clients.mkdir()
+    settings = {
+        "flushDiskType": flush,
+        "mappedFileSizeCommitLog": 1 << 30,
+        "mappedFileSizeConsumeQueue": 300000 * 20,
+    }
+    results = []
+    with (
+        mqspark_cluster(folder / "mqspark", "--set", f"flushDiskType={flush}") as ours,
+        rocketmq_cluster(jars, folder / "rocketmq", heap_mib=BROKER_HEAP_MIB, settings=settings) as theirs,
+    ):
+
+        def producer(cluster: Cluster) -> Figure:
+            return produce(jars, cluster, clients, options.seconds, "Producer", "-w", str(PRODUCER_THREADS))
+
+        def batch(cluster: Cluster) -> Figure:
+            threads = ["-w", str(BATCH_THREADS), "-b", str(BATCH)]
+            return produce(jars, cluster, clients, options.seconds, "BatchProducer", *threads)
+
+        def consumer(cluster: Cluster) -> Figure:
+            return consume(jars, cluster, clients, "bench-backlog")
+
+        clusters = [ours, theirs]
+        for scenario in (producer, batch, consumer):
+            if scenario.__name__ in options.only:
+                if scenario is consumer:
+                    for cluster in clusters:
+                        fill(cluster, "bench-backlog", options.backlog)
+                name = f"{flush} {scenario.__name__}"
+                results.append(compare(name, clusters, options.rounds, scenario))
+    return results
+
+
+if __name__ == "__main__":
+    sys.exit(main())
