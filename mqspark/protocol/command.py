@@ -25,7 +25,7 @@ import msgspec
 from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
 from mqspark.protocol.codes import CURRENT_VERSION, Language
-from mqspark.protocol.headers import I32, Header, from_ext, from_json, to_ext
+from mqspark.protocol.headers import I32, Header, from_ext, from_json, from_texts, to_ext
 
 __all__ = [
     "JSON",
@@ -134,14 +134,14 @@ class Command:
 
     def header(self, header_type: type[H]) -> H:
         """``extFields`` as a typed header. ProtocolError names the field that is missing or malformed."""
+        ext = None
         if self.serialize_type == JSON:
-            if self._raw:
-                header = from_json(header_type, self._raw)
-                if header is not None:
-                    return header
-            return from_ext(header_type, self.ext)
-        # The binary form cannot tell an empty text from null; RocketMQ reads null (§2.3).
-        return from_ext(header_type, {name: value for name, value in self.ext.items() if value})
+            header = from_json(header_type, self._raw) if self._raw else None
+        else:
+            # The binary form cannot tell an empty text from null; RocketMQ reads null (§2.3).
+            ext = {name: value for name, value in self.ext.items() if value}
+            header = from_texts(header_type, ext)
+        return header if header is not None else from_ext(header_type, self.ext if ext is None else ext)
 
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
@@ -252,7 +252,7 @@ def _decode_binary_header(header: bytes, body: bytes | memoryview) -> Command:
     if not 0 <= remark_length <= end - position - 4:
         raise ProtocolError(f"remark length {remark_length} in a binary header of {end} bytes")
     try:
-        remark = str(header[position : position + remark_length], "utf-8") or None
+        remark = header[position : position + remark_length].decode() or None
         position += remark_length
         (ext_length,) = _I32.unpack_from(header, position)
         position += 4
@@ -261,19 +261,20 @@ def _decode_binary_header(header: bytes, body: bytes | memoryview) -> Command:
         ext: dict[str, str] | None = None
         if ext_length:
             ext = {}
+            unpack_i16, unpack_i32 = _I16.unpack_from, _I32.unpack_from
             while position < end:
-                (length,) = _I16.unpack_from(header, position)
-                position += 2
-                if not 0 <= length <= end - position - 4:
+                (length,) = unpack_i16(header, position)
+                start = position + 2
+                position = start + length
+                if not 0 <= length <= end - start - 4:
                     raise ProtocolError(f"ext name length {length} exceeds its block")
-                name = str(header[position : position + length], "utf-8")
-                position += length
-                (length,) = _I32.unpack_from(header, position)
-                position += 4
-                if not 0 <= length <= end - position:
+                name = header[start:position].decode()
+                (length,) = unpack_i32(header, position)
+                start = position + 4
+                position = start + length
+                if not 0 <= length <= end - start:
                     raise ProtocolError(f"ext value length {length} exceeds its block")
-                ext[name] = str(header[position : position + length], "utf-8")
-                position += length
+                ext[name] = header[start:position].decode()
     except (struct.error, UnicodeDecodeError) as error:
         raise ProtocolError(f"undecodable binary header: {error}") from None
     language = language if language in _LANGUAGE_NAMES else -1

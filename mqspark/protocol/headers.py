@@ -20,6 +20,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta, field
+from msgspec.structs import astuple
 
 from mqspark.errors import ProtocolError
 from mqspark.protocol.codes import RequestCode
@@ -56,8 +57,7 @@ class TopicHeader(RpcHeader, kw_only=True):
 def to_ext(header: Header) -> dict[str, str]:
     """The header as ``extFields``: text only, fields that are None left out."""
     ext = {}
-    for attribute, wire in _names(type(header)):
-        value = getattr(header, attribute)
+    for wire, value in zip(header.__struct_encode_fields__, astuple(header), strict=True):
         if value is None:
             continue
         if value is True:
@@ -75,6 +75,14 @@ def from_json(header_type: type[H], ext_fields: msgspec.Raw) -> H | None:
         decode: Callable[[msgspec.Raw], H] = _decoder(header_type)
         return decode(ext_fields)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def from_texts(header_type: type[H], ext: Mapping[str, str]) -> H | None:
+    """Decode from a binary header's fields; None when that needs the patience of ``from_ext``."""
+    try:
+        return msgspec.convert(ext, header_type, strict=False)
+    except msgspec.ValidationError:
         return None
 
 
@@ -131,11 +139,6 @@ def _parse_int(text: str, bound: int) -> int:
 
 
 _PARSERS: dict[Any, Callable[[str], Any]] = {str: str, bool: _parse_bool, I32: _parse_i32, I64: _parse_i64}
-
-
-@functools.cache
-def _names(header_type: type[Header]) -> tuple[tuple[str, str], ...]:
-    return tuple(zip(header_type.__struct_fields__, header_type.__struct_encode_fields__, strict=True))
 
 
 @functools.cache
