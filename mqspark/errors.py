@@ -100,7 +100,9 @@ class DiskFull(StoreError):
 
 class MessageTooLarge(StoreError, InvalidMessage):
     def __init__(self, what: str, size_bytes: int, limit_bytes: int) -> None:
-        InvalidMessage.__init__(self, f"{what} of {size_bytes} bytes exceeds the limit of {limit_bytes}", field=what)
+        InvalidMessage.__init__(
+            self, f"{what} of {size_bytes} bytes exceeds the limit of {limit_bytes}", field=what
+        )
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
 
