@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import struct
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from mqspark.broker.config import UPDATABLE_KEYS, BrokerConfig
 from mqspark.broker.groups import ConsumerGroup, Member
@@ -110,18 +111,24 @@ _NOT_YET = (
 )
 
 
+class Change(Protocol):
+    """Answers a change, when it is safe, in the handler's stead."""
+
+    def __call__(self, session: Session, command: Command, *, topics: bool) -> None: ...
+
+
 class Admin:
     def __init__(
         self,
         state: BrokerState,
         runtime_info: Callable[[], dict[str, str]],
         settings_changed: Callable[[], None],
-        reply_when_published: Callable[[Session, bytes], None],
+        change: Change,
     ) -> None:
         self._state = state
         self._runtime_info = runtime_info
         self._settings_changed = settings_changed
-        self._reply_when_published = reply_when_published
+        self._change = change
         self._settings_version = DataVersion(timestamp=state.clock.now_ms())
         self.handlers: dict[int, Handler] = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.update_topic,
@@ -184,7 +191,7 @@ class Admin:
             ),
             _attribute_changes(header.attributes),
         )
-        self._reply_published(session, command)
+        self._change(session, command, topics=True)
 
     def update_topics(self, session: Session, command: Command) -> None:
         body = decode_body(CreateTopicListRequestBody, command.body)
@@ -195,11 +202,7 @@ class Admin:
             plain = copy_config(config)
             plain.attributes = {}
             self._put_topic(plain, changes)
-        self._reply_published(session, command)
-
-    def _reply_published(self, session: Session, command: Command) -> None:
-        if not command.flag & 2:
-            self._reply_when_published(session, ok(command))
+        self._change(session, command, topics=True)
 
     def _put_topic(self, config: TopicConfig, changes: dict[str, str | None]) -> None:
         """``changes``: ``+name`` → value or ``-name`` → None, applied to the attributes that the topic
@@ -226,7 +229,7 @@ class Admin:
         config.attributes = _changed_attributes(dict(old.config.attributes) if old else None, changes)
         topics.put(config)
 
-    def delete_topic(self, session: Session, command: Command) -> bytes:
+    def delete_topic(self, session: Session, command: Command) -> None:
         name = command.header(DeleteTopicRequestHeader).topic
         state = self._state
         if not name.strip():
@@ -236,7 +239,7 @@ class Admin:
         state.topics.remove(name)
         state.offsets.remove_topic(name)
         state.store.delete_topic(name)
-        return ok(command)
+        self._change(session, command, topics=True)
 
     def clean_unused_topics(self, session: Session, command: Command) -> bytes:
         """Queues of topics that are not configured any more."""
@@ -286,17 +289,17 @@ class Admin:
 
     # --- groups ---
 
-    def update_group(self, session: Session, command: Command) -> bytes:
+    def update_group(self, session: Session, command: Command) -> None:
         self._put_group(decode_body(SubscriptionGroupConfig, command.body))
-        return ok(command)
+        self._change(session, command, topics=False)
 
-    def update_groups(self, session: Session, command: Command) -> bytes:
+    def update_groups(self, session: Session, command: Command) -> None:
         configs = decode_body(SubscriptionGroupList, command.body).group_config_list
         for config in configs:
             _check_group(config.group_name)
         for config in configs:
             self._put_group(config)
-        return ok(command)
+        self._change(session, command, topics=False)
 
     def _put_group(self, config: SubscriptionGroupConfig) -> None:
         _check_group(config.group_name)
@@ -310,13 +313,13 @@ class Admin:
         config.attributes = attributes
         self._state.subscriptions.put(config)
 
-    def delete_group(self, session: Session, command: Command) -> bytes:
+    def delete_group(self, session: Session, command: Command) -> None:
         header = command.header(DeleteSubscriptionGroupRequestHeader)
         self._state.subscriptions.remove(header.group_name)
         if header.clean_offset:
             self._state.offsets.remove_group(header.group_name)
         self._state.stats.forget_group(header.group_name)
-        return ok(command)
+        self._change(session, command, topics=False)
 
     def all_groups(self, session: Session, command: Command) -> bytes:
         subscriptions = self._state.subscriptions

@@ -12,7 +12,6 @@ The shell calls these from one thread, runs ``jobs`` in another, and asks for ``
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +41,8 @@ from mqspark.protocol.bodies import (
     decode_body,
     encode_register_body,
 )
-from mqspark.protocol.command import Command
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.dispatch import Handler, dispatch
 from mqspark.protocol.headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
 from mqspark.protocol.session import Session
@@ -57,8 +57,8 @@ CLIENT_SCAN_INTERVAL_MS = 10_000
 TICK_MS = 200
 """The longest time between two ticks: parked pulls are not looked at more often."""
 
-PUBLISH_TIMEOUT_MS = 3_000
-"""A change of a topic is answered when the name servers know it, or after this time."""
+CHANGE_TIMEOUT_MS = 3_000
+"""The longest time for which the answer to an operator's change waits for disk and name server."""
 
 
 class Registration(NamedTuple):
@@ -67,6 +67,18 @@ class Registration(NamedTuple):
     header: RegisterBrokerRequestHeader
     body: bytes
     generation: int
+
+
+class _Change(NamedTuple):
+    """An operator's change that is not answered yet."""
+
+    session: Session
+    opaque: int
+    saved: SavedTable
+    generation: int
+    published: bool
+    """A name server has to know it too."""
+    deadline_ms: int
 
 
 def physical_memory_bytes() -> int:
@@ -110,8 +122,12 @@ class Broker:
         if config_file is None:
             directory = Path(store_config.store_path_root_dir) / "config"
             config_file = lambda name: ConfigFile(directory / name)  # noqa: E731
-        self._saved_topics = SavedTable(state.topics, config_file("topics.json"))
-        self._saved_groups = SavedTable(state.subscriptions, config_file("subscriptionGroup.json"))
+        self._published_generation = -1
+        self._changes: list[_Change] = []
+        self._saved_topics = SavedTable(state.topics, config_file("topics.json"), self._answer_changes)
+        self._saved_groups = SavedTable(
+            state.subscriptions, config_file("subscriptionGroup.json"), self._answer_changes
+        )
         self._saved_offsets = SavedTable(state.offsets, config_file("consumerOffset.json"))
         for table in (self._saved_topics, self._saved_groups, self._saved_offsets):
             table.load()
@@ -120,7 +136,7 @@ class Broker:
         self.acks = Acks(clock)
         self.pulls = Pulls(state)
         self._sends = Sends(state, self.acks, store_host)
-        self._admin = Admin(state, self.runtime_info, self._settings_changed, self._reply_when_published)
+        self._admin = Admin(state, self.runtime_info, self._settings_changed, self._change)
         self.handlers: dict[int, Handler] = {
             **self._admin.handlers,
             **Lookups(state, memory_bytes or physical_memory_bytes()).handlers,
@@ -130,9 +146,6 @@ class Broker:
         }
         self.registration_due = True
         self._announced_generation = state.topics.generation
-        self._published_generation = -1
-        self._unpublished: deque[tuple[int, int, Session, bytes]] = deque()
-        """(generation of the topics, monotonic deadline, session, answer)."""
         now_ms = clock.monotonic_ms()
         self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
         self._next_sample_ms = now_ms
@@ -180,7 +193,7 @@ class Broker:
         self.pulls.expire()
         if self.acks:
             self.acks.expire(self.config.sync_flush_timeout)
-        self._release_published()
+        self._answer_changes()
         return TICK_MS
 
     def _members_changed(self, group: ConsumerGroup) -> None:
@@ -224,7 +237,7 @@ class Broker:
         Raises ProtocolError when that is not what it should be; the registration counts all the same.
         """
         self._published_generation = max(self._published_generation, registration.generation)
-        self._release_published()
+        self._answer_changes()
         if answer:
             self.state.topics.set_order(frozenset(decode_body(KVTable, answer).table))
 
@@ -237,23 +250,43 @@ class Broker:
             broker_id=config.broker_id,
         )
 
-    def _reply_when_published(self, session: Session, frame: bytes) -> None:
-        """Answer a change of topics once a name server knows it, so that whoever asked finds the route."""
-        generation = self.state.topics.generation
-        if not self.config.namesrv_addr or generation <= self._published_generation:
-            session.send(frame)
-            return
-        deadline_ms = self._clock.monotonic_ms() + PUBLISH_TIMEOUT_MS
-        self._unpublished.append((generation, deadline_ms, session, frame))
+    # --- changes by operators ---
 
-    def _release_published(self) -> None:
-        waiting = self._unpublished
-        if not waiting:
+    def _change(self, session: Session, command: Command, *, topics: bool) -> None:
+        """Answer a change of the topics (or else of the groups) once it is on the disk and, if a topic, known
+        to a name server: whoever asked for it may rely on it."""
+        if command.is_oneway:
+            return
+        saved = self._saved_topics if topics else self._saved_groups
+        generation = self.state.topics.generation if topics else self.state.subscriptions.generation
+        self._changes.append(
+            _Change(
+                session,
+                command.opaque,
+                saved,
+                generation,
+                topics and bool(self.config.namesrv_addr),
+                self._clock.monotonic_ms() + CHANGE_TIMEOUT_MS,
+            )
+        )
+        self._answer_changes()
+
+    def _answer_changes(self) -> None:
+        if not self._changes:
             return
         now_ms = self._clock.monotonic_ms()
-        while waiting and (waiting[0][0] <= self._published_generation or waiting[0][1] <= now_ms):
-            _, _, session, frame = waiting.popleft()
-            session.send(frame)
+        waiting = []
+        for change in self._changes:
+            is_saved = change.saved.saved_generation >= change.generation
+            is_published = not change.published or self._published_generation >= change.generation
+            if is_saved and (is_published or change.deadline_ms <= now_ms):
+                change.session.send(encode_response(change.opaque, ResponseCode.SUCCESS))
+            elif change.deadline_ms <= now_ms:
+                remark = "the change is in force, but could not be saved yet"
+                change.session.send(encode_response(change.opaque, ResponseCode.SYSTEM_ERROR, remark=remark))
+            else:
+                waiting.append(change)
+        self._changes = waiting
 
     # --- blocking work ---
 

@@ -32,11 +32,12 @@ class Table(Protocol):
 
 
 class SavedTable:
-    """A table and its file."""
+    """A table and its file. ``on_saved`` is called on the loop's thread after each save."""
 
-    def __init__(self, table: Table, file: ConfigFile) -> None:
+    def __init__(self, table: Table, file: ConfigFile, on_saved: Callable[[], None] = lambda: None) -> None:
         self._table = table
         self._file = file
+        self._on_saved = on_saved
         self.saved_generation = table.generation
 
     def load(self) -> None:
@@ -63,6 +64,10 @@ class SavedTable:
     def behind(self) -> bool:
         return self._table.generation != self.saved_generation
 
+    def saved(self, generation: int) -> None:
+        self.saved_generation = generation
+        self._on_saved()
+
     def job(self) -> Job:
         return _SaveJob(self, self._file, self._table.snapshot(), self._table.generation)
 
@@ -80,4 +85,4 @@ class _SaveJob:
         self._file.save(self._encode())
 
     def done(self) -> None:
-        self._owner.saved_generation = self._generation
+        self._owner.saved(self._generation)

@@ -20,12 +20,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mqspark.namesrv.namesrv import NameServer
-
 from mqspark.broker.broker import Broker
 from mqspark.clock import Clock, SystemClock
 from mqspark.errors import StoreReadOnly
 from mqspark.message import encode_host
+from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.session import Session
 from mqspark.store.store import MessageStore
 from mqspark_server.flush import Flusher, Housekeeper, Worker
@@ -221,7 +220,7 @@ class BrokerApp:
             self.config.broker_name, broker, outbox, server_config, self._after_turn
         )
         self._flusher = Flusher(broker, store, self._flush_worker, server.write_outbox)
-        self.housekeeper = Housekeeper(broker, self._worker)
+        self.housekeeper = Housekeeper(broker, self._worker, server.write_outbox)
         self.registrar = Registrar(broker, server.write_outbox)
         self._sockets.clear()
         await self._listen(server, main, fast=False)

@@ -161,7 +161,9 @@ class Flusher:
 class Housekeeper:
     """A core's blocking jobs, once a second and when it says that they are due: one round after the other."""
 
-    def __init__(self, core: _HasJobs, worker: Worker) -> None:
+    def __init__(self, core: _HasJobs, worker: Worker, progressed: Callable[[], None] = lambda: None) -> None:
+        """``progressed`` is called after each round: the core may have answers to write."""
+        self._progressed = progressed
         self._core = core
         self._worker = worker
         self._due = asyncio.Event()
@@ -196,6 +198,8 @@ class Housekeeper:
         if failure is not None and self.error is None:
             log.error("housekeeping failed: %s", failure)
         self.error = failure
+        if jobs:
+            self._progressed()
 
     async def stop(self) -> None:
         """End after the round that is under way."""

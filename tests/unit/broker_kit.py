@@ -1,9 +1,9 @@
-"""A broker without sockets: a real store in a directory, a clock that stands still, connections that are lists."""
+"""A broker without sockets: a real store in a directory, a clock that stands still, peers that are lists."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,8 @@ class ManualClock:
 class Peer:
     """A connection to a core: ``ask`` sends a request, ends the turn and gives back the answer."""
 
-    def __init__(self, core: Core, session: Session) -> None:
+    def __init__(self, core: Core, session: Session, housekeeping: Callable[[], None] = lambda: None) -> None:
+        self._housekeeping = housekeeping
         self.core = core
         self.session = session
         self._wire = Connection()
@@ -76,6 +77,7 @@ class Peer:
     ) -> Command:
         opaque = self.give(code, header, body, **more)
         self.core.turn()
+        self._housekeeping()
         answers = [command for command in self.heard() if command.is_response]
         assert [answer.opaque for answer in answers] == [opaque]
         return answers[0]
@@ -125,13 +127,20 @@ class Bench:
     def peer(self, *, fast: bool = False, address: str = "127.0.0.1") -> Peer:
         self._sessions += 1
         session = Session(self._sessions, address, 40_000 + self._sessions, self.outbox, fast=fast)
-        return Peer(self.broker, session)
+        return Peer(self.broker, session, self.housekeeping)
 
     def flush(self) -> None:
         job = self.store.begin_flush()
         if job is not None:
             job.run()
             self.broker.progress(self.store.end_flush(job))
+
+    def housekeeping(self) -> None:
+        """What the shell does after a turn."""
+        if self.sync:
+            self.flush()
+        if self.broker.jobs_due:
+            self.run_jobs()
 
     def run_jobs(self) -> None:
         for job in self.broker.jobs():
