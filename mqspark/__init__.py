@@ -1,3 +1,90 @@
-"""mqspark: Apache RocketMQ's architecture in Python, native to Spark."""
+"""mqspark: Apache RocketMQ's architecture in Python, native to Spark.
+
+    from mqspark import Message, Producer
+
+    with Producer("127.0.0.1:9876", group="PG") as producer:
+        producer.send(Message.of("Orders", b"hi", tags="created"))
+
+The names below are loaded when they are first used, so that importing a part (``mqspark.store``,
+``mqspark.record``) costs no more than that part. For programs with an event loop the same names are in
+``mqspark.aio``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mqspark.client.admin import GroupOffset
+    from mqspark.client.allocate import (
+        Averagely,
+        AveragelyByCircle,
+        ConsistentHash,
+        Fixed,
+        MachineRoom,
+        MachineRoomNearby,
+    )
+    from mqspark.client.consumer import ConsumeFromWhere, MessageModel
+    from mqspark.client.delivery import ConsumeStatus
+    from mqspark.client.instance import ClientOptions
+    from mqspark.client.producer import SendResult, SendStatus
+    from mqspark.client.sync import AdminClient, LitePullConsumer, Producer, PushConsumer
+    from mqspark.message import Message, MessageExt, MessageQueue
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Producer",
+    "PushConsumer",
+    "LitePullConsumer",
+    "AdminClient",
+    "ClientOptions",
+    "Message",
+    "MessageExt",
+    "MessageQueue",
+    "SendResult",
+    "SendStatus",
+    "ConsumeStatus",
+    "ConsumeFromWhere",
+    "MessageModel",
+    "GroupOffset",
+    "Averagely",
+    "AveragelyByCircle",
+    "ConsistentHash",
+    "Fixed",
+    "MachineRoom",
+    "MachineRoomNearby",
+]
+
+_HOMES = {
+    "mqspark.client.sync": ("Producer", "PushConsumer", "LitePullConsumer", "AdminClient"),
+    "mqspark.client.instance": ("ClientOptions",),
+    "mqspark.message": ("Message", "MessageExt", "MessageQueue"),
+    "mqspark.client.producer": ("SendResult", "SendStatus"),
+    "mqspark.client.delivery": ("ConsumeStatus",),
+    "mqspark.client.consumer": ("ConsumeFromWhere", "MessageModel"),
+    "mqspark.client.admin": ("GroupOffset",),
+    "mqspark.client.allocate": (
+        "Averagely",
+        "AveragelyByCircle",
+        "ConsistentHash",
+        "Fixed",
+        "MachineRoom",
+        "MachineRoomNearby",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

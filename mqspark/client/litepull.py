@@ -263,18 +263,24 @@ class LitePullConsumer:
 
     async def __anext__(self) -> MessageExt:
         """Waits as long as it takes; ends when the consumer is stopped."""
+        message = self.next_cached()
+        if message is not None:
+            return message
+        batch = await self._next_batch(None)
+        if batch is None:
+            raise StopAsyncIteration
+        return self._hand_out(batch, 0)
+
+    def next_cached(self) -> MessageExt | None:
+        """The next message of the batch that the iteration is in, None at its end."""
         self._confirm()
-        if self._iterating is not None:
-            batch, index = self._iterating
-            if batch.generation == batch.assigned.generation:
-                return self._hand_out(batch, index)
+        if self._iterating is None:
+            return None
+        batch, index = self._iterating
+        if batch.generation != batch.assigned.generation:
             self._iterating = None
-        while True:
-            fetched = await self._next_batch(None)
-            if fetched is None:
-                raise StopAsyncIteration
-            if fetched.messages:
-                return self._hand_out(fetched, 0)
+            return None
+        return self._hand_out(batch, index)
 
     def _hand_out(self, batch: Batch, index: int) -> MessageExt:
         message = batch.messages[index]

@@ -83,10 +83,10 @@ SettleFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
 class SendStatus(enum.Enum):
     """What the broker could promise; the message is stored in all four cases."""
 
-    SEND_OK = ResponseCode.SUCCESS
-    FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
-    SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
-    FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
+    SEND_OK = int(ResponseCode.SUCCESS)
+    FLUSH_DISK_TIMEOUT = int(ResponseCode.FLUSH_DISK_TIMEOUT)
+    SLAVE_NOT_AVAILABLE = int(ResponseCode.SLAVE_NOT_AVAILABLE)
+    FLUSH_SLAVE_TIMEOUT = int(ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
@@ -435,6 +435,10 @@ class Producer:
         future: asyncio.Future[SendResult] = self._loop.create_future()
         self.begin_batch(messages, future, queue, timeout_ms)
         return await future
+
+    async def send_in_transaction(self, message: Message, *, execute: Callable[[Message], Any]) -> SendResult:
+        """Raises NotYet."""
+        raise NotYet("a transactional message")
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that a message to ``topic`` can go to now. Raises NoRoute."""

@@ -172,7 +172,7 @@ class PushConsumer:
     # --- life -------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raises ConnectionLost or RequestTimeout when no name server answers, ConfigError without a topic."""
+        """Raises ConnectionLost or RequestTimeout without a name server, ConfigError without a topic."""
         if self._running:
             return
         if not self._group.subscriptions:
