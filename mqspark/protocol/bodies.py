@@ -1,18 +1,20 @@
 """The JSON bodies of requests and responses, one class for each body class of RocketMQ that travels.
 
-``decode_body`` reads what real peers write (fastjson's dialect included), ``encode_body`` writes strict JSON
-with quoted integer keys, which every peer reads (reference remoting-protocol §7). Attributes are in snake
-case, wire names in camel case. Absent and null are the same: the default. Unknown members are ignored.
+``decode_body`` reads what real peers write (fastjson's dialect included). ``encode_body`` writes JSON with
+quoted integer keys, which every peer reads (reference remoting-protocol §7). Attributes are in snake case, wire
+names in camel case. Absent and null are the same: the default. Unknown members are ignored.
 
-Tables keyed by a message queue have the queue's JSON text as key, on the wire and here: ``queue_key`` and
-``queue_of`` convert. Enumerations are plain text; the names are in ConsumeType, MessageModel and
-ConsumeFromWhere.
+Tables keyed by a message queue have the queue's JSON text as key here: ``queue_key`` and ``queue_of`` convert. On
+the wire the key is the bare object, ``{{"queueId":0,…}:42}``, since that is what RocketMQ writes and the only form
+that its versions with fastjson and those with fastjson2 both read (5.5.0 refuses the text as a key).
+Enumerations are plain text; the names are in ConsumeType, MessageModel and ConsumeFromWhere.
 
 Must not know who sends what to whom when.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable
 from enum import StrEnum
@@ -60,10 +62,12 @@ def decode_body(body_type: type[T], body: bytes | bytearray | memoryview) -> T:
 
 
 def encode_body(body: object) -> bytes:
-    """Compact JSON with sorted keys."""
+    """Compact JSON with sorted keys; keys that are objects are bare."""
     document = msgspec.to_builtins(body, str_keys=True)
     text = _encode(document)
-    return _encode(_without_nulls(document)) if b":null" in text else text
+    if b":null" in text:
+        text = _encode(_without_nulls(document))
+    return _OBJECT_AS_KEY.sub(_bare, text) if b'"{' in text else text
 
 
 def to_document(body: object) -> Any:
@@ -72,6 +76,14 @@ def to_document(body: object) -> Any:
 
 
 _encode = msgspec.json.Encoder(order="sorted").encode
+
+# A quote before a brace opens a text, since within one it has a backslash; a text before a colon is a key.
+_OBJECT_AS_KEY = re.compile(rb'"\{(?:[^"\\]|\\.)*\}":')
+
+
+def _bare(key: re.Match[bytes]) -> bytes:
+    text: str = msgspec.json.decode(key[0][:-1])
+    return text.encode() + b":"
 
 
 _decoders: dict[Any, Callable[[bytes], Any]] = {}
