@@ -181,8 +181,10 @@ class Housekeeper:
 
     async def _work(self) -> None:
         while True:
+            # Not wait_for: before Python 3.12 it can swallow a cancellation.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), HOUSEKEEPING_S)
+                async with asyncio.timeout(HOUSEKEEPING_S):
+                    await self._due.wait()
             self._due.clear()
             await self.run(self._core.jobs())
 

@@ -41,9 +41,8 @@ class Outbound(asyncio.Protocol):
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
-            _, protocol = await asyncio.wait_for(
-                loop.create_connection(lambda: cls(address), host.strip("[]"), int(port)), timeout_s
-            )
+            async with asyncio.timeout(timeout_s):
+                _, protocol = await loop.create_connection(lambda: cls(address), host.strip("[]"), int(port))
         except TimeoutError:
             raise RequestTimeout(address, int(timeout_s * 1000)) from None
         return protocol
@@ -71,7 +70,8 @@ class Outbound(asyncio.Protocol):
         try:
             # A broker speaks to a name server as RocketMQ's broker does.
             transport.write(encode_request(code, opaque, header, body, language=Language.JAVA))
-            return await asyncio.wait_for(answer, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await answer
         except TimeoutError:
             raise RequestTimeout(self.address, int(timeout_s * 1000)) from None
         finally:

@@ -84,7 +84,8 @@ class Registrar:
         while True:
             period_s = self._broker.config.register_name_server_period / 1000
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(server.due.wait(), period_s if server.known else RETRY_S)
+                async with asyncio.timeout(period_s if server.known else RETRY_S):
+                    await server.due.wait()
             server.due.clear()
             await self._register(server, self._broker.config.register_broker_timeout_mills / 1000)
 

@@ -250,7 +250,8 @@ class RemotingServer:
             for connection in list(self._sockets):
                 connection.close("the server stops", level=logging.DEBUG)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_gone, SHUTDOWN_GRACE_S)
+                async with asyncio.timeout(SHUTDOWN_GRACE_S):
+                    await self._all_gone
             for connection in list(self._sockets):
                 connection.abort()
             await asyncio.sleep(0)
@@ -438,7 +439,8 @@ class LocalPeer:
             frame = encode_request(code, opaque, header, body)
             self._server.core.received(self.session, self._requests.receive_data(frame))
             self._server.schedule()
-            return await asyncio.wait_for(answer, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await answer
         finally:
             self._pending.pop(opaque, None)
 

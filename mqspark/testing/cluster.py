@@ -1,0 +1,184 @@
+"""A development cluster in a background thread. See the package's docstring."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from mqspark.clock import Clock
+from mqspark_server.app import BrokerApp, DevCluster
+from mqspark_server.settings import Layer
+
+__all__ = ["Broker", "Cluster"]
+
+R = TypeVar("R")
+
+
+class Cluster:
+    """A name server and ``brokers`` brokers, each with a store of its own.
+
+    ``store``: where their files go, kept afterwards; None is a temporary directory that is removed.
+    ``settings`` are RocketMQ's keys or ours (``{"flushDiskType": "SYNC_FLUSH"}``). ``clock`` is given to
+    every part: with a ``FakeClock`` time stands still, timers of the event loop itself excepted. ``http``
+    opens the HTTP port too.
+
+    Use it as a context manager, or call ``start`` and ``stop``. Safe to use from any thread.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        store: str | Path | None = None,
+        settings: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+        namesrv_port: int = 0,
+        broker_port: int = 0,
+        http: bool = False,
+    ) -> None:
+        """Raises ConfigError for settings that do not fit."""
+        self._cluster = DevCluster(
+            store=None if store is None else str(store),
+            namesrv_port=namesrv_port,
+            broker_port=broker_port,
+            brokers=brokers,
+            layers=[Layer("settings", {"httpEnable": http, **(settings or {})})],
+            clock=clock,
+        )
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop_asked: asyncio.Event | None = None
+        self._failure: BaseException | None = None
+
+    def start(self) -> Self:
+        """Raises what kept the cluster from starting: OSError, StoreError."""
+        if self._thread is not None:
+            raise RuntimeError("started already")
+        up = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(up,), name="mqspark-cluster", daemon=True)
+        self._thread.start()
+        up.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+        return self
+
+    def stop(self) -> None:
+        """Clean shutdown; raises what went wrong in it. May be called more than once."""
+        thread, loop, asked = self._thread, self._loop, self._stop_asked
+        if thread is None or not thread.is_alive() or loop is None or asked is None:
+            return
+        loop.call_soon_threadsafe(asked.set)
+        thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def namesrv(self) -> str:
+        """Address of the name server, ``host:port``."""
+        return self._cluster.namesrv.address
+
+    @property
+    def addresses(self) -> list[str]:
+        """Of the brokers, ``host:port``."""
+        return [app.address for app in self._cluster.brokers]
+
+    @property
+    def store_paths(self) -> list[Path]:
+        return [app.store_path for app in self._cluster.brokers]
+
+    @property
+    def http_urls(self) -> list[str | None]:
+        return [app.http_url for app in self._cluster.brokers]
+
+    def call(self, function: Callable[[], R]) -> R:
+        """Run ``function`` on the cluster's loop and give back what it returns: a look inside without a
+        race.
+        """
+
+        async def on_loop() -> R:
+            return function()
+
+        return self.run(on_loop())
+
+    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine on the cluster's loop."""
+        if self._loop is None:
+            coroutine.close()
+            raise RuntimeError("not started")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    @property
+    def apps(self) -> list[BrokerApp]:
+        """The brokers' insides, for ``call`` and ``run``; no stable interface."""
+        return self._cluster.brokers
+
+    def _run(self, up: threading.Event) -> None:
+        factory = None
+        if importlib.util.find_spec("uvloop") is not None:
+            import uvloop
+
+            factory = uvloop.new_event_loop
+        try:
+            with asyncio.Runner(loop_factory=factory) as runner:
+                runner.run(self._serve(up))
+        except BaseException as error:
+            self._failure = error
+        finally:
+            up.set()
+
+    async def _serve(self, up: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop_asked = asyncio.Event()
+        async with self._cluster:
+            up.set()
+            await self._stop_asked.wait()
+
+
+class Broker(Cluster):
+    """One broker and its name server."""
+
+    def __init__(
+        self,
+        *,
+        store: str | Path | None = None,
+        settings: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+        namesrv_port: int = 0,
+        broker_port: int = 0,
+        http: bool = False,
+    ) -> None:
+        super().__init__(
+            1,
+            store=store,
+            settings=settings,
+            clock=clock,
+            namesrv_port=namesrv_port,
+            broker_port=broker_port,
+            http=http,
+        )
+
+    @property
+    def address(self) -> str:
+        return self.addresses[0]
+
+    @property
+    def store_path(self) -> Path:
+        return self.store_paths[0]
+
+    @property
+    def http_url(self) -> str | None:
+        return self.http_urls[0]
