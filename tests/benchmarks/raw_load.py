@@ -1,0 +1,246 @@
+"""A load generator that costs as little as it can and still checks everything. A process of its own:
+
+    python -m tests.benchmarks.raw_load send --port P --count 200000
+    python -m tests.benchmarks.raw_load pull --port P --count 200000
+
+Knows the wire only (reference remoting-protocol §2, §5, §9.1) and nothing of mqspark, so that it can be pointed at any
+broker and a fault of ours cannot hide itself. Prints one JSON line; a lost, doubled or damaged message is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import selectors
+import socket
+import struct
+import time
+from typing import Any
+
+import numpy as np
+
+BASE = 10_000_000
+"""Opaques and sequence numbers start here: eight digits wide, so that every frame has the same length."""
+
+_OPAQUE = re.compile(rb'"opaque":(\d+)')
+_PREFIX = struct.Struct(">II")
+_COMMON = {"flag": 0, "language": "JAVA", "version": 479, "serializeTypeCurrentRPC": "JSON"}
+
+
+def _connect(port: int) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port), timeout=30)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def _header(code: int, ext: dict[str, str], opaque: str) -> bytes:
+    text = json.dumps({"code": code, "extFields": ext, "opaque": 0, **_COMMON}, separators=(",", ":"))
+    return text.replace('"opaque":0', f'"opaque":{opaque}').encode()
+
+
+class _Sender:
+    """One connection and its window of requests in flight."""
+
+    def __init__(self, port: int, topic: str, queue_id: int, body_bytes: int) -> None:
+        self.sock = _connect(port)
+        self.sock.setblocking(False)
+        self.unsent: memoryview = memoryview(b"")
+        self.partial = b""
+        self.in_flight = 0
+        properties = "UNIQ_KEY\x017F00000100002A139A55000000%d\x02WAIT\x01true\x02"
+        # fmt: off
+        ext = {"a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0", "g": "1700000000000",
+               "h": "0", "i": properties, "j": "0", "k": "false", "m": "false"}
+        # fmt: on
+        header = _header(310, ext, "%d")
+        length = len(header % (BASE, BASE))
+        prefix = _PREFIX.pack(4 + length + body_bytes, length).replace(b"%", b"%%")
+        filler = (b"mqspark." * (body_bytes // 8))[: body_bytes - 8]
+        self._template = prefix + header + b"%d" + filler
+
+    def frames(self, first: int, count: int) -> bytes:
+        template = self._template
+        return b"".join([template % (number, number, number) for number in range(first, first + count)])
+
+
+def send(port: int, topic: str, connections: int, window: int, count: int, body_bytes: int) -> dict[str, Any]:
+    """Closed loop: every answer frees one place of its connection's window."""
+    senders = [_Sender(port, topic, number, body_bytes) for number in range(connections)]
+    selector = selectors.DefaultSelector()
+    for sender in senders:
+        selector.register(sender.sock, selectors.EVENT_READ, sender)
+    next_number, end = BASE, BASE + count
+    answered = opaque_sum = failed = 0
+    first_failure = b""
+
+    def push(sender: _Sender) -> None:
+        nonlocal next_number
+        room = min(window - sender.in_flight, end - next_number)
+        if room > 0:
+            data = sender.frames(next_number, room)
+            next_number += room
+            sender.in_flight += room
+            sender.unsent = memoryview(bytes(sender.unsent) + data if sender.unsent else data)
+        if sender.unsent:
+            with contextlib.suppress(BlockingIOError):
+                sender.unsent = sender.unsent[sender.sock.send(sender.unsent) :]
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if sender.unsent else 0)
+        if selector.get_key(sender.sock).events != wanted:
+            selector.modify(sender.sock, wanted, sender)
+
+    began = time.perf_counter()
+    for sender in senders:
+        push(sender)
+    while answered < count:
+        for key, events in selector.select(30):
+            sender = key.data
+            if events & selectors.EVENT_READ:
+                chunk = sender.sock.recv(1 << 18)
+                if not chunk:
+                    raise ConnectionError("the broker closed the connection")
+                chunk = sender.partial + chunk
+                complete = _complete(chunk)
+                sender.partial, chunk = chunk[complete:], chunk[:complete]
+                opaques = _OPAQUE.findall(chunk)
+                bad = len(opaques) - chunk.count(b'"code":0,')
+                if bad and not failed:
+                    first_failure = chunk[:500]
+                failed += bad
+                answered += len(opaques)
+                opaque_sum += sum(map(int, opaques))
+                sender.in_flight -= len(opaques)
+            push(sender)
+    seconds = time.perf_counter() - began
+    for sender in senders:
+        sender.sock.close()
+    if failed or opaque_sum != sum(range(BASE, end)):
+        raise AssertionError(f"{failed} sends failed or an answer is missing or doubled: {first_failure!r}")
+    return {"messages": count, "seconds": seconds, "per_second": count / seconds}
+
+
+def _complete(chunk: bytes) -> int:
+    """Where the last complete frame ends."""
+    position, size = 0, len(chunk)
+    while position + 4 <= size:
+        end = position + 4 + int.from_bytes(chunk[position : position + 4], "big")
+        if end > size:
+            break
+        position = end
+    return position
+
+
+def pull(port: int, topic: str, queues: int, batch: int, count: int, rounds: int) -> dict[str, Any]:
+    """Drain every queue from its start, ``rounds`` times; the first round is checked record by record.
+
+    Checked: magic, dense queue offsets, and that the bodies' sequence numbers are exactly those that were sent. Later
+    rounds compare the number of messages and of bytes; the time is theirs, so that checking does not count.
+    """
+    # fmt: off
+    ext = {"consumerGroup": "bench-pull", "topic": topic, "queueId": "%d", "queueOffset": "%d",
+           "maxMsgNums": str(batch), "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+           "subscription": "*", "subVersion": "0", "expressionType": "TAG"}
+    # fmt: on
+    template = _header(11, ext, "1")
+    numbers: list[np.ndarray[Any, Any]] = []
+    sizes: list[int] = []
+    sock = _connect(port)
+    seconds, pulls, total_bytes = 0.0, 0, 0
+    for turn in range(rounds + 1):
+        messages = moved = 0
+        began = time.perf_counter()
+        for queue_id in range(queues):
+            offset = 0
+            while True:
+                header = template % (queue_id, offset)
+                sock.sendall(_PREFIX.pack(4 + len(header), len(header)) + header)
+                answer, body = _answer(sock)
+                if answer["code"] != 0:
+                    break
+                after = int(answer["extFields"]["nextBeginOffset"])
+                if turn == 0:
+                    numbers.append(_sequence_numbers(body, offset, after))
+                    sizes.append(len(body))
+                messages += after - offset
+                moved += len(body)
+                offset = after
+                pulls += turn > 0
+        if messages != count:
+            raise AssertionError(f"{messages} messages came, {count} were sent")
+        if turn:
+            seconds += time.perf_counter() - began
+            total_bytes += moved
+            if moved != sum(sizes):
+                raise AssertionError(f"{moved} bytes came, {sum(sizes)} the first time")
+    sock.close()
+    found = np.sort(np.concatenate(numbers))
+    if not np.array_equal(found, np.arange(BASE, BASE + count)):
+        raise AssertionError("the messages pulled are not those sent")
+    total = count * rounds
+    return {
+        "messages": total,
+        "pulls": pulls,
+        "bytes": total_bytes,
+        "seconds": seconds,
+        "per_second": total / seconds,
+    }
+
+
+_buffer = bytearray(1 << 20)
+
+
+def _answer(sock: socket.socket) -> tuple[dict[str, Any], memoryview]:
+    """The body is a view of one buffer: gone with the next answer."""
+    view = memoryview(_buffer)
+    have = sock.recv_into(view)
+    while have < 4:
+        have += _received(sock.recv_into(view[have:]))
+    length = 4 + int.from_bytes(_buffer[:4], "big")
+    while have < length:
+        have += _received(sock.recv_into(view[have:length]))
+    header_end = 8 + (int.from_bytes(_buffer[4:8], "big") & 0xFFFFFF)
+    return json.loads(_buffer[8:header_end]), view[header_end:length]
+
+
+def _received(count: int) -> int:
+    if not count:
+        raise ConnectionError("the broker closed the connection")
+    return count
+
+
+def _sequence_numbers(body: memoryview, offset: int, after: int) -> np.ndarray[Any, Any]:
+    """Of one pull's records, which are all equally long."""
+    size = int.from_bytes(body[:4], "big")
+    rows = np.frombuffer(body, dtype=np.uint8).reshape(-1, size)
+    if not (rows[:, 4:8] == rows[0, 4:8]).all() or bytes(body[4:8]) != b"\xda\xa3\x20\xa7":
+        raise AssertionError("a record without its magic")
+    offsets = np.ascontiguousarray(rows[:, 20:28]).view(">i8").ravel()
+    if not np.array_equal(offsets, np.arange(offset, after)):
+        raise AssertionError("queue offsets are not dense")
+    body_start = 4 + 4 + 4 + 4 + 4 + 8 + 8 + 4 + 8 + 8 + 8 + 8 + 4 + 8 + 4
+    digits = rows[:, body_start : body_start + 8].astype(np.int64) - ord("0")
+    return np.asarray(digits @ (10 ** np.arange(7, -1, -1)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["send", "pull"])
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--topic", default="BenchmarkTest")
+    parser.add_argument("--count", type=int, default=200_000)
+    parser.add_argument("--connections", type=int, default=4)
+    parser.add_argument("--window", type=int, default=64)
+    parser.add_argument("--body-bytes", type=int, default=1024)
+    parser.add_argument("--batch", type=int, default=160)
+    parser.add_argument("--rounds", type=int, default=3)
+    asked = parser.parse_args()
+    if asked.what == "send":
+        result = send(asked.port, asked.topic, asked.connections, asked.window, asked.count, asked.body_bytes)
+    else:
+        result = pull(asked.port, asked.topic, asked.connections, asked.batch, asked.count, asked.rounds)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
