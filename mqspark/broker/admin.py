@@ -691,7 +691,7 @@ def _number(ext: dict[str, str], key: str, default: int) -> int:
     text = ext.get(key)
     if text is None or text == "":
         return default
-    if not (text.removeprefix("-").isdigit() and len(text) <= 11):
+    if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 11):
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"{key}={text[:40]!r} is not a number")
     return int(text)
 
@@ -703,7 +703,7 @@ def _attribute_changes(text: str | None) -> dict[str, str | None]:
         if not item.strip():
             continue
         name, equals, value = item.strip().partition("=")
-        if name[:1] not in "+-" or (name[0] == "+") != bool(equals) or len(name) < 2:
+        if len(name) < 2 or name[0] not in "+-" or (name[0] == "+") != bool(equals):
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"attribute {item!r} is neither +key=value nor -key")
         changes[name] = value if equals else None
     return changes

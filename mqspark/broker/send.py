@@ -77,6 +77,10 @@ def _value(text: str, mark: str) -> str | None:
     return text[start : text.index("\x02", start)]
 
 
+def _is_integer(text: str) -> bool:
+    return text.isascii() and text.removeprefix("-").isdigit()
+
+
 class Sends:
     def __init__(self, state: BrokerState, acks: Acks, store_host: bytes) -> None:
         self._state = state
@@ -326,7 +330,7 @@ class Sends:
             if (
                 value is None
                 or value == "false"
-                or (name == DELAY and value.lstrip("-").isdigit() and int(value) <= 0)
+                or (name == DELAY and _is_integer(value) and int(value) <= 0)
             ):
                 continue
             raise self._refusal(

@@ -64,6 +64,6 @@ def _ordered(topic: str, configuration: str) -> list[MessageQueue]:
     queues: list[MessageQueue] = []
     for item in configuration.split(";"):
         broker_name, _, count = item.rpartition(":")
-        if broker_name and count.isdigit():
+        if broker_name and count.isascii() and count.isdigit():
             queues += [MessageQueue(topic, broker_name, number) for number in range(int(count))]
     return queues

@@ -496,6 +496,7 @@ class MessageStore:
             master_flushed_offset=old.master_flushed_offset,
             confirm_physical_offset=self._log.durable,
             position=self._log.durable,
+            queue_count=sum(1 for queue in self._queues.values() if queue.file_starts),
         )
         return CheckpointJob(
             self._files, self.paths, self._checkpoint, queue_files, directories, self._checkpoint_done
@@ -526,6 +527,7 @@ class MessageStore:
         compares the text. Follows DefaultMessageStore.getMessage (reference store-and-broker §3.6).
         """
         self.get_count += 1
+        max_messages = max(max_messages, 1)
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -538,7 +540,7 @@ class MessageStore:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        window = max(max_messages, 1)
+        window = max_messages
         if tag_codes:
             window = max(window, self.config.max_filter_message_size // ENTRY_BYTES)
         entries = queue.read(offset, window)
