@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mqspark.message import MessageExt, encode_host
-from mqspark.record import decode_records
-from mqspark.store import FileLayer, FlushDiskType, GetStatus, MessageStore, StoreConfig
+from mqspark.record import decode_records, tags_code
+from mqspark.store import FileLayer, FlushDiskType, GetStatus, MessageStore, OsFiles, StoreConfig
+from mqspark.store.files import StrPath
 
 BORN_HOST = encode_host("10.0.0.1", 50000)
 STORE_HOST = encode_host("127.0.0.1", 10911)
@@ -29,7 +33,12 @@ class TestClock:
 
 
 def make_store(
-    root: Path, clock: TestClock | None = None, files: FileLayer | None = None, *, sync: bool = False, **settings: Any
+    root: Path,
+    clock: TestClock | None = None,
+    files: FileLayer | None = None,
+    *,
+    sync: bool = False,
+    **settings: Any,
 ) -> MessageStore:
     """Small files, so that every test rolls."""
     config = StoreConfig(
@@ -53,8 +62,6 @@ def opened(root: Path, *args: Any, **settings: Any) -> MessageStore:
 def put(
     store: MessageStore, topic: str, queue_id: int, body: bytes, properties: bytes = b"", **more: Any
 ) -> tuple[int, int, int]:
-    from mqspark.record import tags_code
-
     return store.put(topic, queue_id, body, properties, tags_code(properties), 1, BORN_HOST, **more)
 
 
@@ -94,3 +101,70 @@ def drain(store: MessageStore, topic: str, queue_id: int, **limits: Any) -> list
 def crash(store: MessageStore) -> None:
     """End it as SIGKILL does: nothing is written any more, the lock is gone, ``abort`` stays."""
     store._release()
+
+
+class QuickFiles(OsFiles):
+    """Does not sync: for tests that look at thousands of images and cut no power."""
+
+    def sync(self, fd: int) -> None:
+        pass
+
+    def sync_directory(self, path: StrPath) -> None:
+        pass
+
+
+class FaultyFiles(OsFiles):
+    """Fails verbs on demand and writes down what happened."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.faults: dict[str, Callable[[], None]] = {}
+
+    def fail(self, verb: str, error: int, after: int = 0, *, for_ever: bool = True) -> None:
+        """The call of ``verb`` after the next ``after`` ones (and, ``for_ever``, all that follow) raise."""
+        left = [after]
+
+        def fault() -> None:
+            left[0] -= 1
+            if left[0] == -1 or (left[0] < -1 and for_ever):
+                raise OSError(error, os.strerror(error))
+
+        self.faults[verb] = fault
+
+    def heal(self) -> None:
+        self.faults.clear()
+
+    def _note(self, verb: str) -> None:
+        self.calls.append(verb)
+        if verb in self.faults:
+            self.faults[verb]()
+
+    def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        self._note("write")
+        super().write(fd, data, offset)
+
+    def sync(self, fd: int) -> None:
+        self._note("sync")
+
+    def sync_directory(self, path: StrPath) -> None:
+        self._note("sync_directory")
+
+    def allocate(self, fd: int, offset: int, length: int) -> None:
+        self._note("allocate")
+        super().allocate(fd, offset, length)
+
+    def set_length(self, fd: int, length: int) -> None:
+        self._note("set_length")
+        super().set_length(fd, length)
+
+    def open(self, path: StrPath, *, create: bool = False) -> int:
+        self._note("create" if create else "open")
+        return super().open(path, create=create)
+
+    def map_write(self, fd: int, length: int) -> mmap.mmap:
+        self._note("map_write")
+        return super().map_write(fd, length)
+
+    def rename(self, source: StrPath, target: StrPath) -> None:
+        self._note("rename")
+        super().rename(source, target)

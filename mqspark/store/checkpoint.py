@@ -41,6 +41,9 @@ class Checkpoint:
     """Ours: every byte of the log before it, and every queue entry for those bytes, is on disk. -1:
     unknown."""
 
+    queue_count: int = 0
+    """Ours: how many queues there were. Fewer at start: somebody removed some, to have them built anew."""
+
     @classmethod
     def load(cls, path: Path, mark_path: Path, files: FileLayer) -> Checkpoint:
         """A missing or short file counts as zeros."""
@@ -48,9 +51,10 @@ class Checkpoint:
         checkpoint = cls(*_FIELDS.unpack_from(data)) if len(data) >= _FIELDS.size else cls()
         text, _, crc = (files.read(mark_path) or b"").rstrip(b"\n").rpartition(b" ")
         if crc == _mark_crc(text):
-            position, physic, logics = (int(word) for word in text.split()[1:])
+            position, physic, logics, queue_count = (int(word) for word in text.split()[1:])
             if (physic, logics) == (checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms):
                 checkpoint.position = position
+                checkpoint.queue_count = queue_count
         return checkpoint
 
     @property
@@ -69,7 +73,8 @@ class Checkpoint:
         )
         self._write(path, _FIELDS.pack(*fields), _FILE_BYTES, files)
         if self.position >= 0:
-            text = f"mqspark-checkpoint-1 {self.position:020d} {fields[0]:020d} {fields[1]:020d}".encode()
+            numbers = (self.position, fields[0], fields[1], self.queue_count)
+            text = b"mqspark-checkpoint-1" + b"".join(b" %020d" % number for number in numbers)
             line = text + b" " + _mark_crc(text) + b"\n"
             self._write(mark_path, line, len(line), files)
 

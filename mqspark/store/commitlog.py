@@ -129,7 +129,8 @@ class CommitLog:
         """Append from here on; everything before is taken for durable. Makes the segment when it is
         missing."""
         if not self.segments or position >= self.segments[-1].end:
-            self._fd, _ = self._create_segment(position - position % self.segment_bytes)
+            segment, self._fd, _ = self._create_segment(position - position % self.segment_bytes)
+            self.segments.append(segment)
         else:
             self._fd = self._files.open(self.segments[-1].path)
         active = self.segments[-1]
@@ -227,7 +228,7 @@ class CommitLog:
 
     def _roll(self) -> None:
         old = self.segments[-1]
-        fd, allocated_end = self._create_segment(old.end)
+        segment, fd, allocated_end = self._create_segment(old.end)
         if self.position < old.end:
             self.pending.append(_BLANK.pack(old.end - self.position, BLANK_MAGIC))
         try:
@@ -235,13 +236,14 @@ class CommitLog:
         except OSError:
             self._files.close(fd)
             raise
+        self.segments.append(segment)
         self._unsynced.append(self._fd)
         self._fd = fd
         self.position = self.written = old.end
         self._allocated_end = allocated_end
 
-    def _create_segment(self, start: int) -> tuple[int, int]:
-        """An open descriptor and the end of its allocated range. DiskFull leaves no file behind."""
+    def _create_segment(self, start: int) -> tuple[Segment, int, int]:
+        """With an open descriptor and the end of its allocated range. DiskFull leaves no file behind."""
         path = self._path(start)
         segment = Segment(path, start, self.segment_bytes, start + self.segment_bytes)
         with disk_full_as_typed(f"a new CommitLog segment {path.name}"):
@@ -254,8 +256,7 @@ class CommitLog:
                 self._files.remove(path)
                 raise
         self._new_directories.append(self._directory)
-        self.segments.append(segment)
-        return fd, allocated_end
+        return segment, fd, allocated_end
 
     def _allocate(self, fd: int, segment: Segment, allocated_end: int, need: int) -> int:
         """Whole steps if the disk has them, else just what is needed."""

@@ -31,6 +31,7 @@ from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog, Segment
 from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER, ConsumeQueue, QueueTable
 from mqspark.store.delay import DelayLevels
+from mqspark.store.layout import is_storable_topic
 
 __all__ = ["Recovery", "RecoveryReport", "is_queued"]
 
@@ -95,6 +96,8 @@ class Recovery:
         self._verify_crc = verify_crc
         self._chunk: dict[tuple[str, int], tuple[list[int], bytearray]] = {}
         self._chunk_records = 0
+        self._queued_before = -1
+        """Records before it have their entries, or belong to a topic that was deleted."""
         self.report = RecoveryReport(clean=clean)
 
     def run(self) -> RecoveryReport:
@@ -118,12 +121,20 @@ class Recovery:
     # --- where from -----------------------------------------------------------------------------------------
 
     def _choose_start(self) -> int:
-        if not self._table.queues:
-            return self._log.min_offset
-        limit = None if self.report.clean else self._checkpoint.position
-        if limit is None or limit >= 0:
-            start = self._cut_queues(limit)
+        mark = self._checkpoint.position
+        minimum = self._log.min_offset
+        queues = sum(1 for queue in self._table.queues.values() if queue.file_starts)
+        if queues < self._checkpoint.queue_count or (mark < 0 and not queues):
+            # Queues that were there are gone, or nobody says that there were none: build all.
+            self._cut_queues(minimum)
+            return minimum
+        if queues == 0:
+            self._queued_before = mark
+            return max(mark, minimum)
+        if self.report.clean or mark >= 0:
+            start = self._cut_queues(None if self.report.clean else mark)
             if start is not None:
+                self._queued_before = mark
                 return start
         start = self._start_by_timestamp()
         self._cut_queues(start)
@@ -197,7 +208,7 @@ class Recovery:
                 lost = self._record_at(
                     segment, end, min(position, segment.start + segment.length), verify_crc=False
                 )
-                if lost is not None and is_queued(lost.sys_flag):
+                if lost is not None and is_queued(lost.sys_flag) and end >= self._queued_before:
                     self._collect(lost, FILLER)
 
     def _record_at(
@@ -209,7 +220,15 @@ class Recovery:
             limit - segment.start,
             verify_crc=verify_crc and self._verify_crc,
         )
-        return record if record.verdict is Verdict.VALID and record.physical_offset == position else None
+        if (
+            record.verdict is not Verdict.VALID
+            or record.physical_offset != position
+            or not is_storable_topic(record.topic)
+            # No CRC covers the properties, but no broker stores a string that ends in NUL: the tail is torn.
+            or record.properties.endswith(b"\0")
+        ):
+            return None
+        return record
 
     def _is_blank(self, segment: Segment, position: int, data_end: int) -> bool:
         if position + BLANK_BYTES > data_end:
@@ -249,7 +268,9 @@ class Recovery:
     def _take(self, record: CheckedRecord, position: int) -> None:
         self.report.records += 1
         self.report.last_store_timestamp_ms = record.store_timestamp_ms
-        if not is_queued(record.sys_flag) or record.topic in self._table.batch_topics:
+        if position < self._queued_before or not is_queued(record.sys_flag):
+            return
+        if record.topic in self._table.batch_topics:
             return
         tags_code = self._levels.tags_code_of(record)
         self._collect(record, ENTRY.pack(position, record.size_bytes, tags_code))

@@ -1,4 +1,5 @@
-"""Directories of a real RocketMQ 5.3.3 open here, and every message is served with the bytes it served itself."""
+"""Directories of a real RocketMQ 5.3.3 open here, and every message is served with the bytes it served
+itself."""
 
 from __future__ import annotations
 

@@ -1,0 +1,202 @@
+"""Writes and syncs that fail: nothing is acked afterwards, reads go on, the reason is kept, the next start
+recovers."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from mqspark.errors import DiskFull, StoreReadOnly
+from mqspark.store import MessageStore
+from tests.store_tools import FaultyFiles, TestClock, checkpoint, crash, drain, flush, make_store, opened, put
+
+
+def bodies(store: MessageStore) -> list[bytes]:
+    return [message.body for message in drain(store, "T", 0)]
+
+
+def assert_poisoned(store: MessageStore, files: FaultyFiles, reason: str, readable: list[bytes]) -> None:
+    acked = store.commit().acked
+    assert store.read_only is not None
+    assert reason in store.read_only
+    files.heal()
+    for _ in range(3):
+        with pytest.raises(StoreReadOnly, match=reason):
+            put(store, "T", 0, b"never")
+        with pytest.raises(StoreReadOnly):
+            put(store, "New", 0, b"never")
+        progress = store.commit()
+        assert (progress.acked, progress.arrivals) == (acked, [])
+        assert progress.failed == store.read_only
+        assert store.begin_flush() is None, "a failed range is not synced a second time"
+        assert store.maintenance() == []
+    assert bodies(store) == readable
+    with pytest.raises(StoreReadOnly):
+        store.close()
+    root = store.paths.root
+    assert (root / "abort").exists()
+    again = make_store(root)
+    assert not again.open().clean
+    assert bodies(again)[: len(readable)] == readable
+    offset, _, _ = put(again, "T", 0, b"new")
+    again.commit()
+    assert bodies(again)[offset] == b"new"
+    again.close()
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_failed_write_of_the_log(tmp_path: Path, sync: bool, error: int) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, None, files, sync=sync)
+    put(store, "T", 0, b"good")
+    flush(store)
+    files.fail("write", error, for_ever=False)
+    _, _, end = put(store, "T", 0, b"bad")
+    progress = store.commit()
+    assert progress.failed is not None
+    assert progress.acked < end
+    assert_poisoned(store, files, "writing the CommitLog failed", [b"good"])
+
+
+def test_failed_sync_is_never_acked_nor_shown(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, None, files, sync=True)
+    put(store, "T", 0, b"good")
+    flush(store)
+    _, _, end = put(store, "T", 0, b"not durable")
+    store.commit()
+    files.fail("sync", errno.EIO, for_ever=False)
+    job = store.begin_flush()
+    assert job is not None
+    job.run()
+    _, _, end_later = put(store, "T", 0, b"put while it was syncing")
+    store.commit()
+    progress = store.end_flush(job)
+    assert progress.failed is not None
+    assert progress.arrivals == []
+    assert progress.acked < end < end_later
+    assert_poisoned(store, files, "syncing the CommitLog failed", [b"good"])
+
+
+def test_failed_sync_under_async_flush_stops_the_store_too(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, None, files)
+    put(store, "T", 0, b"seen")
+    store.commit()
+    files.fail("sync", errno.EIO)
+    flush(store)
+    assert_poisoned(store, files, "syncing the CommitLog failed", [b"seen"])
+
+
+@pytest.mark.parametrize("verb", ["write", "sync", "set_length"])
+def test_failed_checkpoint(tmp_path: Path, verb: str) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, None, files)
+    put(store, "T", 0, b"seen")
+    flush(store)
+    files.fail(verb, errno.EIO)
+    checkpoint(store)
+    assert_poisoned(store, files, "writing a checkpoint failed", [b"seen"])
+
+
+def test_failed_dispatch(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, None, files)
+    put(store, "T", 0, b"not shown")
+    files.fail("map_write", errno.ENOMEM)
+    assert store.commit().arrivals == []
+    assert_poisoned(store, files, "writing a ConsumeQueue failed", [])
+
+
+@pytest.mark.parametrize("verb", ["allocate", "set_length", "create"])
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_full_disk_refuses_messages_and_breaks_none(tmp_path: Path, verb: str, sync: bool) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, None, files, sync=sync, allocation_step_commit_log=4096)
+    accepted: list[bytes] = []
+    files.fail(verb, errno.ENOSPC)
+    refused = 0
+    texts: list[str] = []
+    for number in range(200):
+        body = b"%03d" % number * 30
+        try:
+            offset, _, _ = put(store, "T", 0, body)
+            assert offset == len(accepted)
+            accepted.append(body)
+        except DiskFull as error:
+            refused += 1
+            texts.append(str(error))
+            if refused % 2 == 0:
+                files.heal()
+        else:
+            if number % 9 == 0:
+                files.fail(verb, errno.ENOSPC)
+        if number % 5 == 0:
+            flush(store)
+            assert bodies(store) == accepted
+    assert refused > 3
+    assert all("no space left" in text for text in texts)
+    assert store.read_only is None
+    files.heal()
+    flush(store)
+    assert bodies(store) == accepted
+    crash(store)
+    again = make_store(tmp_path)
+    report = again.open()
+    assert (report.damaged, report.torn_bytes, report.lost_entries) == ([], 0, 0)
+    assert bodies(again) == accepted
+    again.close()
+
+
+def test_a_roll_that_fails_poisons(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, None, files)
+    put(store, "T", 0, b"x" * 3000)
+    store.commit()
+    put(store, "T", 0, b"pending")
+    files.fail("write", errno.EIO, for_ever=False)
+    with pytest.raises(StoreReadOnly, match="extending the CommitLog failed"):
+        put(store, "T", 0, b"y" * 3000)
+    assert_poisoned(store, files, "extending the CommitLog failed", [b"x" * 3000])
+
+
+def test_the_order_of_a_synced_message(tmp_path: Path) -> None:
+    """Write, sync, and only then the ack; the directory of a new segment is synced with it."""
+    files = FaultyFiles()
+    store = opened(tmp_path, None, files, sync=True)
+    flush(store)
+    files.calls.clear()
+    _, _, end = put(store, "T", 0, b"one")
+    assert store.commit().acked < end
+    job = store.begin_flush()
+    assert job is not None
+    assert [call for call in files.calls if call in ("write", "sync")] == ["write"]
+    assert store.begin_flush() is None, "one at a time"
+    job.run()
+    assert store.max_offset("T", 0) == 0
+    assert store.record_at(end - 94 - 1) is None
+    progress = store.end_flush(job)
+    assert (progress.acked, progress.arrivals) == (end, [("T", 0, 1)])
+    # The segment was made when the store was opened: its name is synced with its first record.
+    assert [call for call in files.calls if "sync" in call] == ["sync", "sync_directory"]
+    files.calls.clear()
+    while len(store._log.segments) == 1:
+        put(store, "T", 0, b"fill" * 100)
+        flush(store)
+    assert "sync_directory" in files.calls
+    store.close()
+
+
+def test_what_a_kill_leaves_is_all_that_was_written(tmp_path: Path) -> None:
+    store = opened(tmp_path, TestClock(), sync=True)
+    put(store, "T", 0, b"written, not synced")
+    store.commit()
+    put(store, "T", 0, b"not written")
+    assert bodies(store) == []
+    crash(store)
+    store = opened(tmp_path, TestClock(), sync=True)
+    assert bodies(store) == [b"written, not synced"]
+    store.close()
