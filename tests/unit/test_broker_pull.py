@@ -1,0 +1,337 @@
+"""Pulls: checks in RocketMQ's order, long polling, tag filters, bounds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqspark.message import java_hash
+from mqspark.protocol.bodies import TopicConfig
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.record import decode_records
+from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
+
+SUSPEND = "6"  # expression in the request, may wait
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
+
+
+def put(bench: Bench, *tags: str, topic: str = "T", queue_id: int = 0) -> None:
+    peer = bench.peer()
+    for tag in tags:
+        peer.ask(SEND, send_ext(topic, queue_id, f"TAGS\x01{tag}\x02" if tag else ""), tag.encode() or b"-")
+
+
+def heartbeat(
+    peer: Peer,
+    expression: str = "*",
+    *,
+    group: str = "CG",
+    topic: str = "T",
+    version: int = 5,
+    model: str = "CLUSTERING",
+    expression_type: str = "TAG",
+    client: str = "c1",
+) -> None:
+    tags = [] if expression == "*" else [tag.strip() for tag in expression.split("||")]
+    body = {
+        "clientID": client,
+        "consumerDataSet": [
+            {
+                "groupName": group,
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": model,
+                "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                "subscriptionDataSet": [
+                    {
+                        "topic": topic,
+                        "subString": expression,
+                        "tagsSet": tags,
+                        "codeSet": [java_hash(tag) for tag in tags],
+                        "subVersion": version,
+                        "expressionType": expression_type,
+                    }
+                ],
+            }
+        ],
+        "producerDataSet": [],
+    }
+    assert peer.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode()).code == 0
+
+
+def test_offsets_and_statuses(bench: Bench) -> None:
+    put(bench, "A", "B", "C")
+    peer = bench.peer()
+
+    def pull(offset: int) -> tuple[int, str | None, str]:
+        answer = peer.ask(PULL, pull_ext(offset=offset))
+        assert (answer.ext["minOffset"], answer.ext["maxOffset"]) == ("0", "3")
+        assert answer.ext["suggestWhichBrokerId"] == "0"
+        return answer.code, answer.remark, answer.ext["nextBeginOffset"]
+
+    assert pull(0) == (0, "FOUND", "3")
+    assert pull(2) == (0, "FOUND", "3")
+    assert pull(3) == (19, "OFFSET_OVERFLOW_ONE", "3")
+    assert pull(4) == (21, "OFFSET_OVERFLOW_BADLY", "3")
+    assert pull(-1) == (21, "OFFSET_TOO_SMALL", "0")
+
+
+def test_an_empty_queue(bench: Bench) -> None:
+    put(bench, "A")
+    peer = bench.peer()
+    assert peer.ask(PULL, pull_ext(queue_id=1)).code == 19
+    moved = peer.ask(PULL, pull_ext(queue_id=1, offset=7))
+    assert (moved.code, moved.ext["nextBeginOffset"], moved.ext["minOffset"]) == (21, "0", "0")
+
+
+def test_bodies_are_the_records(bench: Bench) -> None:
+    put(bench, "A", "B")
+    answer = bench.peer().ask(PULL, pull_ext(maxMsgNums="1"))
+    assert [m.body for m in decode_records(answer.body)] == [b"A"]
+    assert answer.ext["nextBeginOffset"] == "1"
+
+
+def test_expression_in_the_request(bench: Bench) -> None:
+    put(bench, "A", "B", "A")
+    peer = bench.peer()
+    answer = peer.ask(PULL, pull_ext(subscription=" A || C "))
+    assert [m.body for m in decode_records(answer.body)] == [b"A", b"A"]
+    none = peer.ask(PULL, pull_ext(subscription="Z"))
+    assert (none.code, none.remark, none.ext["nextBeginOffset"]) == (20, "NO_MATCHED_MESSAGE", "3")
+
+
+def test_expression_of_the_heartbeat(bench: Bench) -> None:
+    put(bench, "A", "B")
+    peer = bench.peer()
+    heartbeat(peer, "B")
+    answer = peer.ask(PULL, pull_ext(sysFlag="0", subscription="ignored", subVersion="5"))
+    assert [m.body for m in decode_records(answer.body)] == [b"B"]
+
+
+@pytest.mark.parametrize(
+    ("ext", "code"),
+    [
+        ({"topic": "Nope"}, 17),
+        ({"queueId": "4"}, 29),
+        ({"queueId": "-1"}, 29),
+        ({"consumerGroup": "bad group!"}, 26),
+        ({"sysFlag": "0"}, 24),
+        ({"expressionType": "SQL92", "subscription": "a > 1"}, 1),
+        ({"topic": "WriteOnly"}, 16),
+    ],
+)
+def test_refusals(bench: Bench, ext: dict[str, str], code: int) -> None:
+    put(bench, "A")
+    bench.broker.state.topics.put(TopicConfig(topic_name="WriteOnly", perm=2))
+    answer = bench.peer().ask(PULL, {**pull_ext(), **ext})
+    assert answer.code == code
+    assert answer.remark
+
+
+def test_refusals_that_depend_on_the_group(bench: Bench) -> None:
+    put(bench, "A")
+    peer = bench.peer()
+    heartbeat(peer, "A")
+    assert peer.ask(PULL, pull_ext("T", sysFlag="0", subVersion="6")).code == 25
+    put(bench, "A", topic="Other")
+    assert peer.ask(PULL, pull_ext("Other", sysFlag="0")).code == 24
+    forbid = {"group": "CG", "topic": "T", "readable": "false"}
+    peer.ask(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, forbid)
+    answer = peer.ask(PULL, pull_ext(sysFlag="0"))
+    assert (answer.code, answer.ext["forbiddenType"]) == (16, "5")
+    config = b'{"groupName":"CG","consumeBroadcastEnable":false}'
+    peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
+    heartbeat(peer, "A", model="BROADCASTING", version=7)
+    assert peer.ask(PULL, pull_ext(sysFlag="0")).ext["forbiddenType"] == "4"
+    peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, b'{"groupName":"CG","consumeEnable":false}')
+    assert peer.ask(PULL, pull_ext()).ext["forbiddenType"] == "2"
+
+
+def test_a_sql_subscription_is_refused_in_words(bench: Bench) -> None:
+    put(bench, "A")
+    peer = bench.peer()
+    heartbeat(peer, "a > 1", expression_type="SQL92")
+    answer = peer.ask(PULL, pull_ext(sysFlag="0"))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "SQL92" in (answer.remark or "")
+
+
+def test_a_broker_that_may_not_be_read(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, broker_permission=2)
+    put(bench, "A")
+    answer = bench.peer().ask(PULL, pull_ext())
+    assert (answer.code, answer.ext["forbiddenType"]) == (16, "1")
+    bench.close()
+
+
+def test_the_fast_port_serves_no_pulls(bench: Bench) -> None:
+    put(bench, "A")
+    fast = bench.peer(fast=True)
+    assert fast.ask(PULL, pull_ext()).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert fast.ask(SEND, send_ext(), b"x").code == 0
+
+
+def test_the_commit_bit_commits(bench: Bench) -> None:
+    put(bench, "A", "B")
+    peer = bench.peer()
+    peer.ask(PULL, pull_ext(commitOffset="1"))
+    ext = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "setZeroIfNotFound": "false"}
+    assert peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext).code == 22
+    peer.ask(PULL, pull_ext(sysFlag="5", commitOffset="1"))
+    assert peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext).ext == {"offset": "1"}
+
+
+# --- long polling ---
+
+
+def test_a_parked_pull_is_woken_by_a_message(bench: Bench) -> None:
+    put(bench, "A")
+    peer = bench.peer()
+    opaque = peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND))
+    bench.broker.turn()
+    assert peer.heard() == []
+    put(bench, "B", queue_id=1)  # another queue
+    assert peer.heard() == []
+    put(bench, "B")
+    (answer,) = peer.heard()
+    assert (answer.opaque, answer.code) == (opaque, 0)
+    assert [m.body for m in decode_records(answer.body)] == [b"B"]
+    assert bench.broker.pulls.parked.count == 0
+
+
+def test_under_sync_flush_a_pull_sees_only_what_is_synced(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sync=True)
+    put(bench, "A")
+    peer = bench.peer()
+    peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND))
+    bench.broker.turn()
+    bench.peer().give(SEND, send_ext(), b"B")
+    bench.broker.turn()
+    assert peer.heard() == []
+    bench.flush()
+    assert [answer.code for answer in peer.heard()] == [0]
+    bench.close()
+
+
+def test_a_suspension_ends(bench: Bench) -> None:
+    put(bench, "A")
+    peer = bench.peer()
+    peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND, suspendTimeoutMillis="1000"))
+    peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND, suspendTimeoutMillis="5000"))
+    bench.broker.turn()
+    bench.clock.advance(999)
+    bench.broker.tick()
+    assert peer.heard() == []
+    bench.clock.advance(1)
+    bench.broker.tick()
+    (answer,) = peer.heard()
+    assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (19, "OFFSET_OVERFLOW_ONE", "1")
+    bench.clock.advance(4_000)
+    bench.broker.tick()
+    assert [answer.code for answer in peer.heard()] == [19]
+    assert bench.broker.pulls.parked.count == 0
+
+
+def test_an_unwanted_message_leaves_the_pull_parked_and_is_not_looked_at_again(bench: Bench) -> None:
+    put(bench, "A")
+    peer = bench.peer()
+    opaque = peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND, subscription="W"))
+    bench.broker.turn()
+    put(bench, "A", "B")
+    assert peer.heard() == []
+    assert bench.broker.pulls.parked.count == 1
+    put(bench, "W")
+    (answer,) = peer.heard()
+    assert (answer.opaque, answer.ext["nextBeginOffset"]) == (opaque, "4")
+    assert [m.body for m in decode_records(answer.body)] == [b"W"]
+
+
+def test_a_suspension_that_saw_only_unwanted_messages_reports_the_way_it_came(bench: Bench) -> None:
+    put(bench, "A")
+    peer = bench.peer()
+    peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND, subscription="W"))
+    bench.broker.turn()
+    put(bench, "A", "B")
+    bench.clock.advance(15_000)
+    bench.broker.tick()
+    (answer,) = peer.heard()
+    assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (20, "NO_MATCHED_MESSAGE", "3")
+
+
+def test_short_polling(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, long_polling_enable=False)
+    put(bench, "A")
+    peer = bench.peer()
+    peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND))
+    bench.broker.turn()
+    bench.clock.advance(1_000)
+    bench.broker.tick()
+    assert [answer.code for answer in peer.heard()] == [19]
+    bench.close()
+
+
+def test_a_pull_may_wait_for_a_queue_that_does_not_exist_yet(bench: Bench) -> None:
+    put(bench, "A")
+    peer = bench.peer()
+    peer.give(PULL, pull_ext(queue_id=2, sysFlag=SUSPEND))
+    bench.broker.turn()
+    put(bench, "B", queue_id=2)
+    assert [answer.code for answer in peer.heard()] == [0]
+
+
+def test_parked_pulls_are_bounded(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, pull_thread_pool_queue_capacity=2)
+    put(bench, "A")
+    peer = bench.peer()
+    for _ in range(3):
+        peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND))
+    bench.broker.turn()
+    assert [answer.code for answer in peer.heard()] == [ResponseCode.SYSTEM_BUSY]
+    bench.close()
+
+
+def test_pulls_of_a_lost_connection_are_dropped(bench: Bench) -> None:
+    put(bench, "A")
+    peer = bench.peer()
+    peer.give(PULL, pull_ext(offset=1, sysFlag=SUSPEND))
+    bench.broker.turn()
+    peer.disconnect()
+    put(bench, "B")
+    assert peer.session.out == []
+    assert bench.broker.pulls.parked.count == 0
+
+
+def test_one_connection_cannot_take_everything_in_a_turn(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, pull_bytes_per_turn=1_000)
+    bench.peer().ask(SEND, send_ext(), b"x" * 900)
+    peer, other = bench.peer(), bench.peer()
+    for _ in range(3):
+        peer.give(PULL, pull_ext())
+    other.give(PULL, pull_ext())
+    bench.broker.turn()
+    assert [answer.code for answer in peer.heard()] == [0, ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_BUSY]
+    assert [answer.code for answer in other.heard()] == [0]
+    assert peer.ask(PULL, pull_ext()).code == 0  # the next turn
+    bench.close()
+
+
+def test_a_server_side_reset_moves_the_next_pull(bench: Bench) -> None:
+    put(bench, "A", "B", "C")
+    peer = bench.peer()
+    peer.ask(PULL, pull_ext(sysFlag="5", commitOffset="3", offset=3))
+    reset = {"group": "CG", "topic": "T", "timestamp": "0", "isForce": "true"}
+    answer = peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+    assert answer.code == 0
+    commit = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "commitOffset": "3"}
+    assert peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit).code == 0  # overtaken by the reset
+    moved = peer.ask(PULL, pull_ext(offset=3))
+    assert (moved.code, moved.remark, moved.ext["nextBeginOffset"]) == (21, "OFFSET_RESET", "0")
+    assert peer.ask(PULL, pull_ext(offset=3)).code == 19
