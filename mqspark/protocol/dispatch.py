@@ -51,6 +51,7 @@ def dispatch(handlers: Mapping[int, Handler], session: Session, commands: Iterab
         if command.flag & 1:
             continue
         handler = handlers.get(command.code)
+        frame: bytes | None
         try:
             if handler is None:
                 frame = encode_response(
