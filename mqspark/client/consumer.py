@@ -236,6 +236,7 @@ class GroupConsumer:
                 except TimeoutError:
                     log.debug("time to rebalance %s", self.settings.group)
                 continue
+            self._timer.begin()
             balanced = True
             for topic in list(self.subscriptions):
                 try:

@@ -652,7 +652,9 @@ class Producer:
         """An attempt failed: try another broker if that can help and there is time, else report."""
         target = sending.target
         lost = isinstance(error, (ConnectionLost, RequestTimeout))
-        again = lost or (isinstance(error, BrokerError) and error.code in RETRYABLE)
+        again = target is not None and (
+            lost or (isinstance(error, BrokerError) and error.code in RETRYABLE)
+        )
         if again and target is not None:
             self.faults.record(target.broker_name, 0, isolate=True)
             if isinstance(error, BrokerError) and error.code == ResponseCode.GO_AWAY and target.channel:

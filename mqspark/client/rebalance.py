@@ -56,17 +56,27 @@ class RebalanceTimer:
         self._retry_ms = retry_ms
         self._min_interval_ms = min_interval_ms
         self._last_ms: int | None = None
+        self._woken = False
         self._due_ms = clock.monotonic_ms()
 
     def wake(self) -> None:
-        """The group or the routes changed."""
+        """The group or the routes changed; in the middle of a round, another one follows it."""
+        self._woken = True
         now_ms = self._clock.monotonic_ms()
         self._due_ms = now_ms if self._last_ms is None else max(now_ms, self._last_ms + self._min_interval_ms)
+
+    def begin(self) -> None:
+        """A round starts: it sees every change up to now."""
+        self._woken = False
 
     def ran(self, *, balanced: bool) -> None:
         """A round is over; not ``balanced`` when a queue could not be taken or a broker did not answer."""
         self._last_ms = self._clock.monotonic_ms()
-        self._due_ms = self._last_ms + (self._interval_ms if balanced else self._retry_ms)
+        if self._woken:
+            pause_ms = self._min_interval_ms
+        else:
+            pause_ms = self._interval_ms if balanced else self._retry_ms
+        self._due_ms = self._last_ms + pause_ms
 
     def wait_ms(self) -> int:
         """Until the next round."""

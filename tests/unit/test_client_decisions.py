@@ -205,8 +205,20 @@ def test_rebalance_timer() -> None:
     assert timer.wait_ms() == 100
     clock.ms += 150
     assert timer.wait_ms() == 0
+    timer.begin()
     timer.ran(balanced=False)
     assert timer.wait_ms() == 1_000
+
+
+def test_a_change_during_a_round_is_not_forgotten() -> None:
+    timer = RebalanceTimer(ManualClock(), interval_ms=20_000, min_interval_ms=100)
+    timer.begin()
+    timer.wake()
+    timer.ran(balanced=True)
+    assert timer.wait_ms() == 100
+    timer.begin()
+    timer.ran(balanced=True)
+    assert timer.wait_ms() == 20_000
 
 
 # --- process queue ---------------------------------------------------------------------------------------

@@ -1,0 +1,440 @@
+"""A small client without an event loop, for processes that have none: Spark's planners, runners and workers.
+
+One thread, blocking sockets, many requests in flight on a connection. Retries what is safe to repeat (everything here
+but sends) until ``retry_ms`` is over, over the name servers in turn; a send is repeated by its caller, who knows what a
+duplicate means. Must not be shared between threads, nor used after a fork: keep one per process.
+
+Offsets and pulls follow reference remoting-protocol §5.3 and §8.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from mqspark.client.routes import TopicRoute
+from mqspark.errors import (
+    BrokerError,
+    ClientError,
+    ConfigError,
+    ConnectionLost,
+    NoRoute,
+    ProtocolError,
+    RequestTimeout,
+)
+from mqspark.message import DEFAULT_TOPIC, MessageQueue, QueueOffset
+from mqspark.protocol.bodies import KVTable, TopicList, TopicRouteData, decode_body
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_request
+from mqspark.protocol.connection import Connection
+from mqspark.protocol.headers import (
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    GetRouteInfoRequestHeader,
+    Header,
+    PullMessageRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+
+__all__ = ["BlockingClient", "BlockingConnection", "parse_addresses", "pull_header"]
+
+PULL_SUSPEND, PULL_SUBSCRIPTION = 0x2, 0x4
+"""Bits of a pull's system flag: wait when there is nothing; the filter is in the request."""
+
+DEFAULT_TIMEOUT_MS = 3000
+_RECEIVE_BYTES = 1 << 20
+_MAX_HEADER_BYTES = 1 << 20
+"""The answer to a batch names every message's id: 57 bytes a message at most."""
+_FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 2.0
+T = TypeVar("T")
+_BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
+
+
+def parse_addresses(text: str) -> list[tuple[str, int]]:
+    """``host:port`` items between ``;`` or ``,``. Raises ConfigError(key="nameserver")."""
+    addresses = []
+    for item in text.replace(",", ";").split(";"):
+        host, colon, port = item.strip().rpartition(":")
+        if not item.strip():
+            continue
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ConfigError(f"{item.strip()!r} is not host:port", key="nameserver")
+        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    if not addresses:
+        raise ConfigError("no name server given: host:port, several separated by ';'", key="nameserver")
+    return addresses
+
+
+class BlockingConnection:
+    """One TCP connection. ``send`` as often as you like, then ``wait`` for each answer in any order.
+
+    Raises ConnectionLost, RequestTimeout, ProtocolError; after the first and the last it is of no use.
+    """
+
+    def __init__(self, address: str, *, connect_timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
+        self.address = address
+        ((host, port),) = parse_addresses(address)
+        try:
+            self._socket = socket.create_connection((host, port), connect_timeout_ms / 1000)
+        except OSError as error:
+            raise ConnectionLost(address, f"cannot connect ({error})") from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._receiver = Connection(max_header_bytes=_MAX_HEADER_BYTES)
+        self._opaque = 0
+        self._answers: dict[int, Command] = {}
+        self._unwanted: set[int] = set()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(
+        self,
+        code: int,
+        header: Header | Mapping[str, str] | None = None,
+        body: bytes | memoryview = b"",
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> int:
+        """Write a request; returns its opaque."""
+        self._opaque += 1
+        self.write(encode_request(code, self._opaque, header, body), timeout_ms)
+        return self._opaque
+
+    def send_all(self, requests: Iterable[tuple[int, Header | Mapping[str, str] | None]]) -> list[int]:
+        """Several requests without body in one write; returns their opaques."""
+        frames, opaques = [], []
+        for code, header in requests:
+            self._opaque += 1
+            opaques.append(self._opaque)
+            frames.append(encode_request(code, self._opaque, header))
+        self.write(b"".join(frames), DEFAULT_TIMEOUT_MS)
+        return opaques
+
+    def write(self, data: bytes, timeout_ms: int) -> None:
+        try:
+            self._socket.settimeout(timeout_ms / 1000)
+            self._socket.sendall(data)
+        except OSError as error:
+            self.close()
+            raise ConnectionLost(self.address, str(error)) from error
+
+    def wait(self, opaque: int, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> Command:
+        """The answer to ``opaque``. After a RequestTimeout the connection stays usable; the late answer is dropped."""
+        deadline = time.monotonic() + timeout_ms / 1000
+        while opaque not in self._answers:
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._receive(left):
+                self._unwanted.add(opaque)
+                raise RequestTimeout(self.address, timeout_ms)
+        return self._answers.pop(opaque)
+
+    def poll(self, opaques: Iterable[int], timeout_s: float) -> dict[int, Command]:
+        """Those answers among ``opaques`` that are there, waiting for at least one until the time is over."""
+        wanted = set(opaques)
+        deadline = time.monotonic() + timeout_s
+        while wanted.isdisjoint(self._answers):
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._receive(left):
+                return {}
+        return {opaque: self._answers.pop(opaque) for opaque in wanted & self._answers.keys()}
+
+    def receive_ready(self) -> None:
+        """Take in what has arrived already; never waits."""
+        while self._receive(0.0):
+            continue
+
+    def _receive(self, timeout_s: float) -> bool:
+        """One read; False when nothing came in time."""
+        try:
+            self._socket.settimeout(timeout_s)
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except (TimeoutError, BlockingIOError):
+            return False
+        except OSError as error:
+            self.close()
+            raise ConnectionLost(self.address, str(error)) from error
+        if not data:
+            self.close()
+            raise ConnectionLost(self.address)
+        try:
+            commands = self._receiver.receive_data(data)
+        except ProtocolError:
+            self.close()
+            raise
+        for command in commands:
+            if command.is_response and command.opaque not in self._unwanted:
+                self._answers[command.opaque] = command
+            elif command.is_response:
+                self._unwanted.discard(command.opaque)
+        return True
+
+
+class BlockingClient:
+    """Routes, offsets and pulls over cached connections."""
+
+    def __init__(
+        self,
+        nameservers: str,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        retry_ms: int = 30_000,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._nameservers = [f"{host}:{port}" for host, port in _bracketed(parse_addresses(nameservers))]
+        self._timeout_ms = timeout_ms
+        self._retry_ms = retry_ms
+        self._sleep = sleep
+        self._connections: dict[str, BlockingConnection] = {}
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def connection(self, address: str) -> BlockingConnection:
+        """The cached connection to ``address``, made when there is none. Raises ConnectionLost."""
+        connection = self._connections.get(address)
+        if connection is not None and connection.fileno() < 0:
+            connection = None
+        if connection is None:
+            connection = self._connections[address] = BlockingConnection(
+                address, connect_timeout_ms=self._timeout_ms
+            )
+        return connection
+
+    def forget(self, address: str) -> None:
+        """Close the cached connection to ``address``."""
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+    def request(
+        self,
+        address: str,
+        code: int,
+        header: Header | Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        accept: Sequence[int] = (ResponseCode.SUCCESS,),
+    ) -> Command:
+        """One repeatable request. Raises BrokerError for a code that is not in ``accept``."""
+
+        def once() -> Command:
+            connection = self.connection(address)
+            return connection.wait(connection.send(code, header, body), self._timeout_ms)
+
+        return self._retried(address, once, accept)
+
+    def request_all(
+        self,
+        address: str,
+        code: int,
+        headers: Sequence[Header],
+        *,
+        accept: Sequence[int] = (ResponseCode.SUCCESS,),
+    ) -> list[Command]:
+        """The same repeatable request with each header, all in flight at once."""
+
+        def once() -> list[Command]:
+            connection = self.connection(address)
+            opaques = connection.send_all([(code, header) for header in headers])
+            answers = [connection.wait(opaque, self._timeout_ms) for opaque in opaques]
+            for answer in answers:
+                self._check(address, answer, accept)
+            return answers
+
+        return self._retrying(address, once)
+
+    def _retried(self, address: str, once: Callable[[], Command], accept: Sequence[int]) -> Command:
+        def checked() -> Command:
+            answer = once()
+            self._check(address, answer, accept)
+            return answer
+
+        return self._retrying(address, checked)
+
+    def _check(self, address: str, answer: Command, accept: Sequence[int]) -> None:
+        if answer.code not in accept:
+            raise BrokerError(answer.code, answer.remark, address=address)
+
+    def _retrying(self, address: str, once: Callable[[], T]) -> T:
+        deadline = time.monotonic() + self._retry_ms / 1000
+        backoff_s = _FIRST_BACKOFF_S
+        while True:
+            try:
+                return once()
+            except (ConnectionLost, RequestTimeout) as error:
+                self.forget(address)
+                failure: ClientError = error
+            except BrokerError as error:
+                if error.code not in _BUSY:
+                    raise
+                failure = error
+            if time.monotonic() + backoff_s > deadline:
+                raise failure
+            self._sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
+
+    # --- name servers -----------------------------------------------------------------------------------------
+
+    def _ask_nameserver(
+        self, code: int, header: Header | None, accept: Sequence[int] = (ResponseCode.SUCCESS,)
+    ) -> Command:
+        """The first name server that answers; the order sticks to it."""
+
+        def once() -> Command:
+            failure: ClientError | None = None
+            for address in list(self._nameservers):
+                try:
+                    connection = self.connection(address)
+                    answer = connection.wait(connection.send(code, header), self._timeout_ms)
+                except (ConnectionLost, RequestTimeout) as error:
+                    self.forget(address)
+                    self._nameservers.append(self._nameservers.pop(0))
+                    failure = error
+                else:
+                    self._check(address, answer, accept)
+                    return answer
+            raise failure or ConnectionLost(";".join(self._nameservers))
+
+        return self._retrying(";".join(self._nameservers), once)
+
+    def route(self, topic: str) -> TopicRoute:
+        """Raises NoRoute."""
+        answer = self._route_answer(topic)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise NoRoute(topic, answer.remark)
+        return TopicRoute.of(topic, decode_body(TopicRouteData, answer.body))
+
+    def publish_route(self, topic: str, *, default_queues: int = 4) -> TopicRoute:
+        """Where to send: the topic's route, or that of the template it will be created from. Raises NoRoute."""
+        answer = self._route_answer(topic)
+        if answer.code == ResponseCode.SUCCESS:
+            return TopicRoute.of(topic, decode_body(TopicRouteData, answer.body))
+        template = self._route_answer(DEFAULT_TOPIC)
+        if template.code != ResponseCode.SUCCESS:
+            raise NoRoute(topic, answer.remark)
+        return TopicRoute.of(topic, decode_body(TopicRouteData, template.body), max_queues=default_queues)
+
+    def _route_answer(self, topic: str) -> Command:
+        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+        accept = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+        return self._ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, header, accept)
+
+    def topics(self) -> list[str]:
+        answer = self._ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None)
+        return sorted(decode_body(TopicList, answer.body).topic_list)
+
+    # --- offsets ----------------------------------------------------------------------------------------------
+
+    def max_offsets(self, address: str, queues: Sequence[MessageQueue]) -> list[QueueOffset]:
+        """The next offset to be written, of each queue."""
+        headers = [GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id) for queue in queues]
+        answers = self.request_all(address, RequestCode.GET_MAX_OFFSET, headers)
+        return [QueueOffset(answer.header(GetMaxOffsetResponseHeader).offset) for answer in answers]
+
+    def min_offsets(self, address: str, queues: Sequence[MessageQueue]) -> list[QueueOffset]:
+        """The smallest readable offset of each queue."""
+        headers = [GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id) for queue in queues]
+        answers = self.request_all(address, RequestCode.GET_MIN_OFFSET, headers)
+        return [QueueOffset(answer.header(GetMinOffsetResponseHeader).offset) for answer in answers]
+
+    def offsets_by_timestamp(
+        self, address: str, queues: Sequence[MessageQueue], timestamps_ms: Sequence[int]
+    ) -> list[QueueOffset]:
+        """The first message stored at or after the time; the max offset where all are older."""
+        headers = [
+            SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp)
+            for queue, timestamp in zip(queues, timestamps_ms, strict=True)
+        ]
+        answers = self.request_all(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, headers)
+        return [QueueOffset(answer.header(SearchOffsetResponseHeader).offset) for answer in answers]
+
+    def group_offsets(
+        self, address: str, group: str, queues: Sequence[MessageQueue]
+    ) -> list[QueueOffset | None]:
+        """What the group has committed; None where it has not."""
+        headers = [
+            QueryConsumerOffsetRequestHeader(
+                consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
+            )
+            for queue in queues
+        ]
+        none = ResponseCode.QUERY_NOT_FOUND
+        answers = self.request_all(
+            address, RequestCode.QUERY_CONSUMER_OFFSET, headers, accept=(ResponseCode.SUCCESS, none)
+        )
+        return [
+            None
+            if answer.code == none
+            else QueueOffset(answer.header(QueryConsumerOffsetResponseHeader).offset)
+            for answer in answers
+        ]
+
+    def commit_group_offsets(self, address: str, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Store the offsets; a group that the broker does not know yet is introduced by a pull, as any puller is."""
+        headers = [
+            UpdateConsumerOffsetRequestHeader(
+                consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+            )
+            for queue, offset in offsets.items()
+        ]
+        code, unknown = RequestCode.UPDATE_CONSUMER_OFFSET, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        answers = self.request_all(address, code, headers, accept=(ResponseCode.SUCCESS, unknown))
+        if any(answer.code == unknown for answer in answers):
+            queue, offset = next(iter(offsets.items()))
+            # One past the end matches nothing: the answer carries no messages.
+            header = pull_header(group, queue, offset, max_messages=1)
+            connection = self.connection(address)
+            connection.wait(connection.send(RequestCode.PULL_MESSAGE, header), self._timeout_ms)
+            self.request_all(address, code, headers)
+
+    # --- brokers ----------------------------------------------------------------------------------------------
+
+    def runtime_info(self, address: str) -> dict[str, str]:
+        """What the broker says of itself (code 28)."""
+        answer = self.request(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return decode_body(KVTable, answer.body).table
+
+
+def pull_header(
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    *,
+    max_messages: int,
+    max_bytes: int | None = None,
+    expression: str = "*",
+    suspend_ms: int = 0,
+) -> PullMessageRequestHeader:
+    """A pull that carries its own tag expression: the group needs no heartbeat for it."""
+    return PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=max_messages,
+        sys_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if suspend_ms else 0),
+        commit_offset=0,
+        suspend_timeout_millis=suspend_ms,
+        sub_version=0,
+        subscription=expression,
+        expression_type="TAG",
+        max_msg_bytes=max_bytes,
+        bname=queue.broker_name,
+    )
+
+
+def _bracketed(addresses: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    return [(f"[{host}]" if ":" in host else host, port) for host, port in addresses]
