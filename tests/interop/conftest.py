@@ -27,18 +27,27 @@ def jars() -> Jars:
         pytest.skip(str(missing))
 
 
-@pytest.fixture(scope="session", params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow)])
-def cluster(
-    request: pytest.FixtureRequest, jars: Jars, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
+@pytest.fixture(scope="session")
+def mqspark_dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with mqspark_cluster(tmp_path_factory.mktemp("mqspark")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def rocketmq(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with rocketmq_cluster(jars, tmp_path_factory.mktemp("rocketmq")) as running:
+        yield running
+
+
+@pytest.fixture(
+    params=["mqspark_dev", pytest.param("rocketmq", marks=pytest.mark.slow)],
+    ids=["mqspark", "rocketmq"],
+    scope="session",
+)
+def cluster(request: pytest.FixtureRequest, jars: Jars) -> Cluster:
     """Ours; and the real one, against which the same test must hold or it tests a fancy of its own."""
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param == "mqspark":
-        with mqspark_cluster(folder) as running:
-            yield running
-    else:
-        with rocketmq_cluster(jars, folder) as running:
-            yield running
+    running: Cluster = request.getfixturevalue(request.param)
+    return running
 
 
 @pytest.fixture(scope="session", params=["JSON", "ROCKETMQ"], ids=["json", "binary"])
