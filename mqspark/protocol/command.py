@@ -60,7 +60,7 @@ _BINARY_HEAD = struct.Struct(">hbhiii")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 
-_LANGUAGE_IDS = {language.name: int(language) for language in Language}
+_LANGUAGE_IDS: dict[str | int | None, int] = {language.name: int(language) for language in Language}
 _LANGUAGE_NAMES = {int(language): language.name for language in Language}
 
 
@@ -173,11 +173,14 @@ def decode_header(serialize_type: int, header: bytes, body: bytes | memoryview) 
             fields = _decode_json_header(header)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             fields = _decode_odd_json_header(header)
+        language = _LANGUAGE_IDS.get(fields.language)
+        if language is None:
+            language = _language_id(fields.language)
         return Command(
             fields.code,
             fields.opaque,
             fields.flag,
-            0 if fields.language == "JAVA" else _language_id(fields.language),
+            language,
             fields.version,
             fields.remark,
             fields.extFields,
