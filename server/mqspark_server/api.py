@@ -235,26 +235,24 @@ def _bounded(api: ASGIApp, app: BrokerApp) -> ASGIApp:
             (value for name, value in scope.get("headers", ()) if name == b"content-length"), b"0"
         )
         received = 0
+        too_large = declared.isdigit() and int(declared) > limit
 
         async def counted() -> MutableMapping[str, Any]:
-            nonlocal received
+            nonlocal received, too_large
             event = await receive()
             received += len(event.get("body", b""))
-            if received > limit:
-                raise _TooLarge
-            return event
+            too_large = received > limit
+            return {"type": "http.disconnect"} if too_large else event
 
-        try:
-            if declared.isdigit() and int(declared) > limit:
-                raise _TooLarge
-            await api(scope, counted, send)
-        except _TooLarge:
-            await JSONResponse({"detail": f"the request is larger than {limit} bytes"}, 413)(
-                scope, receive, send
-            )
+        async def muted(event: MutableMapping[str, Any]) -> None:
+            # The application would blame a client that went away for what is missing.
+            if not too_large:
+                await send(event)
+
+        if not too_large:
+            await api(scope, counted, muted)
+        if too_large:
+            detail = {"detail": f"the request is larger than {limit} bytes"}
+            await JSONResponse(detail, 413)(scope, receive, send)
 
     return bounded
-
-
-class _TooLarge(Exception):
-    pass

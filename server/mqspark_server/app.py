@@ -291,9 +291,14 @@ class BrokerApp:
             self.housekeeper.after_turn()
 
     async def stop(self) -> None:
-        """Stop accepting, unregister, sync, answer, close, save, checkpoint, in this order."""
+        """Stop accepting, unregister, sync, answer, close, save, checkpoint, in this order.
+
+        Raises StoreReadOnly, when all else is done, if the store had failed: its ``abort`` file stays, and the
+        next start recovers.
+        """
         if self.lifecycle.phase >= Phase.STOPPING:
             return
+        failure: StoreReadOnly | None = None
         self.lifecycle.advance(Phase.STOPPING)
         if self.server is not None:
             self.server.stop_accepting()
@@ -313,14 +318,15 @@ class BrokerApp:
             try:
                 await self._flush_worker.run(self.store.close)
             except StoreReadOnly as error:
-                # Its abort file stays, so that the next start recovers; nothing more can be done here.
-                log.error("not closed cleanly: %s", error)
+                failure = error
         for worker in (self._worker, self._flush_worker):
             if worker is not None:
                 worker.close()
         for sock in self._sockets:
             sock.close()
         self.lifecycle.advance(Phase.STOPPED)
+        if failure is not None:
+            raise failure
 
 
 class DevCluster:
@@ -395,12 +401,19 @@ class DevCluster:
             raise
 
     async def stop(self) -> None:
+        """Raises StoreReadOnly, when all else is done, if a store had failed."""
+        failure: StoreReadOnly | None = None
         for app in reversed(self.brokers):
-            await app.stop()
+            try:
+                await app.stop()
+            except StoreReadOnly as error:
+                failure = error
         await self.namesrv.stop()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
+        if failure is not None:
+            raise failure
 
     async def __aenter__(self) -> DevCluster:
         await self.start()

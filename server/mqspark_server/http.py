@@ -40,6 +40,8 @@ class _Import:
     def run(self) -> None:
         import uvicorn
 
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
         class Server(uvicorn.Server):
             @contextlib.contextmanager
             def capture_signals(self) -> Iterator[None]:

@@ -1,0 +1,225 @@
+"""The processes as a user starts them: READY, signals, exit codes, and one clear line when something is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_request
+from mqspark.protocol.connection import Connection
+
+CONF = Path(__file__).parents[2] / "conf"
+READY = re.compile(
+    r"^READY namesrv=127\.0\.0\.1:\d+ broker=127\.0\.0\.1:\d+ http=http://127\.0\.0\.1:\d+ store=/.+\n$"
+)
+
+
+class Process:
+    def __init__(self, *arguments: str) -> None:
+        environment = {**os.environ, "PYTHONWARNINGS": "error"}
+        environment.pop("NAMESRV_ADDR", None)
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "mqspark_server.cli", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def ready(self, timeout_s: float = 20) -> dict[str, str]:
+        assert self.popen.stdout is not None
+        if not select.select([self.popen.stdout], [], [], timeout_s)[0]:
+            raise AssertionError("no READY line")
+        self.line = self.popen.stdout.readline()
+        assert self.line.startswith("READY "), self.popen.communicate()
+        return dict(part.split("=", 1) for part in self.line.split()[1:])
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        if self.popen.poll() is None:
+            self.popen.send_signal(number)
+        _, errors = self.popen.communicate(timeout=20)
+        return self.popen.returncode, errors
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Process]]:
+    started: list[Process] = []
+
+    def run(*arguments: str) -> Process:
+        started.append(Process(*arguments))
+        return started[-1]
+
+    yield run
+    for process in started:
+        if process.popen.poll() is None:
+            process.popen.kill()
+            process.popen.communicate()
+
+
+@pytest.fixture
+def dev(start: Callable[..., Process]) -> Callable[..., Process]:
+    return lambda *more: start("dev", "--namesrv-port", "0", "--broker-port", "0", *more)
+
+
+def request(address: str, code: int, header: dict[str, str] | None = None, body: bytes = b"") -> Command:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as sock:
+        sock.sendall(encode_request(code, 1, header, body))
+        connection = Connection()
+        while True:
+            commands = connection.receive_data(sock.recv(1 << 20))
+            if commands:
+                return commands[0]
+
+
+def send(address: str, topic: str, body: bytes = b"x") -> Command:
+    header = {"a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": ""}
+    return request(address, RequestCode.SEND_MESSAGE_V2, header, body)
+
+
+def failure(process: Process, code: int) -> str:
+    """The one line on standard error of a process that cannot start."""
+    out, errors = process.popen.communicate(timeout=20)
+    assert (process.popen.returncode, out) == (code, ""), errors
+    assert "Traceback" not in errors
+    (line,) = [line for line in errors.splitlines() if line.startswith("mqspark: error: ")]
+    return line.removeprefix("mqspark: error: ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_dev_serves_and_stops_cleanly(dev: Callable[..., Process], tmp_path: Path, number: int) -> None:
+    process = dev("--store", str(tmp_path))
+    ready = process.ready()
+    assert READY.match(process.line), process.line
+    assert ready["store"] == str(tmp_path)
+    assert (tmp_path / "abort").exists()
+    assert send(ready["broker"], "t").code == ResponseCode.SUCCESS
+    code, errors = process.stop(number)
+    assert code == 0, errors
+    assert "Traceback" not in errors
+    assert not (tmp_path / "abort").exists()
+
+
+def test_dev_without_store_leaves_no_directory(dev: Callable[..., Process]) -> None:
+    process = dev()
+    store = Path(process.ready()["store"])
+    assert store.is_dir()
+    assert process.stop()[0] == 0
+    assert not store.exists()
+
+
+def test_messages_survive_a_restart(dev: Callable[..., Process], tmp_path: Path) -> None:
+    for offset in range(2):
+        process = dev("--store", str(tmp_path))
+        assert send(process.ready()["broker"], "t").ext["queueOffset"] == str(offset)
+        assert process.stop()[0] == 0
+
+
+def test_the_second_process_on_a_store_is_refused(dev: Callable[..., Process], tmp_path: Path) -> None:
+    process = dev("--store", str(tmp_path))
+    broker = process.ready()["broker"]
+    assert "is in use by another process" in failure(dev("--store", str(tmp_path)), 1)
+    assert send(broker, "t").code == ResponseCode.SUCCESS
+
+
+def test_a_port_in_use_is_named(start: Callable[..., Process], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for arguments, what in (
+            (("--namesrv-port", port, "--broker-port", "0"), "name server"),
+            (("--namesrv-port", "0", "--broker-port", port), "broker"),
+            (("--namesrv-port", "0", "--broker-port", "0", "--http-port", port), "HTTP"),
+        ):
+            line = failure(start("dev", "--store", str(tmp_path), *arguments), 1)
+            assert (
+                line == f"{what} cannot listen on 127.0.0.1:{port}: Address already in use (errno EADDRINUSE)"
+            )
+    assert not (tmp_path / "abort").exists()
+
+
+def test_an_unusable_store_directory_is_named(dev: Callable[..., Process], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    line = failure(dev("--store", str(tmp_path / "file" / "store")), 1)
+    assert str(tmp_path / "file") in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("dev", "--set", "noSuchKey=1"), "--set: unknown setting 'noSuchKey'"),
+        (("dev", "--set", "flushDiskType=SOMETIMES"), "one of ASYNC_FLUSH, SYNC_FLUSH"),
+        (("dev", "--set", "nothing"), "--set 'nothing' is not key=value"),
+        (("broker", "run", "-c", "/nowhere/broker.conf"), "cannot read /nowhere/broker.conf"),
+        (("broker", "run", "--set", "listenPort=x"), "setting listenPort='x' is not int"),
+        (("broker", "run", "--set", "brokerRole=SLAVE"), "replication is not available"),
+        (("namesrv", "run", "--set", "listenPort=-1"), "is not a port"),
+    ],
+)
+def test_settings_that_do_not_fit(
+    start: Callable[..., Process], arguments: tuple[str, ...], says: str
+) -> None:
+    assert says in failure(start(*arguments), 2)
+
+
+def test_an_unmodified_broker_conf(start: Callable[..., Process], tmp_path: Path) -> None:
+    names = start("namesrv", "run", "--set", "listenPort=0", "--set", "bindAddress=127.0.0.1")
+    namesrv = names.ready()["namesrv"]
+    assert names.line == f"READY namesrv={namesrv}\n"
+    process = start(
+        "broker", "run", "-c", str(CONF / "broker.conf"),
+        "--set", "listenPort=0", "--set", f"namesrvAddr={namesrv}", "--set", f"storePathRootDir={tmp_path}",
+        "--set", "bindAddress=127.0.0.1", "--set", "brokerIP1=127.0.0.1",
+    )  # fmt: skip
+    ready = process.ready()
+    assert READY.match(process.line), process.line
+    cluster = bytes(request(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO).body)
+    assert b'"broker-a"' in cluster
+    assert ready["broker"].encode() in cluster
+    # broker run is the production profile, and the file asks for no automatic topics.
+    assert send(ready["broker"], "unknown").code == ResponseCode.TOPIC_NOT_EXIST
+    code, errors = process.stop()
+    assert code == 0, errors
+    assert errors.count("settings without a meaning here: deleteWhen, fileReservedTime, brokerRole") == 1
+    # It has said good-bye.
+    assert b'"broker-a"' not in bytes(request(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO).body)
+    assert names.stop()[0] == 0
+
+
+def test_a_broker_waits_for_no_name_server_and_finds_it_later(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    process = start(
+        "broker", "run", "--set", "listenPort=0", "--set", f"namesrvAddr=127.0.0.1:{port}",
+        "--set", f"storePathRootDir={tmp_path}", "--set", "bindAddress=127.0.0.1", "--set", "brokerIP1=127.0.0.1",
+    )  # fmt: skip
+    address = process.ready()["broker"]
+    names = start("namesrv", "run", "--set", f"listenPort={port}", "--set", "bindAddress=127.0.0.1")
+    names.ready()
+    deadline = time.monotonic() + 10
+    while address.encode() not in bytes(
+        request(f"127.0.0.1:{port}", RequestCode.GET_BROKER_CLUSTER_INFO).body
+    ):
+        assert time.monotonic() < deadline, "the broker did not register with a name server that came later"
+        time.sleep(0.05)
+    assert process.stop()[0] == 0
+
+
+def test_help_and_version(start: Callable[..., Process]) -> None:
+    for arguments in (["--help"], ["--version"], ["broker", "run", "--help"]):
+        process = start(*arguments)
+        out, errors = process.popen.communicate(timeout=20)
+        assert (process.popen.returncode, errors) == (0, "")
+        assert "mqspark" in out

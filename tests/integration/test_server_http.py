@@ -1,0 +1,167 @@
+"""HTTP beside a real broker: health, metrics, API."""
+
+from __future__ import annotations
+
+import base64
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mqspark.errors import StoreReadOnly
+from mqspark.testing import Broker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(http=True) as running:
+        yield running
+
+
+@pytest.fixture
+def http(broker: Broker) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=broker.http_url or "", timeout=10) as client:
+        yield client
+
+
+def post(http: httpx.Client, topic: str, **message: Any) -> httpx.Response:
+    return http.post(f"/api/v1/topics/{topic}/messages", json=message)
+
+
+def test_health(http: httpx.Client, broker: Broker) -> None:
+    assert http.get("/health/live").json() == {"status": "live"}
+    answer = http.get("/health/ready")
+    assert answer.status_code == 200
+    body = answer.json()
+    assert (body["status"], body["state"]) == ("ready", "ready")
+    assert body["registeredWith"] == [broker.namesrv]
+    assert list(body["reachedMs"]) == ["created", "binding", "recovering", "starting", "registering", "ready"]
+    assert body["store"]["readOnly"] is None
+
+
+def test_a_message_is_stored_and_counted(http: httpx.Client, broker: Broker) -> None:
+    answer = post(
+        http, "http-topic", body="grüße", tags="a", keys=["k1", "k2"], properties={"p": "v"}, queueId=1
+    )
+    assert answer.status_code == 201, answer.text
+    stored = answer.json()
+    assert (stored["topic"], stored["queueId"], stored["queueOffset"]) == ("http-topic", 1, 0)
+    binary = base64.b64encode(bytes(range(256))).decode()
+    assert post(http, "http-topic", bodyBase64=binary, queueId=1).json()["queueOffset"] == 1
+
+    topic = http.get("/api/v1/topics/http-topic").json()
+    assert topic["queues"] == [{"queueId": 1, "minOffset": 0, "maxOffset": 2}]
+    assert "http-topic" in [entry["topic"] for entry in http.get("/api/v1/topics").json()]
+
+    def records() -> list[bytes]:
+        store = broker.apps[0].store
+        assert store is not None
+        got = store.get("http-topic", 1, 0, 32, 1 << 20, None)
+        return [bytes(buffer) for buffer in got.buffers]
+
+    data = b"".join(broker.call(records))
+    for part in ("grüße".encode(), bytes(range(256)), b"TAGS\x01a\x02", b"KEYS\x01k1 k2\x02", b"p\x01v\x02"):
+        assert part in data
+    assert stored["msgId"].encode() in data
+
+    metrics = http.get("/metrics").text
+    labels = (
+        'cluster="DefaultCluster",is_system="false",message_type="normal",node_id="dev",node_type="broker"'
+    )
+    assert f'rocketmq_messages_in_total{{{labels},topic="http-topic"}} 2.0' in metrics
+
+
+@pytest.mark.parametrize(
+    ("topic", "message", "status", "says"),
+    [
+        ("t", {}, 400, "exactly one of body and bodyBase64"),
+        ("t", {"body": "a", "bodyBase64": "YQ=="}, 400, "exactly one"),
+        ("t", {"bodyBase64": "!"}, 400, "not base64"),
+        ("t", {"body": "a", "unknown": 1}, 422, "unknown"),
+        ("t", {"body": "a", "queueId": -1}, 422, "greater than or equal to 0"),
+        ("bad topic!", {"body": "a"}, 400, "topic"),
+        ("SCHEDULE_TOPIC_XXXX", {"body": "a"}, 403, "forbidden"),
+        ("t", {"body": "a", "queueId": 99}, 400, "illegal"),
+        ("t", {"body": "a", "properties": {"x\x01": "y"}}, 400, "separator"),
+    ],
+)
+def test_bad_messages_are_told_why(
+    http: httpx.Client, topic: str, message: dict[str, Any], status: int, says: str
+) -> None:
+    answer = post(http, topic, **message)
+    assert (answer.status_code, says in answer.text) == (status, True), answer.text
+
+
+def test_a_request_larger_than_a_message_may_be_is_refused(http: httpx.Client) -> None:
+    answer = post(http, "t", body="x" * (7 << 20))
+    assert answer.status_code == 413
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(8):
+            yield b"x" * (1 << 20)
+
+    headers = {"content-type": "application/json"}
+    answer = http.post("/api/v1/topics/t/messages", content=chunks(), headers=headers)
+    assert answer.status_code == 413
+
+
+def test_cluster_groups_and_openapi(http: httpx.Client, broker: Broker) -> None:
+    cluster = http.get("/api/v1/cluster").json()
+    assert (cluster["address"], cluster["nameServers"]) == (broker.address, [broker.namesrv])
+    assert cluster["runtime"]["brokerActive"] == "true"
+    assert isinstance(http.get("/api/v1/groups").json(), list)
+    assert http.get("/api/v1/groups/nobody").status_code == 404
+    assert http.get("/api/v1/topics/nothing").status_code == 404
+    paths = http.get("/openapi.json").json()["paths"]
+    assert set(paths["/api/v1/topics/{topic}/messages"]) == {"post"}
+
+
+def test_metrics_have_rocketmq_names(http: httpx.Client) -> None:
+    text = http.get("/metrics").text
+    for name in (
+        "rocketmq_messages_in_total",
+        "rocketmq_messages_out_total",
+        "rocketmq_throughput_in_total",
+        "rocketmq_throughput_out_total",
+        "rocketmq_consumer_lag_messages",
+        "rocketmq_consumer_connections",
+        "rocketmq_producer_connections",
+        "rocketmq_storage_size",
+        "rocketmq_storage_flush_behind_bytes",
+        "rocketmq_storage_dispatch_behind_bytes",
+        "rocketmq_storage_message_reserve_time",
+        "rocketmq_broker_permission",
+    ):
+        assert f"# TYPE {name} " in text, name
+
+
+def test_a_failed_store_is_seen(tmp_path: Path) -> None:
+    broker = Broker(store=tmp_path, http=True, settings={"flushDiskType": "SYNC_FLUSH"}).start()
+    with httpx.Client(base_url=broker.http_url or "", timeout=10) as http:
+        assert post(http, "t", body="kept", queueId=0).status_code == 201
+
+        def no_sync(fd: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        store = broker.apps[0].store
+        assert store is not None
+        broker.call(lambda: setattr(store._files, "sync", no_sync))
+        refused = post(http, "t", body="lost", queueId=0)
+        assert refused.status_code == 503
+        assert "Input/output error" in refused.text
+        ready = http.get("/health/ready")
+        assert ready.status_code == 503
+        assert "Input/output error" in ready.json()["store"]["readOnly"]
+        assert (
+            'rocketmq_storage_read_only{cluster="DefaultCluster",node_id="dev",node_type="broker"} 1.0'
+            in http.get("/metrics").text
+        )
+        # Reading goes on, and only what was promised is there.
+        (queue,) = http.get("/api/v1/topics/t").json()["queues"]
+        assert queue["maxOffset"] == 1
+    with pytest.raises(StoreReadOnly, match="Input/output error"):
+        broker.stop()
+    assert (tmp_path / "abort").exists()
