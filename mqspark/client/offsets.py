@@ -17,7 +17,7 @@ from mqspark.client.instance import ClientInstance
 from mqspark.errors import ClientError, MQError, NoRoute, ProtocolError
 from mqspark.message import MessageQueue
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import queue_key, queue_of
+from mqspark.protocol.bodies import encode_body, queue_key, queue_of
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import (
     QueryConsumerOffsetRequestHeader,
@@ -114,7 +114,7 @@ class LocalOffsets:
                 return
             table.update(offsets)
             document = {"offsetTable": {queue_key(queue): offset for queue, offset in sorted(table.items())}}
-            await asyncio.to_thread(self._save, fastjson.dumps_pretty(document).encode())
+            await asyncio.to_thread(self._save, encode_body(document))
 
     async def _loaded(self) -> dict[MessageQueue, int]:
         if self._table is None:

@@ -72,11 +72,8 @@ class RebalanceTimer:
     def ran(self, *, balanced: bool) -> None:
         """A round is over; not ``balanced`` when a queue could not be taken or a broker did not answer."""
         self._last_ms = self._clock.monotonic_ms()
-        if self._woken:
-            pause_ms = self._min_interval_ms
-        else:
-            pause_ms = self._interval_ms if balanced else self._retry_ms
-        self._due_ms = self._last_ms + pause_ms
+        pause_ms = self._interval_ms if balanced else self._retry_ms
+        self._due_ms = self._last_ms + (self._min_interval_ms if self._woken else pause_ms)
 
     def wait_ms(self) -> int:
         """Until the next round."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from collections import Counter
@@ -41,7 +40,10 @@ from mqspark.errors import (
     NotYet,
     RequestTimeout,
 )
+from mqspark.protocol import fastjson
+from mqspark.protocol.bodies import ConsumerRunningInfo, decode_body, queue_of
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
 from mqspark.testing import Broker, Cluster
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
@@ -352,7 +354,12 @@ async def test_a_lost_broker_costs_a_retry_on_the_other_not_a_message() -> None:
 
 
 async def test_a_silent_server_times_out_and_a_closing_one_is_lost() -> None:
-    silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(0), "127.0.0.1", 0)
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(4_096):
+            continue
+        writer.close()
+
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
     async with AdminClient(address, timeout_ms=100) as admin:
         with pytest.raises(RequestTimeout) as late:
@@ -747,9 +754,9 @@ async def test_broadcasting_reads_everything_everywhere_and_keeps_offsets_here(
         await until(lambda: len(one.messages) == len(two.messages) == 100, "100 messages each")
     assert by_queue(one.messages) == by_queue(two.messages) == sent
     path = tmp_path / "10.0.0.1@one" / "bc" / "offsets.json"
-    table = json.loads(path.read_text())["offsetTable"]
-    assert {json.loads(key)["queueId"]: offset for key, offset in table.items()} == {
-        queue.queue_id: len(numbers) for queue, numbers in sent.items()
+    table = fastjson.loads(path.read_bytes())["offsetTable"]
+    assert {queue_of(key): offset for key, offset in table.items()} == {
+        queue: len(numbers) for queue, numbers in sent.items()
     }
     async with consumer("one", again):
         await send_numbers(mq_broker, mq_topic, range(100, 110))
@@ -807,16 +814,18 @@ async def test_the_broker_can_look_into_a_consumer(mq_broker: Broker, mq_topic: 
         assert [member.client_id for member in members.connection_set] == [consumer.client_id]
         assert members.connection_set[0].language == "PYTHON"
         assert set(members.subscription_table) == {mq_topic, "%RETRY%look"}
-        response = await admin._ask(
-            mq_broker.address,
-            RequestCode.GET_CONSUMER_RUNNING_INFO,
-            {"consumerGroup": "look", "clientId": consumer.client_id, "jstackEnable": "true"},
+        code, body, _ = await consumer.answer(
+            Command(
+                RequestCode.GET_CONSUMER_RUNNING_INFO,
+                ext={"consumerGroup": "look", "clientId": consumer.client_id, "jstackEnable": "true"},
+            )
         )
-        info = json.loads(bytes(response.body))
-        assert info["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
-        assert int(info["properties"]["PROP_CONSUMER_START_TIMESTAMP"]) > 0
-        assert {json.loads(key)["topic"] for key in info["mqTable"]} == {mq_topic, "%RETRY%look"}
-        assert info["jstack"]
+        assert code == ResponseCode.SUCCESS
+        info = decode_body(ConsumerRunningInfo, body)
+        assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+        assert int(info.properties["PROP_CONSUMER_START_TIMESTAMP"]) > 0
+        assert {queue_of(key).topic for key in info.mq_table} == {mq_topic, "%RETRY%look"}
+        assert info.jstack
 
 
 # --- lite pull ----------------------------------------------------------------------------------------
@@ -842,12 +851,16 @@ async def test_what_was_being_worked_on_when_it_failed_is_not_committed(
 ) -> None:
     await create(mq_broker, mq_topic, 1)
     await send_numbers(mq_broker, mq_topic, range(10))
-    with pytest.raises(ValueError, match="seven"):
+
+    async def work() -> None:
         async with LitePullConsumer(mq_broker.namesrv, group="exc", consume_from=FIRST) as consumer:
             consumer.subscribe(mq_topic)
             async for message in consumer:
                 if message.body == b"7":
                     raise ValueError("seven")
+
+    with pytest.raises(ValueError, match="seven"):
+        await work()
     async with LitePullConsumer(mq_broker.namesrv, group="exc", consume_from=FIRST) as consumer:
         consumer.subscribe(mq_topic)
         assert [message.body for message in await consumer.poll()] == [b"7", b"8", b"9"]
