@@ -274,6 +274,50 @@ def mqspark_command() -> list[str]:
 
 
 @contextmanager
+def mqspark_namesrv(folder: Path) -> Iterator[str]:
+    """`mqspark namesrv run` in a process of its own; its address."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "namesrv.err"
+    settings = ["--set", "listenPort=0", "--set", f"bindAddress={HOST}"]
+    with process([*mqspark_command(), "namesrv", "run", *settings], log, stdout=subprocess.PIPE) as child:
+        yield ready_line(child, log)["namesrv"]
+
+
+@contextmanager
+def mqspark_broker(folder: Path, namesrv: str, settings: Mapping[str, object]) -> Iterator[Cluster]:
+    """`mqspark broker run` with a broker.conf; registered at namesrv when it is ready."""
+    folder.mkdir(parents=True, exist_ok=True)
+    values = {
+        "brokerIP1": HOST,
+        "bindAddress": HOST,
+        "listenPort": free_port(neighbours=2),
+        "namesrvAddr": namesrv,
+        "storePathRootDir": folder / "store",
+        "flushDiskType": "ASYNC_FLUSH",
+        "brokerRole": "ASYNC_MASTER",
+        "deleteWhen": "04",
+        **settings,
+    }
+    conf = folder / "broker.conf"
+    conf.write_text("".join(f"{key}={_text(value)}\n" for key, value in values.items()))
+    log = folder / "broker.err"
+    command = [*mqspark_command(), "broker", "run", "-c", str(conf)]
+    with process(command, log, stdout=subprocess.PIPE) as child:
+        ready = ready_line(child, log)
+        name, cluster_name = str(values["brokerName"]), str(values["brokerClusterName"])
+        yield Cluster(
+            "mqspark",
+            namesrv,
+            ready["broker"],
+            name,
+            cluster_name,
+            Path(ready["store"]),
+            child.pid,
+            ready["http"],
+        )
+
+
+@contextmanager
 def mqspark_cluster(folder: Path, *arguments: str) -> Iterator[Cluster]:
     """`mqspark dev` in a process of its own."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,110 @@
+"""A broker of each kind in one cluster, under a name server of either kind."""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.interop.clusters import (
+    Cluster,
+    brokers_known_to,
+    mqspark_broker,
+    mqspark_namesrv,
+    rocketmq_broker,
+    rocketmq_namesrv,
+)
+from tests.interop.driver import JavaDriver, body_of
+from tests.interop.jars import Jars
+from tests.interop.topics import message_count
+
+CLUSTER = "MixedCluster"
+POLL_S = 0.1
+
+pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    namesrv: str
+    ours: Cluster
+    theirs: Cluster
+
+
+@pytest.fixture(params=["mqspark", "rocketmq"])
+def mixed(request: pytest.FixtureRequest, jars: Jars, tmp_path: Path) -> Iterator[Mixed]:
+    with ExitStack() as running:
+        if request.param == "mqspark":
+            namesrv = running.enter_context(mqspark_namesrv(tmp_path / "namesrv"))
+        else:
+            namesrv = running.enter_context(rocketmq_namesrv(jars, tmp_path / "namesrv"))
+        names = {"brokerClusterName": CLUSTER}
+        ours = running.enter_context(
+            mqspark_broker(tmp_path / "ours", namesrv, {**names, "brokerName": "broker-python"})
+        )
+        assert "broker-python" in brokers_known_to(namesrv), "known as soon as it is ready"
+        theirs = running.enter_context(
+            rocketmq_broker(
+                jars, tmp_path / "theirs", namesrv, settings={**names, "brokerName": "broker-java"}
+            )
+        )
+        yield Mixed(namesrv, ours, theirs)
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(POLL_S)
+
+
+def test_one_cluster_of_both_kinds(java: JavaDriver, mixed: Mixed) -> None:
+    namesrv, ours, theirs = mixed.namesrv, mixed.ours, mixed.theirs
+    assert brokers_known_to(namesrv) == {
+        "broker-python": {"0": ours.broker},
+        "broker-java": {"0": theirs.broker},
+    }
+    printed = java.mqadmin("updateTopic", "-c", CLUSTER, "-t", "Mixed", "-r", "4", "-w", "4", "-n", namesrv)
+    for broker in (ours, theirs):
+        assert f"create topic to {broker.broker} success." in printed
+
+    producer = java.call("producer.start", namesrv=namesrv, group="mixed-producer")["handle"]
+    queues = java.call("producer.queues", handle=producer, topic="Mixed")
+    assert queues == [
+        ["Mixed", name, number] for name in ("broker-java", "broker-python") for number in range(4)
+    ]
+    java.call(
+        "producer.send_many", handle=producer, topic="Mixed", mode="sync", count=80, prefix="m", tags="T"
+    )
+    assert (message_count(ours, "Mixed"), message_count(theirs, "Mixed")) == (40, 40)
+
+    for broker in (ours, theirs):
+        printed = java.mqadmin("updateSubGroup", "-b", broker.broker, "-g", "mixed-readers", "-n", namesrv)
+        assert "success" in printed
+    consumer = java.call(
+        "push.start", namesrv=namesrv, topic="Mixed", group="mixed-readers", model="CLUSTERING", expression="*",
+        **{"from": "CONSUME_FROM_FIRST_OFFSET"},
+    )["handle"]  # fmt: skip
+    received = java.call("push.take", handle=consumer, count=80, timeout_ms=30_000)
+    assert Counter(map(body_of, received)) == Counter(b"m-%d" % number for number in range(80))
+    assert Counter(one["broker"] for one in received) == {"broker-python": 40, "broker-java": 40}
+
+    java.mqadmin("wipeWritePerm", "-b", "broker-java", "-n", namesrv)
+    fresh = java.call("producer.start", namesrv=namesrv, group="mixed-producer-2")["handle"]
+    queues = java.call("producer.queues", handle=fresh, topic="Mixed")
+    assert {queue[1] for queue in queues} == {"broker-python"}
+    java.mqadmin("addWritePerm", "-b", "broker-java", "-n", namesrv)
+
+    # The broker that is killed leaves with its connection, the one that is stopped says goodbye.
+    os.kill(theirs.broker_pid, signal.SIGKILL)
+    until(lambda: list(brokers_known_to(namesrv)) == ["broker-python"], "the killed broker is gone")
+    java.call("producer.send_many", handle=fresh, topic="Mixed", mode="sync", count=20, prefix="n", tags="T")
+    assert message_count(ours, "Mixed") == 60
+    os.kill(ours.broker_pid, signal.SIGTERM)
+    until(lambda: brokers_known_to(namesrv) == {}, "the stopped broker is gone")
+    java.call("push.stop", handle=consumer)
