@@ -151,6 +151,10 @@ class MessageStore:
         self.damaged_reads = 0
         """Records that ``get`` passed over because their head is not what the queue entry says."""
 
+    def refresh_settings(self) -> None:
+        """``config`` was changed by an operator: take over what is kept beside it for speed."""
+        self._max_body_bytes = self.config.max_message_size
+
     # --- life -----------------------------------------------------------------------------------------------
 
     def open(self) -> RecoveryReport:
