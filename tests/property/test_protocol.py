@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mqspark.errors import ProtocolError
@@ -21,6 +21,9 @@ from mqspark.protocol.bodies import (
 from mqspark.protocol.command import BINARY, JSON, Command, encode_command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers import REQUEST_HEADERS, SendMessageRequestHeaderV2, to_ext
+
+# A busy machine is no finding.
+relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 I32 = st.integers(-(1 << 31), (1 << 31) - 1)
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -58,6 +61,7 @@ def feed(stream: bytes, cuts: list[int]) -> list[tuple[object, ...]]:
     return [picture(command) for command in commands]
 
 
+@relaxed
 @given(st.lists(frames(), max_size=6), st.lists(st.integers(0, 1 << 30), max_size=12))
 def test_chunks_do_not_matter(parts: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(parts)
@@ -68,12 +72,14 @@ def test_chunks_do_not_matter(parts: list[bytes], cuts: list[int]) -> None:
         assert feed(stream, list(range(len(stream)))) == whole
 
 
+@relaxed
 @given(frames())
 def test_encode_reverses_decode(frame: bytes) -> None:
     (command,) = Connection().receive_data(frame)
     assert encode_command(command) == frame
 
 
+@relaxed
 @given(
     *(TEXT, TEXT, I32, I64, st.none() | TEXT, st.none() | I32, st.none() | st.booleans()),
     st.sampled_from([JSON, BINARY]),
@@ -119,6 +125,7 @@ def never_worse_than_a_protocol_error(data: bytes) -> None:
         consume(data)
 
 
+@relaxed
 @given(st.binary(max_size=200))
 def test_garbage(data: bytes) -> None:
     never_worse_than_a_protocol_error(data)
@@ -127,6 +134,7 @@ def test_garbage(data: bytes) -> None:
         never_worse_than_a_protocol_error(head + data)
 
 
+@relaxed
 @given(frames(), st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=4))
 def test_damaged_frames(frame: bytes, damages: list[tuple[int, int]]) -> None:
     damaged = bytearray(frame)
@@ -143,6 +151,7 @@ JSON_VALUE = st.recursive(
 HEADER_MEMBERS = ["code", "opaque", "flag", "language", "version", "remark", "extFields"]
 
 
+@relaxed
 @given(st.dictionaries(st.sampled_from(HEADER_MEMBERS), JSON_VALUE))
 def test_json_headers_of_any_shape(members: dict[str, object]) -> None:
     text = fastjson.dumps_pretty(_encodable({"code": 310, **members})).encode()
@@ -153,6 +162,7 @@ def test_json_headers_of_any_shape(members: dict[str, object]) -> None:
 DIALECT = st.text(alphabet="{}[]:,'\"0123456789-.eE$ref\\u abtrun", max_size=60).map(str.encode)
 
 
+@relaxed
 @given(st.binary(max_size=60) | DIALECT)
 def test_bodies_of_any_shape(data: bytes) -> None:
     for body_type in (HeartbeatData, TopicRouteData, ClusterInfo, ConsumeStats):
@@ -163,6 +173,7 @@ def test_bodies_of_any_shape(data: bytes) -> None:
             decode_register_body(body, 479)
 
 
+@relaxed
 @given(JSON_VALUE)
 def test_pretty_text_reads_back(value: object) -> None:
     plain = _encodable(value)
