@@ -11,7 +11,7 @@ from collections import deque
 from mqspark.clock import Clock
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import encode_response
-from mqspark.protocol.connection import Connection
+from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.session import Session
 
 __all__ = ["Acks"]
@@ -65,7 +65,7 @@ class Acks:
             _, session, frame = waiting.popleft()
             # Rare, so the facts are taken from the frame that was going to be sent rather than kept beside
             # it.
-            (success,) = Connection().receive_data(frame)
+            (success,) = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES).receive_data(frame)
             session.send(encode_response(success.opaque, code, success.ext, remark=remark))
         self._forget_turns()
 

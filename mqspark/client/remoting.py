@@ -16,7 +16,7 @@ from typing import cast
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolError, RequestTimeout
 from mqspark.protocol.codes import Language, ResponseCode
 from mqspark.protocol.command import Command, Fields, encode_request, encode_response
-from mqspark.protocol.connection import Connection
+from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 
 __all__ = ["Channel", "Outcome", "Remoting", "split_address"]
 
@@ -58,7 +58,7 @@ class Channel(asyncio.Protocol):
         self._on_request = on_request
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
-        self._connection = Connection()
+        self._connection = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES)
         self._pending: dict[int, tuple[Callable[[Outcome], None], float, int]] = {}
         self._opaque = 0
         self._out: list[bytes] = []

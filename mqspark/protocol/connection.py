@@ -16,13 +16,23 @@ import struct
 from mqspark.errors import FrameTooLarge, ProtocolError
 from mqspark.protocol.command import Command, decode_header
 
-__all__ = ["MAX_FRAME_BYTES", "MAX_HEADER_BYTES", "LARGE_BODY_BYTES", "Connection"]
+__all__ = [
+    "MAX_FRAME_BYTES",
+    "MAX_HEADER_BYTES",
+    "MAX_ANSWER_HEADER_BYTES",
+    "LARGE_BODY_BYTES",
+    "Connection",
+]
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Length prefix included: com.rocketmq.remoting.frameMaxLength."""
 
 MAX_HEADER_BYTES = 64 * 1024
-"""Ours; RocketMQ has none. Its largest legal header holds 32,767 bytes of properties, escaped."""
+"""Ours, for what anybody may send before it is known who it is; RocketMQ has no such bound. Room for a
+property string of the legal length unless a large part of it needs escaping."""
+
+MAX_ANSWER_HEADER_BYTES = MAX_FRAME_BYTES
+"""For answers to one's own requests: that to a batch names the id of every message in its header."""
 
 LARGE_BODY_BYTES = 64 * 1024
 """From this size on a body is a view of the received bytes; below, a copy costs less than the view."""
