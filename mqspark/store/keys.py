@@ -1,0 +1,252 @@
+"""What of stored records goes into the index, for a slice of the log at once and without a loop over its records.
+
+A record is found under its ``UNIQ_KEY`` and under each word of its ``KEYS`` (IndexService.buildIndex; reference
+store-and-broker §4.2). The index knows a key only by the Java hash of ``topic#key``. Here the topics and properties of
+all records of a slice are laid end to end, ``topic # 0x02 properties 0x02 topic # …``, and everything is arithmetic on
+that one array:
+
+* A property is where its name stands between a 0x02 and a 0x01; its value ends before the next 0x02.
+* 31 is odd, so it has an inverse modulo 2^32, and one running sum of ``byte[i] · 31^-i`` gives the hash of every
+  substring: hash of [a, b) = 31^(b-1) · (sum[b] - sum[a]).
+
+Only keys outside ASCII are hashed one by one: Java hashes UTF-16 units, the log holds UTF-8.
+
+Must not know files.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.message import (
+    BORN_HOST_V6,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK_TYPE,
+    java_hash,
+)
+from mqspark.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
+
+__all__ = ["Ints", "KeyColumns", "index_hash", "record_keys", "record_starts"]
+
+Ints = npt.NDArray[np.int64]
+
+_SIZE_MAGIC = struct.Struct(">ii")
+
+_PHYSICAL_OFFSET, _SYS_FLAG, _STORE_TIME, _BODY_LENGTH, _BODY = 28, 36, 56, 84, 88
+"""In a record whose hosts are IPv4; 12 bytes later for each IPv6 host before."""
+_V6_EXTRA_BYTES = 12
+
+_PAD = bytes(16)
+"""Before the first topic, so that looking back for a name stays inside."""
+_UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big")
+_KEYS = int.from_bytes(b"\x02KEYS", "big")
+_LAST_FIVE_BYTES = (1 << 40) - 1
+
+_MAX_TEXT_BYTES = 1 << 17
+"""Length of the tables of powers; a slice with more text is cut in two. No single record has as much."""
+_powers = np.full(_MAX_TEXT_BYTES, 31, dtype=np.uint32)
+_powers[0] = 1
+POWERS = np.cumprod(_powers, dtype=np.uint32)
+"""31^i modulo 2^32."""
+_powers[1:] = pow(31, -1, 1 << 32)
+INVERSE_POWERS = np.cumprod(_powers, dtype=np.uint32)
+"""31^-i modulo 2^32."""
+
+
+class KeyColumns(NamedTuple):
+    """One row a key, in the order in which RocketMQ would put them."""
+
+    hashes: Ints
+    positions: Ints
+    """Physical offsets of the records."""
+    timestamps_ms: Ints
+    """Store times of the records."""
+
+
+_NO_INTS: Ints = np.empty(0, dtype=np.int64)
+_NO_KEYS = KeyColumns(_NO_INTS, _NO_INTS, _NO_INTS)
+
+
+def index_hash(topic: str, key: str) -> int:
+    """The hash an index entry carries: without sign, and 0 for the one that has no positive (IndexFile)."""
+    value = abs(java_hash(f"{topic}#{key}"))
+    return value if value < 1 << 31 else 0
+
+
+def record_starts(view: memoryview, low: int, high: int, max_records: int) -> tuple[list[int], int]:
+    """Where records begin, one after the other from ``low`` on, and where the last of them ends.
+
+    Stops before ``high``, before something that does not begin like a record, and after ``max_records``.
+    """
+    starts: list[int] = []
+    append = starts.append
+    unpack = _SIZE_MAGIC.unpack_from
+    last_head = high - MIN_RECORD_BYTES
+    while low <= last_head and len(starts) < max_records:
+        size, magic = unpack(view, low)
+        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < MIN_RECORD_BYTES or low + size > high:
+            break
+        append(low)
+        low += size
+    return starts, low
+
+
+def record_keys(view: memoryview, starts: list[int], segment_start: int) -> tuple[KeyColumns, int]:
+    """The keys of the records that begin at ``starts`` (as ``record_starts`` gave them), and how many are records.
+
+    Fewer than were asked for when the next one is damaged: its lengths do not agree, or it says that it lies
+    elsewhere in the log than here, where ``segment_start`` is the position of the view's first byte.
+    """
+    if not starts:
+        return _NO_KEYS, 0
+    at = np.array(starts, dtype=np.int64)
+    heads = _Heads(view, at, segment_start)
+    good = len(starts) if heads.good.all() else int(np.argmin(heads.good))
+    kept = np.flatnonzero(heads.is_indexed[:good])
+    if not len(kept):
+        return _NO_KEYS, good
+    parts = []
+    ends = np.cumsum(heads.text_ends[kept] - heads.text_starts[kept] + 1)
+    low, base = 0, 0
+    while low < len(kept):
+        high = max(low + 1, int(np.searchsorted(ends, base + _MAX_TEXT_BYTES - len(_PAD) - 1, "right")))
+        parts.append(_text_keys(view, heads, at, kept[low:high], segment_start))
+        low, base = high, int(ends[high - 1])
+    if len(parts) == 1:
+        return parts[0], good
+    return KeyColumns(*(np.concatenate(column) for column in zip(*parts, strict=True))), good
+
+
+class _Heads:
+    """Columns of what the heads of records say."""
+
+    __slots__ = ("good", "is_indexed", "property_starts", "text_ends", "text_starts", "timestamps_ms")
+
+    def __init__(self, view: memoryview, at: Ints, segment_start: int) -> None:
+        size_bytes = len(view)
+        octets = np.frombuffer(view, dtype=np.uint8)
+        i32 = np.ndarray((size_bytes - 3,), dtype=">i4", buffer=view, strides=(1,))
+        i64 = np.ndarray((size_bytes - 7,), dtype=">i8", buffer=view, strides=(1,))
+        ends = at + i32[at]
+        wide = (i32[at + 4] == MAGIC_V2).astype(np.int64)
+        sys_flags = i32[at + _SYS_FLAG]
+        body_at, time_at = at + _BODY, at + _STORE_TIME
+        is_v6 = sys_flags & (BORN_HOST_V6 | STORE_HOST_V6)
+        if is_v6.any():
+            born_v6 = (sys_flags & BORN_HOST_V6 != 0) * _V6_EXTRA_BYTES
+            time_at = time_at + born_v6
+            body_at = body_at + born_v6 + (sys_flags & STORE_HOST_V6 != 0) * _V6_EXTRA_BYTES
+        fixed_ends = body_at + wide + 3
+        body_lengths = i32[body_at - 4].astype(np.int64)
+        good = (fixed_ends <= ends) & (body_lengths >= 0) & (fixed_ends + body_lengths <= ends)
+        good &= i64[at + _PHYSICAL_OFFSET] == at + segment_start
+        # What is not good is looked at no further: it stands in for itself with an empty body.
+        body_lengths[~good] = 0
+        fixed_ends[~good] = at[~good] + MIN_RECORD_BYTES
+        self.text_starts = fixed_ends + body_lengths - 2
+        topic_lengths = octets[self.text_starts - 1].astype(np.int64)
+        if wide.any():
+            topic_lengths += octets[self.text_starts - 2] * (wide << 8)
+        self.property_starts = self.text_starts + topic_lengths + 2
+        good &= self.property_starts <= ends
+        self.text_ends = np.where(good, ends, self.text_starts)
+        self.property_starts[~good] = self.text_starts[~good]
+        lengths = (octets[self.property_starts - 2].astype(np.int64) << 8) | octets[self.property_starts - 1]
+        good &= lengths == ends - self.property_starts
+        self.good = good
+        self.is_indexed = sys_flags & TRANSACTION_MASK != TRANSACTION_ROLLBACK_TYPE
+        self.timestamps_ms = i64[time_at].astype(np.int64)
+
+
+def _text_keys(view: memoryview, heads: _Heads, at: Ints, rows: Ints, segment_start: int) -> KeyColumns:
+    starts, ends = heads.text_starts[rows], heads.text_ends[rows]
+    slices = [_PAD]
+    slices += [view[low:high] for low, high in zip(starts.tolist(), ends.tolist(), strict=True)]  # type: ignore[misc]
+    buffer = bytearray(b"\x02").join(slices)
+    buffer += b"\x02"
+    text = np.frombuffer(buffer, dtype=np.uint8)
+    lengths = ends - starts + 1
+    topics = np.cumsum(lengths) - lengths + len(_PAD) + 1
+    # Between topic and properties stands the properties' length: now the '#' of the key and the 0x02 of the first name.
+    properties = topics + heads.property_starts[rows] - starts
+    text[properties - 2] = 0x23
+    text[properties - 1] = 0x02
+
+    row, low, high = _find_keys(text, topics)
+    hashes = _hash(text, topics[row], properties[row] - 1, low, high)
+    record = rows[row]
+    return KeyColumns(hashes, at[record] + segment_start, heads.timestamps_ms[record])
+
+
+def _find_keys(text: npt.NDArray[np.uint8], topics: Ints) -> tuple[Ints, Ints, Ints]:
+    """Row, start and end of every key, by row; the unique key of a row before its other keys."""
+    names = np.flatnonzero(text == 0x01)
+    stops = np.flatnonzero(text == 0x02)
+    before = np.ndarray((len(text) - 7,), dtype=">u8", buffer=text, strides=(1,))[names - 8].astype(np.uint64)
+    unique_names = names[before == _UNIQ_KEY]
+    unique_names = unique_names[text[unique_names - 9] == 0x02]
+    unique = _values(unique_names, stops, topics)
+    row, low, high = _values(names[before & _LAST_FIVE_BYTES == _KEYS], stops, topics)
+    spaces = np.flatnonzero(text == 0x20)
+    if len(spaces) and len(row):
+        first, last = np.searchsorted(spaces, low), np.searchsorted(spaces, high)
+        inside = last - first
+        if inside.any():
+            row = np.repeat(row, inside + 1)
+            within = np.zeros(len(spaces) + 1, dtype=np.int64)
+            np.add.at(within, first, 1)
+            np.add.at(within, last, -1)
+            spaces = spaces[np.cumsum(within)[:-1] > 0]
+            # The words lie apart and in order, so starts and ends pair up when each is sorted.
+            low = np.sort(np.concatenate((low, spaces + 1)))
+            high = np.sort(np.concatenate((high, spaces)))
+            words = high > low
+            row, low, high = row[words], low[words], high[words]
+    if not len(row):
+        return unique
+    order = np.argsort(np.concatenate((unique[0] * 2, row * 2 + 1)), kind="stable")
+    return (
+        np.concatenate((unique[0], row))[order],
+        np.concatenate((unique[1], low))[order],
+        np.concatenate((unique[2], high))[order],
+    )
+
+
+def _values(names: Ints, stops: Ints, topics: Ints) -> tuple[Ints, Ints, Ints]:
+    """Row, start and end of the values behind these 0x01; of several of a row the last counts, empty ones do not."""
+    low = names + 1
+    high = stops[np.searchsorted(stops, low)]
+    if (high == low).any():
+        low, high = low[high > low], high[high > low]
+    row = np.searchsorted(topics, low, "right") - 1
+    if len(row) > 1 and (row[1:] == row[:-1]).any():
+        last = np.append(row[1:] != row[:-1], True)
+        row, low, high = row[last], low[last], high[last]
+    return row, low, high
+
+
+def _hash(text: npt.NDArray[np.uint8], topic_low: Ints, topic_high: Ints, low: Ints, high: Ints) -> Ints:
+    """Of ``topic#`` followed by the key, for every key."""
+    sums = np.zeros(len(text) + 1, dtype=np.uint32)
+    np.cumsum(text * INVERSE_POWERS[: len(text)], dtype=np.uint32, out=sums[1:])
+    topic_hash = POWERS[topic_high - 1] * (sums[topic_high] - sums[topic_low])
+    key_hash = POWERS[high - 1] * (sums[high] - sums[low])
+    signed = (topic_hash * POWERS[high - low] + key_hash).view(np.int32).astype(np.int64)
+    hashes = np.abs(signed)
+    hashes[hashes == 1 << 31] = 0
+    beyond_ascii = np.flatnonzero(text >= 0x80)
+    if len(beyond_ascii):
+
+        def has_any(starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
+            return np.searchsorted(beyond_ascii, starts) != np.searchsorted(beyond_ascii, ends)
+
+        for index in np.flatnonzero(has_any(low, high) | has_any(topic_low, topic_high)).tolist():
+            topic = text[topic_low[index] : topic_high[index] - 1].tobytes().decode("utf-8", "replace")
+            key = text[low[index] : high[index]].tobytes().decode("utf-8", "replace")
+            hashes[index] = index_hash(topic, key)
+    return hashes
