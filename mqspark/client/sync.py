@@ -155,27 +155,39 @@ class _Facade:
 
 
 class _Room:
-    """How much may be in flight, for callers in any thread."""
+    """How much may be in flight, for callers in any thread.
+
+    Who finds it full waits until half of it is free: a change of threads for each message would cost more than
+    the message.
+    """
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._messages = 0
         self._bytes = 0
-        self._changed = threading.Condition()
+        self._blocked = False
+        self._half_free = threading.Condition()
 
     def take(self, size_bytes: int) -> None:
-        with self._changed:
+        with self._half_free:
             while self._messages >= self._max_messages or self._bytes >= self._max_bytes:
-                self._changed.wait()
+                self._blocked = True
+                self._half_free.wait()
             self._messages += 1
             self._bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:
-        with self._changed:
+        with self._half_free:
             self._messages -= 1
             self._bytes -= size_bytes
-            self._changed.notify()
+            if (
+                self._blocked
+                and 2 * self._messages <= self._max_messages
+                and 2 * self._bytes <= self._max_bytes
+            ):
+                self._blocked = False
+                self._half_free.notify_all()
 
 
 class Producer(_Facade):
