@@ -2,11 +2,12 @@
 
 It reads what fastjson reads and what JSON forbids: bare keys (``{0:"a"}``), objects as keys
 (``{{"queueId":0}:42}``), ``{"$ref":"$.a.b"}`` for an object written before, single quotes, superfluous
-commas. Source: reference remoting-protocol §7.1. Well-formed JSON never comes near this parser: msgspec goes
-first.
+commas. Source: reference remoting-protocol §7.1. Three steps, each for what the one before could not read:
+msgspec as it is; msgspec after one pass that quotes bare keys, which is all that RocketMQ itself needs; a
+parser for the rest.
 
-Everything is bounded, since the bytes may be hostile: nesting by MAX_DEPTH, what references expand to by
-MAX_REFERENCED_NODES. Reading raises ProtocolError and nothing else.
+Everything is bounded, since the bytes may be hostile: nesting by MAX_DEPTH, what the last step looks at by
+MAX_ODD_BYTES, what references expand to by MAX_REFERENCED_NODES. Reading raises ProtocolError and nothing else.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ __all__ = ["loads", "dumps_pretty", "canonical"]
 MAX_DEPTH = 64
 """RocketMQ's deepest body has 8 levels."""
 
+MAX_ODD_BYTES = 256 * 1024
+"""What is neither JSON nor JSON with bare keys is read at some MB/s only, and no large body is like that."""
+
 MAX_REFERENCED_NODES = 1_000_000
 """What all ``$ref`` of one text may expand to; a small text could otherwise claim a machine's memory."""
 
@@ -31,14 +35,47 @@ _decode = msgspec.json.Decoder().decode
 
 
 def loads(text: bytes | bytearray | memoryview) -> Any:
-    """dict with text keys, list, str, int, float, bool or None. An object that was a key becomes its
-    canonical text.
+    """dict with text keys, list, str, int, float, bool or None.
+
+    An object that was a key becomes its canonical text.
     """
+    data = bytes(text)
+    value = _fast(data)
+    if value is _NOT_JSON:
+        value = _fast(_KEY.sub(_quoted, data))
+        if value is _NOT_JSON:
+            return _Parser(_to_text(data)).parse()
+    return _Resolver(value).resolve() if b"$ref" in data else value
+
+
+_NOT_JSON = object()
+
+_KEY = re.compile(
+    # A string (or what is left of one without end) is passed over; an integer or a flat object where a key
+    # stands is caught. No alternative can be tried twice on the same text, so the cost is linear.
+    rb'"(?:[^"\\]|\\.?)*+(?:"|\Z)'
+    rb"|(?<=[{,])\s*+(-?[0-9]{1,20})\s*+(?=:)"
+    rb'|(?<=[{,])\s*+(\{(?:[^{}"]|"(?:[^"\\]|\\.)*+")*+\})\s*+(?=:)',
+    re.DOTALL,
+)
+
+
+def _quoted(match: re.Match[bytes]) -> bytes:
+    number, document = match.groups()
+    if number is not None:
+        return b'"' + bytes(number) + b'"'
+    if document is not None:
+        key = _fast(document)
+        if key is not _NOT_JSON:
+            return _encode(canonical(key))
+    return match.group()
+
+
+def _fast(text: bytes) -> Any:
     try:
-        value = _decode(text)
+        return _decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _Parser(_to_text(text)).parse()
-    return _Resolver(value).resolve() if b"$ref" in bytes(text) else value
+        return _NOT_JSON
 
 
 def canonical(value: Any) -> str:
@@ -77,7 +114,9 @@ def _write_pretty(value: Any, newline: str, write: Any) -> None:
         write(_encode(value).decode())
 
 
-def _to_text(text: bytes | bytearray | memoryview) -> str:
+def _to_text(text: bytes) -> str:
+    if len(text) > MAX_ODD_BYTES:
+        raise ProtocolError(f"not JSON: {len(text)} bytes are too many to look for what else they might be")
     try:
         return str(text, "utf-8")
     except UnicodeDecodeError as error:

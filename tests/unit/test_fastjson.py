@@ -132,3 +132,36 @@ def test_pretty() -> None:
 def test_well_formed_json_does_not_reach_the_tolerant_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fastjson, "_Parser", None)
     assert loads(b'{"a":[{"b":1}]}') == {"a": [{"b": 1}]}
+
+
+def test_bare_keys_are_read_without_the_slow_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fastjson, "_Parser", None)
+    assert loads(b'{"a":{0:"x,1:y", -1 : {\n\t2:3},"k\\",5:":6}}') == {
+        "a": {"0": "x,1:y", "-1": {"2": 3}, 'k",5:': 6}
+    }
+    text = b'{{"topic":"T{,","queueId":0}:1 , {"queueId":1,"topic":"\\"}:"}:{0:{{"a":1}:2}}}'
+    assert loads(text) == {
+        '{"queueId":0,"topic":"T{,"}': 1,
+        '{"queueId":1,"topic":"\\"}:"}': {"0": {'{"a":1}': 2}},
+    }
+    assert loads(b'{"x":{"y":1},0:{"$ref":"$.x"}}') == {"x": {"y": 1}, "0": {"y": 1}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'"' + b'\\"' * 500_000,
+        b'{,{"' * 300_000,
+        b"{,{" * 300_000,
+        b"," + b" " * 1_000_000,
+        b", " * 500_000,
+        b'{"a":1},' * 150_000,
+        b",-" * 500_000,
+        b",{" + b'"a",' * 300_000,
+        b"[" + b"{a:1}," * 200_000,
+    ],
+)
+@pytest.mark.timeout(20)
+def test_a_megabyte_of_anything_is_refused_at_once(text: bytes) -> None:
+    with pytest.raises(ProtocolError, match="too many"):
+        loads(text)
