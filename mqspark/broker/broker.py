@@ -328,4 +328,5 @@ class Broker:
     def _settings_changed(self) -> None:
         """UPDATE_BROKER_CONFIG has changed the settings objects."""
         self._sends.refresh_settings()
+        self.store.refresh_settings()
         self.state.topics.follow_auto_create_setting()

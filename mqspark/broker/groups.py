@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from mqspark.clock import Clock
-from mqspark.errors import InvalidMessage
 from mqspark.filter.tags import parse_tags
 from mqspark.protocol.bodies import ConsumerData, SubscriptionData
 from mqspark.protocol.session import Session
@@ -226,11 +225,3 @@ class ClientGroups:
             del self._consumers[group.name]
         elif not group.broadcasting:
             self._on_change(group)
-
-
-def checked_subscription(data: SubscriptionData) -> None:
-    """Raise InvalidMessage when a tag expression does not parse."""
-    if not data.expression_type or data.expression_type == TAG:
-        parse_tags(data.sub_string)
-        return
-    raise InvalidMessage(f"{data.expression_type} filters are not available yet", field="expressionType")

@@ -49,15 +49,12 @@ class QueueLocks:
         if not holders:
             del self._holders[group]
 
-    def holder(self, group: str, queue: MessageQueue) -> str | None:
-        """The client whose lock is alive."""
-        holder = self._holders.get(group, {}).get(queue)
-        if (
-            holder is None
-            or holder[1] < self._clock.monotonic_ms() - self._config.rebalance_lock_max_live_time
-        ):
-            return None
-        return holder[0]
+    def holders(self) -> dict[str, dict[MessageQueue, str]]:
+        """group → queue → client id of every lock that is not forgotten yet."""
+        return {
+            group: {queue: client_id for queue, (client_id, _) in holders.items()}
+            for group, holders in self._holders.items()
+        }
 
     def expire(self) -> None:
         """Forget dead locks, so that groups that come and go do not add up."""

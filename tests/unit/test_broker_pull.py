@@ -151,7 +151,9 @@ def test_refusals_that_depend_on_the_group(bench: Bench) -> None:
     peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
     heartbeat(peer, "A", model="BROADCASTING", version=7)
     assert peer.ask(PULL, pull_ext(sysFlag="0")).ext["forbiddenType"] == "4"
-    peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, b'{"groupName":"CG","consumeEnable":false}')
+    peer.ask(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, b'{"groupName":"CG","consumeEnable":false}'
+    )
     assert peer.ask(PULL, pull_ext()).ext["forbiddenType"] == "2"
 
 

@@ -35,7 +35,9 @@ def stored(bench: Bench, topic: str = "T", queue_id: int = 0) -> list:
 
 
 def test_send_stores_and_answers(bench: Bench) -> None:
-    answer = bench.peer().ask(SEND, send_ext(properties="TAGS\x01A\x02UNIQ_KEY\x01U1\x02KEYS\x01k\x02"), b"hello")
+    answer = bench.peer().ask(
+        SEND, send_ext(properties="TAGS\x01A\x02UNIQ_KEY\x01U1\x02KEYS\x01k\x02"), b"hello"
+    )
     assert answer.code == 0
     assert answer.ext == {
         "msgId": "7F00000100002A9F0000000000000000",
@@ -72,7 +74,14 @@ def test_v1_header_stores_the_same(bench: Bench) -> None:
 
 
 def test_properties_of_the_broker_replace_those_that_came(bench: Bench) -> None:
-    came = {"CLUSTER": "elsewhere", "MSG_REGION": "r", "TRACE_ON": "false", "POP_CK": "x", "a": "CLUSTER", "DELAY": "0"}
+    came = {
+        "CLUSTER": "elsewhere",
+        "MSG_REGION": "r",
+        "TRACE_ON": "false",
+        "POP_CK": "x",
+        "a": "CLUSTER",
+        "DELAY": "0",
+    }
     bench.peer().ask(SEND, send_ext(properties=encode_properties(came).decode()), b"x")
     properties = stored(bench)[0].properties
     properties.pop("UNIQ_KEY")
@@ -206,7 +215,9 @@ def batch(*bodies: bytes) -> bytes:
 
 def test_a_batch_is_recognised_by_its_flag(bench: Bench) -> None:
     answer = bench.peer().ask(
-        RequestCode.SEND_BATCH_MESSAGE, send_ext(m="true", properties="UNIQ_KEY\x01B\x02"), batch(b"a", b"b", b"c")
+        RequestCode.SEND_BATCH_MESSAGE,
+        send_ext(m="true", properties="UNIQ_KEY\x01B\x02"),
+        batch(b"a", b"b", b"c"),
     )
     assert answer.code == 0
     ids = answer.ext["msgId"].split(",")
@@ -228,7 +239,8 @@ def test_code_320_without_the_flag_is_one_message(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "code"), [(b"", 13), (b"\x00\x00", 13), (batch(b"ok")[:-1], 13), (batch(b"x" * (4 << 20) + b"x"), 1)]
+    ("body", "code"),
+    [(b"", 13), (b"\x00\x00", 13), (batch(b"ok")[:-1], 13), (batch(b"x" * (4 << 20) + b"x"), 1)],
 )
 def test_a_bad_batch_stores_nothing(bench: Bench, body: bytes, code: int) -> None:
     answer = bench.peer().ask(SEND, send_ext(m="true"), body)
@@ -279,7 +291,9 @@ def test_a_failed_sync_acknowledges_nothing_ever_again(tmp_path: Path) -> None:
     assert answer.ext["transactionId"] == "U"
     again = peer.ask(SEND, send_ext(), b"b")
     assert again.code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert peer.ask(PULL, pull_ext()).code == ResponseCode.PULL_NOT_FOUND  # reads go on, and show nothing unsynced
+    assert (
+        peer.ask(PULL, pull_ext()).code == ResponseCode.PULL_NOT_FOUND
+    )  # reads go on, and show nothing unsynced
 
 
 def test_a_slow_sync_is_answered_flush_disk_timeout(sync_bench: Bench) -> None:

@@ -1,0 +1,404 @@
+"""The name server: registration, liveness, routes, the key-value table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqspark.errors import StoreCorrupt
+from mqspark.message import crc32
+from mqspark.namesrv.config import NamesrvConfig
+from mqspark.protocol import fastjson
+from mqspark.protocol.bodies import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigAndMappingSerializeWrapper,
+    encode_register_body,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.session import Session
+from tests.unit.broker_kit import ManualClock, Peer, namesrv_peer
+
+
+def another(peer: Peer) -> Peer:
+    session_id = peer.session.id + 1
+    return Peer(peer.core, Session(session_id, "127.0.0.1", 40_000 + session_id, []))
+
+
+def register(
+    peer: Peer,
+    *topics: str | TopicConfig,
+    name: str = "b-a",
+    broker_id: int = 0,
+    address: str = "10.0.0.1:10911",
+    cluster: str = "c1",
+    counter: int = 1,
+    state_version: int = 0,
+    compress: bool = False,
+    **ext: str,
+) -> Command:
+    configs = [topic if isinstance(topic, TopicConfig) else TopicConfig(topic_name=topic) for topic in topics]
+    body = encode_register_body(
+        RegisterBrokerBody(
+            topic_config_serialize_wrapper=TopicConfigAndMappingSerializeWrapper(
+                topic_config_table={config.topic_name: config for config in configs},
+                data_version=DataVersion(state_version=state_version, timestamp=1, counter=counter),
+            )
+        ),
+        compress=compress,
+    )
+    header = {
+        "brokerName": name,
+        "brokerAddr": address,
+        "clusterName": cluster,
+        "haServerAddr": address.replace("10911", "10912"),
+        "brokerId": str(broker_id),
+        "bodyCrc32": str(crc32(body)),
+        **ext,
+    }
+    return peer.ask(RequestCode.REGISTER_BROKER, header, body)
+
+
+def unregister(peer: Peer, *, name: str = "b-a", broker_id: int = 0, address: str = "10.0.0.1:10911") -> None:
+    ext = {"brokerName": name, "brokerAddr": address, "clusterName": "c1", "brokerId": str(broker_id)}
+    assert peer.ask(RequestCode.UNREGISTER_BROKER, ext).code == 0
+
+
+def route(peer: Peer, topic: str) -> Any:
+    answer = peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        return None
+    assert answer.code == 0
+    return json.loads(answer.body)  # strict JSON
+
+
+def cluster(peer: Peer) -> Any:
+    return json.loads(peer.ask(RequestCode.GET_BROKER_CLUSTER_INFO).body)
+
+
+def test_a_registered_broker_is_in_routes_and_cluster() -> None:
+    _, _, peer = namesrv_peer()
+    assert route(peer, "T") is None
+    answer = register(peer, TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=2), "U")
+    assert (answer.code, answer.ext, bytes(answer.body)) == (0, {}, b"")
+    assert route(peer, "T") == {
+        "brokerDatas": [
+            {
+                "brokerAddrs": {"0": "10.0.0.1:10911"},
+                "brokerName": "b-a",
+                "cluster": "c1",
+                "enableActingMaster": False,
+            }
+        ],
+        "filterServerTable": {},
+        "queueDatas": [
+            {"brokerName": "b-a", "perm": 6, "readQueueNums": 4, "topicSysFlag": 0, "writeQueueNums": 2}
+        ],
+    }
+    assert cluster(peer)["clusterAddrTable"] == {"c1": ["b-a"]}
+
+
+def test_a_compressed_registration() -> None:
+    _, _, peer = namesrv_peer()
+    assert register(peer, "T", "U", compress=True).code == 0
+    assert route(peer, "U") is not None
+
+
+def test_registrations_that_are_refused() -> None:
+    _, _, peer = namesrv_peer()
+    assert register(peer, "T", "U", bodyCrc32="7").code == ResponseCode.SYSTEM_ERROR
+    lonely = register(peer, "T")
+    assert (lonely.code, lonely.remark) == (ResponseCode.SYSTEM_ERROR, "register broker failed")
+    assert cluster(peer) == {"brokerAddrTable": {}, "clusterAddrTable": {}}
+    assert peer.ask(RequestCode.REGISTER_BROKER, {"brokerName": "x"}).code == ResponseCode.SYSTEM_ERROR
+    assert register(peer).code == 0  # no topics at all is fine
+    assert register(peer, "T", counter=2).code == 0  # and one is, once registered
+
+
+def test_topics_follow_the_data_version() -> None:
+    _, _, peer = namesrv_peer()
+    register(peer, "T", "U")
+    changed = TopicConfig(topic_name="T", write_queue_nums=1)
+    register(peer, changed, "U")  # the same version: nothing new
+    assert route(peer, "T")["queueDatas"][0]["writeQueueNums"] == 16
+    register(peer, changed, "U", counter=2)
+    assert route(peer, "T")["queueDatas"][0]["writeQueueNums"] == 1
+    register(peer, "U", "V", counter=3)
+    assert route(peer, "T") is not None  # absent topics stay
+
+    _, _, strict = namesrv_peer(NamesrvConfig(delete_topic_with_broker_registration=True))
+    register(strict, "T", "U")
+    register(strict, "U", "V", counter=2)
+    assert route(strict, "T") is None
+
+
+def test_masters_and_slaves() -> None:
+    _, _, peer = namesrv_peer()
+    slave = another(peer)
+    alone = register(slave, "T", "U", broker_id=1, address="10.0.0.2:10911")
+    assert alone.ext == {}
+    assert route(peer, "T") is None  # a slave of the old kind writes no topics
+    register(peer, "T", "U")
+    told = register(slave, "T", "X", broker_id=1, address="10.0.0.2:10911")
+    assert told.ext == {"haServerAddr": "10.0.0.1:10912", "masterAddr": "10.0.0.1:10911"}
+    assert route(peer, "T")["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911", "1": "10.0.0.2:10911"}
+    assert route(peer, "X") is None
+    unregister(peer)
+    assert route(peer, "T")["brokerDatas"][0]["brokerAddrs"] == {"1": "10.0.0.2:10911"}
+    unregister(peer, broker_id=1, address="10.0.0.2:10911")
+    assert route(peer, "T") is None
+    assert cluster(peer) == {"brokerAddrTable": {}, "clusterAddrTable": {}}
+
+
+def test_a_slave_that_becomes_master_changes_its_id() -> None:
+    _, _, peer = namesrv_peer()
+    register(peer, "T", "U", broker_id=1)
+    register(peer, "T", "U", broker_id=0, counter=2)
+    assert route(peer, "T")["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911"}
+
+
+def test_an_acting_master_is_read_only() -> None:
+    _, _, peer = namesrv_peer()
+    register(peer, "T", "U", broker_id=2, enableActingMaster="true")
+    assert route(peer, "T")["queueDatas"][0]["perm"] == 4
+
+
+def test_an_older_state_version_does_not_take_the_id() -> None:
+    _, _, peer = namesrv_peer()
+    register(peer, "T", "U", state_version=5)
+    answer = register(peer, "T", "U", address="10.0.0.9:10911", state_version=4)
+    assert (answer.code, answer.ext) == (0, {})
+    assert route(peer, "T")["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911"}
+    register(peer, "T", "U", address="10.0.0.9:10911", state_version=6)
+    assert route(peer, "T")["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.9:10911"}
+
+
+# --- liveness ---
+
+
+def test_a_silent_broker_is_forgotten_and_its_connection_closed() -> None:
+    core, clock, peer = namesrv_peer()
+    broker = another(peer)
+    register(broker, "T", "U")
+    clock.advance(100_000)
+    heartbeat = {"clusterName": "c1", "brokerAddr": "10.0.0.1:10911", "brokerName": "b-a"}
+    broker.give(RequestCode.BROKER_HEARTBEAT, heartbeat, oneway=True)
+    assert broker.heard() == []
+    clock.advance(119_000)
+    core.tick()
+    assert route(peer, "T") is not None
+    clock.advance(6_000)
+    core.tick()
+    assert route(peer, "T") is None
+    assert not broker.session.open
+    unknown = {**heartbeat, "brokerAddr": "10.9.9.9:1"}
+    assert peer.ask(RequestCode.BROKER_HEARTBEAT, unknown).code == 0
+    assert cluster(peer)["clusterAddrTable"] == {}
+
+
+def test_a_broker_may_ask_for_a_shorter_expiry() -> None:
+    core, clock, peer = namesrv_peer()
+    register(peer, "T", "U", heartbeatTimeoutMillis="10000")
+    clock.advance(10_001)
+    core.tick()
+    assert route(another(peer), "T") is None
+
+
+def test_the_end_of_the_connection_unregisters_at_once() -> None:
+    _, _, peer = namesrv_peer()
+    old, new = another(peer), another(another(peer))
+    register(old, "T", "U")
+    register(new, "T", "U")  # reconnected before the old connection ended
+    old.disconnect()
+    assert route(peer, "T") is not None
+    new.disconnect()
+    assert route(peer, "T") is None
+
+
+def test_data_versions() -> None:
+    _, clock, peer = namesrv_peer()
+    ext = {"brokerName": "b-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "c1", "brokerId": "0"}
+    same = b'{"counter":1,"stateVersion":0,"timestamp":1}'
+    unknown = peer.ask(RequestCode.QUERY_DATA_VERSION, ext, same)
+    assert (unknown.ext, bytes(unknown.body)) == ({"changed": "true"}, b"")
+    register(peer, "T", "U")
+    clock.advance(100_000)
+    answer = peer.ask(RequestCode.QUERY_DATA_VERSION, ext, same)
+    assert answer.ext == {"changed": "false"}
+    assert json.loads(answer.body) == {"counter": 1, "stateVersion": 0, "timestamp": 1}
+    older = peer.ask(RequestCode.QUERY_DATA_VERSION, ext, same.replace(b'"counter":1', b'"counter":2'))
+    assert older.ext == {"changed": "true"}
+    clock.advance(100_000)  # the query was a sign of life
+    peer.core.tick()
+    assert route(peer, "T") is not None
+
+
+# --- topics ---
+
+
+def test_write_permission() -> None:
+    _, _, peer = namesrv_peer()
+    register(peer, "T", "U", TopicConfig(topic_name="V", perm=4))
+    wiped = peer.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "b-a"})
+    assert wiped.ext == {"wipeTopicCount": "3"}
+    assert route(peer, "T")["queueDatas"][0]["perm"] == 4
+    added = peer.ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "b-a"})
+    assert added.ext == {"addTopicCount": "3"}
+    assert route(peer, "V")["queueDatas"][0]["perm"] == 6
+    assert peer.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "no"}).ext == {
+        "wipeTopicCount": "0"
+    }
+
+
+def topics_of(peer: Peer, code: int, ext: dict[str, str] | None = None) -> list[str]:
+    return sorted(json.loads(peer.ask(code, ext).body)["topicList"])
+
+
+def test_topic_lists() -> None:
+    _, _, peer = namesrv_peer()
+    register(
+        peer,
+        "T",
+        TopicConfig(topic_name="Unit", topic_sys_flag=1),
+        TopicConfig(topic_name="Sub", topic_sys_flag=2),
+    )
+    register(peer, "T", "Else", name="b-b", address="10.0.0.2:10911", cluster="c2")
+    assert topics_of(peer, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == ["Else", "Sub", "T", "Unit"]
+    assert topics_of(peer, RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "c2"}) == ["Else", "T"]
+    assert topics_of(peer, RequestCode.GET_UNIT_TOPIC_LIST) == ["Unit"]
+    assert topics_of(peer, RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST) == ["Sub"]
+    assert topics_of(peer, RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST) == ["Sub"]
+    system = json.loads(peer.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS).body)
+    assert sorted(system["topicList"]) == ["b-a", "b-b", "c1", "c2"]
+    assert system["brokerAddr"] == "10.0.0.1:10911"
+    settings = b"enableAllTopicList=false\nenableTopicList=false\n"
+    assert peer.ask(RequestCode.UPDATE_NAMESRV_CONFIG, None, settings).code == 0
+    assert peer.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).code == ResponseCode.SYSTEM_ERROR
+    assert peer.ask(RequestCode.GET_UNIT_TOPIC_LIST).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_delete_and_register_a_topic() -> None:
+    _, _, peer = namesrv_peer()
+    register(peer, "T", "U")
+    register(peer, "T", "U", name="b-b", address="10.0.0.2:10911", cluster="c2")
+    assert peer.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T", "clusterName": "c1"}).code == 0
+    assert [queue["brokerName"] for queue in route(peer, "T")["queueDatas"]] == ["b-b"]
+    assert peer.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"}).code == 0
+    assert route(peer, "T") is None
+    queue = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicSysFlag": 0}
+    body = {"queueDatas": [{"brokerName": "b-a", **queue}, {"brokerName": "stranger", **queue}]}
+    assert (
+        peer.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "T"}, json.dumps(body).encode()).code == 0
+    )
+    assert [queue["brokerName"] for queue in route(peer, "T")["queueDatas"]] == ["b-a"]
+    assert peer.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "T"}).code == 0
+
+
+def test_member_group() -> None:
+    _, _, peer = namesrv_peer()
+    register(peer, "T", "U")
+    ext = {"clusterName": "c1", "brokerName": "b-a"}
+    group = json.loads(peer.ask(RequestCode.GET_BROKER_MEMBER_GROUP, ext).body)["brokerMemberGroup"]
+    assert group == {"brokerAddrs": {"0": "10.0.0.1:10911"}, "brokerName": "b-a", "cluster": "c1"}
+    unknown = peer.ask(RequestCode.GET_BROKER_MEMBER_GROUP, {"clusterName": "c1", "brokerName": "x"})
+    assert json.loads(unknown.body)["brokerMemberGroup"]["brokerAddrs"] == {}
+
+
+# --- key-value table ---
+
+
+def test_key_values() -> None:
+    _, _, peer = namesrv_peer()
+    entry = {"namespace": "ns", "key": "k"}
+    missing = peer.ask(RequestCode.GET_KV_CONFIG, entry)
+    assert missing.code == ResponseCode.QUERY_NOT_FOUND
+    assert (
+        peer.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "ns"}).code
+        == ResponseCode.QUERY_NOT_FOUND
+    )
+    assert peer.ask(RequestCode.PUT_KV_CONFIG, {**entry, "value": "v"}).code == 0
+    assert peer.ask(RequestCode.GET_KV_CONFIG, entry).ext == {"value": "v"}
+    listed = json.loads(peer.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "ns"}).body)
+    assert listed == {"table": {"k": "v"}}
+    assert peer.ask(RequestCode.DELETE_KV_CONFIG, entry).code == 0
+    assert peer.ask(RequestCode.DELETE_KV_CONFIG, entry).code == 0
+    assert peer.ask(RequestCode.GET_KV_CONFIG, entry).code == ResponseCode.QUERY_NOT_FOUND
+    assert peer.ask(RequestCode.PUT_KV_CONFIG, {"key": "k"}).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_ordered_topics() -> None:
+    _, _, peer = namesrv_peer()
+    order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "b-a:4"}
+    peer.ask(RequestCode.PUT_KV_CONFIG, order)
+    assert json.loads(register(peer, "T", "U").body) == {"table": {"T": "b-a:4"}}
+    assert "orderTopicConf" not in route(peer, "T")
+    assert peer.ask(RequestCode.UPDATE_NAMESRV_CONFIG, None, b"orderMessageEnable=true").code == 0
+    assert route(peer, "T")["orderTopicConf"] == "b-a:4"
+    peer.ask(RequestCode.DELETE_KV_CONFIG, order)
+    assert "orderTopicConf" not in route(peer, "T")
+
+
+def test_key_values_survive_in_their_file(tmp_path: Path) -> None:
+    config = NamesrvConfig(kv_config_path=str(tmp_path / "kvConfig.json"))
+    core, _, peer = namesrv_peer(config)
+    assert not core.jobs_due
+    peer.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "ns", "key": "k", "value": "v"})
+    assert core.jobs_due
+    for job in core.shutdown():
+        job.run()
+        job.done()
+    assert not core.jobs_due
+    assert fastjson.loads((tmp_path / "kvConfig.json").read_bytes()) == {"configTable": {"ns": {"k": "v"}}}
+    _, _, again = namesrv_peer(config)
+    assert again.ask(RequestCode.GET_KV_CONFIG, {"namespace": "ns", "key": "k"}).ext == {"value": "v"}
+    (tmp_path / "kvConfig.json").write_text("{")
+    with pytest.raises(StoreCorrupt):
+        namesrv_peer(config)
+
+
+# --- settings and the rest ---
+
+
+def test_settings() -> None:
+    _, _, peer = namesrv_peer()
+    text = bytes(peer.ask(RequestCode.GET_NAMESRV_CONFIG).body).decode()
+    assert "orderMessageEnable=false\n" in text
+    for change, code in (
+        (b"kvConfigPath=/x", 16),
+        (b"rocketmqHome=/x", 16),
+        (b"configBlackList=x", 16),
+        (b"scanNotActiveBrokerInterval=soon", 1),
+        (b"scanNotActiveBrokerInterval=0", 1),
+        (b"noSuch=1", 1),
+    ):
+        answer = peer.ask(RequestCode.UPDATE_NAMESRV_CONFIG, None, b"orderMessageEnable=true\n" + change)
+        assert (answer.code, bool(answer.remark)) == (code, True)
+    assert "orderMessageEnable=false\n" in bytes(peer.ask(RequestCode.GET_NAMESRV_CONFIG).body).decode()
+
+
+def test_unknown_codes() -> None:
+    _, _, peer = namesrv_peer()
+    answer = peer.ask(9999)
+    assert (answer.code, answer.remark) == (3, " request type 9999 not supported")
+
+
+def test_cluster_view() -> None:
+    core, clock, peer = namesrv_peer(clock=ManualClock())
+    register(peer, "T", "U")
+    clock.advance(1_500)
+    assert core.cluster_view() == {
+        "clusters": {"c1": ["b-a"]},
+        "brokers": [
+            {
+                "brokerName": "b-a",
+                "cluster": "c1",
+                "replicas": [{"brokerId": 0, "address": "10.0.0.1:10911", "silentMs": 1_500}],
+            }
+        ],
+        "topicCount": 2,
+    }
