@@ -432,6 +432,8 @@ class QueueTable:
         found: list[tuple[str, int]] = []
         length = 0
         for topic, queue_id, path in self._directories():
+            if topic in self.batch_topics:
+                continue
             found.append((topic, queue_id))
             if not length:
                 length = max((child.stat().st_size for child in path.iterdir()), default=0)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mqspark.store.checkpoint import Checkpoint
-from mqspark.store.files import FileLayer, StrPath
+from mqspark.store.files import FileLayer
 from mqspark.store.layout import StorePaths
 
 __all__ = ["CheckpointJob", "FlushJob", "Job", "Progress"]
@@ -78,7 +78,7 @@ class FlushJob:
 class CheckpointJob:
     """Sync the queue files written so far, then say so in the checkpoint."""
 
-    __slots__ = ("_checkpoint", "_directories", "_files", "_finish", "_paths", "_queue_files", "error")
+    __slots__ = ("_checkpoint", "_files", "_finish", "_paths", "directories", "error", "queue_files")
 
     def __init__(
         self,
@@ -86,21 +86,21 @@ class CheckpointJob:
         paths: StorePaths,
         checkpoint: Checkpoint,
         queue_files: Iterable[str],
-        directories: Iterable[StrPath],
+        directories: Iterable[str],
         finish: Callable[[CheckpointJob], None],
     ) -> None:
         self._files = files
         self._paths = paths
         self._checkpoint = checkpoint
-        self._queue_files = list(queue_files)
-        self._directories = list(directories)
+        self.queue_files = list(queue_files)
+        self.directories = list(directories)
         self._finish = finish
         self.error: OSError | None = None
 
     def run(self) -> None:
         files = self._files
         try:
-            for path in self._queue_files:
+            for path in self.queue_files:
                 try:
                     fd = files.open(path)
                 except FileNotFoundError:
@@ -109,7 +109,7 @@ class CheckpointJob:
                     files.sync(fd)
                 finally:
                     files.close(fd)
-            for directory in self._directories:
+            for directory in self.directories:
                 try:
                     files.sync_directory(directory)
                 except FileNotFoundError:

@@ -210,6 +210,8 @@ class MessageStore:
                 last.done()
             if self.read_only is not None:
                 raise StoreReadOnly(self.read_only)
+            if self._log.durable < self._log.written:
+                raise StoreReadOnly("closed while a flush was under way")
             self._files.remove(self.paths.abort)
             self._files.remove(self.paths.nonce)
             self._files.sync_directory(self.paths.root)
@@ -492,6 +494,10 @@ class MessageStore:
         table = self._table
         queue_files, table.dirty_files = table.dirty_files, set()
         directories, table.new_directories = table.new_directories, set()
+        unfinished = self._checkpoint_job
+        if unfinished is not None:
+            queue_files.update(unfinished.queue_files)
+            directories.update(unfinished.directories)
         old = self._checkpoint
         self._checkpoint = Checkpoint(
             physic_msg_timestamp_ms=self._durable_store_ms,
@@ -578,6 +584,28 @@ class MessageStore:
         status = GetStatus.FOUND if found else GetStatus.MESSAGE_WAS_REMOVING
         self.got_count += found
         return GetResult(status, next_offset, low, high, buffers, found, sum(map(len, buffers)))
+
+    def _get_last(self, queue: ConsumeQueue, offset: int, tag_codes: frozenset[int] | None) -> GetResult:
+        """``get`` of the queue's last message, without arrays."""
+        entry = queue.entry(offset)
+        result = GetResult(GetStatus.OFFSET_FOUND_NULL, offset + 1, queue.min_offset, offset + 1)
+        if entry is None:
+            return result
+        position, size, tags_code = entry
+        if tag_codes and tags_code not in tag_codes and tags_code >= _EXT_ADDRESS_BELOW:
+            result.status = GetStatus.NO_MATCHED_MESSAGE
+            return result
+        record = self._log.slice(position, size) if size != FILLER_SIZE else None
+        if record is None or size < MIN_RECORD_BYTES or not _is_head(record):
+            self.damaged_reads += record is not None
+            result.status = GetStatus.MESSAGE_WAS_REMOVING
+            return result
+        self.got_count += 1
+        result.status = GetStatus.FOUND
+        result.buffers.append(record)
+        result.count = 1
+        result.size_bytes = size
+        return result
 
     def _runs(
         self, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
@@ -682,8 +710,9 @@ class MessageStore:
     def queues(self) -> dict[str, list[int]]:
         """Topic → its queue ids, ascending, of every queue that ever got a message."""
         topics: dict[str, list[int]] = {}
-        for topic, queue_id in sorted(self._queues):
-            topics.setdefault(topic, []).append(queue_id)
+        for (topic, queue_id), queue in sorted(self._queues.items(), key=_queue_key):
+            if queue.file_starts:
+                topics.setdefault(topic, []).append(queue_id)
         return topics
 
     def delete_topic(self, topic: str) -> None:
@@ -715,6 +744,17 @@ class MessageStore:
 
 _MAGIC = MAGIC_V1 & _MAGIC_MASK
 _HEAD_BYTES = np.arange(8)
+_SIZE_MAGIC = struct.Struct(">ii")
+
+
+def _queue_key(item: tuple[tuple[str, int], ConsumeQueue]) -> tuple[str, int]:
+    return item[0]
+
+
+def _is_head(record: memoryview) -> bool:
+    """Whether the record's own size and magic agree with its length."""
+    size, magic = _SIZE_MAGIC.unpack_from(record)
+    return bool(size == len(record) and magic & _MAGIC_MASK == _MAGIC)
 
 
 def _heads_agree(

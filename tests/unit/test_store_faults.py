@@ -200,3 +200,30 @@ def test_what_a_kill_leaves_is_all_that_was_written(tmp_path: Path) -> None:
     store = opened(tmp_path, TestClock(), sync=True)
     assert bodies(store) == [b"written, not synced"]
     store.close()
+
+
+def test_closing_finishes_a_checkpoint_that_nobody_ran(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, None, files)
+    for queue_id in range(3):
+        put(store, "T", queue_id, b"x")
+    flush(store)
+    assert len(store.maintenance()) == 1
+    files.calls.clear()
+    store.close()
+    assert files.calls.count("sync") == 3 + 2, "three queue files, two checkpoint files"
+    assert not (tmp_path / "abort").exists()
+
+
+def test_closing_under_a_flush_is_not_clean(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    put(store, "T", 0, b"x")
+    store.commit()
+    assert store.begin_flush() is not None
+    with pytest.raises(StoreReadOnly, match="under way"):
+        store.close()
+    assert (tmp_path / "abort").exists()
+    store = make_store(tmp_path)
+    assert not store.open().clean
+    assert bodies(store) == [b"x"]
+    store.close()

@@ -1,0 +1,258 @@
+"""The store alone, no sockets: put and commit, group commit, get, restart, rebuild. ``python -m tests.benchmarks.bench_store``
+
+Every figure comes with a check of the content. Medians of several rounds; settings are printed with the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shutil
+import statistics
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from mqspark.clock import SystemClock
+from mqspark.message import encode_host, encode_properties
+from mqspark.record import decode_records
+from mqspark.store import FlushDiskType, GetStatus, MessageStore, StoreConfig
+
+BORN_HOST = encode_host("10.0.0.1", 50000)
+PROPERTIES = encode_properties(
+    {
+        "UNIQ_KEY": "7F0000010001000000000000000000A1",
+        "WAIT": "true",
+        "TAGS": "TagA",
+        "CLUSTER": "Bench",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+    }
+)
+TAG_CODE = 2598919
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    root = Path(tempfile.mkdtemp(prefix="bench-store-"))
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root)
+
+
+def make(root: Path, *, sync: bool = False) -> MessageStore:
+    config = StoreConfig(
+        store_path_root_dir=str(root),
+        flush_disk_type=FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH,
+    )
+    return MessageStore(config, SystemClock(), store_host=encode_host("127.0.0.1", 10911))
+
+
+def fill(store: MessageStore, count: int, body: bytes, queues: int, per_turn: int) -> float:
+    """Seconds for ``count`` puts with a commit every ``per_turn``."""
+    topics = [("Bench%d" % (n // 4), n % 4) for n in range(queues)]
+    targets = itertools.cycle(topics)
+    put, commit = store.put, store.commit
+    started = time.perf_counter()
+    for _ in range(count // per_turn):
+        for topic, queue_id in itertools.islice(targets, per_turn):
+            put(topic, queue_id, body, PROPERTIES, TAG_CODE, 1_700_000_000_000, BORN_HOST)
+        commit()
+    return time.perf_counter() - started
+
+
+def fill_sync(
+    store: MessageStore, count: int, body: bytes, per_turn: int, worker: ThreadPoolExecutor
+) -> float:
+    """The same under group commit: one sync in flight while the next group fills, at most 256 unacked."""
+    started = time.perf_counter()
+    done = acked = 0
+    ends: list[int] = []
+    future = None
+    while acked < count:
+        if done < count and done - acked < 256:
+            for _ in range(per_turn):
+                ends.append(
+                    store.put("Bench0", done & 3, body, PROPERTIES, TAG_CODE, 1_700_000_000_000, BORN_HOST)[2]
+                )
+                done += 1
+            store.commit()
+        elif future is not None:
+            future.result()
+        if future is not None and future.done():
+            progress = store.end_flush(job)
+            while acked < done and ends[acked] <= progress.acked:
+                acked += 1
+            future = None
+        if future is None:
+            next_job = store.begin_flush()
+            if next_job is not None:
+                job = next_job
+                future = worker.submit(job.run)
+    return time.perf_counter() - started
+
+
+def drain(store: MessageStore, topic: str, queue_id: int, per_pull: int, codes: frozenset[int] | None) -> int:
+    offset = found = 0
+    while True:
+        result = store.get(topic, queue_id, offset, per_pull, 1 << 20, codes)
+        if result.status is not GetStatus.FOUND:
+            return found
+        found += result.count
+        offset = result.next_offset
+
+
+def verify(store: MessageStore, body: bytes, queues: int, count: int) -> None:
+    expected = zlib.crc32(body)
+    seen = 0
+    for n in range(queues):
+        topic, queue_id = "Bench%d" % (n // 4), n % 4
+        offset = 0
+        while True:
+            result = store.get(topic, queue_id, offset, 500, 1 << 22)
+            if result.status is not GetStatus.FOUND:
+                break
+            for message in decode_records(b"".join(result.buffers)):
+                if message.queue_offset != offset or zlib.crc32(message.body) != expected:
+                    raise SystemExit(f"wrong message at {topic}/{queue_id}/{offset}: the figures are void")
+                offset += 1
+                seen += 1
+    if seen != count:
+        raise SystemExit(f"{seen} of {count} messages: the figures are void")
+
+
+def median(rounds: int, measure: Callable[[], float]) -> float:
+    return statistics.median(measure() for _ in range(rounds))
+
+
+def say(what: str, count: int, seconds: float) -> None:
+    print(f"{what:<66} {count / seconds:>12,.0f} /s {seconds / count * 1e6:>9.2f} µs")
+
+
+def puts(count: int, rounds: int) -> None:
+    for size, queues, per_turn in ((1000, 4, 64), (100, 4, 64), (1000, 4, 1), (1000, 1000, 64)):
+        body = bytes(range(256)) * 4
+        body = body[:size]
+
+        def measure(body: bytes = body, queues: int = queues, per_turn: int = per_turn) -> float:
+            with scratch() as root:
+                store = make(root)
+                store.open()
+                fill(store, queues * 2, body, queues, 1)  # the files are made once
+                seconds = fill(store, count, body, queues, per_turn)
+                verify(store, body, queues, count // per_turn * per_turn + queues * 2)
+                store.close()
+            return seconds
+
+        say(f"put + commit, {size} B, {queues} queues, {per_turn} a commit", count, median(rounds, measure))
+
+
+def group_commits(count: int, rounds: int) -> None:
+    body = bytes(1000)
+
+    def measure() -> float:
+        with scratch() as root, ThreadPoolExecutor(1) as worker:
+            store = make(root, sync=True)
+            store.open()
+            seconds = fill_sync(store, count, body, 64, worker)
+            verify(store, body, 4, count)
+            store.close()
+        return seconds
+
+    say("put + commit + fdatasync before the ack, 1000 B, 256 in flight", count, median(rounds, measure))
+
+
+def gets(count: int, rounds: int) -> None:
+    body = bytes(1000)
+    with scratch() as root:
+        store = make(root)
+        store.open()
+        fill(store, count, body, 1, 64)
+        for per_pull in (1, 32, 160):
+            for codes in (None, frozenset([TAG_CODE])):
+
+                def measure(per_pull: int = per_pull, codes: frozenset[int] | None = codes) -> float:
+                    started = time.perf_counter()
+                    if drain(store, "Bench0", 0, per_pull, codes) != count // 64 * 64:
+                        raise SystemExit("messages are missing: the figures are void")
+                    return time.perf_counter() - started
+
+                label = f"get, 1000 B, {per_pull} a pull{', by tag' if codes else ''}"
+                say(label, count, median(rounds, measure))
+        store.close()
+    with scratch() as root:
+        store = make(root)
+        store.open()
+        fill(store, count, body, 4, 64)
+
+        def measure_mixed() -> float:
+            started = time.perf_counter()
+            if sum(drain(store, "Bench0", n, 160, None) for n in range(4)) != count // 64 * 64:
+                raise SystemExit("messages are missing: the figures are void")
+            return time.perf_counter() - started
+
+        say("get, 1000 B, 160 a pull, records of 4 queues interleaved", count, median(rounds, measure_mixed))
+        store.close()
+
+
+def restarts(count: int, queues: int) -> None:
+    with scratch() as root:
+        store = make(root)
+        store.open()
+        fill(store, count, bytes(1000), 4, 64)
+        store.close()
+        store = make(root)
+        report = store.open()
+        print(
+            f"{'restart after a clean stop, ' + format(count, ',') + ' messages':<66} {report.elapsed_ms:>12.1f} ms"
+        )
+        store._release()
+        (root / "mqspark.checkpoint").unlink()
+        store = make(root)
+        report = store.open()
+        print(f"{'restart after a kill, everything read again':<66} {report.elapsed_ms:>12.1f} ms", end="")
+        print(f"   {report.records / report.elapsed_ms * 1000:,.0f} records/s")
+        store.close()
+        shutil.rmtree(root / "consumequeue")
+        store = make(root)
+        report = store.open()
+        print(f"{'all queues rebuilt':<66} {report.elapsed_ms:>12.1f} ms", end="")
+        print(f"   {report.entries / report.elapsed_ms * 1000:,.0f} records/s")
+        verify(store, bytes(1000), 4, count // 64 * 64)
+        store.close()
+    with scratch() as root:
+        store = make(root)
+        store.open()
+        fill(store, queues * 3, bytes(100), queues, 64)
+        store.close()
+        for label, clean in (("clean stop", True), ("kill", False)):
+            store = make(root)
+            started = time.perf_counter()
+            store.open()
+            elapsed_ms = (time.perf_counter() - started) * 1000
+            print(f"{f'open with {queues:,} queues after a {label}':<66} {elapsed_ms:>12.1f} ms")
+            if clean:
+                store._release()
+            else:
+                store.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--queues", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    puts(options.messages, options.rounds)
+    group_commits(options.messages // 128 * 64, options.rounds)
+    gets(options.messages, options.rounds)
+    restarts(options.messages, options.queues)
+
+
+if __name__ == "__main__":
+    main()

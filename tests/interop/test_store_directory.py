@@ -1,0 +1,165 @@
+"""One store directory, served in turn by mqspark's store and by an unmodified RocketMQ broker."""
+
+import json
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from mqspark.clock import SystemClock
+from mqspark.message import MessageExt, encode_host
+from mqspark.record import decode_records, tags_code
+from mqspark.store import MessageStore, StoreConfig
+from tests.interop.clusters import Cluster, rocketmq_broker, rocketmq_namesrv
+from tests.interop.jars import Jars
+from tests.interop.remoting import (
+    GET_MAX_OFFSET,
+    GET_MIN_OFFSET,
+    PULL_MESSAGE,
+    SEND_MESSAGE_V2,
+    RawConnection,
+)
+from tests.store_tools import checkpoint, crash, drain, flush
+
+SIZES = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000}
+QUEUES = [(topic, queue_id) for topic in ("Ours", "Mixed") for queue_id in range(3)]
+
+
+def our_store(root: Path) -> MessageStore:
+    config = StoreConfig(
+        store_path_root_dir=str(root),
+        mapped_file_size_commit_log=1 << 20,
+        mapped_file_size_consume_queue=2000,
+    )
+    return MessageStore(config, SystemClock(), store_host=encode_host("127.0.0.1", 10911))
+
+
+def fill(store: MessageStore, count: int, rng: random.Random) -> None:
+    now_ms = SystemClock().now_ms()
+    for number in range(count):
+        topic, queue_id = rng.choice(QUEUES)
+        properties = b"TAGS\x01%s\x02KEYS\x01k%d\x02" % (rng.choice([b"red", b"blue"]), number)
+        body = rng.randbytes(rng.choice([1, 100, 3000]))
+        host = rng.choice([encode_host("10.0.0.1", 5), encode_host("fd00::1", 5)])
+        store.put(topic, queue_id, body, properties, tags_code(properties), now_ms, host, flag=number)
+        if rng.random() < 0.1:
+            flush(store)
+    flush(store)
+
+
+def our_view(store: MessageStore) -> dict[tuple[str, int], list[MessageExt]]:
+    return {queue: drain(store, *queue) for queue in QUEUES}
+
+
+def their_view(broker: Cluster) -> dict[tuple[str, int], list[MessageExt]]:
+    found: dict[tuple[str, int], list[MessageExt]] = {}
+    with RawConnection(broker.broker) as connection:
+        for topic, queue_id in QUEUES:
+            where = {"topic": topic, "queueId": queue_id}
+            low = int(connection.request(GET_MIN_OFFSET, **where).ext["offset"])
+            high = int(connection.request(GET_MAX_OFFSET, **where).ext["offset"])
+            messages: list[MessageExt] = []
+            while low < high:
+                reply = connection.request(
+                    PULL_MESSAGE,
+                    consumerGroup="g",
+                    queueOffset=low,
+                    maxMsgNums=32,
+                    sysFlag=4,
+                    commitOffset=0,
+                    suspendTimeoutMillis=0,
+                    subscription="*",
+                    subVersion=0,
+                    expressionType="TAG",
+                    **where,
+                )
+                assert reply.code in (0, 20), reply
+                messages += decode_records(reply.body, decompress=False) if reply.code == 0 else []
+                low = int(reply.ext["nextBeginOffset"])
+            found[topic, queue_id] = messages
+    return found
+
+
+def send(broker: Cluster, count: int) -> None:
+    with RawConnection(broker.broker) as connection:
+        for number in range(count):
+            topic, queue_id = QUEUES[number % len(QUEUES)]
+            reply = connection.request(
+                SEND_MESSAGE_V2,
+                b"from java %d" % number * 20,
+                a="producers",
+                b=topic,
+                c="TBW102",
+                d=4,
+                e=queue_id,
+                f=0,
+                g=1_700_000_000_000,
+                h=0,
+                i="TAGS\x01red\x02",
+                j=0,
+                k=False,
+                m=False,
+            )
+            assert reply.code == 0, reply
+
+
+@pytest.mark.parametrize(
+    "kill", [pytest.param(False, id="clean stop", marks=pytest.mark.slow), pytest.param(True, id="kill")]
+)
+def test_a_directory_moves_both_ways(jars: Jars, tmp_path: Path, kill: bool) -> None:
+    rng = random.Random(1)
+    root = tmp_path / "broker" / "store"
+    (root / "config").mkdir(parents=True)
+    table = {
+        topic: {
+            "topicName": topic,
+            "readQueueNums": 3,
+            "writeQueueNums": 3,
+            "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "order": False,
+            "attributes": {},
+        }
+        for topic in ("Ours", "Mixed")
+    }
+    (root / "config" / "topics.json").write_text(
+        json.dumps(
+            {"dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 1}, "topicConfigTable": table}
+        )
+    )
+    store = our_store(root)
+    store.open()
+    fill(store, 1500, rng)
+    checkpoint(store)
+    fill(store, 700, rng)
+    with rocketmq_namesrv(jars, tmp_path / "namesrv") as namesrv:
+        for _ in range(2):
+            ours = our_view(store)
+            end = store.max_physical_offset
+            if kill:
+                crash(store)
+            else:
+                store.close()
+            before = {path.name: path.read_bytes() for path in (root / "commitlog").iterdir()}
+            with rocketmq_broker(
+                jars, tmp_path / "broker", namesrv, settings=SIZES, stop_signal=_stop_signal(kill)
+            ) as broker:
+                assert their_view(broker) == ours
+                send(broker, 60)
+                theirs = their_view(broker)
+            assert sum(map(len, theirs.values())) == sum(map(len, ours.values())) + 60
+            joined = b"".join((root / "commitlog" / name).read_bytes() for name in sorted(before))
+            assert joined[:end] == b"".join(before[name] for name in sorted(before))[:end], "nothing was cut"
+            store = our_store(root)
+            report = store.open()
+            assert (report.damaged, report.lost_entries, report.ignored_records) == ([], 0, 0)
+            assert report.clean is not kill
+            assert our_view(store) == theirs
+            fill(store, 300, rng)
+    crash(store)
+
+
+def _stop_signal(kill: bool) -> signal.Signals:
+    return signal.SIGKILL if kill else signal.SIGTERM
