@@ -114,7 +114,7 @@ def unwrap_inner_batches(records: Records, positions: Ints) -> tuple[Records, In
     if not batched.any():
         return records, positions
     parts: list[bytes] = []
-    view = memoryview(records.bytes)
+    view = memoryview(records.arrow).cast("B")
     for position, is_batch in zip(positions.tolist(), batched.tolist(), strict=True):
         message = decode_record(view, position, decompress=is_batch)
         if not is_batch:
@@ -234,7 +234,7 @@ class _Rows:
         packed = (self.sys_flags & COMPRESSED) != 0
         if not packed.any():
             return plain
-        inflated = []
+        inflated: list[bytes | None] = []
         for row in np.flatnonzero(packed):
             kind = (int(self.sys_flags[row]) & COMPRESSION_MASK) >> COMPRESSION_SHIFT
             try:
@@ -245,7 +245,7 @@ class _Rows:
                     queue = int(self.records.ints(position + _QUEUE_ID)[0])
                     offset = int(self.records.longs(position + _QUEUE_OFFSET)[0])
                     raise InvalidMessage(
-                        f"the message at offset {offset} of queue {queue}: {error}; failOnDataLoss=false gives it a null value",
+                        f"the message at offset {offset} of queue {queue}: {error}; failOnDataLoss=false makes it null",
                         field="body",
                     ) from error
                 inflated.append(None)

@@ -1,0 +1,171 @@
+"""Arrow rows to the batch bodies of a send, without a Python loop over rows (reference remoting-protocol §9.6).
+
+An item is ``size i32, 0, 0, flag i32, body length i32, body, properties length i16, properties``; joining the columns
+element by element puts all items of a queue into one buffer, and a batch body is a slice of it. Must not import
+pyspark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mqspark.errors import InvalidMessage
+from mqspark.message import KEYS, MAX_PROPERTIES_BYTES, TAGS, java_hash
+
+__all__ = ["Batch", "Rows", "key_hashes"]
+
+Ints = npt.NDArray[np.int64]
+
+_HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("length", ">i4")])
+_MAX_BATCH_MESSAGES = 4096
+_VECTOR_KEY_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One send: ``count`` messages as a batch body."""
+
+    body: memoryview
+    count: int
+
+
+class Rows:
+    """The message columns of one Arrow batch, checked: a value in every row, no separator in a key or tag."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        self.count = batch.num_rows
+        self.values = columns["value"].cast(pa.binary())
+        if self.values.null_count:
+            row = int(np.flatnonzero(self.values.is_null().to_numpy(zero_copy_only=False))[0])
+            raise InvalidMessage(
+                f"value: row {row} of the batch has none; a message needs a body", field="value"
+            )
+        key, tags, properties = columns.get("key"), columns.get("tags"), columns.get("properties")
+        self.keys = None if key is None else key.cast(pa.binary())
+        parts = []
+        # The last of several wins: the columns override what the map says.
+        if properties is not None:
+            parts.append(_map_properties(properties))
+        for name, column in ((KEYS, self.keys), (TAGS, None if tags is None else tags.cast(pa.binary()))):
+            if column is not None:
+                parts.append(_property(name, column))
+        empty = pa.repeat(pa.scalar(b"", pa.binary()), self.count)
+        self.properties = pc.binary_join_element_wise(*parts, b"") if parts else empty
+
+    def items(self, order: Ints) -> tuple[memoryview, Ints]:
+        """The items of the rows in ``order``, back to back, and where each begins (one more entry than rows)."""
+        values, properties = self.values, self.properties
+        if len(order) != self.count or (np.diff(order) != 1).any():
+            values, properties = values.take(pa.array(order)), properties.take(pa.array(order))
+        value_lengths = pc.binary_length(values).to_numpy().astype(np.int64)
+        property_lengths = pc.binary_length(properties).to_numpy().astype(np.int64)
+        if len(order) and int(property_lengths.max()) > MAX_PROPERTIES_BYTES:
+            raise InvalidMessage(
+                f"properties of {int(property_lengths.max())} bytes exceed {MAX_PROPERTIES_BYTES}",
+                field="properties",
+            )
+        sizes = _HEAD.itemsize + 2 + value_lengths + property_lengths
+        heads = np.zeros(len(order), _HEAD)
+        heads["size"], heads["length"] = sizes, value_lengths
+        joined = pc.binary_join_element_wise(
+            _fixed_width(heads), values, _fixed_width(property_lengths.astype(">i2")), properties, b""
+        )
+        starts = np.append(0, np.cumsum(sizes))
+        data = joined.buffers()[2]
+        return memoryview(data if data is not None else b"").cast("B"), starts
+
+    def batches(self, order: Ints, batch_bytes: int) -> Iterator[Batch]:
+        """Sends of at most ``batch_bytes`` (a single larger message goes alone), in order."""
+        data, starts = self.items(order)
+        first = 0
+        while first < len(order):
+            last = int(np.searchsorted(starts, starts[first] + batch_bytes, "right")) - 1
+            last = min(max(last, first + 1), first + _MAX_BATCH_MESSAGES, len(order))
+            yield Batch(data[int(starts[first]) : int(starts[last])], last - first)
+            first = last
+
+
+def key_hashes(keys: Sequence[bytes | None] | pa.Array) -> Ints:
+    """Java's ``String.hashCode`` of each key, as a queue selector by hash needs it; 0 for null."""
+    array = keys if isinstance(keys, pa.Array) else pa.array(keys, pa.binary())
+    if len(array) == 0:
+        return np.zeros(0, np.int64)
+    filled = pc.fill_null(array, b"")
+    lengths = pc.binary_length(filled).to_numpy().astype(np.int64)
+    data = filled.buffers()[2]
+    raw = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    longest = int(lengths.max())
+    offsets = np.frombuffer(filled.buffers()[1], np.int32)[
+        filled.offset : filled.offset + len(filled)
+    ].astype(np.int64)
+    used = raw[int(offsets[0]) : int(offsets[-1] + lengths[-1])]
+    if longest > _VECTOR_KEY_BYTES or (used.size and int(used.max()) >= 0x80):
+        return np.array(
+            [java_hash((key or b"").decode("utf-8", "replace")) for key in filled.to_pylist()], dtype=np.int64
+        )
+    hashes = np.zeros(len(array), np.int32)
+    with np.errstate(over="ignore"):
+        for index in range(longest):  # over the letters of the longest key, not over rows
+            inside = lengths > index
+            letters = raw[np.where(inside, offsets + index, 0)].astype(np.int32)
+            hashes = np.where(inside, hashes * np.int32(31) + letters, hashes)
+    return hashes.astype(np.int64)
+
+
+def _property(name: str, column: pa.Array) -> pa.Array:
+    """``name 0x01 value 0x02`` in each row; nothing for a null or empty value."""
+    _check_separators(name, column)
+    head = pa.scalar(name.encode() + b"\x01", pa.binary())
+    joined = pc.binary_join_element_wise(head, column, pa.scalar(b"\x02", pa.binary()), b"")
+    present = pc.greater(pc.binary_length(column), 0)
+    return pc.if_else(pc.fill_null(present, False), pc.fill_null(joined, b""), pa.scalar(b"", pa.binary()))
+
+
+def _map_properties(column: pa.Array) -> pa.Array:
+    """The whole map of each row as a property string; entries with a null or empty value are left out."""
+    column = column.cast(pa.map_(pa.string(), pa.string()))
+    lists = pc.fill_null(
+        pa.ListArray.from_arrays(
+            column.offsets,
+            _joined_entries(column.keys.cast(pa.binary()), column.items.cast(pa.binary())),
+            mask=column.is_null() if column.null_count else None,
+        ),
+        pa.scalar([], pa.list_(pa.binary())),
+    )
+    return pc.binary_join(lists, b"")
+
+
+def _joined_entries(names: pa.Array, values: pa.Array) -> pa.Array:
+    _check_separators("properties", names)
+    _check_separators("properties", values)
+    joined = pc.binary_join_element_wise(
+        names, pa.scalar(b"\x01", pa.binary()), values, pa.scalar(b"\x02", pa.binary()), b""
+    )
+    present = pc.fill_null(
+        pc.and_(pc.greater(pc.binary_length(names), 0), pc.greater(pc.binary_length(values), 0)), False
+    )
+    return pc.if_else(present, pc.fill_null(joined, b""), pa.scalar(b"", pa.binary()))
+
+
+def _check_separators(what: str, column: pa.Array) -> None:
+    for separator in (b"\x01", b"\x02"):
+        if pc.any(pc.match_substring(column, separator)).as_py():
+            raise InvalidMessage(f"{what}: a value holds the separator 0x0{separator[0]}", field=what)
+
+
+def _fixed_width(values: npt.NDArray[np.generic]) -> pa.Array:
+    """Each element's bytes as one binary value."""
+    width = values.dtype.itemsize
+    offsets = np.arange(0, (len(values) + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(),
+        len(values),
+        [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values).view(np.uint8))],
+    )

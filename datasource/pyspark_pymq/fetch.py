@@ -1,0 +1,364 @@
+"""Ranges of queues to RecordBatches, in a Spark worker: in place from the broker's files, or over TCP.
+
+Workers live on between tasks, so mapped stores and connections are kept at module level, checked before use. A store is
+used in place only when the nonce in its directory is the one the broker told the driver; whatever is missing there
+(another host, an expired segment, no address space for a map) is pulled over TCP instead, from the same offset on.
+
+Over TCP several pulls of a queue are in flight, each beginning where the one before will probably end; a gap is pulled
+again, an overlap is dropped by offset. Must not import pyspark.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mqspark.client.blocking import BlockingConnection, pull_header
+from mqspark.errors import BrokerError, ConnectionLost, MQError, RequestTimeout, StoreError
+from mqspark.message import java_hash
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers import PullMessageResponseHeader
+from mqspark.store.reader import StoreReader
+from pyspark_pymq.cluster import BrokerPlace, DataLoss
+from pyspark_pymq.decode import Decoder, Ints, Records, record_positions, unwrap_inner_batches
+from pyspark_pymq.offsets import QueueRange
+
+__all__ = ["ReadTask", "read_task"]
+
+BATCH_BYTES = 1 << 20
+"""What a RecordBatch aims at (reference spark-datasource §7: all between 256 KiB and 4 MiB are near the best)."""
+
+_LOG_BYTES = 2 * BATCH_BYTES
+"""Of log for one batch: about half of a small record is header and properties."""
+_BATCH_ROWS = 65_536
+
+_PULLS_IN_FLIGHT = 8
+_PULL_MESSAGES, _PULL_BYTES = 4096, 1 << 20
+"""What we ask for; the broker gives as much as its own limits allow."""
+_PULL_TIMEOUT_MS = 10_000
+_RETRY_S = 30.0
+_EMPTY_RETRIES = 50
+_QUEUE_OFFSET_AT = 20
+"""In a record (reference remoting-protocol §9.1)."""
+_MAX_STORES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """Everything a worker needs; pickled into the input partition."""
+
+    ranges: tuple[QueueRange, ...]
+    places: dict[str, BrokerPlace]
+    """Broker name to where it is."""
+    columns: tuple[str, ...]
+    tags: tuple[str, ...]
+    group: str
+    fail_on_data_loss: bool
+
+
+def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
+    """The rows of every range, in order, as batches of about 1 MiB."""
+    yield from _coalesced(batch for each in task.ranges for batch in _read_range(task, each))
+
+
+def _read_range(task: ReadTask, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
+    queue = wanted.queue
+    place = task.places[queue.broker_name]
+    decoder = Decoder(
+        task.columns,
+        topic=queue.topic,
+        broker=queue.broker_name,
+        queue_id=queue.queue_id,
+        tags=frozenset(task.tags),
+        strict=task.fail_on_data_loss,
+    )
+    position = wanted.start
+    store = _local_store(place)
+    if store is not None:
+        for reached, batch in store.read(wanted, decoder, task.tags):
+            position = reached
+            yield batch
+    if position < wanted.end:
+        yield from _pulled(task, place.address, QueueRange(queue, position, wanted.end), decoder)
+
+
+def _coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Small neighbours become one batch; empty ones vanish."""
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        size = batch.nbytes
+        if waiting and waiting_bytes + size > BATCH_BYTES:
+            yield _combined(waiting)
+            waiting, waiting_bytes = [], 0
+        waiting.append(batch)
+        waiting_bytes += size
+    if waiting:
+        yield _combined(waiting)
+
+
+def _combined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    (combined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return combined
+
+
+# --- in place -------------------------------------------------------------------------------------------------
+
+
+class _LocalStore:
+    """A broker's directory on this host, and the segments of it that are mapped."""
+
+    def __init__(self, place: BrokerPlace) -> None:
+        self._reader = StoreReader(place.store_path, place.commit_log_path or None)
+        self._segments: dict[int, Records] = {}
+
+    def read(
+        self, wanted: QueueRange, decoder: Decoder, tags: tuple[str, ...]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """(next offset, batch) as far as the files hold the range; ends early where they do not."""
+        codes = np.array([java_hash(tag) for tag in tags], dtype=np.int64)
+        position = wanted.start
+        try:
+            while position < wanted.end:
+                until = min(wanted.end, position + _BATCH_ROWS)
+                entries = self._reader.entries(wanted.queue.topic, wanted.queue.queue_id, position, until)
+                if len(entries) == 0:
+                    return
+                if len(entries) < until - position:
+                    # Some records are lost to damage, or the end is not visible here yet: the records know.
+                    until = self._queue_offset(int(entries["position"][-1])) + 1
+                if codes.size:
+                    entries = entries[np.isin(entries["tags_code"], codes)]
+                yield from ((position, batch) for batch in self._batches(entries, decoder))
+                position = until
+                yield position, decoder(_NO_RECORDS, _NO_POSITIONS)
+        except (OSError, StoreError):
+            # Expired under us, or no address space left for the map (a worker may run under RLIMIT_AS).
+            return
+
+    def _batches(self, entries: Any, decoder: Decoder) -> Iterator[pa.RecordBatch]:
+        """Cut where a batch is full and where a segment ends; all maps are made before the first batch goes out, so
+        that a chunk comes from here as a whole or not at all.
+        """
+        physical, filled = entries["position"], np.cumsum(entries["size"], dtype=np.int64)
+        pieces = []
+        first = 0
+        while first < len(physical):
+            records, start = self._segment(int(physical[first]))
+            full = int(filled[first - 1] if first else 0) + _LOG_BYTES
+            last = max(first + 1, int(np.searchsorted(filled, full)))
+            last = first + int(np.searchsorted(physical[first:last], start + records.size_bytes))
+            pieces.append((records, physical[first:last] - start))
+            first = last
+        return (decoder(records, positions) for records, positions in pieces)
+
+    def _queue_offset(self, physical_offset: int) -> int:
+        records, start = self._segment(physical_offset)
+        return int(records.longs(np.array([physical_offset - start + _QUEUE_OFFSET_AT]))[0])
+
+    def _segment(self, physical_offset: int) -> tuple[Records, int]:
+        for start, records in self._segments.items():
+            if start <= physical_offset < start + records.size_bytes:
+                return records, start
+        buffer, start = self._reader.segment(physical_offset)
+        records = self._segments[start] = Records(buffer)
+        return records, start
+
+
+_NO_RECORDS = Records(b"")
+_NO_POSITIONS: Ints = np.array([], dtype=np.int64)
+_stores: dict[tuple[int, str, str], _LocalStore] = {}
+
+
+def _local_store(place: BrokerPlace) -> _LocalStore | None:
+    """The store in place, if the directory on this host is proved to be the broker's."""
+    if not place.store_path or not place.nonce:
+        return None
+    try:
+        nonce = (Path(place.store_path) / "mqspark.nonce").read_text("ascii", "replace").strip()
+    except OSError:
+        return None
+    if nonce != place.nonce:
+        return None
+    key = (os.getpid(), place.store_path, nonce)
+    store = _stores.get(key)
+    if store is None:
+        # A broker that was restarted has another nonce and perhaps cut its log: forget what was mapped of it.
+        for other in [other for other in _stores if other[1] == place.store_path] or list(_stores)[
+            : 1 - _MAX_STORES
+        ]:
+            del _stores[other]
+        store = _stores[key] = _LocalStore(place)
+    return store
+
+
+# --- over TCP -------------------------------------------------------------------------------------------------
+
+_connections: dict[tuple[int, str], BlockingConnection] = {}
+
+
+def _connection(address: str) -> BlockingConnection:
+    """The cached connection of this process, or a new one. One that the broker closed while idle is replaced."""
+    key = (os.getpid(), address)
+    connection = _connections.get(key)
+    if connection is not None:
+        try:
+            connection.receive_ready()
+        except ConnectionLost:
+            connection = None
+    if connection is None:
+        connection = _connections[key] = BlockingConnection(address)
+    return connection
+
+
+def _pulled(task: ReadTask, address: str, wanted: QueueRange, decoder: Decoder) -> Iterator[pa.RecordBatch]:
+    """Pull bodies joined to about a batch's bytes, decoded; rows outside of the range or seen already are dropped."""
+    bodies: list[Any] = []
+    size = 0
+    done = wanted.start - 1
+    for body in _pull_bodies(task, address, wanted):
+        bodies.append(body)
+        size += len(body)
+        if size >= _LOG_BYTES:
+            batch, done = _decoded(bodies, done, wanted.end, decoder)
+            yield batch
+            bodies, size = [], 0
+    if bodies:
+        batch, done = _decoded(bodies, done, wanted.end, decoder)
+        yield batch
+
+
+def _decoded(bodies: list[Any], done: int, end: int, decoder: Decoder) -> tuple[pa.RecordBatch, int]:
+    raw = b"".join(bodies)
+    records, positions = unwrap_inner_batches(Records(raw), record_positions(raw))
+    offsets = records.longs(positions + _QUEUE_OFFSET_AT)
+    reached = np.maximum.accumulate(np.append(done, offsets))
+    keep = (offsets > reached[:-1]) & (offsets < end)
+    if not keep.all():
+        positions = positions[keep]
+    return decoder(records, positions), int(reached[-1])
+
+
+def _pull_bodies(task: ReadTask, address: str, wanted: QueueRange) -> Iterator[Any]:
+    puller = _Puller(task, address, wanted)
+    deadline = time.monotonic() + _RETRY_S
+    while puller.position < wanted.end:
+        before = puller.position
+        try:
+            yield from puller.bodies()
+        except (ConnectionLost, RequestTimeout):
+            if puller.position > before:
+                deadline = time.monotonic() + _RETRY_S
+            if time.monotonic() > deadline:
+                raise
+            puller.reset()
+            time.sleep(0.2)
+
+
+class _Puller:
+    """Pulls of one range over one connection. ``position``: everything before it was given out."""
+
+    def __init__(self, task: ReadTask, address: str, wanted: QueueRange) -> None:
+        self.position = wanted.start
+        self._task = task
+        self._address = address
+        self._queue = wanted.queue
+        self._end = wanted.end
+        self._expression = " || ".join(task.tags) or "*"
+        self._in_flight: deque[tuple[int, int, int]] = deque()
+        """(opaque, first offset, offset that it will probably reach)."""
+        self._asked = wanted.start
+        self._stride = 0
+        """How many messages the broker gives at once; 0 until it is known."""
+        self._empty = 0
+
+    def reset(self) -> None:
+        self._in_flight.clear()
+        self._asked = self.position
+        stale = _connections.pop((os.getpid(), self._address), None)
+        if stale is not None:
+            stale.close()
+
+    def bodies(self) -> Iterator[Any]:
+        connection = _connection(self._address)
+        while self.position < self._end:
+            # Under a tag filter nobody knows where a pull ends; before the first answer neither.
+            window = _PULLS_IN_FLIGHT if self._stride and not self._task.tags else 1
+            while len(self._in_flight) < window and self._asked < self._end:
+                self._ask(
+                    connection, self._asked, min(self._end, self._asked + (self._stride or _PULL_MESSAGES))
+                )
+            if not self._in_flight:
+                self._asked = self.position
+                continue
+            opaque, first, reach = self._in_flight.popleft()
+            if reach <= self.position:
+                connection.wait(opaque, _PULL_TIMEOUT_MS)
+                continue
+            answer = connection.wait(opaque, _PULL_TIMEOUT_MS)
+            following = self._following(answer, first)
+            if answer.code == ResponseCode.SUCCESS:
+                self._stride = max(1, following - first)
+                self._empty = 0
+            self.position = max(self.position, min(following, self._end))
+            if self.position < reach:
+                self._ask(connection, self.position, reach, ahead=True)
+            self._asked = max(self._asked, self.position)
+            if answer.code == ResponseCode.SUCCESS and len(answer.body):
+                yield answer.body
+
+    def _ask(self, connection: BlockingConnection, first: int, reach: int, *, ahead: bool = False) -> None:
+        header = pull_header(
+            self._task.group,
+            self._queue,
+            first,
+            max_messages=min(reach - first, _PULL_MESSAGES),
+            max_bytes=_PULL_BYTES,
+            expression=self._expression,
+        )
+        item = (connection.send(RequestCode.PULL_MESSAGE, header), first, reach)
+        if ahead:
+            self._in_flight.appendleft(item)
+        else:
+            self._in_flight.append(item)
+            self._asked = reach
+
+    def _following(self, answer: Any, first: int) -> int:
+        """Where the queue goes on after this answer. Raises DataLoss, BrokerError."""
+        if answer.code not in (
+            ResponseCode.SUCCESS,
+            ResponseCode.PULL_NOT_FOUND,
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            ResponseCode.PULL_OFFSET_MOVED,
+        ):
+            raise BrokerError(answer.code, answer.remark, address=self._address)
+        following = answer.header(PullMessageResponseHeader).next_begin_offset
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            what = f"queue {self._queue.queue_id} of {self._queue.topic}: offset {first} is gone ({answer.remark})"
+            if self._task.fail_on_data_loss:
+                raise DataLoss(f"{what}. Set failOnDataLoss=false to go on at {following}")
+            # Before the first message: go on there. After the last: there is nothing left of the range.
+            return int(following) if following > first else self._end
+        if following <= first:
+            # The broker says that there is nothing although it told the driver of this offset: it is being removed,
+            # or not dispatched yet.
+            self._empty += 1
+            if self._empty > _EMPTY_RETRIES:
+                raise MQError(
+                    f"queue {self._queue.queue_id} of {self._queue.topic} does not give offset {first}"
+                )
+            time.sleep(0.1)
+            return first
+        return int(following)

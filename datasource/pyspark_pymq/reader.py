@@ -1,0 +1,101 @@
+"""The batch reader: offsets are resolved when Spark plans, and fixed for the life of the DataFrame.
+
+Since Spark 4.1 a ``load()`` is planned once, at its first action: to see newer messages, load again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from mqspark.errors import ConfigError
+from pyspark_pymq.cluster import Cluster
+from pyspark_pymq.offsets import QueueRange
+from pyspark_pymq.options import ReadOptions
+from pyspark_pymq.planning import plan_tasks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_pymq.fetch import ReadTask
+
+__all__ = ["BatchReader", "RangePartition", "partitions_of", "read_partition"]
+
+DEFAULT_GROUP = "mqspark-spark-source"
+"""Who pulls when the user named no group; its offsets are never committed."""
+
+
+@dataclass
+class RangePartition(InputPartition):  # type: ignore[misc]
+    task: ReadTask
+
+
+def partitions_of(
+    cluster: Cluster, ranges: Sequence[QueueRange], options: ReadOptions, columns: tuple[str, ...]
+) -> list[RangePartition]:
+    """The ranges as Spark tasks, each with what its worker must know."""
+    from pyspark_pymq.fetch import ReadTask
+
+    queues = cluster.queues()
+    tasks = plan_tasks(
+        ranges,
+        cores=os.cpu_count() or 1,
+        min_partitions=options.min_partitions,
+        max_partitions=options.max_partitions,
+    )
+    return [
+        RangePartition(
+            ReadTask(
+                ranges=tuple(task),
+                places={each.queue.broker_name: cluster.place(queues[each.queue]) for each in task},
+                columns=columns,
+                tags=options.tags,
+                group=options.group or DEFAULT_GROUP,
+                fail_on_data_loss=options.fail_on_data_loss,
+            )
+        )
+        for task in tasks
+    ]
+
+
+def read_partition(partition: RangePartition | None) -> Iterator[pa.RecordBatch]:
+    """Runs in a worker. Spark makes up a partition of its own where nothing was planned."""
+    from pyspark_pymq.fetch import read_task
+
+    if not isinstance(partition, RangePartition):
+        return iter(())
+    return read_task(partition.task)
+
+
+class BatchReader(DataSourceReader):  # type: ignore[misc]
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> list[RangePartition]:
+        cluster = Cluster(self._options)
+        try:
+            queues = cluster.queues()
+            start, end = cluster.starting(queues), cluster.ending(queues)
+            explicit = self._options.starting.offsets is not None and self._options.ending.offsets is not None
+            for queue in queues:
+                if explicit and end[queue] < start[queue]:
+                    raise ConfigError(
+                        f"endingOffsets: queue {queue.queue_id} of {queue.topic} would end at {end[queue]}, before its "
+                        f"start {start[queue]}",
+                        key="endingOffsets",
+                    )
+            ranges = [
+                QueueRange(queue, start[queue], end[queue]) for queue in queues if end[queue] > start[queue]
+            ]
+            ranges = cluster.check_not_expired(ranges)
+            return partitions_of(cluster, ranges, self._options, self._columns)
+        finally:
+            cluster.client.close()
+
+    def read(self, partition: RangePartition | None) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition)

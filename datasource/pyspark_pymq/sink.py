@@ -1,0 +1,395 @@
+"""The sink: batch and streaming writes of a DataFrame to topics. At least once.
+
+A row becomes a message when a broker has acknowledged it. A task that fails has perhaps sent rows already, and Spark
+runs it again; so does a query that is restarted inside a batch: readers must stand duplicates. Order holds within a
+queue for the rows of one task: one batch of a queue is under way at a time, those of different queues together.
+
+Rows with a key go to the queue that RocketMQ's selector by hash gives (Java producers with that selector agree), rows
+without take turns. Columns: ``value`` (binary or string) is required; ``key``, ``tags``, ``topic``, ``properties``,
+``partition`` (or ``queueId``) and ``delayLevel`` are optional; those a ``pymq`` source adds are ignored.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from mqspark.client.blocking import BlockingClient
+from mqspark.client.routes import TopicRoute
+from mqspark.errors import BrokerError, ConfigError, ConnectionLost, InvalidMessage, MQError, RequestTimeout
+from mqspark.message import DEFAULT_TOPIC, DELAY, MessageQueue, check_topic
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers import SendMessageRequestHeaderV2
+from pyspark_pymq.options import WriteOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from pyspark_pymq.encode import Rows
+
+__all__ = ["BatchWriter", "Sent", "StreamWriter"]
+
+log = logging.getLogger("pyspark_pymq")
+
+_COLUMN_TYPES = {
+    "value": ("binary", "string"),
+    "key": ("string", "binary"),
+    "tags": ("string",),
+    "topic": ("string",),
+    "properties": ("map<string,string>",),
+    "partition": ("int", "bigint"),
+    "queueId": ("int", "bigint"),
+    "delayLevel": ("int",),
+}
+_IGNORED = frozenset({"offset", "timestamp", "broker", "bornTimestamp", "msgId"})
+
+_DEFAULT_QUEUES = 4
+_ROWS_A_TURN = 1024
+"""How many rows without a key go to one queue before the next takes over."""
+_MAX_WAITING_BYTES = 8 << 20
+_ACCEPTED = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)
+"""Stored; the last three with less certainty than asked for, which RocketMQ's clients count as sent too."""
+_RETRIED = frozenset(
+    {ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
+)
+
+
+@dataclass
+class Sent(WriterCommitMessage):  # type: ignore[misc]
+    """What one task had acknowledged."""
+
+    messages: int
+
+
+class _Writer:
+    """What batch and streaming writes share. Pickled to the tasks: options and names only."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigError(
+                'mode: a topic is only appended to; use mode("append"), or outputMode("append") for a stream',
+                key="mode",
+            )
+        names = []
+        for field in schema.fields:
+            allowed = _COLUMN_TYPES.get(field.name)
+            if allowed is None:
+                if field.name in _IGNORED:
+                    continue
+                raise ConfigError(
+                    f"{field.name}: not a column of the pymq sink; it takes {', '.join(_COLUMN_TYPES)}",
+                    key=field.name,
+                )
+            found = field.dataType.simpleString()
+            if found not in allowed:
+                raise ConfigError(
+                    f"{field.name}: must be {' or '.join(allowed)}, not {found}", key=field.name
+                )
+            names.append(field.name)
+        if "value" not in names:
+            raise ConfigError("value: the column is required; it becomes the message body", key="value")
+        if "topic" not in names and options.topic is None:
+            raise ConfigError("topic: required, as an option or as a column", key="topic")
+        if "partition" in names and "queueId" in names:
+            raise ConfigError(
+                "queueId: means the same as the column partition; give one of them", key="queueId"
+            )
+        self._options = options
+        self._names = names
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        # Each task begins its turns at another queue.
+        sender = _Sender(self._options, first_turn=context.taskAttemptId() if context is not None else 0)
+        try:
+            for batch in iterator:
+                sender.add(batch.select(self._names))
+            sender.finish()
+        finally:
+            sender.close()
+        return Sent(sender.acknowledged)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
+    """``df.write.format("pymq").mode("append")``."""
+
+    def commit(self, messages: list[Sent | None]) -> None:
+        """Everything is sent already."""
+
+    def abort(self, messages: list[Sent | None]) -> None:
+        """What was sent stays: at least once."""
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """``df.writeStream.format("pymq")``."""
+
+    def commit(self, messages: list[Sent | None], batchId: int) -> None:
+        """Everything is sent already."""
+
+    def abort(self, messages: list[Sent | None], batchId: int) -> None:
+        """What was sent stays: at least once. Also called after a commit whose answer was lost."""
+
+
+@dataclass(slots=True)
+class _Send:
+    """One request on its way, and all that is needed to send it again."""
+
+    code: int
+    header: SendMessageRequestHeaderV2
+    body: bytes | memoryview
+    count: int
+    attempts: int = 0
+
+
+class _Sender:
+    """Queues of sends: one under way for each message queue, the rest waiting in order."""
+
+    def __init__(self, options: WriteOptions, *, first_turn: int) -> None:
+        self.acknowledged = 0
+        self._options = options
+        self._client = BlockingClient(options.nameserver, timeout_ms=options.send_timeout_ms)
+        self._routes: dict[str, TopicRoute] = {}
+        self._waiting: dict[MessageQueue, deque[_Send]] = {}
+        self._waiting_bytes = 0
+        self._under_way: dict[MessageQueue, tuple[str, int, float]] = {}
+        """Queue to (address, opaque, deadline) of the first of its waiting sends."""
+        self._turns = itertools.count(first_turn)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take the rows in and send; returns when little enough is waiting."""
+        import numpy as np
+
+        from pyspark_pymq.encode import Rows
+
+        if batch.num_rows == 0:
+            return
+        rows = Rows(batch)
+        delays = _integers(batch, "delayLevel")
+        for topic, chosen in self._by_topic(batch):
+            queues = self._route(topic).publish_queues
+            targets = self._targets(batch, rows, queues, chosen)
+            delayed = delays[chosen] > 0
+            for index in np.unique(targets).tolist():
+                here = targets == index
+                for level in np.unique(delays[chosen[here & delayed]]).tolist():
+                    for row in chosen[here & (delays[chosen] == level)].tolist():
+                        self._put(queues[index], self._delayed(queues[index], rows, row, level))
+                for each in rows.batches(chosen[here & ~delayed], self._options.batch_bytes):
+                    header = self._header(queues[index], batch=True)
+                    send = _Send(RequestCode.SEND_BATCH_MESSAGE, header, each.body, each.count)
+                    self._put(queues[index], send)
+        self._pump(_MAX_WAITING_BYTES)
+
+    def finish(self) -> None:
+        """Return when everything is acknowledged. Raises what kept it from being so."""
+        self._pump(0)
+
+    # --- rows to sends ----------------------------------------------------------------------------------------
+
+    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+        """Each topic and the rows that go there."""
+        import numpy as np
+        import pyarrow.compute as pc
+
+        if "topic" not in batch.schema.names:
+            yield self._options.topic or "", np.arange(batch.num_rows)
+            return
+        column = batch.column("topic")
+        if column.null_count:
+            if self._options.topic is None:
+                raise InvalidMessage(
+                    "topic: null in a row, and no option topic to take its place", field="topic"
+                )
+            column = pc.fill_null(column, self._options.topic)
+        codes = column.dictionary_encode()
+        indices = codes.indices.to_numpy()
+        for index, topic in enumerate(codes.dictionary.to_pylist()):
+            check_topic(topic)
+            yield topic, np.flatnonzero(indices == index)
+
+    def _route(self, topic: str) -> TopicRoute:
+        route = self._routes.get(topic)
+        if route is None:
+            route = self._client.publish_route(topic, default_queues=_DEFAULT_QUEUES)
+            if not route.publish_queues:
+                raise MQError(f"topic: {topic!r} has no writable queue")
+            self._routes[topic] = route
+        return route
+
+    def _targets(
+        self,
+        batch: pa.RecordBatch,
+        rows: Rows,
+        queues: tuple[MessageQueue, ...],
+        chosen: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """The index in ``queues`` of the queue of each chosen row."""
+        import numpy as np
+
+        from pyspark_pymq.encode import key_hashes
+
+        count = len(queues)
+        turns = np.arange(-(-len(chosen) // _ROWS_A_TURN), dtype=np.int64)
+        targets = np.repeat((next(self._turns) + turns) % count, _ROWS_A_TURN)[: len(chosen)]
+        if rows.keys is not None:
+            keyed = rows.keys.is_valid().to_numpy(zero_copy_only=False)[chosen]
+            targets = np.where(keyed, np.abs(key_hashes(rows.keys)[chosen]) % count, targets)
+        for name in ("partition", "queueId"):
+            if name in batch.schema.names:
+                wanted = _integers(batch, name, missing=-1)[chosen]
+                indices = {queue.queue_id: index for index, queue in reversed(list(enumerate(queues)))}
+                for queue_id in np.unique(wanted[wanted != -1]).tolist():
+                    if queue_id not in indices:
+                        raise InvalidMessage(
+                            f"{name}: {queues[0].topic} has no writable queue {queue_id}", field=name
+                        )
+                    targets = np.where(wanted == queue_id, indices[queue_id], targets)
+        return targets
+
+    def _delayed(self, queue: MessageQueue, rows: Rows, row: int, level: int) -> _Send:
+        """A delayed message cannot be a batch member: it goes alone."""
+        properties = rows.properties[row].as_py().decode() + f"{DELAY}\x01{level}\x02"
+        header = self._header(queue, batch=False, properties=properties)
+        return _Send(RequestCode.SEND_MESSAGE_V2, header, rows.values[row].as_py(), 1)
+
+    def _header(
+        self, queue: MessageQueue, *, batch: bool, properties: str = ""
+    ) -> SendMessageRequestHeaderV2:
+        return SendMessageRequestHeaderV2(
+            producer_group=self._options.group,
+            topic=queue.topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=_DEFAULT_QUEUES,
+            queue_id=queue.queue_id,
+            sys_flag=0,
+            born_timestamp=time.time_ns() // 1_000_000,
+            flag=0,
+            properties=properties,
+            reconsume_times=0,
+            unit_mode=False,
+            batch=batch,
+            bname=queue.broker_name,
+        )
+
+    # --- sends to acknowledgements ----------------------------------------------------------------------------
+
+    def _put(self, queue: MessageQueue, send: _Send) -> None:
+        self._waiting.setdefault(queue, deque()).append(send)
+        self._waiting_bytes += len(send.body)
+
+    def _pump(self, until_bytes: int) -> None:
+        """Send and take in answers until at most ``until_bytes`` are unacknowledged."""
+        self._start()
+        while self._under_way and self._waiting_bytes > until_bytes - 1:
+            address, _, _ = next(iter(self._under_way.values()))
+            here = {queue: item for queue, item in self._under_way.items() if item[0] == address}
+            timeout_s = max(0.0, min(item[2] for item in here.values()) - time.monotonic())
+            try:
+                connection = self._client.connection(address)
+                answers = connection.poll((item[1] for item in here.values()), timeout_s)
+                if not answers:
+                    raise RequestTimeout(address, self._options.send_timeout_ms)
+            except (ConnectionLost, RequestTimeout) as error:
+                self._again(list(here), address, error)
+                continue
+            for queue, item in here.items():
+                answer = answers.get(item[1])
+                if answer is not None:
+                    self._answered(queue, address, answer)
+            self._start()
+
+    def _start(self) -> None:
+        for queue, sends in self._waiting.items():
+            if sends and queue not in self._under_way:
+                self._send(queue, sends[0])
+
+    def _send(self, queue: MessageQueue, send: _Send) -> None:
+        while True:
+            address = self._routes[queue.topic].master(queue.broker_name) or ""
+            try:
+                connection = self._client.connection(address)
+                opaque = connection.send(
+                    send.code, send.header, send.body, timeout_ms=self._options.send_timeout_ms
+                )
+            except ConnectionLost as error:
+                # What else was under way there is lost with the connection.
+                others = [other for other, item in self._under_way.items() if item[0] == address]
+                self._count(send, error)
+                for other in others:
+                    del self._under_way[other]
+                self._client.forget(address)
+                self._refresh(queue.topic)
+                continue
+            deadline = time.monotonic() + self._options.send_timeout_ms / 1000
+            self._under_way[queue] = address, opaque, deadline
+            return
+
+    def _answered(self, queue: MessageQueue, address: str, answer: Any) -> None:
+        send = self._waiting[queue][0]
+        del self._under_way[queue]
+        if answer.code in _ACCEPTED:
+            if answer.code != ResponseCode.SUCCESS:
+                log.warning("%s stored messages of %s with a doubt: %s", address, queue.topic, answer.remark)
+            self._waiting[queue].popleft()
+            self._waiting_bytes -= len(send.body)
+            self.acknowledged += send.count
+            return
+        error = BrokerError(answer.code, answer.remark, address=address)
+        if answer.code not in _RETRIED:
+            raise error
+        self._count(send, error)
+
+    def _again(self, queues: list[MessageQueue], address: str, error: MQError) -> None:
+        """The connection is gone, or does not answer: everything under way on it is sent again."""
+        self._client.forget(address)
+        for queue in queues:
+            del self._under_way[queue]
+        self._count(self._waiting[queues[0]][0], error)
+        self._refresh(queues[0].topic)
+        self._start()
+
+    def _count(self, send: _Send, error: MQError) -> None:
+        """One more failed attempt: wait a little, or give up."""
+        if send.attempts >= self._options.retries:
+            raise error
+        time.sleep(min(0.1 * 2**send.attempts, 2.0))
+        send.attempts += 1
+
+    def _refresh(self, topic: str) -> None:
+        """Brokers may have moved; the queues that rows were given stay."""
+        try:
+            self._routes[topic] = self._client.publish_route(topic, default_queues=_DEFAULT_QUEUES)
+        except MQError as error:
+            log.warning("the route of %s could not be refreshed: %s", topic, error)
+
+
+def _integers(batch: pa.RecordBatch, name: str, *, missing: int = 0) -> npt.NDArray[np.int64]:
+    import numpy as np
+    import pyarrow.compute as pc
+
+    if name not in batch.schema.names:
+        return np.full(batch.num_rows, missing, np.int64)
+    filled: npt.NDArray[np.int64] = pc.fill_null(batch.column(name), missing).to_numpy().astype(np.int64)
+    return filled

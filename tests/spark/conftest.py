@@ -1,0 +1,77 @@
+"""One Spark session and one dev cluster for all Spark tests of a process; a topic for each test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+import pyspark_pymq
+from tests.spark.dev import DevCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+os.environ["PYSPARK_PYTHON"] = sys.executable
+
+SETTINGS = {
+    "spark.master": "local[2]",
+    "spark.app.name": "mqspark tests",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+}
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    # Small files: the tests make many queues, and want segments to end.
+    with DevCluster(
+        tmp_path_factory.mktemp("cluster") / "store",
+        "mappedFileSizeCommitLog=16777216",
+        "mappedFileSizeConsumeQueue=20000",
+        "flushDiskType=ASYNC_FLUSH",
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.config(map=SETTINGS | pyspark_pymq.tuned_settings())
+    builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    stop_session(session)
+
+
+def stop_session(session: SparkSession) -> None:
+    """Stop Spark and end the JVM too, which pyspark would leave running until the process ends."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    session.stop()
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(60)
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, cluster: DevCluster) -> str:
+    """A topic of four queues that no other test has."""
+    return cluster.create_topic(f"T{next(_numbers)}-{request.function.__name__[-40:]}")

@@ -1,0 +1,131 @@
+"""A broker and a name server of our own in one child process, for tests and benchmarks."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+from mqspark.client.blocking import BlockingClient
+from mqspark.message import DEFAULT_TOPIC, Message
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.headers import CreateTopicRequestHeader, SendMessageRequestHeaderV2
+from mqspark.record import encode_batch
+
+READY_S = 30
+
+
+class DevCluster:
+    """``mqspark dev`` on free ports of loopback. ``stop`` and ``start`` again keep ports and store."""
+
+    def __init__(self, store: Path, *settings: str) -> None:
+        self.store = store
+        self._settings = settings
+        self._ports = ["0", "0"]
+        self._process: subprocess.Popen[str] | None = None
+        self.start()
+
+    def start(self) -> None:
+        mqspark = str(Path(sys.executable).with_name("mqspark"))
+        command = [mqspark, "dev", "--store", str(self.store), "--http-port", "0"]
+        command += ["--namesrv-port", self._ports[0], "--broker-port", self._ports[1]]
+        for setting in self._settings:
+            command += ["--set", setting]
+        log = (self.store.parent / f"{self.store.name}.log").open("a")
+        with log:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], READY_S)
+        line = self._process.stdout.readline() if readable else ""
+        assert line.startswith("READY "), f"no READY line but {line!r}; see {log.name}"
+        fields = dict(word.split("=", 1) for word in line.split()[1:])
+        self.nameserver, self.address = fields["namesrv"], fields["broker"]
+        self.http = fields["http"]
+        self._ports = [self.nameserver.rpartition(":")[2], self.address.rpartition(":")[2]]
+        self.client = BlockingClient(self.nameserver)
+
+    def stop(self, signal_number: int = signal.SIGTERM) -> None:
+        self.client.close()
+        if self._process is not None:
+            os.kill(self._process.pid, signal_number)
+            self._process.wait(READY_S)
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+
+    def __enter__(self) -> DevCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # --- what tests do to it ----------------------------------------------------------------------------------
+
+    def create_topic(self, topic: str, queues: int = 4) -> str:
+        """Make or widen a topic; returns when the name server knows it."""
+        header = CreateTopicRequestHeader(
+            topic=topic,
+            default_topic=DEFAULT_TOPIC,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=6,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            order=False,
+        )
+        self.client.request(self.address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        deadline = time.monotonic() + READY_S
+        while topic not in self.client.topics() or len(self.client.route(topic).subscribe_queues) != queues:
+            assert time.monotonic() < deadline, f"{topic} does not reach the name server"
+            time.sleep(0.02)
+        return topic
+
+    def delete_topic(self, topic: str) -> None:
+        self.client.request(self.address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        self.client.request(self.nameserver, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+
+    def send(self, topic: str, queue_id: int, messages: list[Message]) -> None:
+        """One batch to one queue, acknowledged."""
+        header = SendMessageRequestHeaderV2(
+            producer_group="tests",
+            topic=topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=4,
+            queue_id=queue_id,
+            sys_flag=0,
+            born_timestamp=time.time_ns() // 1_000_000,
+            flag=0,
+            properties="",
+            batch=True,
+        )
+        self.client.request(self.address, RequestCode.SEND_BATCH_MESSAGE, header, encode_batch(messages))
+
+    def send_numbers(self, topic: str, numbers: range, queues: int = 4) -> None:
+        """Message ``n`` with body, key ``k<n>`` and tag ``odd`` or ``even`` goes to queue ``n % queues``."""
+        for queue_id in range(queues):
+            messages = [
+                Message.of(
+                    topic, str(n), keys=f"k{n}", tags="odd" if n % 2 else "even", properties={"n": str(n)}
+                )
+                for n in numbers
+                if n % queues == queue_id
+            ]
+            for first in range(0, len(messages), 2000):
+                self.send(topic, queue_id, messages[first : first + 2000])
+
+    def group_offsets(self, group: str, topic: str) -> dict[int, int | None]:
+        queues = list(self.client.route(topic).subscribe_queues)
+        offsets = self.client.group_offsets(self.address, group, queues)
+        return {queue.queue_id: offset for queue, offset in zip(queues, offsets, strict=True)}
+
+    def max_offsets(self, topic: str) -> dict[int, int]:
+        queues = list(self.client.route(topic).subscribe_queues)
+        offsets = self.client.max_offsets(self.address, queues)
+        return {queue.queue_id: int(offset) for queue, offset in zip(queues, offsets, strict=True)}

@@ -1,0 +1,192 @@
+"""The streaming reader as Spark's runner calls it, without Spark: a stand-in for the cluster moves as the test says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from mqspark.errors import MQError
+from mqspark.message import MessageQueue
+from pyspark_pymq.cluster import BrokerPlace, Cluster, DataLoss
+from pyspark_pymq.offsets import Offsets
+from pyspark_pymq.options import ReadOptions
+from pyspark_pymq.stream import LegacyStreamReader, StreamReader
+
+Q0, Q1, Q2 = (MessageQueue("T", "a", number) for number in range(3))
+
+
+class FakeCluster(Cluster):
+    def __init__(self, options: ReadOptions, low: Offsets, high: Offsets) -> None:
+        super().__init__(options)
+        self.low, self.high = low, high
+        self.shown: list[Offsets] = []
+
+    def queues(self) -> dict[MessageQueue, str]:
+        return dict.fromkeys(sorted(self.high), "h:1")
+
+    def latest(self, queues: Mapping[MessageQueue, str]) -> Offsets:
+        return {queue: self.high[queue] for queue in queues}
+
+    def earliest(self, queues: Mapping[MessageQueue, str]) -> Offsets:
+        return {queue: self.low[queue] for queue in queues}
+
+    def place(self, address: str) -> BrokerPlace:
+        return BrokerPlace(address)
+
+    def publish(self, offsets: Offsets, published: Offsets) -> None:
+        self.shown.append(offsets)
+
+
+def make(cluster: FakeCluster | None = None, **options: str) -> tuple[StreamReader, FakeCluster]:
+    parsed = ReadOptions.parse(
+        {"nameserver": "h:1", "topic": "T", "pollTimeoutMs": "0"} | options, streaming=True
+    )
+    if cluster is None:
+        cluster = FakeCluster(parsed, {Q0: 0, Q1: 0}, {Q0: 10, Q1: 10})
+    cluster._options = parsed
+    reader = StreamReader(parsed, ("value",))
+    reader._connected = cluster
+    return reader, cluster
+
+
+def spark_json(document: dict[str, Any]) -> dict[str, Any]:
+    """As it comes back from Spark."""
+    loaded: dict[str, Any] = json.loads(json.dumps(document))
+    return loaded
+
+
+def rows_of(partitions: Any) -> dict[MessageQueue, tuple[int, int]]:
+    return {each.queue: (each.start, each.end) for partition in partitions for each in partition.task.ranges}
+
+
+def test_initial_offset_asked_again_and_again() -> None:
+    reader, cluster = make()
+    first = spark_json(reader.initialOffset())
+    cluster.high = {Q0: 12, Q1: 12}
+    assert reader.initialOffset() == first
+    end = spark_json(reader.latestOffset(first, ReadAllAvailable()))
+    assert rows_of(reader.partitions(reader.initialOffset(), end)) == {Q0: (10, 12), Q1: (10, 12)}
+    # The driver dies inside batch 0, more arrives, a new process asks again.
+    cluster.high = {Q0: 15, Q1: 15}
+    again, _ = make(cluster)
+    restarted = spark_json(again.initialOffset())
+    assert restarted != first
+    assert rows_of(again.partitions(restarted, end)) == {Q0: (10, 12), Q1: (10, 12)}
+    following = spark_json(again.latestOffset(end, ReadAllAvailable()))
+    assert rows_of(again.partitions(end, following)) == {Q0: (12, 15), Q1: (12, 15)}
+
+
+def test_an_empty_batch_0_holds_the_start_too() -> None:
+    reader, cluster = make()
+    initial = spark_json(reader.initialOffset())
+    end = spark_json(reader.latestOffset(initial, ReadAllAvailable()))
+    cluster.high = {Q0: 11, Q1: 10}
+    again, _ = make(cluster)
+    assert rows_of(again.partitions(spark_json(again.initialOffset()), end)) == {}
+    following = spark_json(again.latestOffset(end, ReadAllAvailable()))
+    assert rows_of(again.partitions(end, following)) == {Q0: (10, 11)}
+
+
+def test_nothing_new_is_the_same_text() -> None:
+    reader, cluster = make(startingOffsets="earliest")
+    end = reader.latestOffset(spark_json(reader.initialOffset()), ReadMaxRows(5))
+    for _ in range(3):
+        end = spark_json(reader.latestOffset(end, ReadMaxRows(5)))
+    assert json.dumps(reader.latestOffset(end, ReadMaxRows(5))) == json.dumps(end)
+    assert cluster.shown[-1] == {Q0: 10, Q1: 10}
+
+
+def test_what_is_finished_is_shown_as_the_groups_offset() -> None:
+    reader, cluster = make(startingOffsets="earliest")
+    end = spark_json(reader.latestOffset(spark_json(reader.initialOffset()), ReadMaxRows(6)))
+    assert cluster.shown == [{Q0: 0, Q1: 0}]
+    reader.commit(end)
+    assert cluster.shown[-1] == {Q0: 3, Q1: 3}
+
+
+def test_limits_are_those_of_the_trigger() -> None:
+    reader, _ = make(startingOffsets="earliest", maxOffsetsPerTrigger="4")
+    limit = reader.getDefaultReadLimit()
+    assert isinstance(limit, ReadMaxRows)
+    assert limit.max_rows == 4
+    initial = spark_json(reader.initialOffset())
+    assert reader.latestOffset(initial, limit)["q"] == {"T": {"a:0": 2, "a:1": 2}}
+    # Trigger.Once says that limits do not count.
+    assert reader.latestOffset(initial, ReadAllAvailable())["q"] == {"T": {"a:0": 10, "a:1": 10}}
+    assert isinstance(make()[0].getDefaultReadLimit(), ReadAllAvailable)
+
+
+def test_available_now_fixes_its_target() -> None:
+    reader, cluster = make()
+    reader.prepareForTriggerAvailableNow()
+    cluster.high = {Q0: 20, Q1: 20, Q2: 5}
+    cluster.low[Q2] = 0
+    # "latest" is later than the target here: nothing to read, and nothing lost.
+    initial = spark_json(reader.initialOffset())
+    assert json.dumps(reader.latestOffset(initial, ReadAllAvailable())) == json.dumps(initial)
+
+
+def test_a_new_queue_begins_at_its_first_message() -> None:
+    reader, cluster = make()
+    end = spark_json(reader.latestOffset(spark_json(reader.initialOffset()), ReadAllAvailable()))
+    cluster.high[Q2], cluster.low[Q2] = 7, 3
+    following = spark_json(reader.latestOffset(end, ReadAllAvailable()))
+    cluster.low[Q2] = 5  # retention goes on: the replay must still say where the batch began
+    with pytest.raises(DataLoss, match=r"offsets 3 to 5 have expired.*failOnDataLoss=false"):
+        reader.partitions(end, following)
+    tolerant, _ = make(cluster, failOnDataLoss="false")
+    assert rows_of(tolerant.partitions(end, following)) == {Q2: (5, 7)}
+
+
+def test_a_broker_that_is_away_keeps_its_place() -> None:
+    reader, cluster = make(startingOffsets="earliest")
+    end = spark_json(reader.latestOffset(spark_json(reader.initialOffset()), ReadMaxRows(6)))
+    gone = cluster.high.pop(Q1)
+    following = spark_json(reader.latestOffset(end, ReadAllAvailable()))
+    assert following["q"] == {"T": {"a:0": 10, "a:1": 3}}
+    cluster.high[Q1] = gone
+    back = spark_json(reader.latestOffset(following, ReadAllAvailable()))
+    assert rows_of(reader.partitions(following, back)) == {Q1: (3, 10)}
+
+
+def test_a_queue_that_ends_before_what_was_read() -> None:
+    reader, cluster = make(startingOffsets="earliest")
+    end = spark_json(reader.latestOffset(spark_json(reader.initialOffset()), ReadAllAvailable()))
+    cluster.high[Q0] = 4
+    with pytest.raises(DataLoss, match=r"made anew.*failOnDataLoss=false"):
+        reader.latestOffset(end, ReadAllAvailable())
+    tolerant, _ = make(cluster, failOnDataLoss="false")
+    following = spark_json(tolerant.latestOffset(end, ReadAllAvailable()))
+    assert rows_of(tolerant.partitions(end, following)) == {Q0: (0, 4)}
+
+
+def test_a_negative_range_is_an_error() -> None:
+    reader, _ = make()
+    end = spark_json(reader.initialOffset())
+    backwards = {"q": {"T": {"a:0": 9, "a:1": 10}}, "v": 1}
+    with pytest.raises(MQError, match="before its start 10"):
+        reader.partitions(end, backwards)
+
+
+def test_spark_4_1_asks_without_a_start() -> None:
+    options = ReadOptions.parse({"nameserver": "h:1", "topic": "T", "pollTimeoutMs": "0"}, streaming=True)
+    cluster = FakeCluster(options, {Q0: 0, Q1: 0}, {Q0: 10, Q1: 10})
+    reader = LegacyStreamReader(options, ("value",))
+    reader._connected = cluster
+    initial = spark_json(reader.initialOffset())
+    cluster.high[Q0] = 12
+    end = spark_json(reader.latestOffset())
+    assert rows_of(reader.partitions(initial, end)) == {Q0: (10, 12)}
+    # A new process with batches in its checkpoint: initialOffset is not asked.
+    cluster.high = {Q0: 13, Q1: 10, Q2: 2}
+    cluster.low[Q2] = 1
+    again = LegacyStreamReader(options, ("value",))
+    again._connected = cluster
+    following = spark_json(again.latestOffset())
+    assert rows_of(again.partitions(end, following)) == {Q0: (12, 13), Q2: (1, 2)}
+    cluster.high[Q1] = 11
+    assert rows_of(again.partitions(following, spark_json(again.latestOffset()))) == {Q1: (10, 11)}

@@ -1,0 +1,170 @@
+"""Batch and streaming writes through a real Spark."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import DataFrame, SparkSession
+
+from mqspark.message import java_hash
+from mqspark.record import decode_records
+from tests.spark.dev import DevCluster
+
+pytestmark = pytest.mark.spark
+
+
+def write(frame: DataFrame, cluster: DevCluster, mode: str = "append", **options: str) -> None:
+    frame.write.format("pymq").option("nameserver", cluster.nameserver).options(**options).mode(mode).save()
+
+
+def read(spark: SparkSession, cluster: DevCluster, topic: str) -> dict[str, Any]:
+    reader = (
+        spark.read.format("pymq").option("nameserver", cluster.nameserver).option("includeProperties", "true")
+    )
+    return {bytes(row.value).decode(): row for row in reader.load(topic).collect()}
+
+
+def test_what_is_written_is_read(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
+    frame = spark.createDataFrame(
+        [
+            (b"one", "k1", "red", {"a": "1", "KEYS": "overridden"}),
+            (b"two", None, None, {}),
+            (b"three", "", "", None),
+            ("vier €".encode(), "schlüssel 2", "größe", {"ü": "ö", "": "no name", "empty": ""}),
+        ],
+        "value binary, key string, tags string, properties map<string,string>",
+    )
+    write(frame, cluster, topic=topic)
+    rows = read(spark, cluster, topic)
+    assert sorted(rows) == ["one", "three", "two", "vier €"]
+    assert (rows["one"].key, rows["one"].tags, rows["one"].properties["a"]) == ("k1", "red", "1")
+    assert (rows["two"].key, rows["two"].tags) == (None, None)
+    assert (rows["three"].key, rows["three"].tags) == (None, None)
+    assert (rows["vier €"].key, rows["vier €"].tags) == ("schlüssel 2", "größe")
+    assert rows["vier €"].properties["ü"] == "ö"
+    assert "empty" not in rows["vier €"].properties
+
+
+def test_keys_choose_queues_as_java_does_and_keep_their_order(
+    spark: SparkSession, cluster: DevCluster, topic: str
+) -> None:
+    frame = spark.range(0, 20_000, numPartitions=1).selectExpr("string(id) value", "concat('k', id % 7) key")
+    write(frame, cluster, topic=topic)
+    reader = spark.read.format("pymq").option("nameserver", cluster.nameserver).load(topic)
+    rows = reader.selectExpr("key", "partition", "offset", "int(string(value)) n").collect()
+    assert sorted(row.n for row in rows) == list(range(20_000))
+    for key in {row.key for row in rows}:
+        mine = sorted((row.offset, row.partition, row.n) for row in rows if row.key == key)
+        assert {partition for _, partition, _ in mine} == {abs(java_hash(key)) % 4}
+        assert [n for *_, n in mine] == sorted(n for *_, n in mine)
+
+
+def test_rows_without_a_key_take_turns(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
+    write(spark.range(8192).selectExpr("string(id) value"), cluster, topic=topic)
+    counts = cluster.max_offsets(topic)
+    assert sum(counts.values()) == 8192
+    assert min(counts.values()) > 0
+
+
+def test_topic_and_queue_by_column(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
+    other = cluster.create_topic(f"{topic}-other", 2)
+    frame = spark.createDataFrame(
+        [("a", topic, 3), ("b", other, 1), ("c", None, 0), ("d", topic, None)],
+        "value string, topic string, partition int",
+    )
+    write(frame, cluster, topic=topic)
+    assert read(spark, cluster, other)["b"].partition == 1
+    rows = read(spark, cluster, topic)
+    assert sorted(rows) == ["a", "c", "d"]
+    assert (rows["a"].partition, rows["c"].partition) == (3, 0)
+    bad = spark.createDataFrame([("x", 9)], "value string, queueId int")
+    with pytest.raises(PythonException, match=r"queueId: .* has no writable queue 9"):
+        write(bad, cluster, topic=topic)
+
+
+def test_a_topic_is_created_by_its_first_message(spark: SparkSession, cluster: DevCluster) -> None:
+    write(spark.range(10).selectExpr("string(id) value"), cluster, topic="MadeByTheSink")
+    deadline = time.monotonic() + 20
+    while "MadeByTheSink" not in cluster.client.topics():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert sorted(read(spark, cluster, "MadeByTheSink")) == [str(n) for n in range(10)]
+
+
+def test_a_java_client_can_read_the_records(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
+    from mqspark.client.blocking import pull_header
+    from mqspark.message import MessageQueue
+    from mqspark.protocol.codes import RequestCode
+
+    frame = spark.createDataFrame(
+        [("v" * 10, "k", "t")], "value string, key string, tags string"
+    ).repartition(1)
+    write(frame.selectExpr("*", "0 queueId"), cluster, topic=topic)
+    header = pull_header("g", MessageQueue(topic, "dev", 0), 0, max_messages=10)
+    (message,) = decode_records(
+        cluster.client.request(cluster.address, RequestCode.PULL_MESSAGE, header).body
+    )
+    assert (message.body, message.keys, message.tags) == (b"v" * 10, "k", "t")
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "mode", "words"),
+    [
+        (["'x' body"], {}, "append", "body: not a column"),
+        (["'x' key"], {}, "append", "value: the column is required"),
+        (["id value"], {}, "append", "value: must be binary or string, not bigint"),
+        (["'x' value"], {"topic": ""}, "append", "topic: "),
+        (["'x' value", "1 partition", "1 queueId"], {}, "append", "queueId: means the same"),
+        (["'x' value"], {}, "overwrite", "mode: a topic is only appended to"),
+        (["'x' value"], {"acks": "all"}, "append", "acks: not an option"),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    spark: SparkSession,
+    cluster: DevCluster,
+    topic: str,
+    columns: list[str],
+    options: dict[str, str],
+    mode: str,
+    words: str,
+) -> None:
+    with pytest.raises(AnalysisException, match=words):
+        write(spark.range(1).selectExpr(*columns), cluster, mode, **({"topic": topic} | options))
+    assert sum(cluster.max_offsets(topic).values()) == 0
+
+
+def test_rows_that_are_no_messages(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
+    for columns, words in (
+        (["cast(null as string) value"], "value: row 0 of the batch has none"),
+        (["'x' value", "concat('a', char(1)) key"], "KEYS: a value holds the separator 0x01"),
+        (["'x' value", "3 delayLevel"], "delay"),
+    ):
+        with pytest.raises(PythonException, match=words):
+            write(spark.range(1).selectExpr(*columns), cluster, topic=topic)
+
+
+def test_topic_to_topic_stream(spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path) -> None:
+    target = cluster.create_topic(f"{topic}-copy", 3)
+    cluster.send_numbers(topic, range(1000))
+    source = spark.readStream.format("pymq").option("nameserver", cluster.nameserver)
+    frame = (
+        source.option("topic", topic).option("startingOffsets", "earliest").load().drop("topic", "partition")
+    )
+    writer = frame.writeStream.format("pymq").option("nameserver", cluster.nameserver).option("topic", target)
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    rows = read(spark, cluster, target)
+    assert sorted(map(int, rows)) == list(range(1000))
+    assert rows["17"].key == "k17"
+    assert rows["17"].tags == "odd"
+
+
+def test_a_large_message_goes_alone(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
+    write(spark.range(3).selectExpr("repeat(string(id), 1000000) value"), cluster, topic=topic)
+    assert sorted(len(value) for value in read(spark, cluster, topic)) == [1_000_000] * 3
+    with pytest.raises(PythonException, match=r"response code \d+"):
+        write(spark.range(1).selectExpr("repeat('x', 5000000) value"), cluster, topic=topic)
