@@ -20,24 +20,23 @@ __all__ = ["Acks"]
 class Acks:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: deque[tuple[int, Session, bytes]] = deque()
+        self.waiting: deque[tuple[int, Session, bytes]] = deque()
         """(end offset in the log, session, the frame that says success)."""
         self._turns: deque[tuple[int, int]] = deque()
         """(end offset, monotonic ms) at the end of each turn that added something: one clock reading for many
         sends."""
-        self.add = self._waiting.append
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def end_turn(self) -> None:
         """Date everything that has been added since the last call."""
-        if self._waiting and (not self._turns or self._turns[-1][0] < self._waiting[-1][0]):
-            self._turns.append((self._waiting[-1][0], self._clock.monotonic_ms()))
+        if self.waiting and (not self._turns or self._turns[-1][0] < self.waiting[-1][0]):
+            self._turns.append((self.waiting[-1][0], self._clock.monotonic_ms()))
 
     def release(self, acked: int) -> None:
         """Send what ends at or before position ``acked`` of the log."""
-        waiting = self._waiting
+        waiting = self.waiting
         while waiting and waiting[0][0] <= acked:
             _, session, frame = waiting.popleft()
             session.send(frame)
@@ -60,7 +59,7 @@ class Acks:
             self._answer(late, ResponseCode.FLUSH_DISK_TIMEOUT, "the flush did not finish in time")
 
     def _answer(self, up_to: int | None, code: int, remark: str) -> None:
-        waiting = self._waiting
+        waiting = self.waiting
         while waiting and (up_to is None or waiting[0][0] <= up_to):
             _, session, frame = waiting.popleft()
             # Rare, so the facts are taken from the frame that was going to be sent rather than kept beside
@@ -70,6 +69,6 @@ class Acks:
         self._forget_turns()
 
     def _forget_turns(self) -> None:
-        first = self._waiting[0][0] if self._waiting else None
+        first = self.waiting[0][0] if self.waiting else None
         while self._turns and (first is None or self._turns[0][0] < first):
             self._turns.popleft()

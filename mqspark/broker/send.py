@@ -22,7 +22,6 @@ from mqspark.message import (
     CLUSTER,
     DELAY,
     INNER_BATCH,
-    KEYS,
     MAX_TOPIC_LENGTH,
     MSG_REGION,
     MULTI_TAGS,
@@ -52,9 +51,6 @@ __all__ = ["Sends"]
 
 MAX_BATCH_TOPIC_LENGTH = MAX_TOPIC_LENGTH
 
-_SPECIAL = ("MSG_REGION", "TRACE_ON", "CLUSTER", "DELAY", "TIMER_", "TRAN_MSG", "POP_CK")
-"""Names that make a property string worth taking apart; a match inside a value only costs time."""
-
 _UNAVAILABLE = (
     (TIMER_DELAY_MS, "timed messages are"),
     (TIMER_DELAY_SEC, "timed messages are"),
@@ -62,6 +58,8 @@ _UNAVAILABLE = (
     (TRANSACTION_PREPARED, "transactional messages are"),
     (DELAY, "delayed messages are"),
 )
+
+_UNAVAILABLE_FLAGS = TRANSACTION_MASK | NEED_UNWRAP | INNER_BATCH
 
 _tags_code = functools.lru_cache(10_000)(java_hash)
 
@@ -84,20 +82,21 @@ def _is_integer(text: str) -> bool:
 class Sends:
     def __init__(self, state: BrokerState, acks: Acks, store_host: bytes) -> None:
         self._state = state
-        self._acks = acks
+        self._waiting = acks.waiting
         self._id_prefix = store_host.hex().upper()
         self._topic = state.topics.get
         self._put = state.store.put
         self.refresh_settings()
         self.handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE: self.send,
-            RequestCode.SEND_MESSAGE_V2: self.send_v2,
-            RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
+            RequestCode.SEND_MESSAGE_V2: self.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.send,
         }
 
     def refresh_settings(self) -> None:
         """Take over settings that may change at run time and are cached for speed."""
         config = self._state.config
+        self._start_ms = config.start_accept_send_request_time_stamp
         self._capacity = config.send_thread_pool_queue_capacity
         self._trace = {MSG_REGION: config.region_id, TRACE_ON: "true" if config.trace_on else "false"}
         self._suffix = encode_properties(
@@ -111,19 +110,18 @@ class Sends:
         self._region = config.region_id
 
     def send(self, session: Session, command: Command) -> None:
-        self._send(session, command, command.header(SendMessageRequestHeader))
-
-    def send_v2(self, session: Session, command: Command) -> None:
-        self._send(session, command, command.header(SendMessageRequestHeaderV2))
-
-    def _send(self, session: Session, command: Command, header: SendHeader) -> None:
-        if len(self._acks) >= self._capacity:
+        header: SendHeader = command.header(
+            SendMessageRequestHeaderV2
+            if command.code != RequestCode.SEND_MESSAGE
+            else SendMessageRequestHeader
+        )
+        if len(self._waiting) >= self._capacity:
             raise self._refusal(
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD] {self._capacity} sends wait for the disk already; retry later",
             )
         topic = self._topic(header.topic)
-        if topic is None or not topic.plain or self._state.config.start_accept_send_request_time_stamp:
+        if topic is None or not topic.plain or self._start_ms:
             topic = self._admit(session, header, topic)
         queue_id = header.queue_id
         if queue_id >= topic.queue_limit:
@@ -134,7 +132,7 @@ class Sends:
         if queue_id < 0:
             queue_id = self._state.random.randrange(max(1, topic.write_queue_nums))
         sys_flag = header.sys_flag
-        if sys_flag & (TRANSACTION_MASK | NEED_UNWRAP | INNER_BATCH):
+        if sys_flag & _UNAVAILABLE_FLAGS:
             raise self._refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"sysFlag {sys_flag:#x} asks for a transaction or inner batch, which are not available yet",
@@ -148,17 +146,27 @@ class Sends:
         text = header.properties or ""
         if text and text[-1] != "\x02":
             text += "\x02"
-        for name in _SPECIAL:
-            if name in text:
-                text = self._rewrite(text)
-                break
+        if (
+            "MSG_REGION" in text
+            or "TRACE_ON" in text
+            or "CLUSTER" in text
+            or "DELAY" in text
+            or "TIMER_" in text
+            or "TRAN_MSG" in text
+            or "POP_CK" in text
+        ):
+            # One of these names, or a value that contains it.
+            text = self._rewrite(text)
         text = f"\x02{text}"
-        unique_id = _value(text, "\x02UNIQ_KEY\x01")
+        # The last one counts if there are several, as in the map that every reader makes of them.
+        start = text.rfind("\x02UNIQ_KEY\x01") + 10
+        unique_id = text[start : text.index("\x02", start)] if start > 9 else ""
         if not unique_id:
             unique_id = self._state.new_unique_id()
             text += f"UNIQ_KEY\x01{unique_id}\x02"
-        tags = _value(text, "\x02TAGS\x01")
-        if topic.needs_key and not _value(text, f"\x02{KEYS}\x01"):
+        start = text.rfind("\x02TAGS\x01") + 6
+        tags = text[start : text.index("\x02", start)] if start > 5 else ""
+        if topic.needs_key and not _value(text, "\x02KEYS\x01"):
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a compaction topic needs KEYS")
         body = command.body
         if not body:
@@ -183,7 +191,7 @@ class Sends:
         topic.put_count += 1
         topic.put_bytes += len(body)
         if not command.flag & 2:
-            self._acks.add(
+            self._waiting.append(
                 (
                     end_offset,
                     session,
@@ -213,8 +221,7 @@ class Sends:
         shared = header.properties or ""
         if shared and shared[-1] != "\x02":
             shared += "\x02"
-        if any(name in shared for name in _SPECIAL):
-            shared = self._rewrite(shared)
+        shared = self._rewrite(shared)
         unique_id = _value(f"\x02{shared}", "\x02UNIQ_KEY\x01")
         # Every member carries the batch's own properties after its own (MessageExtEncoder).
         suffix = (shared + self._suffix).encode()
@@ -249,7 +256,7 @@ class Sends:
         if not command.flag & 2:
             prefix = self._id_prefix
             ids = ",".join([f"{prefix}{physical:016X}" for physical in physical_offsets])
-            self._acks.add(
+            self._waiting.append(
                 (end_offset, session, self._answer(command.opaque, ids, queue_id, first_offset, unique_id))
             )
 

@@ -102,7 +102,7 @@ def test_acks_leave_once_in_order_and_never_early(sizes: list[int], steps: list[
     for opaque, size in enumerate(sizes):
         position += size
         ends.append(position)
-        acks.add((position, session, send_response_frame(opaque, "00", 0, opaque, "u")))
+        acks.waiting.append((position, session, send_response_frame(opaque, "00", 0, opaque, "u")))
     acks.end_turn()
     sent: list[int] = []
     acked = 0
