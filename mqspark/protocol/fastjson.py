@@ -51,23 +51,24 @@ def loads(text: bytes | bytearray | memoryview) -> Any:
 _NOT_JSON = object()
 
 _KEY = re.compile(
-    # A string (or what is left of one without end) is passed over; an integer or a flat object where a key
-    # stands is caught. No alternative can be tried twice on the same text, so the cost is linear.
-    rb'"(?:[^"\\]|\\.?)*+(?:"|\Z)'
-    rb"|(?<=[{,])\s*+(-?[0-9]{1,20})\s*+(?=:)"
-    rb'|(?<=[{,])\s*+(\{(?:[^{}"]|"(?:[^"\\]|\\.)*+")*+\})\s*+(?=:)',
+    # Strings (or what is left of one without end) and all that cannot begin a key are passed over in one go; an
+    # integer or a flat object where a key stands is caught. Nothing is tried twice on the same text, so the cost
+    # is linear.
+    rb'(?:"(?:[^"\\]|\\.?)*+(?:"|\Z)|[^"{,]|[{,](?!\s*+[-0-9{]))++'
+    rb"|([{,]\s*+)(-?[0-9]{1,20})\s*+(?=:)"
+    rb'|([{,]\s*+)(\{(?:[^{}"]|"(?:[^"\\]|\\.)*+")*+\})\s*+(?=:)',
     re.DOTALL,
 )
 
 
 def _quoted(match: re.Match[bytes]) -> bytes:
-    number, document = match.groups()
+    before_number, number, before_document, document = match.groups()
     if number is not None:
-        return b'"' + bytes(number) + b'"'
+        return b'%b"%b"' % (before_number, number)
     if document is not None:
         key = _fast(document)
         if key is not _NOT_JSON:
-            return _encode(canonical(key))
+            return bytes(before_document) + _encode(canonical(key))
     return match.group()
 
 

@@ -191,3 +191,29 @@ def _encodable(value: object) -> object:
     if isinstance(value, dict):
         return {key: _encodable(item) for key, item in value.items()}
     return value
+
+
+@relaxed
+@given(st.text(alphabet='{}[]:,"01-a \\n', max_size=40).map(str.encode))
+def test_the_pass_that_quotes_keys_agrees_with_the_parser(data: bytes) -> None:
+    quick = fastjson._fast(fastjson._KEY.sub(fastjson._quoted, data))
+    if quick is fastjson._NOT_JSON:
+        return
+    assert fastjson._Parser(data.decode()).parse() == quick
+
+
+BARE = st.recursive(
+    st.integers(-9, 9) | TEXT,
+    lambda inner: (
+        st.dictionaries(st.integers(-9, 99), inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@relaxed
+@given(BARE)
+def test_bare_keys_never_need_the_parser(value: object) -> None:
+    text = fastjson.dumps_pretty(value).encode()
+    quick = fastjson._fast(fastjson._KEY.sub(fastjson._quoted, text))
+    assert quick == fastjson._Parser(text.decode()).parse()
