@@ -653,18 +653,17 @@ class Admin:
 
     def stats_data(self, session: Session, command: Command) -> bytes:
         header = command.header(ViewBrokerStatsDataRequestHeader)
-        minute = self._state.stats.minute(header.stats_name, header.stats_key)
-        if minute is None:
+        meter = self._state.stats.meter(header.stats_name, header.stats_key)
+        if meter is None:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
             )
-        item = BrokerStatsItem(sum=minute[0], tps=minute[1])
+        minute, hour, day = (
+            BrokerStatsItem(sum=totals.growth(), tps=totals.per_second())
+            for totals in (meter.minute, meter.hour, meter.day)
+        )
         return ok(
-            command,
-            None,
-            encode_body(
-                BrokerStatsData(stats_minute=item, stats_hour=BrokerStatsItem(), stats_day=BrokerStatsItem())
-            ),
+            command, None, encode_body(BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
         )
 
 

@@ -7,6 +7,7 @@ the value of an idle one: RocketMQ's tools fail on a missing row. Rows beginning
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 
@@ -29,7 +30,8 @@ def runtime_table(state: BrokerState, waiting_sends: int, parked_pulls: int) -> 
     root = os.path.abspath(state.store_config.store_path_root_dir)
     commit_log = os.path.abspath(state.store_config.store_path_commit_log or os.path.join(root, "commitlog"))
     usage = shutil.disk_usage(commit_log if os.path.isdir(commit_log) else "/")
-    disk_ratio = f"{usage.used / usage.total:.2f}"
+    # Of what users may fill, rounded up, as df and RocketMQ say it: some blocks are kept back for root.
+    disk_ratio = f"{math.ceil(usage.used * 100 / (usage.used + usage.free)) / 100:.2f}"
     gib = 1 << 30
     unflushed_bytes = max(0, store.max_physical_offset - store.flushed_offset)
     puts = max(1, stats.put_messages)

@@ -12,11 +12,15 @@ from collections.abc import Iterable
 from mqspark.broker.topics import Topic
 from mqspark.clock import Clock
 
-__all__ = ["Stats", "Traffic", "SAMPLE_INTERVAL_MS"]
+__all__ = ["Meter", "Stats", "Traffic", "SAMPLE_INTERVAL_MS"]
 
 SAMPLE_INTERVAL_MS = 10_000
 MINUTE_SAMPLES = 7
 TEN_MINUTE_SAMPLES = 61
+TICKS_PER_HOUR_NOTE = 60
+"""A row's hour is noted every ten minutes."""
+TICKS_PER_DAY_NOTE = 360
+"""A row's day is noted every hour."""
 DAY_MS = 86_400_000
 
 
@@ -41,6 +45,29 @@ class Totals:
 
     def growth(self) -> int:
         return self._notes[-1][1] - self._notes[0][1] if self._notes else 0
+
+
+class Meter:
+    """One row of a table over the last minute, hour and day (StatsItem). A row that is new was 0 one interval
+    before its first note, so that what made it appear is counted.
+    """
+
+    __slots__ = ("day", "hour", "minute")
+
+    def __init__(self, now_ms: int) -> None:
+        self.minute = Totals(MINUTE_SAMPLES)
+        self.hour = Totals(7)
+        self.day = Totals(25)
+        self.minute.note(now_ms - SAMPLE_INTERVAL_MS, 0)
+        self.hour.note(now_ms - TICKS_PER_HOUR_NOTE * SAMPLE_INTERVAL_MS, 0)
+        self.day.note(now_ms - TICKS_PER_DAY_NOTE * SAMPLE_INTERVAL_MS, 0)
+
+    def note(self, now_ms: int, total: int, tick: int) -> None:
+        self.minute.note(now_ms, total)
+        if tick % TICKS_PER_HOUR_NOTE == 0:
+            self.hour.note(now_ms, total)
+        if tick % TICKS_PER_DAY_NOTE == 0:
+            self.day.note(now_ms, total)
 
 
 class Traffic:
@@ -69,7 +96,8 @@ class Stats:
         self._totals = {
             name: Totals(TEN_MINUTE_SAMPLES) for name in ("put", "found", "missed", "pulls", "transferred")
         }
-        self._tables: dict[str, dict[str, Totals]] = {
+        self._ticks = 0
+        self._tables: dict[str, dict[str, Meter]] = {
             name: {} for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", "GROUP_GET_NUMS", "GROUP_GET_SIZE")
         }
         self._day = self.started_ms // DAY_MS
@@ -90,6 +118,7 @@ class Stats:
     def sample(self, topics: Iterable[Topic]) -> None:
         """Every SAMPLE_INTERVAL_MS."""
         now_ms = self._clock.now_ms()
+        self._ticks += 1
         totals = self._totals
         totals["put"].note(now_ms, self.put_messages)
         totals["found"].note(now_ms, self.pulls_found)
@@ -113,10 +142,10 @@ class Stats:
             self._yesterday_get, self._midnight_get = self._midnight_get, self.get_messages
 
     def _note(self, table: str, key: str, now_ms: int, total: int) -> None:
-        notes = self._tables[table].get(key)
-        if notes is None:
-            notes = self._tables[table][key] = Totals()
-        notes.note(now_ms, total)
+        meter = self._tables[table].get(key)
+        if meter is None:
+            meter = self._tables[table][key] = Meter(now_ms)
+        meter.note(now_ms, total, self._ticks)
 
     def _forget(self, topics: set[str]) -> None:
         for key in [key for key in self.gets if key[0] not in topics]:
@@ -134,13 +163,12 @@ class Stats:
 
     def per_second(self, table: str, key: str) -> float:
         """Over the last minute; 0.0 for what nothing is known of."""
-        notes = self._tables[table].get(key)
-        return 0.0 if notes is None else notes.per_second()
+        meter = self._tables[table].get(key)
+        return 0.0 if meter is None else meter.minute.per_second()
 
-    def minute(self, table: str, key: str) -> tuple[int, float] | None:
-        """(sum, per second) of the last minute; None when nothing is known."""
-        notes = self._tables.get(table, {}).get(key)
-        return None if notes is None else (notes.growth(), notes.per_second())
+    def meter(self, table: str, key: str) -> Meter | None:
+        """None when nothing is known."""
+        return self._tables.get(table, {}).get(key)
 
     def rates(self, name: str) -> str:
         """The means of the last 10 s, minute and ten minutes, separated by spaces."""

@@ -1,0 +1,45 @@
+"""The figures that mqadmin's statsAll shows, on a clock that is moved by hand."""
+
+from mqspark.broker.stats import SAMPLE_INTERVAL_MS, Stats
+from mqspark.broker.topics import Topic
+from mqspark.protocol.bodies import TopicConfig
+from tests.unit.broker_kit import ManualClock
+
+TICKS_PER_MINUTE = 60_000 // SAMPLE_INTERVAL_MS
+
+
+def test_what_made_a_row_appear_is_counted() -> None:
+    clock = ManualClock()
+    stats = Stats(clock)
+    topic = Topic(TopicConfig(topic_name="T"))
+    topic.put_count = 10
+    stats.got("T", "G", 7, 700)
+    stats.sample([topic])
+    put, got = stats.meter("TOPIC_PUT_NUMS", "T"), stats.meter("GROUP_GET_NUMS", "T@G")
+    assert put is not None
+    assert got is not None
+    assert (put.minute.growth(), put.minute.per_second()) == (10, 1.0)
+    assert got.minute.growth() == 7
+    stats.sample([])  # the topic is gone, and its rows with it
+    assert stats.meter("TOPIC_PUT_NUMS", "T") is None
+    assert stats.meter("GROUP_GET_NUMS", "T@G") is None
+
+
+def test_minute_hour_and_day() -> None:
+    clock = ManualClock()
+    stats = Stats(clock)
+    topic = Topic(TopicConfig(topic_name="T"))
+
+    def sums_after(minutes: int) -> tuple[int, int, int]:
+        for _ in range(minutes * TICKS_PER_MINUTE):
+            clock.advance(SAMPLE_INTERVAL_MS)
+            topic.put_count += 10
+            stats.sample([topic])
+        meter = stats.meter("TOPIC_PUT_NUMS", "T")
+        assert meter is not None
+        return meter.minute.growth(), meter.hour.growth(), meter.day.growth()
+
+    assert sums_after(1) == (60, 0, 0)
+    assert sums_after(9) == (60, 600, 0)
+    assert sums_after(50) == (60, 3600, 3600)
+    assert sums_after(26 * 60) == (60, 3600, 86_400)
