@@ -68,7 +68,7 @@ class _Mark:
 class IndexJob:
     """Sync what the index has written, then say so in the mark. Blocking; any thread; keeps its error."""
 
-    __slots__ = ("_directory", "_file", "_files", "_finish", "_mark", "_paths", "error")
+    __slots__ = ("_directory", "_file", "_files", "_finish", "_mark", "error", "paths")
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class IndexJob:
     ) -> None:
         self._files = files
         self._directory = directory
-        self._paths = paths
+        self.paths = paths
         self._file = file
         self._mark = mark
         self._finish = finish
@@ -90,7 +90,7 @@ class IndexJob:
     def run(self) -> None:
         files = self._files
         try:
-            for path in self._paths:
+            for path in self.paths:
                 try:
                     fd = files.open(path)
                 except FileNotFoundError:
@@ -139,6 +139,7 @@ class MessageIndex:
         self._marked: _Mark | None = None
         """What the mark on disk says."""
         self._job: IndexJob | None = None
+        """Under way, or failed."""
         self.index_files: list[IndexFile] = []
         self.ignored_files: list[str] = []
         """Found in the directory, but not index files that can be read."""
@@ -258,6 +259,12 @@ class MessageIndex:
                 raise job.error
         self._kept = self._fresh = self._now()
 
+    def disable(self, reason: str) -> None:
+        """Nothing is found and nothing written until the next start."""
+        self.failed = reason
+        self.index_files = []
+        self._maps.clear()
+
     def _remove_mark(self) -> None:
         path = self._mark_file.path
         for name in (path, path.with_name(path.name + ".bak")):
@@ -355,10 +362,10 @@ class MessageIndex:
         full, self._full = self._full, None
 
         def finish(job: IndexJob) -> None:
-            self._job = None
             if job.error is not None:
                 self.failed = f"syncing the index failed: {job.error}"
                 return
+            self._job = None
             self._marked = mark
             if full is not None:
                 self.full_timestamp_ms = full.header.end_timestamp_ms
@@ -371,7 +378,12 @@ class MessageIndex:
         return _Mark(self.position, self.index_files[-1].name, self.index_files[-1].header)
 
     def close(self) -> None:
-        """Forget the mappings. What was not synced is so at the next start's expense."""
+        """Forget the mappings. After a failure the files go that may not be what they seem: they are made again."""
+        if self.failed is not None:
+            paths = self._dirty if self._job is None else {**self._dirty, **dict.fromkeys(self._job.paths)}
+            wrong = [number for number, file in enumerate(self.index_files) if file.path in paths]
+            if wrong:
+                self._drop_from(wrong[0])
         self._maps.clear()
 
     # --- read -------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Lets the index follow the log: reads what is new, slice by slice, and puts its keys.
 
-The index is always made this way, whether records just arrived or are being indexed again after a crash or in a
-directory that had no index. So it costs a put nothing, and it never decides whether a message is accepted.
+The index is always made this way, whether records just arrived, are indexed again after a crash, or lie in a
+directory that had no index. So it never decides whether a message is accepted: on a full disk it waits, and after any
+other error it is left alone until the next start, while the log goes on.
 
 Must not know queues.
 """
@@ -12,59 +13,132 @@ import struct
 from mmap import mmap
 from typing import cast
 
+from mqspark.errors import DiskFull
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC, Verdict, check_record
 from mqspark.store.commitlog import CommitLog, Segment
-from mqspark.store.index import MessageIndex
+from mqspark.store.index import IndexJob, MessageIndex
 from mqspark.store.keys import record_keys, record_starts
 
 __all__ = ["Indexer"]
 
 _SLICE_RECORDS = 512
 """So that the arrays stay small enough to be had without page faults."""
+_STEP_BYTES = 512 << 10
+"""Of log that arrives before it is indexed; the work for a slice costs the same for one record as for hundred."""
+_QUERY_BYTES = 32 << 20
+_IDLE_BYTES = 16 << 20
+_SYNC_INTERVAL_MS = 10_000
+"""A sync writes every slot page that was touched, which under load is all of them; after a crash so much of the log
+is indexed again."""
 _SIZE_MAGIC = struct.Struct(">ii")
 _MAGIC_PREFIX = b"\xda\xa3\x20"
 
 
 class Indexer:
-    __slots__ = ("_index", "_log")
+    """``end`` is always where a record ends that consumers may see, ``durable`` what the log has synced."""
+
+    __slots__ = ("_arrived", "_index", "_log", "_next", "_next_sync_ms", "full_disk")
 
     def __init__(self, log: CommitLog, index: MessageIndex) -> None:
         self._log = log
         self._index = index
+        self._arrived = 0
+        self._next = 0
+        self._next_sync_ms = 0
+        self.full_disk: str | None = None
+        """Why the index cannot go on just now, or None."""
 
-    def follow(self, end: int, max_records: int) -> bool:
-        """Index what lies before ``end``, the end of a record, but not much more than ``max_records``.
+    @property
+    def problem(self) -> str | None:
+        """Why the index does not follow the log, or None."""
+        return self._index.failed or self.full_disk
 
-        Gives back whether ``end`` is reached. Raises DiskFull or OSError; the next call goes on where this one ended.
+    def behind_bytes(self, end: int) -> int:
+        return max(end - self._index.position, 0)
+
+    def open(self, end: int, *, clean: bool, safe_timestamp_ms: int) -> None:
+        """The log was recovered and ends at ``end``. An index that cannot be opened keeps no store from opening."""
+        index = self._index
+        self._arrived = end
+        self._next = end + _STEP_BYTES
+        try:
+            index.load(clean=clean, safe_timestamp_ms=safe_timestamp_ms)
+            index.cut(end)
+        except (OSError, DiskFull) as error:
+            index.disable(f"opening the index failed: {error}")
+
+    # --- follow -----------------------------------------------------------------------------------------------
+
+    def arrived(self, end: int, durable: int) -> None:
+        """After every dispatch. Small groups are collected; of an old backlog a little is done with every step."""
+        if end >= self._next:
+            self.follow(end, durable, (end - self._arrived) * 5 // 4)
+            self._arrived = end
+            self._next = end + _STEP_BYTES
+
+    def follow(self, end: int, durable: int, max_bytes: int) -> bool:
+        """Index what lies before ``end``, but not much more than ``max_bytes``; gives back whether ``end`` is reached.
+
+        Never raises: a full disk is met again by the next call, another error ends the index (``problem``).
         """
         log, index = self._log, self._index
-        while index.position < end:
-            if max_records <= 0:
-                return False
-            segment = log.segment_of(index.position)
-            if segment is None:
-                # Retention was faster.
-                index.skip(min((s.start for s in log.segments if s.start > index.position), default=end))
-                continue
-            max_records -= self._slice(segment, min(end, segment.end), min(max_records, _SLICE_RECORDS))
-        return True
+        if index.failed is not None:
+            return False
+        stop = index.position + max_bytes
+        try:
+            while index.position < min(end, stop):
+                segment = log.segment_of(index.position)
+                if segment is not None:
+                    self._slice(segment, min(end, segment.end))
+                else:  # retention was faster
+                    index.skip(min((s.start for s in log.segments if s.start > index.position), default=end))
+            self.full_disk = None
+        except DiskFull as error:
+            self.full_disk = str(error)
+        except OSError as error:
+            index.failed = f"writing the index failed: {error}"
+        index.note_durable(durable)
+        return index.position >= end
 
-    def _slice(self, segment: Segment, end: int, max_records: int) -> int:
+    def find(
+        self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, end: int, durable: int
+    ) -> list[int]:
+        """``MessageIndex.find``, after catching up with what arrived lately."""
+        self.follow(end, durable, _QUERY_BYTES)
+        return self._index.find(topic, key, limit, begin_ms, end_ms)
+
+    def idle(self, end: int, durable: int, now_ms: int) -> IndexJob | None:
+        """About once a second: catch up, and from time to time a job that makes the index durable."""
+        self.follow(end, durable, _IDLE_BYTES)
+        if now_ms < self._next_sync_ms:
+            return None
+        self._next_sync_ms = now_ms + _SYNC_INTERVAL_MS
+        return self._index.begin_sync()
+
+    def close(self, end: int, durable: int) -> None:
+        """Blocking: catch up, sync. RocketMQ takes the index of a store that was closed for complete."""
+        self.follow(end, durable, end)
+        job = self._index.begin_sync()
+        if job is not None:
+            job.run()
+            job.done()
+        self._index.close()
+
+    def _slice(self, segment: Segment, end: int) -> None:
         index, start = self._index, segment.start
         view = self._log.view(segment)
-        starts, low = record_starts(view, index.position - start, end - start, max_records)
+        starts, low = record_starts(view, index.position - start, min(end - start, len(view)), _SLICE_RECORDS)
         keys, count = record_keys(view, starts, start)
         if count < len(starts):
             low = starts[count]
         index.put(keys, start + low)
-        if count < len(starts) or (count < max_records and start + low < end):
+        if count < _SLICE_RECORDS and start + low < end:
             index.skip(self._behind_gap(segment, start + low, end))
-        return count + 1
 
     def _behind_gap(self, segment: Segment, position: int, end: int) -> int:
         """Where to go on when no record begins at ``position``: the segment is over there, or something is damaged."""
         view = self._log.view(segment)
-        low, high = position - segment.start, end - segment.start
+        low, high = position - segment.start, min(end - segment.start, len(view))
         size, magic = 0, 0
         if low + BLANK_BYTES <= high:
             size, magic = _SIZE_MAGIC.unpack_from(view, low)

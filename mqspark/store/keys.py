@@ -141,6 +141,8 @@ class _Heads:
             born_v6 = (sys_flags & BORN_HOST_V6 != 0) * _V6_EXTRA_BYTES
             time_at = time_at + born_v6
             body_at = body_at + born_v6 + (sys_flags & STORE_HOST_V6 != 0) * _V6_EXTRA_BYTES
+            # The flag may be damage, and the record too short for it.
+            body_at = np.minimum(body_at, size_bytes)
         fixed_ends = body_at + wide + 3
         body_lengths = i32[body_at - 4].astype(np.int64)
         good = (fixed_ends <= ends) & (body_lengths >= 0) & (fixed_ends + body_lengths <= ends)

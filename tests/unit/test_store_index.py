@@ -18,11 +18,10 @@ import pytest
 from mqspark.errors import DiskFull
 from mqspark.message import INNER_BATCH, TRANSACTION_ROLLBACK_TYPE
 from mqspark.record import encode_record
-from mqspark.store import indexfile
+from mqspark.store import indexer, indexfile
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.files import OsFiles
 from mqspark.store.index import MessageIndex
-from mqspark.store.indexer import Indexer
 from mqspark.store.indexfile import DEFAULT_SHAPE, Header, Shape
 from mqspark.store.keys import KeyColumns, index_hash, record_keys, record_starts
 from tests.store_tools import FaultyFiles
@@ -80,6 +79,10 @@ def synced(index: MessageIndex) -> None:
 
 def contents(index: MessageIndex) -> list[bytes]:
     return [file.path.read_bytes() for file in index.index_files]
+
+
+def follow(log: CommitLog, index: MessageIndex, end: int) -> bool:
+    return indexer.Indexer(log, index).follow(end, end, end)
 
 
 def opened_log(directory: Path) -> CommitLog:
@@ -146,13 +149,12 @@ def test_a_following_file_counts_the_first_seconds_from_the_end_of_the_one_befor
 @pytest.mark.parametrize("step", [1, 7, 1000])
 @pytest.mark.parametrize("name", ["clean", "kill9", "variant"])
 def test_an_index_built_from_a_log_of_rocketmq_is_the_one_it_built(
-    golden_root: Path, tmp_path: Path, name: str, step: int
+    golden_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, step: int
 ) -> None:
     root = golden_root / name / "store"
     index = loaded(tmp_path, Shape(500, 1000))
-    indexer = Indexer(opened_log(root / "commitlog"), index)
-    while not indexer.follow(3 << 20, step):
-        pass
+    monkeypatch.setattr(indexer, "_SLICE_RECORDS", step)
+    assert follow(opened_log(root / "commitlog"), index, 3 << 20)
     assert contents(index) == [path.read_bytes() for path in sorted((root / "index").iterdir())]
 
 
@@ -310,6 +312,12 @@ def test_a_record_whose_lengths_do_not_agree_ends_the_slice(at: int) -> None:
     data = memoryview(record + damaged + record)
     keys, count = record_keys(data, [0, len(record), 2 * len(record)], 0)
     assert (len(keys.hashes), count) == (1, 1)
+
+
+def test_a_head_longer_than_the_log_is_no_record() -> None:
+    data = bytearray(encode_record(topic="T", body=b""))
+    data[39] = 0x30
+    assert record_keys(memoryview(data), [0], 0)[1] == 0
 
 
 # --- start, crash ---------------------------------------------------------------------------------------------
@@ -565,7 +573,9 @@ def write_log(directory: Path, count: int) -> list[int]:
 @pytest.mark.parametrize("step", [1, 3, 1000])
 @pytest.mark.parametrize("damaged", [[], [0], [5], [18, 19, 20], [19], [59]])
 @pytest.mark.parametrize("how", ["size", "magic", "middle", "all"])
-def test_damaged_records_are_stepped_over(tmp_path: Path, damaged: list[int], how: str, step: int) -> None:
+def test_damaged_records_are_stepped_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: list[int], how: str, step: int
+) -> None:
     positions = write_log(tmp_path / "log", 60)
     for n in damaged:
         path = tmp_path / f"log/{positions[n] // 4096 * 4096:020d}"
@@ -574,9 +584,8 @@ def test_damaged_records_are_stepped_over(tmp_path: Path, damaged: list[int], ho
         data[at + low : at + high] = b"\xa5" * (high - low)
         path.write_bytes(data)
     index = loaded(tmp_path / "store", Shape(100, 1000))
-    indexer = Indexer(opened_log_of(tmp_path / "log"), index)
-    while not indexer.follow(positions[-1] + 200, step):
-        pass
+    monkeypatch.setattr(indexer, "_SLICE_RECORDS", step)
+    assert follow(opened_log_of(tmp_path / "log"), index, positions[-1] + 200)
     assert index.position == positions[-1] + 200
     for n, position in enumerate(positions):
         assert index.find("T", f"{n:03d}", 9, 0, EVER) == ([] if n in damaged else [position])
@@ -588,11 +597,20 @@ def opened_log_of(directory: Path) -> CommitLog:
     return log
 
 
+def test_a_segment_that_was_made_shorter_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    positions = write_log(tmp_path / "log", 60)
+    os.truncate(tmp_path / f"log/{4096:020d}", 1000)
+    index = loaded(tmp_path / "store", Shape(100, 1000))
+    assert follow(opened_log_of(tmp_path / "log"), index, positions[-1] + 200)
+    found = [n for n in range(60) if index.find("T", f"{n:03d}", 9, 0, EVER)]
+    assert found == [n for n, position in enumerate(positions) if not 4096 + 800 < position < 8192]
+
+
 def test_segments_that_retention_removed_are_passed_over(tmp_path: Path) -> None:
     positions = write_log(tmp_path / "log", 60)
     (tmp_path / f"log/{0:020d}").unlink()
     index = loaded(tmp_path / "store", Shape(100, 1000))
-    assert Indexer(opened_log_of(tmp_path / "log"), index).follow(positions[-1] + 200, 1000)
+    assert follow(opened_log_of(tmp_path / "log"), index, positions[-1] + 200)
     assert [index.find("T", f"{n:03d}", 9, 0, EVER) for n in range(60)] == [
         [p] if p >= 4096 else [] for p in positions
     ]
