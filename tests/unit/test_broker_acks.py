@@ -17,7 +17,7 @@ def answers(session: Session) -> list[Command]:
 def test_answers_are_released_up_to_a_position() -> None:
     acks, session = Acks(SystemClock()), Session(1, "127.0.0.1", 1, [])
     for n in range(3):
-        acks.add((100 * (n + 1), session, send_response_frame(n, "ID", 0, n)))
+        acks.waiting.append((100 * (n + 1), session, send_response_frame(n, "ID", 0, n)))
     acks.release(199)
     assert [command.opaque for command in answers(session)] == [0]
     acks.release(300)
@@ -30,8 +30,8 @@ def test_a_failure_refuses_every_waiting_send_a_large_batch_included() -> None:
     ids = ",".join(["7F00000100002A9F0000000000000000"] * 5000)
     frame = send_response_frame(7, ids, 3, 40, "UNIQ")
     assert len(frame) > MAX_HEADER_BYTES
-    acks.add((10, session, frame))
-    acks.add((20, session, send_response_frame(8, "ID", 0, 1)))
+    acks.waiting.append((10, session, frame))
+    acks.waiting.append((20, session, send_response_frame(8, "ID", 0, 1)))
     acks.fail("the store failed: EIO")
     batch, single = answers(session)
     assert (batch.code, batch.opaque, batch.remark) == (
