@@ -69,15 +69,6 @@ def to_ext(header: Header) -> dict[str, str]:
     return ext
 
 
-def from_json(header_type: type[H], ext_fields: msgspec.Raw) -> H | None:
-    """Decode straight from the JSON of ``extFields``; None when that needs the patience of ``from_ext``."""
-    try:
-        decode: Callable[[msgspec.Raw], H] = _decoder(header_type)
-        return decode(ext_fields)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-
-
 def from_texts(header_type: type[H], ext: Mapping[str, str]) -> H | None:
     """Decode from a binary header's fields; None when that needs the patience of ``from_ext``."""
     try:
@@ -142,7 +133,8 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {str: str, bool: _parse_bool, I32: _
 
 
 @functools.cache
-def _decoder(header_type: type[H]) -> Callable[[msgspec.Raw], H]:
+def json_decoder(header_type: type[H]) -> Callable[[msgspec.Raw], H]:
+    """Decodes straight from the JSON of ``extFields``; what it raises MsgspecError for, ``from_ext`` may still read."""
     return msgspec.json.Decoder(header_type, strict=False).decode
 
 
