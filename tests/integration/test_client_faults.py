@@ -1,0 +1,397 @@
+"""The client against brokers that misbehave: scripted servers over real sockets, one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from mqspark.aio import Message, MessageQueue, Producer, PushConsumer, SendStatus
+from mqspark.errors import BrokerError, ConnectionLost, RequestTimeout
+from mqspark.protocol.bodies import (
+    BrokerData,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    QueueData,
+    TopicRouteData,
+    decode_body,
+    encode_body,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_request, encode_response
+from mqspark.protocol.connection import Connection
+
+pytestmark = pytest.mark.anyio
+
+Answer = tuple[int, dict[str, str] | None, bytes] | None
+"""Code, fields, body; None closes the connection; ``SILENCE`` answers nothing."""
+SILENCE: Answer = (-1, None, b"")
+STORED: Answer = (0, {"msgId": "M", "queueId": "0", "queueOffset": "7"}, b"")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Scripted:
+    """A server that answers each request as ``script`` says and remembers what it was asked."""
+
+    def __init__(self, script: Callable[[Command], Answer]) -> None:
+        self.script = script
+        self.asked: list[Command] = []
+        self.writers: set[asyncio.StreamWriter] = set()
+        self.address = ""
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Scripted]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            server.close()
+            for writer in set(self.writers):
+                writer.close()
+            await asyncio.sleep(0.01)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.add(writer)
+        connection = Connection()
+        try:
+            while data := await reader.read(65_536):
+                for command in connection.receive_data(data):
+                    self.asked.append(command)
+                    answer = self.script(command)
+                    if answer is None:
+                        return
+                    if answer is not SILENCE and not command.is_oneway:
+                        code, fields, body = answer
+                        writer.write(encode_response(command.opaque, code, fields, body))
+        except ConnectionError:
+            return
+        finally:
+            self.writers.discard(writer)
+            writer.close()
+
+    def codes(self) -> list[int]:
+        return [command.code for command in self.asked]
+
+
+def namesrv(brokers: dict[str, Scripted], queues: int = 1) -> Scripted:
+    """A name server that knows these brokers for every topic."""
+
+    def script(command: Command) -> Answer:
+        route = TopicRouteData(
+            broker_datas=[
+                BrokerData(cluster="c", broker_name=name, broker_addrs={0: broker.address})
+                for name, broker in brokers.items()
+            ],
+            queue_datas=[
+                QueueData(broker_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=6)
+                for name in brokers
+            ],
+        )
+        return 0, None, encode_body(route)
+
+    return Scripted(script)
+
+
+def broker(*sends: Answer, then: Answer = STORED) -> Scripted:
+    """A broker that answers its sends with these, and all further ones with ``then``."""
+    left = list(sends)
+
+    def script(command: Command) -> Answer:
+        if command.code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+            return left.pop(0) if left else then
+        return 0, {}, b""
+
+    return Scripted(script)
+
+
+def refusal(code: int) -> Answer:
+    return code, None, b""
+
+
+@asynccontextmanager
+async def cluster(**brokers: Scripted) -> AsyncIterator[str]:
+    async with namesrv(brokers).serving() as names:
+        stack = [one.serving() for one in brokers.values()]
+        for one in stack:
+            await one.__aenter__()
+        try:
+            yield names.address
+        finally:
+            for one in stack:
+                await one.__aexit__(None, None, None)
+
+
+def sends(one: Scripted) -> int:
+    return one.codes().count(RequestCode.SEND_MESSAGE_V2)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+    ],
+)
+async def test_a_code_that_another_broker_may_cure_is_retried_there(code: int) -> None:
+    a, b = broker(then=refusal(code)), broker(then=refusal(code))
+    b.script = broker().script
+    async with cluster(a=a, b=b) as address, Producer(address, group="g") as producer:
+        for _ in range(2):
+            result = await producer.send(Message.of("T", "x"))
+            assert (result.status, result.queue.broker_name) == (SendStatus.SEND_OK, "b")
+    assert sends(a) <= 1, "a broker that refused is left alone for a while"
+
+
+async def test_when_all_refuse_the_last_refusal_is_raised_after_three_attempts() -> None:
+    a, b = broker(then=refusal(2)), broker(then=refusal(2))
+    async with cluster(a=a, b=b) as address, Producer(address, group="g") as producer:
+        with pytest.raises(BrokerError) as caught:
+            await producer.send(Message.of("T", "x"))
+    assert caught.value.code == ResponseCode.SYSTEM_BUSY
+    assert caught.value.address in (a.address, b.address)
+    assert sends(a) + sends(b) == 3
+
+
+@pytest.mark.parametrize("code", [ResponseCode.MESSAGE_ILLEGAL, ResponseCode.FLOW_CONTROL])
+async def test_a_refusal_that_no_broker_would_cure_is_raised_at_once(code: int) -> None:
+    a, b = broker(then=refusal(code)), broker(then=refusal(code))
+    async with cluster(a=a, b=b) as address, Producer(address, group="g") as producer:
+        with pytest.raises(BrokerError):
+            await producer.send(Message.of("T", "x"))
+    assert sends(a) + sends(b) == 1
+
+
+async def test_a_message_for_one_queue_is_not_tried_elsewhere() -> None:
+    a, b = broker(then=refusal(2)), broker()
+    async with cluster(a=a, b=b) as address, Producer(address, group="g") as producer:
+        for choice in ({"queue": MessageQueue("T", "a", 0)}, {"selector": lambda queues, _: queues[0]}):
+            with pytest.raises(BrokerError):
+                await producer.send(Message.of("T", "x"), **choice)  # type: ignore[arg-type]
+    assert (sends(a), sends(b)) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (10, SendStatus.FLUSH_DISK_TIMEOUT),
+        (11, SendStatus.SLAVE_NOT_AVAILABLE),
+        (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
+    ],
+)
+async def test_what_was_stored_is_a_result_not_an_error(code: int, status: SendStatus) -> None:
+    a = broker((code, {"msgId": "M", "queueId": "0", "queueOffset": "3"}, b""))
+    async with cluster(a=a) as address, Producer(address, group="g") as producer:
+        result = await producer.send(Message.of("T", "x"))
+    assert (result.status, result.queue_offset, sends(a)) == (status, 3, 1)
+
+
+async def test_a_connection_that_breaks_is_opened_again_for_the_retry() -> None:
+    a = broker(None, None)
+    async with cluster(a=a) as address, Producer(address, group="g") as producer:
+        result = await producer.send(Message.of("T", "x"))
+    assert (result.status, sends(a)) == (SendStatus.SEND_OK, 3)
+
+
+async def test_a_connection_that_always_breaks_is_the_error_in_the_end() -> None:
+    a = broker(then=None)
+    async with cluster(a=a) as address, Producer(address, group="g") as producer:
+        with pytest.raises(ConnectionLost) as caught:
+            await producer.send(Message.of("T", "x"))
+    assert caught.value.address == a.address
+
+
+async def test_the_time_for_a_send_is_the_time_for_all_its_attempts() -> None:
+    a = broker(then=SILENCE)
+    async with cluster(a=a) as address, Producer(address, group="g") as producer:
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(RequestTimeout):
+            await producer.send(Message.of("T", "x"), timeout_ms=200)
+        assert 0.19 < asyncio.get_running_loop().time() - began < 2
+    assert sends(a) == 1
+
+
+async def test_a_retry_carries_the_same_id_and_a_new_opaque() -> None:
+    a = broker(refusal(2))
+    async with cluster(a=a) as address, Producer(address, group="g") as producer:
+        result = await producer.send(Message.of("T", "x"))
+    first, second = (c for c in a.asked if c.code == RequestCode.SEND_MESSAGE_V2)
+    assert first.ext["i"] == second.ext["i"] == f"UNIQ_KEY\x01{result.message_id}\x02"
+    assert first.opaque != second.opaque
+
+
+async def test_go_away_moves_to_a_new_connection() -> None:
+    a = broker(refusal(ResponseCode.GO_AWAY))
+    async with cluster(a=a) as address, Producer(address, group="g") as producer:
+        result = await producer.send(Message.of("T", "x"))
+        assert result.status is SendStatus.SEND_OK
+    assert a.codes().count(RequestCode.HEART_BEAT) == 2, "each connection starts with a heartbeat"
+
+
+async def test_an_answer_that_lacks_its_fields_is_an_error_not_a_hang() -> None:
+    a = broker((0, {"msgId": "M"}, b""))
+    async with cluster(a=a) as address, Producer(address, group="g") as producer:
+        with pytest.raises(Exception, match="queueId"):
+            await producer.send(Message.of("T", "x"))
+
+
+async def test_a_new_connection_starts_with_a_heartbeat_and_ends_with_a_goodbye() -> None:
+    a = broker()
+    async with cluster(a=a) as address, Producer(address, group="pg") as producer:
+        await producer.send(Message.of("T", "x"))
+        client_id = producer._instance.client_id
+    codes = a.codes()
+    assert (codes[0], codes[-1]) == (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT)
+    heartbeat = decode_body(HeartbeatData, a.asked[0].body)
+    assert heartbeat.client_id == client_id
+    assert [data.group_name for data in heartbeat.producer_data_set] == ["pg"]
+    assert a.asked[-1].ext == {"clientID": client_id, "producerGroup": "pg"}
+
+
+# --- consumers ----------------------------------------------------------------------------------------
+
+
+def consuming_broker(
+    pulls: Callable[[Command], Answer], members: Callable[[], list[str]], offset: int | None = 0
+) -> Scripted:
+    def script(command: Command) -> Answer:
+        if command.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            body = encode_body(GetConsumerListByGroupResponseBody(consumer_id_list=members()))
+            return (0, {}, body) if members() else refusal(ResponseCode.SYSTEM_ERROR)
+        if command.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            if offset is None:
+                return refusal(ResponseCode.QUERY_NOT_FOUND)
+            return 0, {"offset": str(offset)}, b""
+        if command.code == RequestCode.GET_MAX_OFFSET:
+            return 0, {"offset": "77"}, b""
+        if command.code == RequestCode.PULL_MESSAGE:
+            return pulls(command)
+        return 0, {}, b""
+
+    return Scripted(script)
+
+
+def pulled(code: int, next_offset: int) -> Answer:
+    fields = {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(next_offset),
+        "minOffset": "0",
+        "maxOffset": "100",
+    }
+    return code, fields, b""
+
+
+@asynccontextmanager
+async def consuming(address: str, **options: object) -> AsyncIterator[PushConsumer]:
+    async def listen(message: object) -> None:
+        raise AssertionError("there is no message")
+
+    consumer = PushConsumer(address, group="cg", listener=listen, **options)  # type: ignore[arg-type]
+    consumer.subscribe("T")
+    async with consumer:
+        yield consumer
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("not within 5 s")
+
+
+async def asked(one: Scripted, count: int, code: int = RequestCode.PULL_MESSAGE) -> list[Command]:
+    async with asyncio.timeout(10):
+        while True:
+            found = [
+                command for command in one.asked if command.code == code and "RETRY" not in str(command.ext)
+            ]
+            if len(found) >= count:
+                return found
+            await asyncio.sleep(0.01)
+
+
+async def test_a_failed_pull_is_tried_again_from_the_same_offset() -> None:
+    answers = [refusal(ResponseCode.FLOW_CONTROL), refusal(ResponseCode.FLOW_CONTROL), pulled(19, 5), SILENCE]
+    held: list[str] = []
+
+    def pulls(command: Command) -> Answer:
+        return SILENCE if "RETRY" in command.ext["topic"] else answers.pop(0)
+
+    a = consuming_broker(pulls, lambda: held, offset=5)
+    async with cluster(a=a) as address, consuming(address) as consumer:
+        held.append(consumer.client_id)
+        found = await asked(a, 4)
+        assert [command.ext["queueOffset"] for command in found] == ["5"] * 4
+        assert found[0].ext["suspendTimeoutMillis"] == "15000"
+        assert (found[0].ext["sysFlag"], found[0].ext["commitOffset"]) == ("3", "5")
+
+
+async def test_nothing_matched_moves_on_and_commits() -> None:
+    answers = [pulled(20, 80), pulled(19, 90), pulled(19, 60), SILENCE]
+    held: list[str] = []
+
+    def pulls(command: Command) -> Answer:
+        return SILENCE if "RETRY" in command.ext["topic"] else answers.pop(0)
+
+    a = consuming_broker(pulls, lambda: held, offset=None)
+    async with cluster(a=a) as address, consuming(address) as consumer:
+        held.append(consumer.client_id)
+        found = await asked(a, 4)
+        assert [command.ext["queueOffset"] for command in found] == ["77", "80", "90", "90"]
+    written = [c for c in a.asked if c.code == RequestCode.UPDATE_CONSUMER_OFFSET and c.ext["topic"] == "T"]
+    assert written[-1].ext["commitOffset"] == "90", "an offset never goes back by itself"
+
+
+async def test_a_moved_offset_is_taken_and_written() -> None:
+    answers = [pulled(ResponseCode.PULL_OFFSET_MOVED, 3), SILENCE]
+    held: list[str] = []
+
+    def pulls(command: Command) -> Answer:
+        return SILENCE if "RETRY" in command.ext["topic"] else answers.pop(0)
+
+    a = consuming_broker(pulls, lambda: held, offset=50)
+    async with cluster(a=a) as address, consuming(address) as consumer:
+        held.append(consumer.client_id)
+        found = await asked(a, 2)
+        assert [command.ext["queueOffset"] for command in found] == ["50", "3"]
+        written = [c for c in a.asked if c.code == RequestCode.UPDATE_CONSUMER_OFFSET]
+        assert [c.ext["commitOffset"] for c in written] == ["3"]
+
+
+async def test_a_notification_makes_the_consumer_look_again() -> None:
+    held: list[str] = []
+    a = consuming_broker(lambda command: SILENCE, lambda: held)
+    async with cluster(a=a) as address, consuming(address) as consumer:
+        held += [consumer.client_id]
+        await asked(a, 1)
+        assert len(consumer.assignment()) == 2
+        held.insert(0, "0.0.0.0@other")  # sorts before ours and so gets the only queue of each topic
+        for writer in a.writers:
+            notify = encode_request(
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 1, {"consumerGroup": "cg"}, oneway=True
+            )
+            writer.write(notify)
+        await until(lambda: not consumer.assignment())
+
+
+async def test_an_unknown_request_of_the_server_is_answered_with_code_3() -> None:
+    held: list[str] = []
+    a = consuming_broker(lambda command: SILENCE, lambda: held)
+    async with cluster(a=a) as address, consuming(address) as consumer:
+        held += [consumer.client_id]
+        await asked(a, 1)
+        for writer in a.writers:
+            writer.write(encode_request(9_999, 4_711, None))
+        await until(lambda: any(c.is_response for c in a.asked))
+        answer = next(c for c in a.asked if c.is_response)
+        assert (answer.code, answer.opaque) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, 4_711)
