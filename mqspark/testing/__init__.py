@@ -3,7 +3,7 @@
     from mqspark.testing import Broker
 
     with Broker() as broker:            # ready in some ten milliseconds, any free port, a temporary store
-        producer = Producer("g", namesrv=broker.namesrv)
+        producer = Producer(broker.namesrv, group="g")
 
 ``Broker`` and ``Cluster`` run what ``mqspark dev`` runs, in a background thread with an event loop of its
 own. When the ``with`` block ends, nothing is left: no thread, socket, file descriptor or file. pytest users
