@@ -39,12 +39,17 @@ from mqspark.protocol.bodies import (
     RegisterBrokerBody,
     TopicConfigAndMappingSerializeWrapper,
     decode_body,
+    encode_body,
     encode_register_body,
 )
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.dispatch import Handler, dispatch
-from mqspark.protocol.headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
+from mqspark.protocol.headers import (
+    QueryDataVersionRequestHeader,
+    RegisterBrokerRequestHeader,
+    UnRegisterBrokerRequestHeader,
+)
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.configfile import ConfigFile
@@ -240,6 +245,17 @@ class Broker:
         self._answer_changes()
         if answer:
             self.state.topics.set_order(frozenset(decode_body(KVTable, answer).table))
+
+    def version_query(self) -> tuple[QueryDataVersionRequestHeader, bytes]:
+        """Asks a name server whether a registration would tell it anything (322)."""
+        config = self.config
+        header = QueryDataVersionRequestHeader(
+            broker_name=config.broker_name,
+            broker_addr=config.address,
+            cluster_name=config.broker_cluster_name,
+            broker_id=config.broker_id,
+        )
+        return header, encode_body(self.state.topics.data_version)
 
     def unregistration(self) -> UnRegisterBrokerRequestHeader:
         config = self.config

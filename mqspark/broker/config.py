@@ -29,7 +29,7 @@ class BrokerConfig:
     register_name_server_period: int = 30_000  # ms
     register_broker_timeout_mills: int = 24_000
     force_register: bool = True
-    """False: a name server whose data version is current is skipped."""
+    """False: a name server is asked for its data version first, and skipped when it has the current one."""
 
     auto_create_topic_enable: bool = True
     auto_create_subscription_group: bool = True

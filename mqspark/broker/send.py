@@ -110,11 +110,11 @@ class Sends:
         self._region = config.region_id
 
     def send(self, session: Session, command: Command) -> None:
-        header: SendHeader = command.header(
-            SendMessageRequestHeaderV2
-            if command.code != RequestCode.SEND_MESSAGE
-            else SendMessageRequestHeader
-        )
+        header: SendHeader
+        if command.code == RequestCode.SEND_MESSAGE:
+            header = command.header(SendMessageRequestHeader)
+        else:
+            header = command.header(SendMessageRequestHeaderV2)
         if len(self._waiting) >= self._capacity:
             raise self._refusal(
                 ResponseCode.SYSTEM_BUSY,

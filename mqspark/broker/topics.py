@@ -128,6 +128,7 @@ class Topics:
         self.generation = 0
         for topic in self._system_topics():
             self._table[topic.topic_name] = Topic(topic)
+        self._built_in = frozenset(self._table)
 
     def _system_topics(self) -> Iterator[TopicConfig]:
         config = self._config
@@ -155,8 +156,7 @@ class Topics:
 
     def is_system(self, name: str) -> bool:
         """One that an operator may neither change nor delete."""
-        config = self._config
-        return is_system_topic(name) or name in (config.broker_cluster_name, config.broker_name)
+        return name in self._built_in or is_system_topic(name)
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(list(self._table.values()))

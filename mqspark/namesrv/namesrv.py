@@ -324,8 +324,9 @@ class NameServer:
         keys = known_keys(NamesrvConfig)
         changes = parse_properties(command.body)
         trial = copy.copy(self.config)
+        protected = {*_PROTECTED_KEYS, *self.config.config_black_list.split(";")}
         for key, value in changes.items():
-            if key in _PROTECTED_KEYS or (key in keys and key not in UPDATABLE_KEYS):
+            if key in protected or (key in keys and key not in UPDATABLE_KEYS):
                 raise Refusal(ResponseCode.NO_PERMISSION, f"Can not update config {key}: it is protected")
             try:
                 set_setting(trial, key, value)

@@ -92,6 +92,8 @@ class Registrar:
     async def _register(self, server: _NameServer, timeout_s: float) -> None:
         try:
             connection = await server.connected()
+            if await self._is_current(server, connection, timeout_s):
+                return
             registration = self._broker.registration()
             answer = await connection.request(
                 RequestCode.REGISTER_BROKER, registration.header, registration.body, timeout_s=timeout_s
@@ -110,6 +112,14 @@ class Registrar:
         except ProtocolError as error:
             log.warning("name server %s sent an odd table of ordered topics: %s", server.address, error)
         self._progressed()
+
+    async def _is_current(self, server: _NameServer, connection: Outbound, timeout_s: float) -> bool:
+        """Whether this name server has the current table; asked only when forceRegister is off."""
+        if self._broker.config.force_register or not server.known:
+            return False
+        header, body = self._broker.version_query()
+        answer = await connection.request(RequestCode.QUERY_DATA_VERSION, header, body, timeout_s=timeout_s)
+        return answer.code == ResponseCode.SUCCESS and answer.ext.get("changed") == "false"
 
     def _failed(self, server: _NameServer, reason: str) -> None:
         server.known = False

@@ -14,7 +14,7 @@ from mqspark.protocol import fastjson
 from mqspark.protocol.bodies import queue_of
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record import decode_record
-from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
+from tests.unit.broker_kit import PULL, SEND, Bench, Peer, namesrv_peer, pull_ext, send_ext
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -165,7 +165,7 @@ def test_system_topics_are_there_from_the_start(bench: Bench) -> None:
     }
     assert configs == expected
     listed = body_of(bench.peer(), RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)["topicList"]
-    assert set(listed) == set(expected) - {"C_REPLY_TOPIC"}
+    assert set(listed) == set(expected)
     peer = bench.peer()
     for topic in ("TBW102", "C", "b-a"):
         assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}).code == 29
@@ -649,3 +649,20 @@ def test_a_store_of_the_real_broker(tmp_path: Path) -> None:
         key: {int(queue_id): offset for queue_id, offset in queues.items()} for key, queues in offsets.items()
     }
     bench.close()
+
+
+def test_a_name_server_that_is_current_need_not_be_told(bench: Bench) -> None:
+    namesrv, _, registrar = namesrv_peer()
+    registration = bench.broker.registration()
+    registrar.ask(RequestCode.REGISTER_BROKER, registration.header, registration.body)
+    assert registrar.ask(RequestCode.QUERY_DATA_VERSION, *bench.broker.version_query()).ext == {
+        "changed": "false"
+    }
+    create(bench.peer(), "New")
+    assert registrar.ask(RequestCode.QUERY_DATA_VERSION, *bench.broker.version_query()).ext == {
+        "changed": "true"
+    }
+    namesrv.routes.unregister(namesrv.routes.live_brokers()[0].identity)
+    assert registrar.ask(RequestCode.QUERY_DATA_VERSION, *bench.broker.version_query()).ext == {
+        "changed": "true"
+    }
