@@ -382,26 +382,28 @@ def send_response_frame(
     ``transaction_id`` is the client's UNIQ_KEY and is not.
     """
     # Formatting bytes costs half of formatting text and encoding it.
-    template = _send_template(region)
+    with_transaction, without = _send_templates(region)
     if transaction_id is None:
-        text = template % (msg_id.encode(), queue_id, queue_offset, b"", opaque)
+        text = without % (msg_id.encode(), queue_id, queue_offset, opaque)
     elif transaction_id.isalnum():
-        transaction = b',"transactionId":"%b"' % transaction_id.encode()
-        text = template % (msg_id.encode(), queue_id, queue_offset, transaction, opaque)
+        text = with_transaction % (msg_id.encode(), queue_id, queue_offset, transaction_id.encode(), opaque)
     else:
-        transaction = b',"transactionId":' + _encode_json(transaction_id)
-        text = template % (msg_id.encode(), queue_id, queue_offset, transaction, opaque)
+        escaped = _encode_json(transaction_id)[1:-1]
+        text = with_transaction % (msg_id.encode(), queue_id, queue_offset, escaped, opaque)
     length = len(text)
     return _PREFIX.pack(length + 4, length) + text
 
 
 @functools.cache
-def _send_template(region: str) -> bytes:
-    return (
-        b'{"code":0,"extFields":{"MSG_REGION":"%b","TRACE_ON":"true","msgId":"%%b","queueId":"%%d","queueOffset":"%%d"%%b},'
-        b'"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
-        % (region.encode().replace(b"%", b"%%"), CURRENT_VERSION)
+def _send_templates(region: str) -> tuple[bytes, bytes]:
+    """With and without a transaction id."""
+    head = (
+        b'{"code":0,"extFields":{"MSG_REGION":"%b","TRACE_ON":"true",'
+        b'"msgId":"%%b","queueId":"%%d","queueOffset":"%%d"'
     )
+    tail = b'},"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+    head, tail = head % region.encode().replace(b"%", b"%%"), tail % CURRENT_VERSION
+    return head + b',"transactionId":"%b"' + tail, head + tail
 
 
 def encode_command(command: Command) -> bytes:
