@@ -217,12 +217,18 @@ class Topics:
         return self.put(config)
 
     def follow_auto_create_setting(self) -> None:
-        """The template exists exactly while autoCreateTopicEnable is on; in RocketMQ it cannot be turned on
-        again."""
-        if self._config.auto_create_topic_enable:
-            self.put(self._template())
-        else:
+        """The template exists, and has its inherit bit, exactly while autoCreateTopicEnable is on. (In RocketMQ it
+        loses the bit for ever once that is turned off.) An operator's queue numbers are kept.
+        """
+        template = self._table.get(DEFAULT_TOPIC)
+        if not self._config.auto_create_topic_enable:
             self.remove(DEFAULT_TOPIC)
+        elif template is None:
+            self.put(self._template())
+        elif not template.config.perm & PERM_INHERIT:
+            config = copy_config(template.config)
+            config.perm |= PERM_INHERIT
+            self.put(config)
 
     def set_order(self, ordered: frozenset[str]) -> None:
         """The name server's ordered topics, as a registration's answer brings them; others keep what they
@@ -270,8 +276,7 @@ class Topics:
             self._table[name] = Topic(config)
         if wrapper.data_version is not None:
             self.data_version = wrapper.data_version
-        if (DEFAULT_TOPIC in self._table) != self._config.auto_create_topic_enable:
-            self.follow_auto_create_setting()
+        self.follow_auto_create_setting()
 
 
 def copy_config(config: TopicConfig) -> TopicConfig:

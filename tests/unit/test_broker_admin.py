@@ -666,3 +666,20 @@ def test_a_name_server_that_is_current_need_not_be_told(bench: Bench) -> None:
     assert registrar.ask(RequestCode.QUERY_DATA_VERSION, *bench.broker.version_query()).ext == {
         "changed": "true"
     }
+
+
+@pytest.mark.parametrize(("perm", "enabled", "after"), [(6, True, 7), (7, False, None), (7, True, 7)])
+def test_a_template_from_a_file_follows_the_setting(
+    tmp_path: Path, perm: int, enabled: bool, after: int | None
+) -> None:
+    path = tmp_path / "config" / "topics.json"
+    path.parent.mkdir()
+    config = {"topicName": "TBW102", "readQueueNums": 3, "writeQueueNums": 3, "perm": perm}
+    version = {"counter": 9, "stateVersion": 0, "timestamp": 1}
+    path.write_text(json.dumps({"dataVersion": version, "topicConfigTable": {"TBW102": config}}))
+    bench = Bench(tmp_path, auto_create_topic_enable=enabled)
+    topic = bench.broker.state.topics.get("TBW102")
+    assert (topic and topic.config.perm) == after
+    if topic is not None:
+        assert topic.config.write_queue_nums == 3
+    bench.close()
