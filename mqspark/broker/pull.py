@@ -90,12 +90,12 @@ class Pulls:
                 ResponseCode.SYSTEM_BUSY,
                 "[OVERLOAD] this connection asks for more than it takes; retry later",
             )
-        if header.sys_flag & COMMIT:
-            state.offsets.commit(pull.group, pull.topic, pull.queue_id, header.commit_offset)
         reset = state.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
-        if reset is not None:
+        if reset is not None:  # what the client would commit is from before the reset
             self._answer_reset(pull, reset)
             return
+        if header.sys_flag & COMMIT and header.commit_offset >= 0:
+            state.offsets.commit(pull.group, pull.topic, pull.queue_id, header.commit_offset)
         suspend = header.sys_flag & SUSPEND != 0
         if not self._serve(pull, may_wait=suspend):
             if self.parked.count >= config.pull_thread_pool_queue_capacity:

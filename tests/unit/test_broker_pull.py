@@ -334,6 +334,7 @@ def test_a_server_side_reset_moves_the_next_pull(bench: Bench) -> None:
     assert answer.code == 0
     commit = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "commitOffset": "3"}
     assert peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit).code == 0  # overtaken by the reset
-    moved = peer.ask(PULL, pull_ext(offset=3))
+    moved = peer.ask(PULL, pull_ext(offset=3, sysFlag="5", commitOffset="3"))
+    assert bench.broker.state.offsets.queues("CG", "T")[0] == 0
     assert (moved.code, moved.remark, moved.ext["nextBeginOffset"]) == (21, "OFFSET_RESET", "0")
     assert peer.ask(PULL, pull_ext(offset=3)).code == 19
