@@ -21,7 +21,7 @@ from mqspark.client.instance import ClientInstance, ClientOptions
 from mqspark.client.offsets import BrokerOffsets, LocalOffsets, Offsets
 from mqspark.client.rebalance import RebalanceTimer, plan
 from mqspark.client.routes import MASTER_ID, TopicRoute
-from mqspark.errors import BrokerError, ConfigError, MQError, NoRoute
+from mqspark.errors import BrokerError, ConfigError, ConnectionLost, MQError, NoRoute, RequestTimeout
 from mqspark.message import (
     RETRY_PREFIX,
     RETRY_TOPIC,
@@ -356,6 +356,19 @@ class GroupConsumer:
             raise NoRoute(queue.topic, f"broker {queue.broker_name} has no address")
         return address
 
+    async def recover(self, queue: MessageQueue, error: MQError) -> None:
+        """After a failed pull: a pause, and where the broker is now if it was not there."""
+        log.warning("cannot pull %s for %s: %s", queue, self.settings.group, error)
+        if isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL:
+            await asyncio.sleep(_FLOW_CONTROL_PAUSE_S)
+            return
+        await asyncio.sleep(_ERROR_PAUSE_S)
+        if isinstance(error, (ConnectionLost, RequestTimeout)):
+            try:
+                await self.instance.route(queue.topic, refresh=True)
+            except MQError as failure:
+                log.warning("cannot refresh the route of %s: %s", queue.topic, failure)
+
     # --- pull -------------------------------------------------------------------------------------------
 
     async def pull(
@@ -416,18 +429,16 @@ class GroupConsumer:
         )
 
 
+_FLOW_CONTROL_PAUSE_S = 0.02
+_ERROR_PAUSE_S = 1.0
+"""Until a failed pull is tried again (pullTimeDelayMillsWhen*)."""
+
 _PULL_CODES = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 )
-
-
-def pause_after(error: MQError) -> float:
-    """Seconds until a failed pull is tried again (pullTimeDelayMillsWhen*)."""
-    flow_control = isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL
-    return 0.02 if flow_control else 1.0
 
 
 def check_positive(**values: int) -> None:

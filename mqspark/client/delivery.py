@@ -81,6 +81,7 @@ class _LoopDelivery:
         self._finished = finished
         self._chunks: deque[Chunk] = deque()
         self._workers: set[asyncio.Task[None]] = set()
+        self._stopping = False
 
     def submit(self, chunks: Iterable[Chunk]) -> None:
         self._chunks.extend(chunks)
@@ -100,6 +101,10 @@ class _LoopDelivery:
                     outcome = await self._listener(chunk.argument)
                 except Exception as error:
                     outcome = error
+                except asyncio.CancelledError as error:
+                    if self._stopping:
+                        raise
+                    outcome = error  # the listener's own doing: a failure like any other
             self._finished(chunk, outcome)
             turns += 1
             if turns % _CHUNKS_A_TURN == 0:
@@ -110,6 +115,7 @@ class _LoopDelivery:
         return outcome
 
     async def stop(self, timeout_ms: int) -> bool:
+        self._stopping = True
         self._chunks.clear()
         if not self._workers:
             return True

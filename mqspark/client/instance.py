@@ -258,7 +258,10 @@ class ClientInstance:
     async def _refresh_routes_forever(self) -> None:
         while True:
             await asyncio.sleep(self.options.route_interval_ms / 1000)
-            for topic in {topic for member in self._members for topic in member.topics()}:
+            wanted = {topic for member in self._members for topic in member.topics()}
+            for topic in self._routes.keys() - wanted:
+                del self._routes[topic]  # or its addresses would grow stale and still be believed
+            for topic in wanted:
                 try:
                     await self.route(topic, refresh=True)
                 except NoRoute:

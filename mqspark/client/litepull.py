@@ -18,7 +18,6 @@ from mqspark.client.consumer import (
     GroupSettings,
     MessageModel,
     check_positive,
-    pause_after,
 )
 from mqspark.client.instance import ClientOptions
 from mqspark.client.routes import MASTER_ID
@@ -470,9 +469,8 @@ class LitePullConsumer:
                     queue, assigned.next_offset, commit_offset=0, broker_id=assigned.broker_id, lite=True
                 )
             except MQError as error:
-                log.warning("cannot pull %s for %s: %s", queue, self.group, error)
                 assigned.broker_id = MASTER_ID
-                await asyncio.sleep(pause_after(error))
+                await self._group.recover(queue, error)
                 continue
             assigned.broker_id = pulled.suggested_broker_id
             if pulled.code == ResponseCode.PULL_OFFSET_MOVED:

@@ -20,7 +20,6 @@ from mqspark.client.consumer import (
     GroupSettings,
     MessageModel,
     check_positive,
-    pause_after,
 )
 from mqspark.client.delivery import Chunk, ConsumeStatus, Delivery, Listener, Outcome, Skipped, make_delivery
 from mqspark.client.instance import ClientOptions
@@ -303,9 +302,8 @@ class PushConsumer:
                     queue, asked, commit_offset=process.commit_offset, broker_id=reader.broker_id, lite=False
                 )
             except MQError as error:
-                log.warning("cannot pull %s for %s: %s", queue, self.group, error)
                 reader.broker_id = MASTER_ID
-                await asyncio.sleep(pause_after(error))
+                await group.recover(queue, error)
                 continue
             if process.dropped:
                 continue
