@@ -6,7 +6,7 @@ Small on purpose: the client package has the full one (retries, routes, heartbea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from mqspark.errors import ConnectionLost, ProtocolError, RequestTimeout
@@ -28,21 +28,26 @@ def split_addresses(text: str | None) -> list[str]:
 class Outbound(asyncio.Protocol):
     """Use ``await Outbound.connect(address)``."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, lost: Callable[[], None]) -> None:
         self.address = address
+        self._lost = lost
         self._parser = Connection()
         self._pending: dict[int, asyncio.Future[Command]] = {}
         self._opaque = 0
         self._transport: asyncio.Transport | None = None
 
     @classmethod
-    async def connect(cls, address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Outbound:
-        """Raises OSError or RequestTimeout."""
+    async def connect(
+        cls, address: str, lost: Callable[[], None], timeout_s: float = CONNECT_TIMEOUT_S
+    ) -> Outbound:
+        """``lost`` is called when the connection ends. Raises OSError, ValueError (no address) or RequestTimeout."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                _, protocol = await loop.create_connection(lambda: cls(address), host.strip("[]"), int(port))
+                _, protocol = await loop.create_connection(
+                    lambda: cls(address, lost), host.strip("[]"), int(port)
+                )
         except TimeoutError:
             raise RequestTimeout(address, int(timeout_s * 1000)) from None
         return protocol
@@ -100,6 +105,7 @@ class Outbound(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._fail(str(error) if error else "the peer closed it")
+        self._lost()
 
     def _fail(self, reason: str) -> None:
         for answer in self._pending.values():

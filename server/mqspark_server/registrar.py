@@ -39,8 +39,13 @@ class _NameServer:
 
     async def connected(self) -> Outbound:
         if self.connection is None or not self.connection.alive:
-            self.connection = await Outbound.connect(self.address)
+            self.connection = await Outbound.connect(self.address, self._lost)
         return self.connection
+
+    def _lost(self) -> None:
+        # A name server forgets the brokers of a connection that ends: register again, and soon.
+        self.known = False
+        self.due.set()
 
 
 class Registrar:
