@@ -35,7 +35,7 @@ test-all: lint
 	$(BIN)/python -m pytest -m 'spark or interop'
 
 demo: $(READY)
-	$(BIN)/python -m mqspark_server.demo
+	$(BIN)/python notebooks/flights_demo.py
 
 bench: $(READY)
 	$(BIN)/python -m tests.benchmarks
