@@ -243,7 +243,7 @@ class _Sending:
         length = len(header)
         if self.oneway:
             channel.write(_PREFIX.pack(4 + length + len(body), length), header, body)
-            self.producer.finish(self, None, None)
+            self.producer._finish(self, None, None)
         else:
             channel.submit(
                 opaque, timeout_ms, self, _PREFIX.pack(4 + length + len(body), length), header, body
@@ -257,18 +257,18 @@ class _Sending:
         if isinstance(outcome, Command):
             status = _SEND_OK if outcome.code == 0 else _STATUSES.get(outcome.code)
             if status is not None:
-                latency_ms = (producer.loop_time() - self.started) * 1000
+                latency_ms = (producer._loop_time() - self.started) * 1000
                 if latency_ms >= SLOW_MS:
-                    producer.faults.record(target.broker_name, latency_ms)
+                    producer._faults.record(target.broker_name, latency_ms)
                 try:
                     header = outcome.header(SendMessageResponseHeader)
                 except MQError as error:
-                    producer.finish(self, None, error)
+                    producer._finish(self, None, error)
                     return
                 queue = target.queue
                 if header.queue_id != queue.queue_id:
                     queue = queue._replace(queue_id=header.queue_id)
-                producer.finish(
+                producer._finish(
                     self,
                     SendResult(
                         status,
@@ -281,9 +281,9 @@ class _Sending:
                 )
                 return
             address = target.channel.address if target.channel else None
-            producer.failed(self, BrokerError(outcome.code, outcome.remark, address=address))
+            producer._failed(self, BrokerError(outcome.code, outcome.remark, address=address))
         else:
-            producer.failed(self, outcome)
+            producer._failed(self, outcome)
 
 
 class Producer:
@@ -317,7 +317,7 @@ class Producer:
         if max_in_flight < 1 or max_in_flight_bytes < 1:
             raise ConfigError("the limits of what is in flight must be positive", key="max_in_flight")
         self.group = group
-        self.faults: FaultTable
+        self._faults: FaultTable
         self._instance: ClientInstance
         self._namesrv = namesrv
         self._options = options or ClientOptions()
@@ -344,9 +344,9 @@ class Producer:
         if self._running:
             return
         self._loop = asyncio.get_running_loop()
-        self.loop_time = self._loop.time
+        self._loop_time = self._loop.time
         self._instance = ClientInstance(self._namesrv, self._options)
-        self.faults = FaultTable(self._instance.clock)
+        self._faults = FaultTable(self._instance.clock)
         self._instance.join(self)
         await self._instance.start()
         self._running = True
@@ -402,7 +402,11 @@ class Producer:
         selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
     ) -> asyncio.Future[SendResult]:
-        """As ``send``, but gives the future as soon as there is room in flight."""
+        """As ``send``, but gives the future as soon as there is room in flight.
+
+        Messages to one queue are stored in the order in which they were sent only where each future was awaited
+        before the next send: a retry, or a first connection, may let a later message pass.
+        """
         while self._in_flight >= self._max_in_flight or self._in_flight_bytes >= self._max_in_flight_bytes:
             await self._room()
         future: asyncio.Future[SendResult] = self._loop.create_future()
@@ -571,7 +575,7 @@ class Producer:
         sending.target = None
         sending.size_bytes = size_bytes
         sending.timeout_ms = timeout_ms
-        sending.started = started = self.loop_time()
+        sending.started = started = self._loop_time()
         sending.deadline = started + timeout_ms / 1000
         self._in_flight += 1
         self._in_flight_bytes += size_bytes
@@ -585,7 +589,7 @@ class Producer:
             try:
                 target = self._choose(sending, topic)
             except MQError as error:
-                self.finish(sending, None, error)
+                self._finish(sending, None, error)
                 return
             channel = target.channel
             if channel is not None and channel.open and channel.writable:
@@ -635,28 +639,26 @@ class Producer:
                     raise NoRoute(sending.topic, f"broker {target.broker_name} has no address")
                 target.channel = channel = await self._instance.remoting.connect(address)
                 await channel.drain()
-            remaining_ms = int((sending.deadline - self.loop_time()) * 1000)
+            remaining_ms = int((sending.deadline - self._loop_time()) * 1000)
             sending.transmit(target, channel, max(1, remaining_ms))
         except ClientError as error:
-            self.failed(sending, error)
+            self._failed(sending, error)
         except TimeoutError:
             where = target.broker_name if target is not None else f"the route of topic {sending.topic}"
-            self.finish(sending, None, RequestTimeout(where, sending.timeout_ms))
+            self._finish(sending, None, RequestTimeout(where, sending.timeout_ms))
         except MQError as error:
-            self.finish(sending, None, error)
+            self._finish(sending, None, error)
         except asyncio.CancelledError:
-            self.finish(sending, None, ConnectionLost(sending.topic, "the producer is stopped"))
+            self._finish(sending, None, ConnectionLost(sending.topic, "the producer is stopped"))
             raise
 
-    def failed(self, sending: _Sending, error: ClientError) -> None:
+    def _failed(self, sending: _Sending, error: ClientError) -> None:
         """An attempt failed: try another broker if that can help and there is time, else report."""
         target = sending.target
         lost = isinstance(error, (ConnectionLost, RequestTimeout))
-        again = target is not None and (
-            lost or (isinstance(error, BrokerError) and error.code in RETRYABLE)
-        )
+        again = target is not None and (lost or (isinstance(error, BrokerError) and error.code in RETRYABLE))
         if again and target is not None:
-            self.faults.record(target.broker_name, 0, isolate=True)
+            self._faults.record(target.broker_name, 0, isolate=True)
             if isinstance(error, BrokerError) and error.code == ResponseCode.GO_AWAY and target.channel:
                 target.channel.retire()
         if (
@@ -665,14 +667,14 @@ class Producer:
             and sending.pinned is None
             and sending.select is None
             and sending.attempts <= self._retries
-            and self.loop_time() < sending.deadline
+            and self._loop_time() < sending.deadline
         ):
             log.debug("attempt %d to send to %s failed: %s", sending.attempts, sending.topic, error)
             self._instance.spawn(self._dispatch(sending, None, refresh=True))
         else:
-            self.finish(sending, None, error)
+            self._finish(sending, None, error)
 
-    def finish(self, sending: _Sending, result: SendResult | None, error: BaseException | None) -> None:
+    def _finish(self, sending: _Sending, result: SendResult | None, error: BaseException | None) -> None:
         """The last word on a send."""
         self._in_flight -= 1
         self._in_flight_bytes -= sending.size_bytes
@@ -720,7 +722,7 @@ class Producer:
             raise
         topic = self._topics.get(name)
         if topic is None:
-            topic = _Topic(QueueChooser(self.faults, start=int.from_bytes(os.urandom(2), "big")))
+            topic = _Topic(QueueChooser(self._faults, start=int.from_bytes(os.urandom(2), "big")))
             self._topics[name] = topic
         if topic.queues != route.publish_queues:
             self._adopt(topic, route)
