@@ -71,6 +71,7 @@ def _remoting(
         idle_s=config.server_channel_max_idle_time_seconds,
         max_connections=config.max_connections,
         high_water_bytes=config.write_buffer_high_water_mark,
+        max_buffered_bytes=config.max_buffered_bytes,
         backlog=config.server_socket_backlog,
         after_turn=after_turn,
     )

@@ -28,11 +28,6 @@ from mqspark.errors import ConfigError, MQError
 
 __all__ = ["main"]
 
-GC_THRESHOLDS = (50_000, 20, 50)
-"""Requests make few cycles; the default of 700 allocations would walk the young objects thousands of times
-a second.
-"""
-
 
 class _App(Protocol):
     async def start(self) -> None: ...
@@ -169,7 +164,6 @@ async def _run_until_signalled(app: _App, ready_line: Callable[[], str]) -> None
         # What start-up has made lives as long as the process: the collector need not look at it again.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
         print(ready_line(), flush=True)
         await stop.wait()
     finally:

@@ -97,6 +97,7 @@ class ServerConfig:
     server_socket_backlog: int = 1024
     max_connections: int = 10_000
     write_buffer_high_water_mark: int = HIGH_WATER_BYTES  # bytes a slow reader may leave unread
+    max_buffered_bytes: int = 256 * 1024 * 1024  # of frames not yet complete, over all connections
     fast_port_enable: bool = True
     http_enable: bool = True
     http_bind_address: str = "127.0.0.1"
@@ -111,6 +112,7 @@ class ServerConfig:
             ("serverChannelMaxIdleTimeSeconds", self.server_channel_max_idle_time_seconds),
             ("serverSocketBacklog", self.server_socket_backlog),
             ("maxConnections", self.max_connections),
+            ("maxBufferedBytes", self.max_buffered_bytes),
         ):
             if number <= 0:
                 raise ConfigError(f"setting {name}={number} must be positive", key=name)
@@ -189,6 +191,9 @@ def broker_settings(
         layers = (Layer("environment NAMESRV_ADDR", {"namesrvAddr": address}), *layers)
     (server, broker, store), unused = _resolve((ServerConfig, BrokerConfig, StoreConfig), profile, layers)
     _checked(server, layers)
+    store.store_path_root_dir = _path(store.store_path_root_dir)
+    if store.store_path_commit_log:
+        store.store_path_commit_log = _path(store.store_path_commit_log)
     return BrokerSettings(server, broker, store, unused)
 
 
@@ -198,6 +203,10 @@ def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSetti
     )
     _checked(server, layers)
     return NamesrvSettings(server, namesrv, unused)
+
+
+def _path(text: str) -> str:
+    return os.path.abspath(os.path.expanduser(text))
 
 
 def _checked(server: ServerConfig, layers: Iterable[Layer]) -> None:

@@ -10,7 +10,7 @@ close after 120 s, backlog 1024, TCP_NODELAY, no keep-alive). TLS is not availab
 What bounds memory: a frame's length is checked before it is buffered (Connection); a connection whose peer
 does not read its answers is not read from either, and what it had already sent is handed to the core in
 slices, so that at most one slice of answers lies above the high-water mark; the number of connections is
-limited.
+limited, and so are the bytes of incomplete frames of all of them together.
 """
 
 from __future__ import annotations
@@ -116,12 +116,16 @@ class RemotingServer:
         idle_s: float = 120.0,
         max_connections: int = 10_000,
         high_water_bytes: int = 4 * 1024 * 1024,
+        max_buffered_bytes: int = 256 * 1024 * 1024,
         backlog: int = 1024,
         after_turn: Callable[[], None] | None = None,
     ) -> None:
         self.core = core
         self.name = name
         self.high_water_bytes = high_water_bytes
+        self.max_buffered_bytes = max_buffered_bytes
+        self.buffered_bytes = 0
+        """Of frames not yet complete, over all connections."""
         self.rejected_connections = 0
         self.protocol_errors = 0
         self._outbox = outbox
@@ -273,6 +277,7 @@ class RemotingServer:
 
 class _RemotingConnection(asyncio.Protocol):
     __slots__ = (
+        "_buffered_bytes",
         "_fast",
         "_local_port",
         "_parser",
@@ -293,6 +298,7 @@ class _RemotingConnection(asyncio.Protocol):
         self._session: Session | None = None
         self._waiting: deque[Command] = deque()
         self._write_paused = False
+        self._buffered_bytes = 0
         self.active_at = 0.0
 
     # -- asyncio.Protocol --------------------------------------------------------------------------
@@ -324,6 +330,7 @@ class _RemotingConnection(asyncio.Protocol):
             server.protocol_errors += 1
             self.close(str(error))
             return
+        self._count_buffered(self._parser.buffered_bytes)
         if not commands:
             return
         if self._waiting or self._write_paused:
@@ -338,6 +345,7 @@ class _RemotingConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         session, self._session = self._session, None
         self._waiting.clear()
+        self._count_buffered(0)
         if session is not None:
             log.debug("%s: connection of %s ended (%s)", self._server.name, session.peer, error or "closed")
             self._server._close_session(session)
@@ -352,6 +360,14 @@ class _RemotingConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._write_paused = False
         self._deliver_waiting()
+
+    def _count_buffered(self, buffered_bytes: int) -> None:
+        """A frame's length is bounded for each connection, this bounds all of them together."""
+        server = self._server
+        server.buffered_bytes += buffered_bytes - self._buffered_bytes
+        self._buffered_bytes = buffered_bytes
+        if buffered_bytes and server.buffered_bytes > server.max_buffered_bytes:
+            self.close(f"incomplete frames of all connections exceed {server.max_buffered_bytes} bytes")
 
     # -- commands in -------------------------------------------------------------------------------
 

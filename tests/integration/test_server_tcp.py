@@ -239,6 +239,21 @@ async def test_connections_over_the_limit_are_refused_and_freed_ones_count_again
         assert (await fourth.request(4)).opaque == 4
 
 
+async def test_incomplete_frames_of_all_connections_together_are_bounded() -> None:
+    async with serving(max_buffered_bytes=1_000_000) as harness:
+        half = encode_request(ECHO, 1, None, b"x" * 900_000)[:600_000]
+        first, second, good = await harness.client(), await harness.client(), await harness.client()
+        first.writer.write(half)
+        await eventually(lambda: harness.server.buffered_bytes == 600_000)
+        second.writer.write(half)
+        with pytest.raises((EOFError, ConnectionError)):
+            await second.next()
+        assert (await good.request(1)).opaque == 1
+        await eventually(lambda: harness.server.buffered_bytes == 600_000)
+        await first.close()
+        await eventually(lambda: harness.server.buffered_bytes == 0)
+
+
 async def test_a_fault_of_the_core_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
     async with serving() as harness:
         good, bad = await harness.client(), await harness.client()
