@@ -120,8 +120,15 @@ def _hash_tags(tags: bytes) -> int:
 
 def tags_code(properties: bytes) -> int:
     """The tags code that a ConsumeQueue entry carries: Java's hash of TAGS, 0 without tags."""
-    tags = find_property(properties, b"TAGS")
-    return _hash_tags(tags) if tags is not None else 0
+    start = properties.rfind(b"\x02TAGS\x01")
+    if start >= 0:
+        start += 6
+    elif properties.startswith(b"TAGS\x01"):
+        start = 5
+    else:
+        return 0
+    end = properties.find(b"\x02", start)
+    return _hash_tags(properties[start:] if end < 0 else properties[start:end])
 
 
 # --- encode -------------------------------------------------------------------------------------------------

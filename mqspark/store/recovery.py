@@ -24,14 +24,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from mqspark.errors import InvalidMessage
-from mqspark.message import INNER_BATCH, TRANSACTION_PREPARED_TYPE
+from mqspark.message import INNER_BATCH, SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC, MIN_RECORD_BYTES, CheckedRecord, Verdict, check_record
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog, Segment
-from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER, ConsumeQueue, QueueTable
+from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, FILLER, ConsumeQueue, QueueTable
 from mqspark.store.delay import DelayLevels
 from mqspark.store.layout import is_storable_topic
+from mqspark.store.scan import Run, read_run
 
 __all__ = ["Recovery", "RecoveryReport", "is_queued"]
 
@@ -39,6 +42,7 @@ _I32 = struct.Struct(">i")
 _SIZE_MAGIC = struct.Struct(">ii")
 _MAGIC_PREFIX = b"\xda\xa3\x20"
 _MAGIC_ENDS = (0xA7, 0xAB)
+_NOT_QUEUED = TRANSACTION_PREPARED_TYPE | INNER_BATCH
 _SETTLE_RECORDS = 1 << 16
 """Records read before their entries are written: bounds the memory of a rebuild."""
 
@@ -75,7 +79,7 @@ class RecoveryReport:
 def is_queued(sys_flag: int) -> bool:
     """Whether a record gets a queue entry here: prepared and rolled back ones never do, inner batches have
     their own."""
-    return not sys_flag & (TRANSACTION_PREPARED_TYPE | INNER_BATCH)
+    return not sys_flag & _NOT_QUEUED
 
 
 class Recovery:
@@ -180,6 +184,12 @@ class Recovery:
             position = max(start, segment.start)
             data_end = self._data_end(segment, position)
             while position < data_end:
+                run = self._read_run(segment, position, data_end)
+                if run is not None:
+                    self._step_over(end, position)
+                    self._take_run(run)
+                    position = end = segment.start + run.end
+                    continue
                 record = self._record_at(segment, position, data_end)
                 if record is None:
                     if self._is_blank(segment, position, data_end):
@@ -196,6 +206,12 @@ class Recovery:
                 position += record.size_bytes
                 end = position
         return end
+
+    def _read_run(self, segment: Segment, position: int, data_end: int) -> Run | None:
+        start = segment.start
+        return read_run(
+            self._log.view(segment), position - start, data_end - start, start, verify_crc=self._verify_crc
+        )
 
     def _step_over(self, end: int, position: int) -> None:
         """Something valid is at ``position``; what lies between it and the last valid thing is damaged."""
@@ -274,6 +290,40 @@ class Recovery:
             return
         tags_code = self._levels.tags_code_of(record)
         self._collect(record, ENTRY.pack(position, record.size_bytes, tags_code))
+
+    def _take_run(self, run: Run) -> None:
+        """``_take`` for all records of a run."""
+        self.report.records += len(run.positions)
+        self.report.last_store_timestamp_ms = int(run.store_timestamps_ms[-1])
+        wanted = (run.positions >= self._queued_before) & (run.sys_flags & _NOT_QUEUED == 0)
+        batch_topics = self._table.batch_topics
+        if not batch_topics.isdisjoint(run.topics):
+            is_batch = np.array([topic in batch_topics for topic in run.topics])
+            wanted &= ~is_batch[run.topic_ids]
+        if not wanted.any():
+            return
+        entries = np.empty(len(run.positions), ENTRY_DTYPE)
+        entries["position"] = run.positions
+        entries["size"] = run.sizes
+        entries["tags_code"] = run.tags_codes()
+        if SCHEDULE_TOPIC in run.topics:
+            for index in np.flatnonzero(run.topic_ids == run.topics.index(SCHEDULE_TOPIC)).tolist():
+                entries["tags_code"][index] = self._levels.schedule_tags_code(
+                    run.properties[index],
+                    int(entries["tags_code"][index]),
+                    int(run.store_timestamps_ms[index]),
+                )
+        queues = run.topic_ids << 32 | run.queue_ids & 0xFFFFFFFF
+        order = np.argsort(queues, kind="stable")
+        order = order[wanted[order]]
+        for group in np.split(order, np.flatnonzero(np.diff(queues[order])) + 1):
+            key = (run.topics[int(run.topic_ids[group[0]])], int(run.queue_ids[group[0]]))
+            offsets, packed = self._chunk.setdefault(key, ([], bytearray()))
+            offsets += run.queue_offsets[group].tolist()
+            packed += entries[group].tobytes()
+        self._chunk_records += len(order)
+        if self._chunk_records >= _SETTLE_RECORDS:
+            self._settle()
 
     def _collect(self, record: CheckedRecord, entry: bytes) -> None:
         key = (record.topic, record.queue_id)

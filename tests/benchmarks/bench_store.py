@@ -1,6 +1,7 @@
-"""The store alone, no sockets: put and commit, group commit, get, restart, rebuild. ``python -m tests.benchmarks.bench_store``
+"""The store alone, no sockets: put and commit, group commit, get, restart, rebuild.
 
-Every figure comes with a check of the content. Medians of several rounds; settings are printed with the figures.
+Run it with ``python -m tests.benchmarks.bench_store``. Every figure comes with a check of the content.
+Medians of several rounds; settings are printed with the figures.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from mqspark.clock import SystemClock
 from mqspark.message import encode_host, encode_properties
 from mqspark.record import decode_records
-from mqspark.store import FlushDiskType, GetStatus, MessageStore, StoreConfig
+from mqspark.store import FlushDiskType, FlushJob, GetStatus, MessageStore, StoreConfig
 
 BORN_HOST = encode_host("10.0.0.1", 50000)
 PROPERTIES = encode_properties(
@@ -55,7 +56,7 @@ def make(root: Path, *, sync: bool = False) -> MessageStore:
 
 def fill(store: MessageStore, count: int, body: bytes, queues: int, per_turn: int) -> float:
     """Seconds for ``count`` puts with a commit every ``per_turn``."""
-    topics = [("Bench%d" % (n // 4), n % 4) for n in range(queues)]
+    topics = [(f"Bench{n // 4}", n % 4) for n in range(queues)]
     targets = itertools.cycle(topics)
     put, commit = store.put, store.commit
     started = time.perf_counter()
@@ -73,7 +74,7 @@ def fill_sync(
     started = time.perf_counter()
     done = acked = 0
     ends: list[int] = []
-    future = None
+    flushing: tuple[FlushJob, Future[None]] | None = None
     while acked < count:
         if done < count and done - acked < 256:
             for _ in range(per_turn):
@@ -82,18 +83,17 @@ def fill_sync(
                 )
                 done += 1
             store.commit()
-        elif future is not None:
-            future.result()
-        if future is not None and future.done():
-            progress = store.end_flush(job)
+        elif flushing is not None:
+            flushing[1].result()
+        if flushing is not None and flushing[1].done():
+            progress = store.end_flush(flushing[0])
             while acked < done and ends[acked] <= progress.acked:
                 acked += 1
-            future = None
-        if future is None:
-            next_job = store.begin_flush()
-            if next_job is not None:
-                job = next_job
-                future = worker.submit(job.run)
+            flushing = None
+        if flushing is None:
+            job = store.begin_flush()
+            if job is not None:
+                flushing = (job, worker.submit(job.run))
     return time.perf_counter() - started
 
 
@@ -111,7 +111,7 @@ def verify(store: MessageStore, body: bytes, queues: int, count: int) -> None:
     expected = zlib.crc32(body)
     seen = 0
     for n in range(queues):
-        topic, queue_id = "Bench%d" % (n // 4), n % 4
+        topic, queue_id = f"Bench{n // 4}", n % 4
         offset = 0
         while True:
             result = store.get(topic, queue_id, offset, 500, 1 << 22)
@@ -208,9 +208,8 @@ def restarts(count: int, queues: int) -> None:
         store.close()
         store = make(root)
         report = store.open()
-        print(
-            f"{'restart after a clean stop, ' + format(count, ',') + ' messages':<66} {report.elapsed_ms:>12.1f} ms"
-        )
+        label = f"restart after a clean stop, {count:,} messages"
+        print(f"{label:<66} {report.elapsed_ms:>12.1f} ms")
         store._release()
         (root / "mqspark.checkpoint").unlink()
         store = make(root)
