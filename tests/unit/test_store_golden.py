@@ -73,7 +73,7 @@ def assert_serves(store: MessageStore, name: str, *, skip: tuple[str, ...] = ())
 def test_every_message_is_served(directory: Path, name: str) -> None:
     kept = {
         path: path.read_bytes()
-        for folder in ("batchconsumequeue", "consumequeue_ext", "index", "timerlog")
+        for folder in ("batchconsumequeue", "consumequeue_ext", "timerlog")
         for path in sorted((directory / folder).rglob("*"))
         if path.is_file()
     }
