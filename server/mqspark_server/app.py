@@ -26,6 +26,7 @@ from mqspark.errors import StoreReadOnly
 from mqspark.message import encode_host
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.session import Session
+from mqspark.store.recovery import RecoveryReport
 from mqspark.store.store import MessageStore
 from mqspark_server.flush import Flusher, Housekeeper, Worker
 from mqspark_server.http import HttpServer
@@ -207,8 +208,7 @@ class BrokerApp:
             self.clock,
             store_host=encode_host(self.config.broker_ip1, self.config.listen_port),
         )
-        report = await self._flush_worker.run(store.open)
-        self._opened = True
+        report = await self._flush_worker.run(self._open_store)
         self.recovery = dataclasses.asdict(report)
         log.info("store %s: %s", self.store_path, report)
 
@@ -235,6 +235,13 @@ class BrokerApp:
         await self.registrar.start()
         self.lifecycle.advance(Phase.READY)
         log.info("broker %s serves at %s, store %s", self.config.broker_name, self.address, self.store_path)
+
+    def _open_store(self) -> RecoveryReport:
+        # Noted in the worker's thread: whoever waits for it may have been cancelled meanwhile.
+        assert self.store is not None  # noqa: S101 - narrows the type
+        report = self.store.open()
+        self._opened = True
+        return report
 
     def _bind_remoting(self) -> tuple[socket.socket, socket.socket | None]:
         host, port = self.settings.server.bind_address, self.config.listen_port
@@ -314,6 +321,8 @@ class BrokerApp:
         if self.housekeeper is not None and self.broker is not None:
             await self.housekeeper.stop()
             await self.housekeeper.run(self.broker.shutdown())
+        if self._flush_worker is not None:
+            await self._flush_worker.run(lambda: None)  # an opening that is under way comes to its end
         if self.store is not None and self._opened and self._flush_worker is not None:
             self._opened = False
             try:

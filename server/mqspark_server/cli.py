@@ -159,7 +159,15 @@ async def _run_until_signalled(app: _App, ready_line: Callable[[], str]) -> None
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await app.start()
+    starting, asked = loop.create_task(app.start()), loop.create_task(stop.wait())
+    await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    if not starting.done():
+        starting.cancel()  # cleans up after itself
+        await asyncio.wait((starting,))
+        if starting.cancelled():
+            return
+    await starting
     try:
         # What start-up has made lives as long as the process: the collector need not look at it again.
         gc.collect()

@@ -217,6 +217,29 @@ def test_a_broker_waits_for_no_name_server_and_finds_it_later(
     assert process.stop()[0] == 0
 
 
+def test_a_signal_during_the_start_ends_it_cleanly(start: Callable[..., Process], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # accepts, and never answers a registration
+        process = start(
+            "broker", "run", "--set", "listenPort=0", "--set", f"namesrvAddr=127.0.0.1:{mute.getsockname()[1]}",
+            "--set", f"storePathRootDir={tmp_path}", "--set", "bindAddress=127.0.0.1",
+        )  # fmt: skip
+        mute.settimeout(20)
+        connection, _ = mute.accept()  # it is registering: the store is open
+        assert (tmp_path / "abort").exists()
+        with connection:
+            process.popen.send_signal(signal.SIGTERM)
+            out, errors = process.popen.communicate(timeout=20)
+    assert (process.popen.returncode, out) == (0, ""), errors
+    assert not (tmp_path / "abort").exists()
+
+
+def test_a_damaged_config_file_is_named(dev: Callable[..., Process], tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text("{ broken")
+    assert "topics.json" in failure(dev("--store", str(tmp_path)), 1)
+    assert not (tmp_path / "abort").exists()
+
+
 def test_help_and_version(start: Callable[..., Process]) -> None:
     for arguments in (["--help"], ["--version"], ["broker", "run", "--help"]):
         process = start(*arguments)
