@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -340,8 +341,13 @@ def ready_line(child: subprocess.Popen[str], log: Path) -> dict[str, str]:
     """The fields of the line `READY name=value ...` that every process of ours prints once it serves."""
     stdout: IO[str] | None = child.stdout
     assert stdout is not None
-    for line in stdout:
-        word, *fields = line.split()
-        if word == "READY":
-            return dict(field.split("=", 1) for field in fields)
+    too_late = threading.Timer(START_TIMEOUT_S, child.kill)
+    too_late.start()
+    try:
+        for line in stdout:
+            word, *fields = line.split()
+            if word == "READY":
+                return dict(field.split("=", 1) for field in fields)
+    finally:
+        too_late.cancel()
     raise RuntimeError(f"the process ended without a READY line, exit code {child.wait()}\n{tail(log)}")
