@@ -249,6 +249,9 @@ class RemotingServer:
             if handle is not None:
                 handle.cancel()
         self.write_outbox()
+        for writer in list(self._writers.values()):
+            if isinstance(writer, LocalPeer):
+                writer.close("the server stops")
         if self._sockets:
             self._all_gone = self._loop.create_future()
             for connection in list(self._sockets):
@@ -386,11 +389,13 @@ class _RemotingConnection(asyncio.Protocol):
         if transport is None or session is None or transport.is_closing():
             return
         room = self._server.high_water_bytes - transport.get_write_buffer_size()
-        while waiting and room > 0:
+        while waiting and room > 0 and not transport.is_closing():
             before = len(session.out)
             count = min(SLICE_COMMANDS, len(waiting))
             self._deliver(session, [waiting.popleft() for _ in range(count)])
             room -= sum(map(len, session.out[before:]))
+        if transport.is_closing():
+            return
         if waiting:
             transport.pause_reading()
         elif not self._write_paused:

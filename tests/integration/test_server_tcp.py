@@ -282,6 +282,15 @@ async def test_a_local_peer_is_answered_like_a_socket() -> None:
         assert harness.core.ended == [peer.session]
 
 
+async def test_a_local_peer_is_told_when_the_server_stops() -> None:
+    async with serving() as harness:
+        peer = harness.server.local_peer()
+        unanswered = asyncio.create_task(peer.request(2))  # the core closes the session, and answers nothing
+        await asyncio.sleep(0)
+        with pytest.raises(ConnectionError):
+            await unanswered
+
+
 async def test_a_session_knows_its_peer_and_port() -> None:
     async with serving() as harness:
         client = await harness.client()
