@@ -94,7 +94,7 @@ class RawConnection:
             raise ConnectionResetError("the peer closed the connection")
         return got
 
-    def request(self, code: int, body: bytes = b"", **ext: object) -> Reply:
+    def request(self, code: int, body: bytes = b"", /, **ext: object) -> Reply:
         self._opaque += 1
         self.write(request_frame(code, self._opaque, ext, body))
         reply = self.read()
@@ -102,7 +102,7 @@ class RawConnection:
         return reply
 
 
-def ask(address: str, code: int, body: bytes = b"", **ext: object) -> Reply:
+def ask(address: str, code: int, body: bytes = b"", /, **ext: object) -> Reply:
     """One request on a connection of its own."""
     with RawConnection(address) as connection:
         return connection.request(code, body, **ext)

@@ -111,7 +111,7 @@ def test_a_directory_moves_both_ways(jars: Jars, tmp_path: Path, kill: bool) -> 
     rng = random.Random(1)
     root = tmp_path / "broker" / "store"
     (root / "config").mkdir(parents=True)
-    table = {
+    table: dict[str, object] = {
         topic: {
             "topicName": topic,
             "readQueueNums": 3,
