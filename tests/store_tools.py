@@ -46,6 +46,8 @@ def make_store(
             "store_path_root_dir": str(root),
             "mapped_file_size_commit_log": 4096,
             "mapped_file_size_consume_queue": 200,
+            "max_hash_slot_num": 16,
+            "max_index_num": 32,
             "flush_disk_type": FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH,
             **settings,
         }

@@ -37,6 +37,16 @@ class StoreConfig:
     max_message_size: int = 4 << 20
     """Of a body."""
     message_delay_level: str = DEFAULT_DELAY_LEVELS
+    message_index_enable: bool = True
+    """Whether messages can be found by key."""
+    max_hash_slot_num: int = 5_000_000
+    """Of an index file (4 bytes each, reserved when it is made); for a new index, an existing one keeps its own."""
+    max_index_num: int = 20_000_000
+    """Entries of an index file (20 bytes each); as above."""
+    max_msgs_num_batch: int = 64
+    """Messages that one query by key gives back."""
+    default_query_max_num: int = 32
+    """The same for a query by unique key."""
     max_filter_message_size: int = 16_000
     """Bytes of ConsumeQueue entries that one filtered read examines."""
     max_transfer_bytes_on_message_in_memory: int = 256 << 10

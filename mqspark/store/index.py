@@ -128,7 +128,7 @@ class MessageIndex:
         self._mark_file = ConfigFile(mark_path, files)
         self._files = files
         self._now_ms = now_ms
-        self._maps = IndexMaps(files)
+        self.maps = IndexMaps(files)
         self._shape = shape
         self._dirty: dict[Path, None] = {}
         self._full: IndexFile | None = None
@@ -196,7 +196,7 @@ class MessageIndex:
             self._files.remove(path)  # a crash while it was made
         if shape is None or header.next_number > shape.entries:
             return None
-        return IndexFile(path, shape, header, self._files, self._maps)
+        return IndexFile(path, shape, header, self._files, self.maps)
 
     def _continue(self, mark: _Mark | None) -> bool:
         """After a clean stop of ours."""
@@ -263,7 +263,7 @@ class MessageIndex:
         """Nothing is found and nothing written until the next start."""
         self.failed = reason
         self.index_files = []
-        self._maps.clear()
+        self.maps.clear()
 
     def _remove_mark(self) -> None:
         path = self._mark_file.path
@@ -282,7 +282,7 @@ class MessageIndex:
             self._remove(self.index_files.pop())
 
     def _remove(self, file: IndexFile) -> None:
-        self._maps.drop(file)
+        self.maps.drop(file)
         self._dirty.pop(file.path, None)
         self._files.remove(file.path)
 
@@ -327,7 +327,7 @@ class MessageIndex:
                 old.header.end_position,
                 old.header.end_position,
             )
-        file = IndexFile(self._directory / name, self._shape, header, self._files, self._maps)
+        file = IndexFile(self._directory / name, self._shape, header, self._files, self.maps)
         file.create()
         self.index_files.append(file)
 
@@ -384,7 +384,7 @@ class MessageIndex:
             wrong = [number for number, file in enumerate(self.index_files) if file.path in paths]
             if wrong:
                 self._drop_from(wrong[0])
-        self._maps.clear()
+        self.maps.clear()
 
     # --- read -------------------------------------------------------------------------------------------------
 

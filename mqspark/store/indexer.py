@@ -10,6 +10,7 @@ Must not know queues.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from mmap import mmap
 from typing import cast
 
@@ -25,7 +26,11 @@ _SLICE_RECORDS = 512
 """So that the arrays stay small enough to be had without page faults."""
 _STEP_BYTES = 512 << 10
 """Of log that arrives before it is indexed; the work for a slice costs the same for one record as for hundred."""
-_QUERY_BYTES = 32 << 20
+_TIME_SHARE = 0.12
+"""Of a busy thread's time that goes into the index as long as it is not too far behind: a burst is indexed after it."""
+_MAX_CREDIT_MS = 20
+_MAX_BEHIND_BYTES = 256 << 20
+_QUERY_BYTES = _MAX_BEHIND_BYTES + 2 * _STEP_BYTES
 _IDLE_BYTES = 16 << 20
 _SYNC_INTERVAL_MS = 10_000
 """A sync writes every slot page that was touched, which under load is all of them; after a crash so much of the log
@@ -37,12 +42,23 @@ _MAGIC_PREFIX = b"\xda\xa3\x20"
 class Indexer:
     """``end`` is always where a record ends that consumers may see, ``durable`` what the log has synced."""
 
-    __slots__ = ("_arrived", "_index", "_log", "_next", "_next_sync_ms", "full_disk")
+    __slots__ = (
+        "_credit_ms",
+        "_credited_ms",
+        "_index",
+        "_log",
+        "_monotonic_ms",
+        "_next",
+        "_next_sync_ms",
+        "full_disk",
+    )
 
-    def __init__(self, log: CommitLog, index: MessageIndex) -> None:
+    def __init__(self, log: CommitLog, index: MessageIndex, monotonic_ms: Callable[[], int]) -> None:
         self._log = log
         self._index = index
-        self._arrived = 0
+        self._monotonic_ms = monotonic_ms
+        self._credit_ms = 0.0
+        self._credited_ms = 0
         self._next = 0
         self._next_sync_ms = 0
         self.full_disk: str | None = None
@@ -59,8 +75,9 @@ class Indexer:
     def open(self, end: int, *, clean: bool, safe_timestamp_ms: int) -> None:
         """The log was recovered and ends at ``end``. An index that cannot be opened keeps no store from opening."""
         index = self._index
-        self._arrived = end
         self._next = end + _STEP_BYTES
+        self._credited_ms = self._monotonic_ms()
+        self._next_sync_ms = self._credited_ms + _SYNC_INTERVAL_MS
         try:
             index.load(clean=clean, safe_timestamp_ms=safe_timestamp_ms)
             index.cut(end)
@@ -70,11 +87,20 @@ class Indexer:
     # --- follow -----------------------------------------------------------------------------------------------
 
     def arrived(self, end: int, durable: int) -> None:
-        """After every dispatch. Small groups are collected; of an old backlog a little is done with every step."""
-        if end >= self._next:
-            self.follow(end, durable, (end - self._arrived) * 5 // 4)
-            self._arrived = end
-            self._next = end + _STEP_BYTES
+        """After every dispatch. Small groups are collected, and the work gets its share of the time, more only when
+        the index is too far behind."""
+        if end < self._next:
+            return
+        arrived, self._next = end - self._next + _STEP_BYTES, end + _STEP_BYTES
+        started_ms = self._monotonic_ms()
+        self._credit_ms += (started_ms - self._credited_ms) * _TIME_SHARE
+        self._credit_ms = min(self._credit_ms, _MAX_CREDIT_MS)
+        self._credited_ms = started_ms
+        if self._credit_ms > 0:
+            self.follow(end, durable, 2 * arrived)
+            self._credit_ms -= self._monotonic_ms() - started_ms
+        elif self.behind_bytes(end) > _MAX_BEHIND_BYTES:
+            self.follow(end, durable, arrived)
 
     def follow(self, end: int, durable: int, max_bytes: int) -> bool:
         """Index what lies before ``end``, but not much more than ``max_bytes``; gives back whether ``end`` is reached.
@@ -103,13 +129,14 @@ class Indexer:
     def find(
         self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, end: int, durable: int
     ) -> list[int]:
-        """``MessageIndex.find``, after catching up with what arrived lately."""
+        """``MessageIndex.find``, after catching up with what arrived lately (but not with an old backlog)."""
         self.follow(end, durable, _QUERY_BYTES)
         return self._index.find(topic, key, limit, begin_ms, end_ms)
 
-    def idle(self, end: int, durable: int, now_ms: int) -> IndexJob | None:
+    def idle(self, end: int, durable: int) -> IndexJob | None:
         """About once a second: catch up, and from time to time a job that makes the index durable."""
         self.follow(end, durable, _IDLE_BYTES)
+        now_ms = self._monotonic_ms()
         if now_ms < self._next_sync_ms:
             return None
         self._next_sync_ms = now_ms + _SYNC_INTERVAL_MS

@@ -239,13 +239,16 @@ def _hash(text: npt.NDArray[np.uint8], topic_low: Ints, topic_high: Ints, low: I
     topic_hash = POWERS[topic_high - 1] * (sums[topic_high] - sums[topic_low])
     key_hash = POWERS[high - 1] * (sums[high] - sums[low])
     signed = (topic_hash * POWERS[high - low] + key_hash).view(np.int32).astype(np.int64)
-    hashes = np.abs(signed)
+    hashes: Ints = np.abs(signed)
     hashes[hashes == 1 << 31] = 0
     beyond_ascii = np.flatnonzero(text >= 0x80)
     if len(beyond_ascii):
 
         def has_any(starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
-            return np.searchsorted(beyond_ascii, starts) != np.searchsorted(beyond_ascii, ends)
+            differ: npt.NDArray[np.bool_] = np.searchsorted(beyond_ascii, starts) != np.searchsorted(
+                beyond_ascii, ends
+            )
+            return differ
 
         for index in np.flatnonzero(has_any(low, high) | has_any(topic_low, topic_high)).tolist():
             topic = text[topic_low[index] : topic_high[index] - 1].tobytes().decode("utf-8", "replace")

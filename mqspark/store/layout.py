@@ -36,6 +36,8 @@ class StorePaths:
         "commit_log",
         "config",
         "consume_queue",
+        "index",
+        "index_mark",
         "lock",
         "mark",
         "nonce",
@@ -47,11 +49,14 @@ class StorePaths:
         self.commit_log = commit_log if commit_log is not None else root / "commitlog"
         self.consume_queue = root / "consumequeue"
         self.batch_consume_queue = root / "batchconsumequeue"
+        self.index = root / "index"
         self.config = root / "config"
         self.checkpoint = root / "checkpoint"
         self.abort = root / "abort"
         self.lock = root / "lock"
         self.mark = root / "mqspark.checkpoint"
         """Ours: the exact position behind RocketMQ's timestamps. RocketMQ ignores it."""
+        self.index_mark = root / "mqspark.index"
+        """Ours: how much of the index is on disk. RocketMQ ignores it."""
         self.nonce = root / "mqspark.nonce"
         """Ours: proves to a process on this host that a directory is the one a broker serves."""

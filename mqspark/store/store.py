@@ -45,6 +45,9 @@ from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQ
 from mqspark.store.delay import DelayLevels
 from mqspark.store.files import FileLayer, OsFiles
 from mqspark.store.flush import CheckpointJob, FlushJob, Job, Progress
+from mqspark.store.index import MessageIndex
+from mqspark.store.indexer import Indexer
+from mqspark.store.indexfile import Shape
 from mqspark.store.layout import StorePaths
 from mqspark.store.recovery import Recovery, RecoveryReport
 
@@ -120,6 +123,16 @@ class MessageStore:
             max_mapped=config.max_mapped_files,
         )
         self._queues = self._table.queues
+        self._index = MessageIndex(
+            self.paths.index,
+            self.paths.index_mark,
+            self._files,
+            clock.now_ms,
+            shape=Shape(config.max_hash_slot_num, config.max_index_num),
+        )
+        self._indexer = (
+            Indexer(self._log, self._index, clock.monotonic_ms) if config.message_index_enable else None
+        )
         self._levels = DelayLevels(config.message_delay_level)
         self._sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._store_host = store_host
@@ -176,6 +189,12 @@ class MessageStore:
                 clean=clean,
                 verify_crc=self.config.check_crc_on_recover,
             ).run()
+            if self._indexer is not None:
+                self._indexer.open(
+                    report.end_position,
+                    clean=clean,
+                    safe_timestamp_ms=self._checkpoint.index_msg_timestamp_ms,
+                )
             self.nonce = secrets.token_hex(16)
             self._write_small(paths.abort, str(os.getpid()).encode())
             self._write_small(paths.nonce, self.nonce.encode())
@@ -205,6 +224,8 @@ class MessageStore:
                 job.run()
                 self.end_flush(job)
             if self.read_only is None:
+                if self._indexer is not None:
+                    self._indexer.close(self._visible_end, self._log.durable)
                 last = self._new_checkpoint_job()
                 last.run()
                 last.done()
@@ -222,6 +243,7 @@ class MessageStore:
     def _release(self) -> None:
         self._log.close()
         self._table.maps.clear()
+        self._index.maps.clear()
         self._files.unlock(self.paths.lock, self._lock_fd)
         self._lock_fd = -1
 
@@ -461,6 +483,8 @@ class MessageStore:
                 arrivals.append((queue.topic, queue.queue_id, queue.max_offset))
         except OSError as error:
             self._poison("writing a ConsumeQueue failed", error)
+        if self._indexer is not None:
+            self._indexer.arrived(self._visible_end, self._log.durable)
         return arrivals
 
     def _progress(self, arrivals: list[tuple[str, int, int]]) -> Progress:
@@ -477,16 +501,24 @@ class MessageStore:
 
         Run the jobs in another thread than the flushes: a producer must not wait for them.
         """
-        if self.read_only is not None or self._checkpoint_job is not None:
+        if self.read_only is not None:
             return []
-        if self._log.durable <= self._checkpoint.position and not self._checkpoint_due:
-            return []
+        jobs: list[Job] = []
         now_ms = self._clock.monotonic_ms()
+        if self._indexer is not None:
+            index_job = self._indexer.idle(self._visible_end, self._log.durable)
+            if index_job is not None:
+                jobs.append(index_job)
+        if self._checkpoint_job is not None:
+            return jobs
+        if self._log.durable <= self._checkpoint.position and not self._checkpoint_due:
+            return jobs
         if now_ms < self._next_checkpoint_ms and not self._checkpoint_due:
-            return []
+            return jobs
         self._checkpoint_started_ms = now_ms
         self._checkpoint_job = self._new_checkpoint_job()
-        return [self._checkpoint_job]
+        jobs.append(self._checkpoint_job)
+        return jobs
 
     def _new_checkpoint_job(self) -> CheckpointJob:
         """Everything before ``durable`` is in the queues by now, visible and so in their files."""
@@ -502,7 +534,9 @@ class MessageStore:
         self._checkpoint = Checkpoint(
             physic_msg_timestamp_ms=self._durable_store_ms,
             logics_msg_timestamp_ms=self._durable_store_ms,
-            index_msg_timestamp_ms=old.index_msg_timestamp_ms,
+            index_msg_timestamp_ms=self._index.full_timestamp_ms
+            if self._indexer
+            else old.index_msg_timestamp_ms,
             master_flushed_offset=old.master_flushed_offset,
             confirm_physical_offset=self._log.durable,
             position=self._log.durable,
@@ -656,7 +690,7 @@ class MessageStore:
         """The visible record that begins there, or None. Any number may be asked for."""
         log = self._log
         segment = log.segment_of(physical_offset)
-        limit = min(log.durable if self._sync else log.written, segment.end if segment else 0)
+        limit = min(self._visible_end, segment.end if segment else 0)
         if segment is None or physical_offset >= limit:
             return None
         low = physical_offset - segment.start
@@ -665,6 +699,22 @@ class MessageStore:
         if record.verdict is not Verdict.VALID or record.physical_offset != physical_offset:
             return None
         return view[low : low + record.size_bytes]
+
+    def query_message(
+        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int
+    ) -> list[memoryview]:
+        """Visible records with a key of this hash, stored between the two times (inclusive, to the second), in the
+        order of the log: the newest ``max_num``, and no more than max_msgs_num_batch.
+
+        Another key may have the same hash, so the reader compares. Follows DefaultMessageStore.queryMessage.
+        """
+        if self._indexer is None:
+            return []
+        limit = min(max_num, self.config.max_msgs_num_batch)
+        found = self._indexer.find(
+            topic, key, limit, begin_ms, end_ms, end=self._visible_end, durable=self._log.durable
+        )
+        return [record for position in sorted(found) if (record := self.record_at(position)) is not None]
 
     # --- offsets --------------------------------------------------------------------------------------------
 
@@ -727,6 +777,26 @@ class MessageStore:
         self._checkpoint_due = True
 
     # --- state ----------------------------------------------------------------------------------------------
+
+    @property
+    def _visible_end(self) -> int:
+        """Where the last record ends that consumers may see."""
+        return self._log.durable if self._sync else self._log.written
+
+    @property
+    def index_last_update(self) -> tuple[int, int]:
+        """Store time and physical offset of the newest record that can be found by key; zeros without one."""
+        return self._index.last_update
+
+    @property
+    def index_behind_bytes(self) -> int:
+        """How much of the log cannot be queried by key yet."""
+        return self._indexer.behind_bytes(self._visible_end) if self._indexer is not None else 0
+
+    @property
+    def index_problem(self) -> str | None:
+        """Why the index does not follow the log, or None."""
+        return self._indexer.problem if self._indexer is not None else None
 
     @property
     def min_physical_offset(self) -> int:

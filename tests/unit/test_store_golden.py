@@ -73,7 +73,7 @@ def assert_serves(store: MessageStore, name: str, *, skip: tuple[str, ...] = ())
 def test_every_message_is_served(directory: Path, name: str) -> None:
     kept = {
         path: path.read_bytes()
-        for folder in ("batchconsumequeue", "consumequeue_ext", "timerlog")
+        for folder in ("batchconsumequeue", "consumequeue_ext", "index", "timerlog")
         for path in sorted((directory / folder).rglob("*"))
         if path.is_file()
     }
@@ -85,7 +85,9 @@ def test_every_message_is_served(directory: Path, name: str) -> None:
     store.close()
     assert not (directory / "abort").exists()
     for path, content in kept.items():
-        assert path.read_bytes() == content, f"{path} was touched"
+        # After a kill the index files that may not be on disk are made again.
+        if report.clean or path.parent.name != "index":
+            assert path.read_bytes() == content, f"{path} was touched"
     again = make_store(directory)
     assert again.open().end_position == report.end_position
     assert_serves(again, name)

@@ -6,8 +6,10 @@ import errno
 import gzip
 import json
 import os
+import shutil
 import struct
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,15 @@ import pytest
 
 from mqspark.errors import DiskFull
 from mqspark.message import INNER_BATCH, TRANSACTION_ROLLBACK_TYPE
-from mqspark.record import encode_record
+from mqspark.record import decode_record, encode_record
 from mqspark.store import indexer, indexfile
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.files import OsFiles
 from mqspark.store.index import MessageIndex
 from mqspark.store.indexfile import DEFAULT_SHAPE, Header, Shape
 from mqspark.store.keys import KeyColumns, index_hash, record_keys, record_starts
-from tests.store_tools import FaultyFiles
+from mqspark.store.store import MessageStore
+from tests.store_tools import FaultyFiles, TestClock, checkpoint, crash, flush, opened, put
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VECTORS = [json.loads(line) for line in (GOLDEN / "vectors/hashes.jsonl").read_text().splitlines()]
@@ -82,7 +85,7 @@ def contents(index: MessageIndex) -> list[bytes]:
 
 
 def follow(log: CommitLog, index: MessageIndex, end: int) -> bool:
-    return indexer.Indexer(log, index).follow(end, end, end)
+    return indexer.Indexer(log, index, lambda: 0).follow(end, end, end)
 
 
 def opened_log(directory: Path) -> CommitLog:
@@ -620,3 +623,141 @@ def test_the_header_survives_its_encoding() -> None:
     header = Header(1, 2, 3, 4, 5, 6)
     assert Header.decode(header.encode()) == header
     assert Header.decode(b"") == Header()
+
+
+# --- the store ------------------------------------------------------------------------------------------------
+
+
+def put_keys(store: MessageStore, count: int, start: int = 0) -> None:
+    for n in range(start, start + count):
+        put(store, "T", n % 3, b"%d" % n, b"UNIQ_KEY\x01u%d\x02KEYS\x01k%d even%d\x02" % (n, n, n % 2))
+
+
+def asked(
+    store: MessageStore, key: str, limit: int = 64, begin_ms: int = 0, end_ms: int = EVER
+) -> list[bytes]:
+    return [decode_record(record).body for record in store.query_message("T", key, limit, begin_ms, end_ms)]
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_what_consumers_see_can_be_queried_by_key(tmp_path: Path, sync: bool) -> None:
+    clock = TestClock()
+    store = opened(tmp_path, clock, sync=sync)
+    put_keys(store, 10)
+    assert asked(store, "k3") == []
+    store.commit()
+    assert asked(store, "k3") == ([] if sync else [b"3"])
+    flush(store)
+    assert asked(store, "k3") == asked(store, "u3") == [b"3"]
+    assert asked(store, "even1") == [b"1", b"3", b"5", b"7", b"9"]
+    assert asked(store, "even1", 2) == [b"7", b"9"], "the newest, in the order of the log"
+    clock.now += 60_000
+    put_keys(store, 100, 10)
+    flush(store)
+    assert len(asked(store, "even0", 1000)) == 55
+    assert asked(store, "even0", 1000, 0, clock.now - 1) == [b"0", b"2", b"4", b"6", b"8"]
+    assert len(asked(store, "even0", 1000, clock.now - 1000, clock.now)) == 50
+    assert store.index_last_update[0] == clock.now
+    assert (store.index_behind_bytes, store.index_problem) == (0, None)
+    store.close()
+
+
+@pytest.mark.parametrize("ending", ["close", "crash", "crash behind a mark", "no index", "other index"])
+def test_after_a_restart_every_key_is_there(tmp_path: Path, ending: str) -> None:
+    clock = TestClock()
+    store = opened(tmp_path, clock)
+    put_keys(store, 50)
+    flush(store)
+    if ending == "crash behind a mark":
+        clock.now += 20_000
+        checkpoint(store)
+        put_keys(store, 50, 50)
+    else:
+        put_keys(store, 50, 50)
+    flush(store)
+    if ending == "close":
+        store.close()
+    else:
+        crash(store)
+    if ending in ("no index", "other index"):
+        shutil.rmtree(tmp_path / "index")
+    if ending == "other index":
+        (tmp_path / "index").mkdir()
+        (tmp_path / "index/20010101000000000").write_bytes(b"nonsense" * 100)
+    store = opened(tmp_path, clock)
+    put_keys(store, 10, 100)
+    flush(store)
+    assert [asked(store, key) for n in range(110) for key in (f"u{n}", f"k{n}")] == [
+        [b"%d" % n] for n in range(110) for _ in "uk"
+    ]
+    store.close()
+    store = opened(tmp_path, clock, max_msgs_num_batch=1000)
+    assert len(asked(store, "even1", 1000)) == 55
+    store.close()
+
+
+def test_an_index_that_cannot_be_written_stops_no_message(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, None, files)
+    put_keys(store, 5)
+    flush(store)
+    files.fail("map_write", errno.EIO)
+    store.maintenance()
+    files.heal()
+    assert store.index_problem is not None
+    assert "Input/output" in store.index_problem
+    put_keys(store, 5, 5)
+    flush(store)
+    assert (store.read_only, store.max_offset("T", 0)) == (None, 4)
+    store.close()
+    store = opened(tmp_path)
+    assert [asked(store, f"k{n}") for n in range(10)] == [[b"%d" % n] for n in range(10)]
+    store.close()
+
+
+def test_without_an_index_nothing_is_found_and_nothing_made(tmp_path: Path) -> None:
+    store = opened(tmp_path, message_index_enable=False)
+    put_keys(store, 5)
+    flush(store)
+    assert asked(store, "k1") == []
+    store.close()
+    assert not (tmp_path / "index").exists()
+    store = opened(tmp_path)
+    assert asked(store, "k1") == [b"1"]
+    store.close()
+
+
+def test_a_busy_store_indexes_as_it_goes_and_after_a_burst(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexer, "_STEP_BYTES", 2000)
+    monkeypatch.setattr(indexer, "_MAX_BEHIND_BYTES", 6000)
+    clock = TestClock()
+    store = opened(tmp_path, clock)
+    behind = []
+    for n in range(100):
+        put_keys(store, 1, n)
+        flush(store)
+        behind.append(store.index_behind_bytes)
+    assert 6000 < max(behind) < 9000, "no time passed, so no share of it: only the bound holds"
+    clock.now += 1000
+    put_keys(store, 20, 100)
+    flush(store)
+    assert store.index_behind_bytes < max(behind)
+    store.maintenance()
+    assert store.index_behind_bytes == 0
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["clean", "kill9", "variant"])
+def test_every_message_of_a_rocketmq_directory_is_found_by_key(
+    golden_root: Path, tmp_path: Path, name: str
+) -> None:
+    shutil.copytree(golden_root / name / "store", tmp_path / "store")
+    store = opened(tmp_path / "store", max_msgs_num_batch=10_000)
+    for message in read_manifest(name):
+        for key in (message["msgId"], *(message["keys"] or "").split(" ")):
+            if key and message["queueTopic"] == message["topic"]:
+                records = store.query_message(message["topic"], key, 10_000, 0, EVER)
+                assert message["recordCrc32"] in map(zlib.crc32, records), key
+    store.close()
