@@ -3,6 +3,8 @@
     MQError
     ├── ConfigError              a setting is unknown, malformed or contradictory      (.key)
     ├── InvalidMessage           a message, topic or group breaks a rule of the format (.field)
+    ├── InvalidFilter            a SQL92 filter does not compile                       (.expression, .position)
+    ├── FilterFailed             a filter has no value for these properties; counts as no match
     ├── ProtocolError            bytes on a connection are not the remoting protocol
     │   └── FrameTooLarge        a length field exceeds its bound                      (.length, .limit)
     ├── StoreError               the disk part
@@ -27,6 +29,8 @@ __all__ = [
     "MQError",
     "ConfigError",
     "InvalidMessage",
+    "InvalidFilter",
+    "FilterFailed",
     "ProtocolError",
     "FrameTooLarge",
     "StoreError",
@@ -58,6 +62,22 @@ class InvalidMessage(MQError, ValueError):
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
+
+
+class InvalidFilter(MQError, ValueError):
+    """``position``: index of the character in ``expression`` where it goes wrong."""
+
+    def __init__(self, problem: str, expression: str, position: int) -> None:
+        near = expression[position : position + 20]
+        where = f"at position {position}, near {near!r}" if near else "at its end"
+        super().__init__(f"Invalid MessageSelector. {problem}, {where}")
+        self.problem = problem
+        self.expression = expression
+        self.position = position
+
+
+class FilterFailed(MQError, ValueError):
+    pass
 
 
 class ProtocolError(MQError):
