@@ -8,14 +8,14 @@ import pytest
 from tests.interop import jars as jar_cache
 from tests.interop.clusters import Cluster, mqspark_cluster, rocketmq_cluster
 from tests.interop.driver import JavaDriver, java_driver
-from tests.interop.jars import Jars
+from tests.interop.jars import HERE, Jars
 
 _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "interop" in item.path.parts:
+        if HERE in item.path.parents:
             item.add_marker(pytest.mark.interop)
 
 
