@@ -1,4 +1,4 @@
-"""Offsets and single messages: codes 14, 15, 29 to 33 (ConsumerManageProcessor, AdminBrokerProcessor,
+"""Offsets and single messages: codes 12, 14, 15, 29 to 33 (ConsumerManageProcessor, AdminBrokerProcessor,
 QueryMessageProcessor; reference remoting-protocol §5.3)."""
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from mqspark.broker.state import BrokerState
 from mqspark.message import PhysicalOffset
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
+from mqspark.protocol.connection import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers import (
     GetEarliestMsgStoretimeRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,
     QueryConsumerOffsetRequestHeader,
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
     ViewMessageRequestHeader,
@@ -28,11 +31,17 @@ _PHYSICAL_OFFSET_AT = 28
 """Where a stored record keeps its own physical offset (reference store-and-broker §2.1)."""
 
 
+_UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+_MAX_QUERY_BODY_BYTES = MAX_FRAME_BYTES - MAX_HEADER_BYTES
+"""No client takes a longer frame (RocketMQ would send it)."""
+
+
 class Lookups:
     def __init__(self, state: BrokerState, memory_bytes: int) -> None:
         self._state = state
         self._memory_bytes = memory_bytes
         self.handlers: dict[int, Handler] = {
+            RequestCode.QUERY_MESSAGE: self.query_message,
             RequestCode.QUERY_CONSUMER_OFFSET: self.query_offset,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.update_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
@@ -107,6 +116,39 @@ class Lookups:
         first = store.min_offset(header.topic, header.queue_id)
         timestamp = store.store_timestamp_at(header.topic, header.queue_id, first)
         return ok(command, {"timestamp": str(timestamp)})
+
+    def query_message(self, session: Session, command: Command) -> bytes:
+        """Records with a key or, as the request says, a unique key, in the order of the log. They may have another
+        key of the same hash: clients compare. When they are too many for a frame the newest are kept."""
+        header = command.header(QueryMessageRequestHeader)
+        store = self._state.store
+        max_num = header.max_num
+        if command.ext.get(_UNIQUE_KEY_QUERY) == "true":
+            max_num = store.config.default_query_max_num
+        records = store.query_message(
+            header.topic, header.key, max_num, header.begin_timestamp, header.end_timestamp
+        )
+        if not records:
+            raise Refusal(
+                ResponseCode.QUERY_NOT_FOUND,
+                "can not find message, maybe time range not correct",
+                QueryMessageResponseHeader(index_last_update_timestamp=0, index_last_update_phyoffset=0),
+            )
+        size_bytes = 0
+        first = len(records)
+        while first and (
+            first == len(records) or size_bytes + len(records[first - 1]) <= _MAX_QUERY_BODY_BYTES
+        ):
+            first -= 1
+            size_bytes += len(records[first])
+        timestamp_ms, physical_offset = store.index_last_update
+        return ok(
+            command,
+            QueryMessageResponseHeader(
+                index_last_update_timestamp=timestamp_ms, index_last_update_phyoffset=physical_offset
+            ),
+            b"".join(records[first:]),
+        )
 
     def view_message(self, session: Session, command: Command) -> bytes:
         header = command.header(ViewMessageRequestHeader)

@@ -108,6 +108,8 @@ class Bench:
             mapped_file_size_commit_log=1 << 22,
             mapped_file_size_consume_queue=20_000,
             allocation_step_commit_log=1 << 20,
+            max_hash_slot_num=100,
+            max_index_num=200,
             flush_disk_type=FlushDiskType.SYNC_FLUSH if self.sync else FlushDiskType.ASYNC_FLUSH,
         )
         self.store = MessageStore(

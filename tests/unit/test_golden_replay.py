@@ -42,6 +42,7 @@ DEPENDS_ON_THE_PAST: dict[int, set[int]] = {
     RequestCode.PULL_MESSAGE: PULL_OUTCOMES,
     RequestCode.LITE_PULL_MESSAGE: PULL_OUTCOMES,
     RequestCode.QUERY_CONSUMER_OFFSET: {ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND},
+    RequestCode.QUERY_MESSAGE: {ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND},
     RequestCode.VIEW_MESSAGE_BY_ID: {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR},
     RequestCode.QUERY_CONSUME_QUEUE: {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR},
     RequestCode.GET_CONSUMER_CONNECTION_LIST: {ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE},
