@@ -234,7 +234,13 @@ class MessageIndex:
         return True
 
     def _keep_safe(self, safe_timestamp_ms: int) -> None:
-        self._drop_while(lambda file: file.header.end_timestamp_ms > safe_timestamp_ms)
+        # From the first on that is not safe, whatever those behind it look like.
+        safe = 0
+        for file in self.index_files:
+            if not 0 < file.header.end_timestamp_ms <= safe_timestamp_ms:
+                break
+            safe += 1
+        self._drop_from(safe)
         if self.index_files:
             # The keys of that record may have gone on in the next file.
             self.position = self.index_files[-1].header.end_position
