@@ -327,6 +327,25 @@ def test_an_orderly_consumer_gets_each_queue_in_order(java: JavaDriver, cluster:
     java.call("push.stop", handle=consumer)
 
 
+def test_heartbeats_without_subscriptions_keep_them(java: JavaDriver, cluster: Cluster, name: Name) -> None:
+    """Heartbeat V2: a fingerprint stands for the subscriptions that the broker already has."""
+    topic, group = create_topic(cluster, name("HeartbeatV2")), name("heartbeat-group")
+    handle = producer(java, cluster)
+    consumer = push(java, cluster, topic, group, expression="A || B", heartbeat_v2=True)
+    for prefix in ("first", "second"):
+        java.call(
+            "producer.send_many", handle=handle, topic=topic, mode="async", count=20, prefix=prefix, tags="B"
+        )
+        received = take(java, consumer, 20)
+        assert Counter(map(body_of, received)) == Counter(
+            f"{prefix}-{number}".encode() for number in range(20)
+        )
+        time.sleep(2.5)  # a few heartbeats, one a second
+        printed = java.mqadmin("consumerConnection", "-g", group, "-n", cluster.namesrv)
+        assert [topic, "A", "||", "B"] in [line.split() for line in printed.splitlines()]
+    java.call("push.stop", handle=consumer)
+
+
 @pytest.mark.parametrize("start", ["CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_TIMESTAMP"])
 def test_a_new_group_on_a_young_queue_starts_at_its_beginning(
     java: JavaDriver, cluster: Cluster, name: Name, start: str

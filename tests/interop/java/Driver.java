@@ -164,6 +164,7 @@ public final class Driver {
         client.setVipChannelEnabled(with.getBooleanValue("vip"));
         client.setPollNameServerInterval(1000);
         client.setHeartbeatBrokerInterval(1000);
+        client.setUseHeartbeatV2(with.getBooleanValue("heartbeat_v2"));
         client.setPersistConsumerOffsetInterval(500);
     }
 
