@@ -26,7 +26,7 @@ _SLICE_RECORDS = 512
 """So that the arrays stay small enough to be had without page faults."""
 _STEP_BYTES = 512 << 10
 """Of log that arrives before it is indexed; the work for a slice costs the same for one record as for hundred."""
-_TIME_SHARE = 0.12
+_TIME_SHARE = 0.1
 """Of a busy thread's time that goes into the index as long as it is not too far behind: a burst is indexed after it."""
 _MAX_CREDIT_MS = 20
 _MAX_BEHIND_BYTES = 256 << 20
