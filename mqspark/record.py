@@ -64,6 +64,7 @@ __all__ = [
     "split_batch",
     "check_record",
     "find_property",
+    "peek_properties",
     "tags_code",
 ]
 
@@ -111,6 +112,35 @@ def find_property(properties: bytes, name: bytes) -> bytes | None:
         return None
     end = properties.find(b"\x02", start)
     return (properties[start:] if end < 0 else properties[start:end]) or None
+
+
+_PEEK = struct.Struct(">ii28xi44xi")
+"""Of a record with IPv4 hosts: total size, magic, system flag, body length."""
+
+
+def peek_properties(buffer: Buffer, position: int) -> tuple[int, bytes]:
+    """Size and encoded properties of the record at ``position``, whose size is known to be right; nothing else is
+    looked at. Raises InvalidMessage when its inner lengths disagree with it."""
+    size, magic, sys_flag, body_length = _PEEK.unpack_from(buffer, position)
+    end = position + size
+    topic_start = position + _PEEK.size + body_length + 1
+    if sys_flag & 0x30:
+        head = HEADS[(sys_flag >> 4) & 3]
+        if size < head.size + 3:
+            raise InvalidMessage(f"record at {position} is too short for its hosts", field="totalSize")
+        (body_length,) = _I32.unpack_from(buffer, position + head.size - 4)
+        topic_start = position + head.size + body_length + 1
+    if magic == MAGIC_V2:
+        topic_start += 1
+    if body_length < 0 or topic_start + 2 > end:
+        raise InvalidMessage(f"record at {position} has impossible lengths", field="bodyLength")
+    topic_length = buffer[topic_start - 1]
+    if magic == MAGIC_V2:
+        topic_length |= buffer[topic_start - 2] << 8
+    start = topic_start + topic_length + 2
+    if start > end or buffer[start - 2] << 8 | buffer[start - 1] != end - start:
+        raise InvalidMessage(f"record at {position} has impossible lengths", field="propertiesLength")
+    return size, bytes(buffer[start:end])
 
 
 @functools.lru_cache(maxsize=4096)

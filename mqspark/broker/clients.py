@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from mqspark.broker.groups import ConsumerGroup
+from mqspark.broker.groups import TAG, ConsumerGroup
+from mqspark.broker.pull import check_expression_type
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topics import UNIT_SUB
-from mqspark.errors import InvalidMessage
+from mqspark.errors import InvalidFilter, InvalidMessage
+from mqspark.filter.sql import compile_sql
 from mqspark.filter.tags import parse_tags
 from mqspark.message import MessageQueue, check_group, retry_topic
 from mqspark.protocol.bodies import (
@@ -123,15 +125,13 @@ class Clients:
         body = decode_body(CheckClientRequestBody, command.body)
         data = body.subscription_data
         if data is not None:
-            if data.expression_type and data.expression_type != "TAG":
-                raise Refusal(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"The broker does not support consumer to filter message by {data.expression_type}:"
-                    " such filters are not available yet",
-                )
             try:
-                parse_tags(data.sub_string)
-            except InvalidMessage as error:
+                if not data.expression_type or data.expression_type == TAG:
+                    parse_tags(data.sub_string)
+                else:
+                    check_expression_type(self._state.config, data.expression_type)
+                    compile_sql(data.sub_string)
+            except (InvalidMessage, InvalidFilter) as error:
                 raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
         return ok(command)
 

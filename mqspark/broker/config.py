@@ -53,6 +53,8 @@ class BrokerConfig:
 
     sync_flush_timeout: int = 5_000  # ms; a send that waits longer is answered FLUSH_DISK_TIMEOUT
 
+    enable_property_filter: bool = False
+    """Whether consumers may filter by SQL92."""
     lite_pull_message_enable: bool = True
     long_polling_enable: bool = True
     short_polling_time_mills: int = 1_000
@@ -114,6 +116,7 @@ UPDATABLE_KEYS = frozenset(
         "sendThreadPoolQueueCapacity",
         "pullThreadPoolQueueCapacity",
         "pullBytesPerTurn",
+        "enablePropertyFilter",
         "litePullMessageEnable",
         "longPollingEnable",
         "shortPollingTimeMills",

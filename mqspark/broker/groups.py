@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from mqspark.broker.selection import Wanted
 from mqspark.clock import Clock
+from mqspark.filter.sql import SqlFilter, compile_sql
 from mqspark.filter.tags import parse_tags
 from mqspark.protocol.bodies import ConsumerData, SubscriptionData
 from mqspark.protocol.session import Session
@@ -36,18 +38,30 @@ class Member:
 
 
 class Subscription:
-    """A group's subscription to one topic. ``codes``: hashes of the wanted tags, None for every message."""
+    """A group's subscription to one topic."""
 
-    __slots__ = ("codes", "data", "is_tag", "version")
+    __slots__ = ("_codes", "_filter", "data", "is_tag", "version")
 
     def __init__(self, data: SubscriptionData, default_version: int) -> None:
         self.data = data
         self.version = data.sub_version or default_version
         self.is_tag = not data.expression_type or data.expression_type == TAG
-        self.codes: frozenset[int] | None = None
+        self._codes: frozenset[int] | None = None
+        self._filter: SqlFilter | None = None
         if self.is_tag and data.sub_string and data.sub_string != "*":
             # Some clients leave codeSet to the broker.
-            self.codes = frozenset(data.code_set or ()) or parse_tags(data.sub_string).codes or None
+            self._codes = frozenset(data.code_set or ()) or parse_tags(data.sub_string).codes or None
+
+    def wanted(self) -> Wanted:
+        """A filter is compiled when it is first asked for: a heartbeat may bring more of them than are used.
+
+        Raises InvalidFilter.
+        """
+        if self.is_tag:
+            return self._codes
+        if self._filter is None:
+            self._filter = compile_sql(self.data.sub_string)
+        return self._filter
 
 
 class ConsumerGroup:

@@ -7,6 +7,7 @@ Closing a connection cancels nothing: its pulls are dropped when they are next l
 
 from __future__ import annotations
 
+from mqspark.broker.selection import Wanted
 from mqspark.clock import Clock
 from mqspark.protocol.session import Session
 
@@ -22,7 +23,6 @@ class Pull:
     does not want."""
 
     __slots__ = (
-        "codes",
         "deadline_ms",
         "first_offset",
         "group",
@@ -34,6 +34,7 @@ class Pull:
         "session",
         "topic",
         "topic_sys_flag",
+        "wanted",
     )
 
     def __init__(
@@ -45,7 +46,7 @@ class Pull:
         queue_id: int,
         offset: int,
         max_messages: int,
-        codes: frozenset[int] | None,
+        wanted: Wanted,
         topic_sys_flag: int,
         group_sys_flag: int,
     ) -> None:
@@ -57,7 +58,7 @@ class Pull:
         self.first_offset = offset
         self.offset = offset
         self.max_messages = max_messages
-        self.codes = codes
+        self.wanted = wanted
         self.topic_sys_flag = topic_sys_flag
         self.group_sys_flag = group_sys_flag
         self.deadline_ms = 0

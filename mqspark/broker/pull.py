@@ -1,7 +1,7 @@
 """Serving pulls (PullMessageProcessor; reference remoting-protocol §8, store-and-broker §13.7).
 
 A pull is checked once. Then it is served, or parked and served again when its queue grows. Records leave as
-memoryviews of the store's files: nothing here looks at a record.
+memoryviews of the store's files: nothing here looks at a record, except for the properties that a filter wants.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
+from mqspark.broker.config import BrokerConfig
 from mqspark.broker.groups import TAG
 from mqspark.broker.hold import ParkedPulls, Pull
+from mqspark.broker.selection import Wanted, get_selected
 from mqspark.broker.state import BrokerState
-from mqspark.errors import InvalidMessage
+from mqspark.errors import InvalidFilter, InvalidMessage
+from mqspark.filter.sql import SQL92, SqlFilter, compile_sql
 from mqspark.filter.tags import parse_tags
 from mqspark.message import PERM_READ
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -20,9 +23,10 @@ from mqspark.protocol.command import Command, encode_response_head
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers import PullMessageRequestHeader
 from mqspark.protocol.session import Session
+from mqspark.store.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus
 
-__all__ = ["Pulls", "FAQ"]
+__all__ = ["Pulls", "FAQ", "check_expression_type"]
 
 COMMIT, SUSPEND, EXPRESSION = 0x1, 0x2, 0x4
 """Bits of a pull's sysFlag (PullSysFlag)."""
@@ -53,6 +57,20 @@ _CODES = {
 @functools.lru_cache(10_000)
 def _tag_codes(expression: str | None) -> frozenset[int] | None:
     return parse_tags(expression).codes or None
+
+
+def check_expression_type(config: BrokerConfig, kind: str | None) -> None:
+    """For another type than tags. Raises Refusal."""
+    if kind != SQL92:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
+        )
+    if not config.enable_property_filter:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {kind}:"
+            " set enablePropertyFilter=true on the broker",
+        )
 
 
 def _forbidden(remark: str, kind: int) -> Refusal:
@@ -177,23 +195,23 @@ class Pulls:
             group.group_sys_flag,
         )
 
-    def _expression(self, header: PullMessageRequestHeader) -> frozenset[int] | None:
-        """The tag codes of an expression that came in the request."""
-        if header.expression_type and header.expression_type != TAG:
-            raise Refusal(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {header.expression_type}:"
-                " such filters are not available yet",
-            )
+    def _expression(self, header: PullMessageRequestHeader) -> Wanted:
+        """What an expression takes that came in the request."""
+        kind = header.expression_type
+        wanted: Wanted
         try:
-            return _tag_codes(header.subscription)
-        except InvalidMessage as error:
+            if not kind or kind == TAG:
+                return _tag_codes(header.subscription)
+            wanted = compile_sql(header.subscription) if kind == SQL92 else None
+        except (InvalidMessage, InvalidFilter) as error:
             raise Refusal(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
             ) from None
+        check_expression_type(self._state.config, kind)
+        return wanted
 
-    def _subscription(self, header: PullMessageRequestHeader) -> frozenset[int] | None:
-        """The tag codes of what the group's heartbeats subscribe to."""
+    def _subscription(self, header: PullMessageRequestHeader) -> Wanted:
+        """What the group's heartbeats subscribe to."""
         state = self._state
         group = state.clients.consumer(header.consumer_group)
         if group is None:
@@ -213,13 +231,17 @@ class Pulls:
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
         if subscription.version < header.sub_version:
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-        if not subscription.is_tag:
+        if subscription.is_tag:
+            return subscription.wanted()
+        try:
+            wanted = subscription.wanted()
+        except InvalidFilter as error:
             raise Refusal(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by"
-                f" {subscription.data.expression_type}: such filters are not available yet",
-            )
-        return subscription.codes
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                f"the broker's consumer filter data is not exist! Your expression may be wrong: {error}",
+            ) from None
+        check_expression_type(state.config, subscription.data.expression_type)
+        return wanted
 
     # --- serving ---
 
@@ -227,14 +249,23 @@ class Pulls:
         """Answer the pull; False when it found nothing and may wait, and nothing was answered."""
         state = self._state
         limits = state.store_config
-        result = self._get(
-            pull.topic,
-            pull.queue_id,
-            pull.offset,
-            min(pull.max_messages, limits.max_transfer_count_on_message_in_memory),
-            limits.max_transfer_bytes_on_message_in_memory,
-            pull.codes,
-        )
+        wanted = pull.wanted
+        max_messages = min(pull.max_messages, limits.max_transfer_count_on_message_in_memory)
+        max_bytes = limits.max_transfer_bytes_on_message_in_memory
+        if isinstance(wanted, SqlFilter):
+            max_examined = max(max_messages, limits.max_filter_message_size // ENTRY_BYTES)
+            result = get_selected(
+                state.store,
+                pull.topic,
+                pull.queue_id,
+                pull.offset,
+                max_messages,
+                max_bytes,
+                wanted,
+                max_examined,
+            )
+        else:
+            result = self._get(pull.topic, pull.queue_id, pull.offset, max_messages, max_bytes, wanted)
         status = result.status.name
         session = pull.session
         if result.status is GetStatus.FOUND:
@@ -251,7 +282,7 @@ class Pulls:
         next_offset = result.next_offset
         if may_wait and code is ResponseCode.PULL_NOT_FOUND:
             return False
-        if woken and status == "NO_MATCHED_MESSAGE":
+        if woken and status == "NO_MATCHED_MESSAGE" and next_offset >= result.max_offset:
             # What came is not wanted. Look no more at it, and do not make the client ask again for nothing.
             pull.offset = next_offset
             return False

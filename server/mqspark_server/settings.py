@@ -69,6 +69,7 @@ def local_address() -> str:
 
 DEVELOPMENT: Mapping[str, Any] = {
     "autoCreateTopicEnable": True,
+    "enablePropertyFilter": True,
     # A laptop's power cut may cost what was sent in the last half second; the process dying costs nothing.
     "flushDiskType": "ASYNC_FLUSH",
     "bindAddress": "127.0.0.1",

@@ -26,7 +26,7 @@ KNOWN: dict[str, dict[tuple[int, int, int], int]] = {
     # file → (request code, our answer, recorded answer) → how often
     "errors": {(36, 3, 1): 1},
     "errors_bin": {(36, 3, 1): 1},
-    "pull_raw": {(11, 1, 0): 1},  # SQL92
+    "pull_raw": {},
     "send_sync": {(105, 0, 17): 1},  # a topic that the recording creates on the way
     "send_batch": {},
     "send_batch_bin": {(105, 17, 0): 2},  # retry topics of groups that were there
@@ -73,7 +73,11 @@ def test_the_same_requests_get_the_same_answers(name: str, tmp_path: Path) -> No
     rows = [json.loads(line) for line in (FRAMES / f"{name}.jsonl").read_text().splitlines()]
     requests = {(row["conn"], row["opaque"]): decode(row["frame_hex"]) for row in rows if row["dir"] == "c2s"}
     bench = Bench(
-        tmp_path, broker_name="broker-g", broker_cluster_name="GoldenCluster", trace_topic_enable=True
+        tmp_path,
+        broker_name="broker-g",
+        broker_cluster_name="GoldenCluster",
+        trace_topic_enable=True,
+        enable_property_filter=True,
     )
     for request in requests.values():
         topic = request.ext.get("topic") or request.ext.get("b") or ""

@@ -121,6 +121,7 @@ def test_answers_are_those_of_the_recording(path: pathlib.Path, tmp_path: pathli
             broker_cluster_name="GoldenCluster",
             listen_port=11911,
             auto_create_topic_enable=True,
+            enable_property_filter=True,
         )
         broker = Broker(config, store_config, store, clock, random=random.Random(1))
         for name, queues in recording.topics().items():

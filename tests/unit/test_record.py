@@ -25,6 +25,7 @@ from mqspark.record import (
     encode_batch,
     encode_record,
     find_property,
+    peek_properties,
     split_batch,
     tags_code,
 )
@@ -214,3 +215,24 @@ def test_properties_are_found_without_a_map() -> None:
     assert find_property(text, b"AGS") is None
     assert tags_code(text) == java_hash("B")
     assert tags_code(b"") == 0
+
+
+@pytest.mark.parametrize("topic", ["T", "t" * 200], ids=["v1", "v2"])
+@pytest.mark.parametrize("born", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("stored", ["127.0.0.1", "::1"])
+def test_properties_are_peeked_at(topic: str, born: str, stored: str) -> None:
+    hosts = {"born_host": host(f"{born}|1"), "store_host": host(f"{stored}|2")}
+    properties = b"a\x015\x02TAGS\x01A\x02"
+    record = encode_record(topic=topic, body=b"body", properties=properties, **hosts)
+    empty = encode_record(topic=topic, body=b"", **hosts)
+    both = memoryview(record + empty)
+    assert peek_properties(both, 0) == (len(record), properties)
+    assert peek_properties(both, len(record)) == (len(empty), b"")
+    for position in range(4, len(record)):
+        for bit in range(8):
+            damaged = bytearray(record)
+            damaged[position] ^= 1 << bit
+            with contextlib.suppress(InvalidMessage):
+                size, found = peek_properties(damaged, 0)
+                assert size == len(record)
+                assert len(found) < size
