@@ -21,7 +21,16 @@ from mqspark.client.instance import ClientInstance, ClientOptions
 from mqspark.client.offsets import BrokerOffsets, LocalOffsets, Offsets
 from mqspark.client.rebalance import RebalanceTimer, plan
 from mqspark.client.routes import MASTER_ID, TopicRoute
-from mqspark.errors import BrokerError, ConfigError, ConnectionLost, MQError, NoRoute, RequestTimeout
+from mqspark.errors import (
+    BrokerError,
+    ClientError,
+    ConfigError,
+    ConnectionLost,
+    MQError,
+    NoRoute,
+    RequestTimeout,
+)
+from mqspark.filter.sql import SQL92
 from mqspark.message import (
     RETRY_PREFIX,
     RETRY_TOPIC,
@@ -32,6 +41,7 @@ from mqspark.message import (
     check_topic,
 )
 from mqspark.protocol.bodies import (
+    CheckClientRequestBody,
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
@@ -41,6 +51,7 @@ from mqspark.protocol.bodies import (
     SubscriptionData,
     build_subscription,
     decode_body,
+    encode_body,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -68,6 +79,8 @@ COMMIT_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG, LITE_FLAG = 0x1, 0x2, 0x4, 0x10
 _MAX_PULL_BYTES = 256 * 1024
 """``maxMsgBytes`` of a pull; today's brokers go by their own limit."""
 _OFFSET_TIMEOUT_MS = 5_000
+_SQL92_VERSION = 232
+"""Ordinal of V4_1_0_SNAPSHOT; an older broker would take a filter for a tag (MQVersion)."""
 _LONG_POLL_SLACK_MS = 15_000
 """A long poll is given up this long after the broker should have answered."""
 
@@ -140,7 +153,9 @@ class GroupConsumer:
     # --- life -------------------------------------------------------------------------------------------
 
     async def start(self, *, rebalance: bool) -> None:
-        """Routes, heartbeat, first rebalance. Raises what a missing cluster raises, after cleaning up."""
+        """Routes, heartbeat, first rebalance. Raises what a missing cluster raises, after cleaning up, and
+        ClientError when a broker refuses a filter.
+        """
         settings = self.settings
         self.rebalancing = rebalance
         self.instance = ClientInstance(self._namesrv, self._options, keep_default_name=self.broadcasting)
@@ -155,6 +170,7 @@ class GroupConsumer:
             await self.find_routes()
             await self.instance.start()
             await self.instance.heartbeat()
+            await self._check_filters()
         except BaseException:
             await self.instance.stop()
             raise
@@ -169,6 +185,48 @@ class GroupConsumer:
         await self.find_routes()
         await self.instance.heartbeat()
         self.group_changed()
+        try:
+            await self._check_filters()
+        except ClientError as error:
+            log.error("a subscription of %s brings nothing: %s", self.settings.group, error)
+
+    async def _check_filters(self) -> None:
+        """Ask the brokers of each topic that is filtered by SQL92 whether they take it; one that is away is
+        not asked. Raises ClientError.
+        """
+        for topic, subscription in list(self.subscriptions.items()):
+            route = self.instance.cached_route(topic)
+            if subscription.expression_type != SQL92 or route is None:
+                continue
+            for name in route.brokers:
+                address = route.address(name)
+                if address is None:
+                    continue
+                try:
+                    await self._check_filter(address, subscription)
+                except (ConnectionLost, RequestTimeout) as error:
+                    log.warning("cannot ask whether the filter of %s is taken: %s", topic, error)
+
+    async def _check_filter(self, address: str, subscription: SubscriptionData) -> None:
+        await self.instance.remoting.connect(address)  # greets, so that the version is known
+        self._require_sql(address)
+        body = CheckClientRequestBody(
+            client_id=self.instance.client_id, group=self.settings.group, subscription_data=subscription
+        )
+        await self.instance.remoting.invoke(
+            address,
+            RequestCode.CHECK_CLIENT_CONFIG,
+            body=encode_body(body),
+            timeout_ms=self._options.request_timeout_ms,
+        )
+
+    def _require_sql(self, address: str) -> None:
+        version = self.instance.broker_version(address)
+        if version is not None and version < _SQL92_VERSION:
+            raise ClientError(
+                f"broker {address} does not filter by SQL92: its version is {version}, {_SQL92_VERSION} is needed"
+                " (RocketMQ 4.1); subscribe by tags"
+            )
 
     async def find_routes(self) -> None:
         """A topic without one is no error: it may be created later."""
@@ -179,17 +237,24 @@ class GroupConsumer:
                 if not topic.startswith(RETRY_PREFIX):
                     log.warning("%s", error)
 
-    def subscribe(self, topic: str, tags: str | Iterable[str] = "*") -> None:
-        """``tags``: ``A || B``, or the tags one by one; ``*`` is everything. The last call for a topic
-        holds.
+    def subscribe(self, topic: str, tags: str | Iterable[str] = "*", sql: str | None = None) -> None:
+        """``tags``: ``A || B``, or the tags one by one; ``*`` is everything. ``sql``: a SQL92 filter over
+        properties instead. The last call for a topic holds.
         """
         check_topic(topic)
         expression = tags if isinstance(tags, str) else " || ".join(tags)
+        kind = "TAG"
+        if sql is not None:
+            if expression != "*":
+                raise ConfigError("give tags or sql; a filter may say TAGS = 'A' itself", key="sql")
+            if not sql.strip():
+                raise ConfigError("sql must not be empty; leave it out to get everything", key="sql")
+            expression, kind = sql, SQL92
         version = self._now_ms()
         known = self.subscriptions.get(topic)
         if known is not None:
             version = max(version, known.sub_version + 1)
-        self.subscriptions[topic] = build_subscription(topic, expression, "TAG", version)
+        self.subscriptions[topic] = build_subscription(topic, expression, kind, version)
 
     @staticmethod
     def _now_ms() -> int:
@@ -374,11 +439,17 @@ class GroupConsumer:
     async def pull(
         self, queue: MessageQueue, offset: int, *, commit_offset: int, broker_id: int, lite: bool
     ) -> Pulled:
-        """One long poll. Raises BrokerError for a response that is none of Pulled's codes.
+        """One long poll. Raises BrokerError for a response that is none of Pulled's codes, ClientError when the
+        broker is too old for the filter.
 
         ``commit_offset`` above 0 is committed on the way (clustering only).
         """
         subscription = self.subscriptions.get(queue.topic)
+        address = await self._address(queue, broker_id)
+        expression_type = "TAG"
+        if subscription is not None and subscription.expression_type == SQL92:
+            self._require_sql(address)
+            expression_type = SQL92
         flags = SUSPEND_FLAG
         if lite:
             flags |= SUBSCRIPTION_FLAG | LITE_FLAG
@@ -397,12 +468,12 @@ class GroupConsumer:
             suspend_timeout_millis=self.settings.suspend_ms,
             sub_version=0 if lite or subscription is None else subscription.sub_version,
             subscription=(subscription.sub_string if subscription else "*") if lite else None,
-            expression_type="TAG",
+            expression_type=expression_type,
             max_msg_bytes=_MAX_PULL_BYTES,
             bname=queue.broker_name,
         )
         response = await self.instance.remoting.invoke(
-            await self._address(queue, broker_id),
+            address,
             RequestCode.LITE_PULL_MESSAGE if lite else RequestCode.PULL_MESSAGE,
             header,
             timeout_ms=self.settings.suspend_ms + _LONG_POLL_SLACK_MS,

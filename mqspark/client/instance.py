@@ -136,6 +136,7 @@ class ClientInstance:
         # Clients spread over the name servers; one stays with the one that works.
         self._namesrv_index = zlib.crc32(self.client_id.encode()) % len(self.namesrv)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._versions: dict[str, int] = {}
 
     # --- life -------------------------------------------------------------------------------------------
 
@@ -255,6 +256,10 @@ class ClientInstance:
                 return address
         return None
 
+    def broker_version(self, address: str) -> int | None:
+        """What its last answer to a heartbeat said (an ordinal of MQVersion); None before the first."""
+        return self._versions.get(address)
+
     async def _refresh_routes_forever(self) -> None:
         while True:
             await asyncio.sleep(self.options.route_interval_ms / 1000)
@@ -292,12 +297,13 @@ class ClientInstance:
             if self.remoting.channel(address) is None:
                 await self.remoting.connect(address)  # greets
             else:
-                await self.remoting.invoke(
+                answer = await self.remoting.invoke(
                     address,
                     RequestCode.HEART_BEAT,
                     body=self._heartbeat_body(),
                     timeout_ms=self.options.request_timeout_ms,
                 )
+                self._versions[address] = answer.version
         except ClientError as error:
             log.warning("heartbeat to %s failed: %s", address, error)
 
@@ -321,7 +327,7 @@ class ClientInstance:
             RequestCode.HEART_BEAT, None, self._heartbeat_body(), self.options.request_timeout_ms
         )
         try:
-            await greeting
+            self._versions[channel.address] = (await greeting).version
         except ClientError as error:
             log.warning("heartbeat to %s failed: %s", channel.address, error)
             return

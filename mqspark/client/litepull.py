@@ -195,13 +195,18 @@ class LitePullConsumer:
     def group(self) -> str:
         return self._group.settings.group
 
-    def subscribe(self, topic: str, tags: str | Iterable[str] = "*") -> None:
-        """Before or after the start. Raises ConfigError after ``assign``."""
+    def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:
+        """Before or after the start. Raises ConfigError after ``assign``.
+
+        By ``tags``, e.g. ``A || B``, or by a SQL92 filter over properties, e.g. ``sql="a > 3 AND b IS NOT NULL"``,
+        which the broker applies when it has enablePropertyFilter=true. ``start`` raises ClientError when the
+        broker refuses the filter; after the start that is logged.
+        """
         if self._to_assign is not None:
             raise ConfigError(
                 "this consumer was assigned queues; it cannot subscribe as well", key="subscribe"
             )
-        self._group.subscribe(topic, tags)
+        self._group.subscribe(topic, tags, sql)
         if self._running:
             self._group.instance.spawn(self._group.subscribed())
 

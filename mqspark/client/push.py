@@ -228,9 +228,14 @@ class PushConsumer:
     def client_id(self) -> str:
         return self._group.instance.client_id
 
-    def subscribe(self, topic: str, tags: str | Iterable[str] = "*") -> None:
-        """Before or after the start. All members of a group must subscribe to the same."""
-        self._group.subscribe(topic, tags)
+    def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:
+        """Before or after the start. All members of a group must subscribe to the same.
+
+        By ``tags``, e.g. ``A || B``, or by a SQL92 filter over properties, e.g. ``sql="a > 3 AND b IS NOT NULL"``,
+        which the broker applies when it has enablePropertyFilter=true. ``start`` raises ClientError when the
+        broker refuses the filter; after the start that is logged.
+        """
+        self._group.subscribe(topic, tags, sql)
         if self._running:
             self._group.instance.spawn(self._group.subscribed())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import importlib.util
 import os
 import threading
@@ -331,9 +332,12 @@ class PushConsumer(_Facade):
     def client_id(self) -> str:
         return self._aio.client_id
 
-    def subscribe(self, topic: str, tags: str | Iterable[str] = "*") -> None:
-        """Before or after the start. All members of a group must subscribe to the same."""
-        self._do(self._aio.subscribe, topic, tags)
+    def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:
+        """Before or after the start. All members of a group must subscribe to the same.
+
+        By ``tags``, e.g. ``A || B``, or by a SQL92 filter over properties, e.g. ``sql="a > 3 AND b IS NOT NULL"``.
+        """
+        self._do(functools.partial(self._aio.subscribe, topic, tags, sql=sql))
 
     def unsubscribe(self, topic: str) -> None:
         self._do(self._aio.unsubscribe, topic)
@@ -379,9 +383,12 @@ class LitePullConsumer(_Facade):
     def group(self) -> str:
         return self._aio.group
 
-    def subscribe(self, topic: str, tags: str | Iterable[str] = "*") -> None:
-        """Before or after the start. Raises ConfigError after ``assign``."""
-        _do(self._thread, self._aio.subscribe, topic, tags)
+    def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:
+        """Before or after the start. Raises ConfigError after ``assign``.
+
+        By ``tags``, e.g. ``A || B``, or by a SQL92 filter over properties, e.g. ``sql="a > 3 AND b IS NOT NULL"``.
+        """
+        _do(self._thread, functools.partial(self._aio.subscribe, topic, tags, sql=sql))
 
     def unsubscribe(self, topic: str) -> None:
         _do(self._thread, self._aio.unsubscribe, topic)

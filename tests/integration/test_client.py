@@ -558,6 +558,113 @@ async def test_only_the_subscribed_tags_arrive(mq_broker: Broker, mq_topic: str)
         assert await admin.group_lag("tags", mq_topic) == 0
 
 
+FLIGHTS = [
+    {"carrier": carrier, "delay": str(delay), **({"note": "late"} if delay > 60 else {})}
+    for delay in range(-10, 90, 5)
+    for carrier in ("AA", "UA", "Käfer")
+]
+SQL = "delay BETWEEN 0 AND 70 AND carrier IN ('AA', 'Käfer') AND (note IS NULL OR delay > 65)"
+WANTED = sorted(
+    b"%d" % number
+    for number, flight in enumerate(FLIGHTS)
+    if 0 <= int(flight["delay"]) <= 70
+    and flight["carrier"] != "UA"
+    and ("note" not in flight or int(flight["delay"]) > 65)
+)
+
+
+async def send_flights(broker: Cluster, topic: str) -> None:
+    await create(broker, topic, 2)
+    async with Producer(broker.namesrv, group="pg") as producer:
+        for number, flight in enumerate(FLIGHTS):
+            await producer.send(Message.of(topic, str(number), properties=flight))
+
+
+async def test_only_what_the_filter_takes_arrives(mq_broker: Broker, mq_topic: str) -> None:
+    await send_flights(mq_broker, mq_topic)
+    seen = Seen()
+    consumer = PushConsumer(mq_broker.namesrv, group="sql", listener=seen, consume_from=FIRST)
+    consumer.subscribe(mq_topic, sql=SQL)
+    async with consumer:
+        await until(lambda: len(seen.messages) >= len(WANTED), "the old ones")
+        async with Producer(mq_broker.namesrv, group="pg") as producer:  # while the pulls are parked
+            await producer.send(Message.of(mq_topic, "no", properties={"carrier": "UA", "delay": "1"}))
+            await producer.send(Message.of(mq_topic, "no", properties={"carrier": "AA", "delay": "soon"}))
+            await producer.send(Message.of(mq_topic, "yes", properties={"carrier": "AA", "delay": "1"}))
+        await until(lambda: b"yes" in seen.bodies, "the new one")
+    assert sorted(seen.bodies) == sorted([*WANTED, b"yes"])
+
+
+async def test_a_filter_is_replaced_while_it_runs(mq_broker: Broker, mq_topic: str) -> None:
+    await create(mq_broker, mq_topic, 1)
+    seen = Seen()
+    consumer = PushConsumer(mq_broker.namesrv, group="sql2", listener=seen, consume_from=FIRST)
+    consumer.subscribe(mq_topic, sql="colour = 'red'")
+    async with consumer, Producer(mq_broker.namesrv, group="pg") as producer:
+        await producer.send(Message.of(mq_topic, "red", properties={"colour": "red"}))
+        await until(lambda: seen.bodies == [b"red"], "red")
+        consumer.subscribe(mq_topic, sql="colour = 'blue'")
+        # The pull that waits keeps its filter, so red may come once more.
+        number = 0
+        while b"blue" not in seen.bodies:
+            number += 1
+            assert number < 500
+            await producer.send(Message.of(mq_topic, "blue", properties={"colour": "blue"}))
+            await producer.send(Message.of(mq_topic, "red", properties={"colour": "red"}))
+            await asyncio.sleep(0.02)
+        reds = seen.bodies.count(b"red")
+        await producer.send(Message.of(mq_topic, "red", properties={"colour": "red"}))
+        await producer.send(Message.of(mq_topic, "end", properties={"colour": "blue"}))
+        await until(lambda: b"end" in seen.bodies, "the end")
+        assert seen.bodies.count(b"red") == reds
+
+
+async def test_a_lite_pull_consumer_filters_too(mq_broker: Broker, mq_topic: str) -> None:
+    await send_flights(mq_broker, mq_topic)
+    consumer = LitePullConsumer(mq_broker.namesrv, group="sql-lite", consume_from=FIRST)
+    consumer.subscribe(mq_topic, sql=SQL)
+    bodies: list[bytes] = []
+    async with consumer:
+        deadline = time.monotonic() + 15
+        while len(bodies) < len(WANTED) and time.monotonic() < deadline:
+            bodies += [message.body for message in await consumer.poll(200)]
+        bodies += [message.body for message in await consumer.poll(100)]
+    assert sorted(bodies) == WANTED
+
+
+def test_the_blocking_consumers_take_a_filter(mq_broker: Broker, mq_topic: str) -> None:
+    with mqspark.Producer(mq_broker.namesrv, group="pg") as producer:
+        for number in range(4):
+            producer.send(Message.of(mq_topic, str(number), properties={"n": str(number)}))
+    with mqspark.LitePullConsumer(mq_broker.namesrv, group="sql-sync", consume_from=FIRST) as consumer:
+        consumer.subscribe(mq_topic, sql="n > 1")
+        bodies: list[bytes] = []
+        deadline = time.monotonic() + 15
+        while len(bodies) < 2 and time.monotonic() < deadline:
+            bodies += [message.body for message in consumer.poll(200)]
+    assert sorted(bodies) == [b"2", b"3"]
+
+
+async def test_a_filter_that_does_not_compile_ends_the_start(mq_broker: Broker, mq_topic: str) -> None:
+    await create(mq_broker, mq_topic, 1)
+    consumer = PushConsumer(mq_broker.namesrv, group="sql3", listener=print)
+    consumer.subscribe(mq_topic, sql="a != 5")
+    with pytest.raises(BrokerError, match="Invalid MessageSelector") as refused:
+        await consumer.start()
+    assert refused.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    consumer.subscribe(mq_topic, sql="a <> 5")
+    await consumer.start()
+    await consumer.stop()
+
+
+@pytest.mark.parametrize(("tags", "sql"), [("A", "a > 1"), ("*", ""), ("*", "  ")])
+def test_a_subscription_by_tags_and_by_filter(tags: str, sql: str) -> None:
+    consumer = PushConsumer("127.0.0.1:1", group="g", listener=print)
+    with pytest.raises(ConfigError) as refused:
+        consumer.subscribe("T", tags, sql=sql)
+    assert refused.value.key == "sql"
+
+
 async def test_a_failed_message_comes_again_and_holds_the_commit(mq_broker: Broker, mq_topic: str) -> None:
     await create(mq_broker, mq_topic, 1)
     await send_numbers(mq_broker, mq_topic, range(10))

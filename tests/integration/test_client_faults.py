@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mqspark.aio import Message, MessageQueue, Producer, PushConsumer, SendStatus
-from mqspark.errors import BrokerError, ConnectionLost, RequestTimeout
+from mqspark.errors import BrokerError, ClientError, ConnectionLost, RequestTimeout
 from mqspark.protocol.bodies import (
     BrokerData,
+    CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
     QueueData,
@@ -19,7 +20,7 @@ from mqspark.protocol.bodies import (
     decode_body,
     encode_body,
 )
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
 
@@ -39,8 +40,9 @@ def anyio_backend() -> str:
 class Scripted:
     """A server that answers each request as ``script`` says and remembers what it was asked."""
 
-    def __init__(self, script: Callable[[Command], Answer]) -> None:
+    def __init__(self, script: Callable[[Command], Answer], version: int = CURRENT_VERSION) -> None:
         self.script = script
+        self.version = version
         self.asked: list[Command] = []
         self.writers: set[asyncio.StreamWriter] = set()
         self.address = ""
@@ -69,7 +71,9 @@ class Scripted:
                         return
                     if answer is not SILENCE and not command.is_oneway:
                         code, fields, body = answer
-                        writer.write(encode_response(command.opaque, code, fields, body))
+                        writer.write(
+                            encode_response(command.opaque, code, fields, body, version=self.version)
+                        )
         except ConnectionError:
             return
         finally:
@@ -258,6 +262,35 @@ async def test_a_new_connection_starts_with_a_heartbeat_and_ends_with_a_goodbye(
 
 
 # --- consumers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "taken"), [(0, False), (231, False), (232, True)])
+async def test_a_filter_is_refused_for_a_broker_that_is_too_old(version: int, taken: bool) -> None:
+    def script(command: Command) -> Answer:
+        if command.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            return 0, {}, encode_body(GetConsumerListByGroupResponseBody(consumer_id_list=[]))
+        return SILENCE if command.code == RequestCode.PULL_MESSAGE else (0, {}, b"")
+
+    a = Scripted(script, version=version)
+    async with cluster(a=a) as address:
+        consumer = PushConsumer(address, group="g", listener=print)
+        consumer.subscribe("T", sql="a > 3")
+        if taken:
+            await consumer.start()
+            await consumer.stop()
+        else:
+            with pytest.raises(ClientError, match=f"its version is {version}, 232 is needed"):
+                await consumer.start()
+    checks = [command for command in a.asked if command.code == RequestCode.CHECK_CLIENT_CONFIG]
+    assert len(checks) == taken
+    if taken:
+        body = decode_body(CheckClientRequestBody, checks[0].body)
+        assert body.group == "g"
+        assert body.subscription_data is not None
+        assert (body.subscription_data.sub_string, body.subscription_data.expression_type) == (
+            "a > 3",
+            "SQL92",
+        )
 
 
 def consuming_broker(

@@ -18,7 +18,7 @@ from mqspark.client.remoting import Channel, split_address
 from mqspark.client.routes import TopicRoute
 from mqspark.client.sync import _Room
 from mqspark.errors import ClientError, ConfigError, ConnectionLost, RequestTimeout
-from mqspark.protocol.bodies import BrokerData, QueueData, TopicRouteData
+from mqspark.protocol.bodies import BrokerData, CheckClientRequestBody, QueueData, TopicRouteData, encode_body
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.connection import Connection
@@ -195,6 +195,23 @@ async def test_a_heartbeat_says_what_a_java_consumers_says() -> None:
         for data in body["consumerDataSet"][0]["subscriptionDataSet"]:
             assert data.pop("subVersion") > 1_700_000_000_000
     assert ours == theirs
+
+
+async def test_a_filter_is_announced_as_by_a_java_consumer() -> None:
+    (check,) = recorded("push_sql", RequestCode.CHECK_CLIENT_CONFIG)
+    (beat, *_) = recorded("push_sql", RequestCode.HEART_BEAT)
+    consumer = PushConsumer("127.0.0.1:1", group="CG_sql", listener=print)
+    consumer.subscribe("FrPush", sql="a > 2 AND TAGS IS NOT NULL")
+    subscription = consumer._group.subscriptions["FrPush"]
+    body = CheckClientRequestBody(
+        client_id="127.0.0.1@I_CG_sql", group="CG_sql", subscription_data=subscription
+    )
+    theirs, ours = json.loads(check.body), json.loads(encode_body(body))
+    in_heartbeat = json.loads(beat.body)["consumerDataSet"][0]["subscriptionDataSet"][0]
+    for data in (theirs["subscriptionData"], ours["subscriptionData"], in_heartbeat):
+        assert data.pop("subVersion") > 1_700_000_000_000
+    assert ours == theirs
+    assert ours["subscriptionData"] == in_heartbeat
 
 
 # --- channel ------------------------------------------------------------------------------------------
