@@ -199,6 +199,7 @@ ROCKETMQ_BROKER_SETTINGS = {
     "maxIndexNum": 4000,
     "mappedFileSizeTimerLog": 1 << 20,
     "autoCreateTopicEnable": True,
+    "enablePropertyFilter": True,
     "diskMaxUsedSpaceRatio": 99,
     "bindAddress": HOST,
 }
@@ -292,6 +293,7 @@ def mqspark_broker(folder: Path, namesrv: str, settings: Mapping[str, object]) -
         "brokerIP1": HOST,
         "bindAddress": HOST,
         "listenPort": free_port(neighbours=2),
+        "httpPort": 0,
         "namesrvAddr": namesrv,
         "storePathRootDir": folder / "store",
         "flushDiskType": "ASYNC_FLUSH",

@@ -26,6 +26,7 @@ import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
@@ -44,6 +45,9 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.filter.expression.EvaluationContext;
+import org.apache.rocketmq.filter.expression.Expression;
+import org.apache.rocketmq.filter.parser.SelectorParser;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
@@ -138,6 +142,7 @@ public final class Driver {
             case "pull.do": return pullDo(object(with), with);
             case "pull.stop": ((DefaultMQPullConsumer) OBJECTS.remove(with.getIntValue("handle"))).shutdown(); return null;
             case "mqadmin": return mqadmin(with);
+            case "sql.evaluate": return sqlEvaluate(with.getJSONArray("cases"));
             default: throw new IllegalArgumentException("no such request: " + verb);
         }
     }
@@ -314,7 +319,11 @@ public final class Driver {
         consumer.setConsumeMessageBatchMaxSize(with.getIntValue("consume_batch", 1));
         consumer.setConsumeThreadMin(4);
         consumer.setConsumeThreadMax(4);
-        consumer.subscribe(with.getString("topic"), with.getString("expression"));
+        if (with.containsKey("sql")) {
+            consumer.subscribe(with.getString("topic"), MessageSelector.bySql(with.getString("sql")));
+        } else {
+            consumer.subscribe(with.getString("topic"), with.getString("expression"));
+        }
         Push push = new Push(consumer);
         if (with.getBooleanValue("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
@@ -366,11 +375,13 @@ public final class Driver {
         consumer.setAutoCommit(with.getBooleanValue("auto_commit"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(with.getString("from")));
         consumer.setPullBatchSize(with.getIntValue("pull_batch", 10));
-        if (with.containsKey("expression")) {
+        if (with.containsKey("sql")) {
+            consumer.subscribe(with.getString("topic"), MessageSelector.bySql(with.getString("sql")));
+        } else if (with.containsKey("expression")) {
             consumer.subscribe(with.getString("topic"), with.getString("expression"));
         }
         consumer.start();
-        if (!with.containsKey("expression")) {
+        if (with.containsKey("queues")) {
             consumer.assign(queues(with.getJSONArray("queues")));
         }
         return started(consumer, consumer);
@@ -416,7 +427,8 @@ public final class Driver {
         String expression = with.getString("expression");
         long offset = with.getLongValue("offset");
         int max = with.getIntValue("max");
-        PullResult result = with.getBooleanValue("block") ? consumer.pullBlockIfNotFound(queue, expression, offset, max)
+        PullResult result = with.containsKey("sql") ? consumer.pull(queue, MessageSelector.bySql(with.getString("sql")), offset, max)
+            : with.getBooleanValue("block") ? consumer.pullBlockIfNotFound(queue, expression, offset, max)
             : consumer.pull(queue, expression, offset, max);
         JSONArray messages = new JSONArray();
         if (result.getMsgFoundList() != null) {
@@ -443,6 +455,40 @@ public final class Driver {
             case "view_message": return message(consumer.viewMessage(with.getString("topic"), with.getString("msg_id")));
             default: throw new IllegalArgumentException(with.getString("verb"));
         }
+    }
+
+    // ---- SQL92
+
+    /** Of each [expression, properties]: true, false, null, "parse error" or "evaluation error". */
+    private static Object sqlEvaluate(JSONArray cases) {
+        JSONArray results = new JSONArray();
+        for (int i = 0; i < cases.size(); i++) {
+            JSONObject properties = cases.getJSONArray(i).getJSONObject(1);
+            EvaluationContext context = new EvaluationContext() {
+                @Override
+                public Object get(String name) {
+                    return properties.get(name);
+                }
+
+                @Override
+                public Map<String, Object> keyValues() {
+                    return properties;
+                }
+            };
+            Expression expression;
+            try {
+                expression = SelectorParser.parse(cases.getJSONArray(i).getString(0));
+            } catch (Exception invalid) {
+                results.add("parse error");
+                continue;
+            }
+            try {
+                results.add(expression.evaluate(context));
+            } catch (Exception failed) {
+                results.add("evaluation error");
+            }
+        }
+        return results;
     }
 
     // ---- mqadmin
