@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -38,6 +39,9 @@ SLICE_COMMANDS = 64
 
 JOIN_BYTES = 64 * 1024
 """Up to this size answers are copied into one buffer; a copy is then cheaper than a longer iovec."""
+
+READ_BYTES = 256 * 1024
+"""A read of what a peer left behind."""
 
 IDLE_SCAN_S = 5.0
 PORT_PAIR_ATTEMPTS = 64
@@ -281,6 +285,7 @@ class RemotingServer:
 class _RemotingConnection(asyncio.Protocol):
     __slots__ = (
         "_buffered_bytes",
+        "_closed_here",
         "_fast",
         "_local_port",
         "_parser",
@@ -301,6 +306,7 @@ class _RemotingConnection(asyncio.Protocol):
         self._session: Session | None = None
         self._waiting: deque[Command] = deque()
         self._write_paused = False
+        self._closed_here = False
         self._buffered_bytes = 0
         self.active_at = 0.0
 
@@ -346,7 +352,10 @@ class _RemotingConnection(asyncio.Protocol):
             self._deliver(session, commands)
 
     def connection_lost(self, error: Exception | None) -> None:
-        session, self._session = self._session, None
+        session = self._session
+        if session is not None and not self._closed_here:
+            self._hear_out(session, unread=error is not None)
+        self._session = None
         self._waiting.clear()
         self._count_buffered(0)
         if session is not None:
@@ -401,6 +410,27 @@ class _RemotingConnection(asyncio.Protocol):
         elif not self._write_paused:
             transport.resume_reading()
 
+    def _hear_out(self, session: Session, *, unread: bool) -> None:
+        """Hand over what the peer sent before it went away; its answers go nowhere.
+
+        A consumer's last offsets are one-way requests right before it closes. If an answer of ours meets the
+        closed socket first, the transport gives up with those requests ``unread`` in the kernel's buffer.
+        """
+        session.open = False
+        self._deliver_rest(session)
+        sock = self._transport.get_extra_info("socket") if unread and self._transport is not None else None
+        if sock is None:
+            return
+        with contextlib.suppress(OSError, ProtocolError):  # the peer is gone: there is nobody to tell
+            while data := os.read(sock.fileno(), READ_BYTES):
+                self._waiting.extend(self._parser.receive_data(data))
+                self._deliver_rest(session)
+
+    def _deliver_rest(self, session: Session) -> None:
+        waiting = self._waiting
+        while waiting and not self._closed_here:
+            self._deliver(session, [waiting.popleft() for _ in range(min(SLICE_COMMANDS, len(waiting)))])
+
     # -- frames out --------------------------------------------------------------------------------
 
     def write_out(self, out: list[bytes | memoryview]) -> None:
@@ -424,9 +454,11 @@ class _RemotingConnection(asyncio.Protocol):
         session = self._session
         if session is not None and self._transport is not None and not self._transport.is_closing():
             log.log(level, "%s: connection of %s closed: %s", self._server.name, session.peer, reason)
+            self._closed_here = True
             self._transport.close()
 
     def abort(self) -> None:
+        self._closed_here = True
         if self._transport is not None:
             self._transport.abort()
 

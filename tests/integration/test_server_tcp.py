@@ -213,6 +213,34 @@ async def test_a_reset_in_the_middle_of_a_frame_is_forgotten() -> None:
         await eventually(lambda: harness.server.connections == 0)
 
 
+async def test_what_a_peer_sent_before_it_went_away_is_heard() -> None:
+    """A consumer's last offset commits: one-way, right before it closes, with our answers unread."""
+    async with serving() as harness:
+        harness.core.answer = b"a" * 300_000
+        for count in (1, 3, 200):
+            before = harness.core.received_commands
+            sock = socket.create_connection(("127.0.0.1", harness.port))
+            sock.sendall(encode_request(ECHO, 0, None))
+            await eventually(lambda now=before + 1: harness.core.received_commands == now)
+            # All of it reaches the kernel while our loop stands still; the close resets the connection.
+            sock.sendall(b"".join(encode_request(ECHO, n, None, b"x" * 100) for n in range(count)))
+            sock.close()
+            harness.core.sessions[-1].send(b"an answer that meets the closed socket")
+            harness.server.write_outbox()
+            await eventually(lambda: harness.server.connections == 0)
+            assert harness.core.received_commands == before + 1 + count
+        assert len(harness.core.ended) == 3
+
+
+async def test_nothing_is_heard_after_garbage() -> None:
+    async with serving() as harness:
+        sock = socket.create_connection(("127.0.0.1", harness.port))
+        sock.sendall(b"GET / HTTP/1.1\r\n\r\n" + encode_request(ECHO, 1, None))
+        sock.close()
+        await eventually(lambda: len(harness.core.ended) == 1)
+        assert harness.core.received_commands == 0
+
+
 async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
     async with serving(idle_s=0.3) as harness:
         idle, busy = await harness.client(), await harness.client()
