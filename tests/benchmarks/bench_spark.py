@@ -260,11 +260,17 @@ class Bench:
                     time.sleep(0.1)
                 query.stop()
                 progress = [p for p in query.recentProgress[5:] if p["numInputRows"]]
-                if any(p["numInputRows"] != MICRO_BATCH_ROWS for p in progress):
+                # Kafka's share of a limit is rounded down in each partition.
+                if any(abs(p["numInputRows"] - MICRO_BATCH_ROWS) > PARTITIONS for p in progress):
                     raise SystemExit(f"{name}: a micro-batch did not have {MICRO_BATCH_ROWS} rows: void")
-                walls = [p["durationMs"]["triggerExecution"] for p in progress]
-                median = statistics.median(walls)
-                print(f"  micro-batch of {MICRO_BATCH_ROWS} rows, {name}, run {number + 1}: {median:.0f} ms")
+                parts = {
+                    part: round(statistics.median(p["durationMs"].get(part, 0) for p in progress))
+                    for part in ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
+                }
+                median = statistics.median(p["durationMs"]["triggerExecution"] for p in progress)
+                print(
+                    f"  micro-batch of {MICRO_BATCH_ROWS} rows, {name}, run {number + 1}: {median:.0f} ms {parts}"
+                )
                 self.results[f"micro-batch {name} {number}"] = median
 
     def report(self, name: str, rows: int, seconds: float) -> None:

@@ -28,6 +28,8 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
+    # Less compiling, fewer threads: the tests run many short queries on few cores.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 

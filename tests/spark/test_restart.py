@@ -18,10 +18,9 @@ from pyspark.sql import SparkSession
 
 from tests.spark.dev import DevCluster
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-KILLS = 5
-ROWS = 15_000
+ROWS_A_KILL = 3_000
 WAIT_S = 90
 
 DELTA_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -106,9 +105,9 @@ class Driver:
 
 
 def killed_and_restarted(
-    cluster: DevCluster, topic: str, root: Path, sink: str, spark: dict[str, str]
+    cluster: DevCluster, topic: str, root: Path, sink: str, spark: dict[str, str], kills: int
 ) -> None:
-    """Five kills: in turn just after a batch's offsets are recorded (inside it) and just after its commit."""
+    """Kills in turn just after a batch's offsets are recorded (inside it) and just after its commit."""
     settings = {
         "source": {
             "nameserver": cluster.nameserver,
@@ -125,7 +124,7 @@ def killed_and_restarted(
     }
     driver = Driver(root, settings)
     sent = 0
-    for kill in range(KILLS):
+    for kill in range(kills):
         kind = "offsets" if kill % 2 == 0 else "commits"
         seen = driver.entries(kind)
         driver.start()
@@ -137,26 +136,27 @@ def killed_and_restarted(
                 driver.until_new(kind, seen)
                 seen = driver.entries(kind)
         driver.kill()
-        cluster.send_numbers(topic, range(sent, sent + ROWS // KILLS))
-        sent += ROWS // KILLS
+        cluster.send_numbers(topic, range(sent, sent + ROWS_A_KILL))
+        sent += ROWS_A_KILL
     (root / "stop").touch()
     driver.start()
     driver.finish()
     assert cluster.group_offsets(f"g-{topic}", topic) == cluster.max_offsets(topic)
 
 
-def test_file_sink(spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path) -> None:
-    killed_and_restarted(cluster, topic, tmp_path, "parquet", {})
+@pytest.mark.parametrize("kills", [2, pytest.param(5, marks=pytest.mark.slow)])
+def test_file_sink(spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, kills: int) -> None:
+    killed_and_restarted(cluster, topic, tmp_path, "parquet", {}, kills)
     rows = (
         spark.read.parquet(str(tmp_path / "out")).selectExpr("int(value) n", "partition", "offset").collect()
     )
-    assert sorted(row.n for row in rows) == list(range(ROWS))
-    assert len({(row.partition, row.offset) for row in rows}) == ROWS
+    assert sorted(row.n for row in rows) == list(range(kills * ROWS_A_KILL))
+    assert len({(row.partition, row.offset) for row in rows}) == kills * ROWS_A_KILL
 
 
 @pytest.mark.slow
 def test_delta_sink(cluster: DevCluster, topic: str, tmp_path: Path, delta_settings: dict[str, str]) -> None:
-    killed_and_restarted(cluster, topic, tmp_path, "delta", delta_settings)
+    killed_and_restarted(cluster, topic, tmp_path, "delta", delta_settings, 5)
     # Read without Spark's Delta: the files that the log says are live.
     live: set[str] = set()
     for entry in sorted((tmp_path / "out/_delta_log").glob("*.json")):
@@ -169,4 +169,4 @@ def test_delta_sink(cluster: DevCluster, topic: str, tmp_path: Path, delta_setti
     import pyarrow.parquet as pq
 
     values = [n for path in live for n in pq.read_table(tmp_path / "out" / path)["value"].to_pylist()]
-    assert sorted(map(int, values)) == list(range(ROWS))
+    assert sorted(map(int, values)) == list(range(5 * ROWS_A_KILL))
