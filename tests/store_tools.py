@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from mqspark.message import MessageExt, encode_host
 from mqspark.record import decode_records, tags_code
 from mqspark.store import FileLayer, FlushDiskType, GetStatus, MessageStore, OsFiles, StoreConfig
 from mqspark.store.files import StrPath
+from mqspark.store.retention import DiskUsage, OldSegment
 
 BORN_HOST = encode_host("10.0.0.1", 50000)
 STORE_HOST = encode_host("127.0.0.1", 10911)
@@ -40,7 +42,7 @@ def make_store(
     sync: bool = False,
     **settings: Any,
 ) -> MessageStore:
-    """Small files, so that every test rolls."""
+    """Small files, so that every test rolls; however full this machine's disk is, it is not too full."""
     config = StoreConfig(
         **{
             "store_path_root_dir": str(root),
@@ -48,6 +50,9 @@ def make_store(
             "mapped_file_size_consume_queue": 200,
             "max_hash_slot_num": 16,
             "max_index_num": 32,
+            "disk_max_used_space_ratio": 100,
+            "disk_space_clean_forcibly_ratio": 100,
+            "disk_space_warning_level_ratio": 100,
             "flush_disk_type": FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH,
             **settings,
         }
@@ -113,6 +118,38 @@ class QuickFiles(OsFiles):
 
     def sync_directory(self, path: StrPath) -> None:
         pass
+
+
+class RoomyFiles(QuickFiles):
+    """A disk that is as full, and segments that are as old, as a test wants."""
+
+    def __init__(self, clock: TestClock) -> None:
+        self.clock = clock
+        self.used_percent = 10.0
+        self.expired: set[str] = set()
+        """Names of segments that were written long ago; the others were written just now."""
+        self.segment_bytes = 0
+        """What the disk gets back for each, in hundredths of a percent."""
+        self.unlinks_left = -1
+        """Of segments; then the next one fails. Negative: none does."""
+        self.kept = False
+        """Whether one failed."""
+
+    def disk(self, path: StrPath) -> tuple[int, DiskUsage]:
+        used = round(self.used_percent * 100)
+        return 1, DiskUsage(used, 10_000 - used)
+
+    def age(self, path: StrPath) -> OldSegment:
+        hours = 1000 if Path(path).name in self.expired else 0
+        return OldSegment(self.clock.now_ms() - hours * 3_600_000, self.segment_bytes)
+
+    def remove(self, path: StrPath) -> None:
+        if Path(path).parent.name == "commitlog":
+            if not self.unlinks_left:
+                self.kept = True
+                raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+            self.unlinks_left -= 1
+        super().remove(path)
 
 
 class FaultyFiles(OsFiles):

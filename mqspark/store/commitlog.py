@@ -199,6 +199,18 @@ class CommitLog:
                     self._files.close(fd)
         self._files.sync_directory(self._directory)
 
+    # --- retention ------------------------------------------------------------------------------------------
+
+    def forget_oldest(self, count: int) -> list[Path]:
+        """Leave out the first segments, never the active one; gives back the files, which are still there.
+
+        Whoever holds a slice of one keeps it readable.
+        """
+        gone, self.segments[:count] = self.segments[:count], []
+        for segment in gone:
+            self._views.pop(segment.start, None)
+        return [segment.path for segment in gone]
+
     # --- append ---------------------------------------------------------------------------------------------
 
     def make_room(self, size_bytes: int) -> int:

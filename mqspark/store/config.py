@@ -6,6 +6,10 @@ import enum
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mqspark.config import camel_case
+from mqspark.errors import ConfigError
+from mqspark.store.retention import RetentionRules, delete_hours
+
 __all__ = ["FlushDiskType", "StoreConfig", "DEFAULT_DELAY_LEVELS"]
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -54,7 +58,53 @@ class StoreConfig:
     max_transfer_bytes_on_message_in_disk: int = 64 << 10
     max_transfer_count_on_message_in_disk: int = 8
     check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
+    file_reserved_time: int = 72
+    """Hours since a segment of the log was last written; then it may be deleted."""
+    delete_when: str = "04"
+    """Hours of the local day at which that is done, separated by semicolons."""
+    clean_resource_interval: int = 10_000
+    """Between two looks at the age of segments and at the disk."""
+    delete_file_batch_max: int = 10
+    """Segments that are deleted at once."""
+    disk_max_used_space_ratio: int = 75
+    """Percent of the disk in use from which on expired segments are deleted at any hour."""
+    disk_space_clean_forcibly_ratio: int = 85
+    """From which on the oldest segments are deleted whatever their age."""
+    disk_space_warning_level_ratio: int = 90
+    """From which on no message is accepted, until the disk is at the mark before this one."""
+    clean_file_forcibly_enable: bool = True
+    """Whether segments that are not expired may be deleted at all."""
     allocation_step_commit_log: int = 16 << 20
     """Blocks are reserved this far ahead of the writer (a segment's length is always full)."""
     max_mapped_files: int = 1024
     """ConsumeQueue files, and as many CommitLog segments, kept mapped at a time; each costs a descriptor."""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError (with ``.key``) for values that no disk or clock has."""
+        delete_hours(self.delete_when)
+        for name in (
+            "disk_max_used_space_ratio",
+            "disk_space_clean_forcibly_ratio",
+            "disk_space_warning_level_ratio",
+        ):
+            if not 1 <= getattr(self, name) <= 100:
+                key = camel_case(name)
+                raise ConfigError(
+                    f"setting {key}={getattr(self, name)} is not a percentage of 1 to 100", key=key
+                )
+        for name in ("file_reserved_time", "clean_resource_interval", "delete_file_batch_max"):
+            if getattr(self, name) < (name != "file_reserved_time"):
+                key = camel_case(name)
+                raise ConfigError(f"setting {key}={getattr(self, name)} is too small", key=key)
+
+    @property
+    def retention_rules(self) -> RetentionRules:
+        return RetentionRules(
+            self.file_reserved_time,
+            delete_hours(self.delete_when),
+            self.disk_max_used_space_ratio,
+            self.disk_space_clean_forcibly_ratio,
+            self.disk_space_warning_level_ratio,
+            self.clean_file_forcibly_enable,
+            self.delete_file_batch_max,
+        )

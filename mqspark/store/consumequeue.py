@@ -374,6 +374,74 @@ class ConsumeQueue:
             offset += len(entries)
         self.min_offset = min(offset, self.max_offset)
 
+    # --- retention ------------------------------------------------------------------------------------------
+
+    def first_kept(self, min_physical_offset: int, file_starts: list[int], low: int, high: int) -> int:
+        """The first offset in [low, high) whose record lies at or behind a position of the log; else high.
+
+        For any thread: reads files by itself, and of this object only what never changes. ``file_starts`` is a copy.
+        OSError when a file is gone.
+        """
+        files = self._table.files
+        for start in file_starts:
+            base = start // ENTRY_BYTES
+            first, end = max(low, base) - base, min(high - base, self._file_bytes // ENTRY_BYTES)
+            if first >= end:
+                continue
+            fd = files.open(self._path(start))
+            try:
+                found = self._first_kept_in(fd, min_physical_offset, first, end)
+            finally:
+                files.close(fd)
+            if found < end:
+                return base + found
+        return high
+
+    def _first_kept_in(self, fd: int, min_physical_offset: int, low: int, end: int) -> int:
+        """By bisection; a filler counts as the entry after it."""
+        high = end
+        while low < high:
+            middle = (low + high) // 2
+            probe = self._skip_fillers_in(fd, middle, high)
+            if probe >= high or self._read_entry(fd, probe)[0] >= min_physical_offset:
+                high = middle
+            else:
+                low = probe + 1
+        return self._skip_fillers_in(fd, low, end)
+
+    def _skip_fillers_in(self, fd: int, low: int, end: int) -> int:
+        count = 1
+        while low < end:
+            count = min(count, end - low)
+            data = self._table.files.read_at(fd, count * ENTRY_BYTES, low * ENTRY_BYTES)
+            sizes = np.frombuffer(data, dtype=ENTRY_DTYPE, count=len(data) // ENTRY_BYTES)["size"]
+            others = np.flatnonzero(sizes != FILLER_SIZE)
+            if len(others) or not len(sizes):
+                return low + int(others[0]) if len(others) else end
+            low += len(sizes)
+            count = 1024
+        return end
+
+    def raise_min_offset(self, offset: int) -> None:
+        self.min_offset = max(self.min_offset, min(offset, self.max_offset))
+
+    @property
+    def dead_files(self) -> int:
+        """How many files lie wholly before the min offset. Never the last: it keeps the max offset."""
+        return min(
+            bisect.bisect_right(self.file_starts, self.min_offset * ENTRY_BYTES - self._file_bytes),
+            max(len(self.file_starts) - 1, 0),
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the names of all its files are on disk."""
+        return self._directory not in self._table.new_directories
+
+    def remove_oldest_file(self) -> None:
+        self._remove_file(self.file_starts[0])
+        del self.file_starts[0]
+
     def remove(self) -> None:
         for start in self.file_starts:
             self._remove_file(start)

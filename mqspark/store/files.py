@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mqspark.errors import DiskFull, StoreLocked
+from mqspark.store.retention import DiskUsage, OldSegment
 
 __all__ = ["FileLayer", "OsFiles", "StrPath", "disk_full_as_typed"]
 
@@ -89,6 +90,12 @@ class FileLayer(Protocol):
 
     def read(self, path: StrPath) -> bytes | None:
         """A small file, or None when it does not exist."""
+
+    def disk(self, path: StrPath) -> tuple[int, DiskUsage]:
+        """Which one a directory is on, and how full that is."""
+
+    def age(self, path: StrPath) -> OldSegment:
+        """When a file was last written, and the blocks it has."""
 
     def lock(self, path: StrPath) -> int:
         """Exclusive lock on bytes 0..1, as Java's FileChannel.tryLock(0, 1). Raises StoreLocked."""
@@ -182,6 +189,15 @@ class OsFiles:
             return Path(path).read_bytes()
         except FileNotFoundError:
             return None
+
+    def disk(self, path: StrPath) -> tuple[int, DiskUsage]:
+        found = os.statvfs(path)
+        used = (found.f_blocks - found.f_bfree) * found.f_frsize
+        return os.stat(path).st_dev, DiskUsage(used, found.f_bavail * found.f_frsize)
+
+    def age(self, path: StrPath) -> OldSegment:
+        found = os.stat(path)
+        return OldSegment(found.st_mtime_ns // 1_000_000, found.st_blocks * 512)
 
     def lock(self, path: StrPath) -> int:
         name = os.path.realpath(path)

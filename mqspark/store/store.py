@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqspark.clock import Clock
-from mqspark.errors import MessageTooLarge, StoreReadOnly
+from mqspark.errors import DiskFull, MessageTooLarge, StoreReadOnly
 from mqspark.message import (
     BORN_HOST_V6,
     MAX_PROPERTIES_BYTES,
@@ -39,6 +39,7 @@ from mqspark.message import (
 )
 from mqspark.record import HEADS, MAGIC_V1, MIN_RECORD_BYTES, Verdict, check_record, tags_code
 from mqspark.store.checkpoint import Checkpoint
+from mqspark.store.cleaning import Cleaner
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, Entries, QueueTable
@@ -133,6 +134,17 @@ class MessageStore:
         self._indexer = (
             Indexer(self._log, self._index, clock.monotonic_ms) if config.message_index_enable else None
         )
+        self._cleaner = Cleaner(
+            config,
+            self.paths,
+            self._log,
+            self._table,
+            self._index if self._indexer is not None else None,
+            self._files,
+            clock,
+        )
+        self._settled = -1
+        """What a checkpoint of this life says: every record before it is in its queue, and both on disk."""
         self._levels = DelayLevels(config.message_delay_level)
         self._sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._store_host = store_host
@@ -206,6 +218,7 @@ class MessageStore:
             report.last_store_timestamp_ms,
             min(self._checkpoint.physic_msg_timestamp_ms, self._checkpoint.logics_msg_timestamp_ms),
         )
+        self._cleaner.open()
         self.read_only = None
         return report
 
@@ -393,9 +406,14 @@ class MessageStore:
         return first_offset, positions, end
 
     def _create_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        self._check_writable()
+        return self._table.create(topic, queue_id)
+
+    def _check_writable(self) -> None:
         if self.read_only is not None:
             raise StoreReadOnly(self.read_only)
-        return self._table.create(topic, queue_id)
+        if self._cleaner.full is not None:
+            raise DiskFull(self._cleaner.full)
 
     def _too_large(self, body_length: int, properties_length: int) -> MessageTooLarge:
         if body_length > self._max_body_bytes:
@@ -403,16 +421,14 @@ class MessageStore:
         return MessageTooLarge("properties", properties_length, MAX_PROPERTIES_BYTES)
 
     def _reserve(self, queue: ConsumeQueue, count: int) -> None:
-        if self.read_only is not None:
-            raise StoreReadOnly(self.read_only)
+        self._check_writable()
         try:
             queue.reserve(count)
         except OSError as error:
             raise self._poison(f"preparing {queue!r} failed", error) from error
 
     def _make_room(self, size: int) -> int:
-        if self.read_only is not None:
-            raise StoreReadOnly(self.read_only)
+        self._check_writable()
         try:
             return self._log.make_room(size)
         except OSError as error:
@@ -509,8 +525,16 @@ class MessageStore:
             index_job = self._indexer.idle(self._visible_end, self._log.durable)
             if index_job is not None:
                 jobs.append(index_job)
+        cleaning_job = self._cleaner.round(self._settled, checkpoint_running=self._checkpoint_job is not None)
+        if cleaning_job is not None:
+            jobs.append(cleaning_job)
+        if self._cleaner.full is not None:
+            self._log.room_end = -1  # the next put asks for room and is refused
         if self._checkpoint_job is not None:
             return jobs
+        if self._cleaner.needs_checkpoint:
+            self._cleaner.needs_checkpoint = False
+            self._checkpoint_due = True
         if self._log.durable <= self._checkpoint.position and not self._checkpoint_due:
             return jobs
         if now_ms < self._next_checkpoint_ms and not self._checkpoint_due:
@@ -553,6 +577,20 @@ class MessageStore:
         self._next_checkpoint_ms = now_ms + max(self.config.flush_interval_consume_queue, 10 * took_ms)
         if job.error is not None:
             self._poison("writing a checkpoint failed", job.error)
+        else:
+            self._settled = self._checkpoint.position
+
+    def clean_expired(self) -> None:
+        """Delete what is older than fileReservedTime in the next 20 runs, whatever the hour (code 329)."""
+        self._cleaner.ask()
+
+    def clean_expired_queues(self) -> None:
+        """Let every queue begin where the log does now (code 306).
+
+        RocketMQ removes queues whose records are all gone, and then counts their offsets from 0 again. Here a queue
+        keeps its last file: no offset ever means another message.
+        """
+        self._cleaner.ask_queues()
 
     # --- get ------------------------------------------------------------------------------------------------
 
@@ -797,6 +835,26 @@ class MessageStore:
     def index_problem(self) -> str | None:
         """Why the index does not follow the log, or None."""
         return self._indexer.problem if self._indexer is not None else None
+
+    @property
+    def disk_full(self) -> str | None:
+        """Why no message is accepted just now although the store is sound, or None."""
+        return self._cleaner.full
+
+    @property
+    def disk_used_percent(self) -> float:
+        """Of the fullest disk of this store, when last measured; 0 before."""
+        return self._cleaner.used_percent
+
+    @property
+    def deleted_segments(self) -> int:
+        """Of the log, since the store was opened."""
+        return self._cleaner.deleted_segments
+
+    @property
+    def retention_problem(self) -> str | None:
+        """Why old files could not be deleted the last time, or None."""
+        return self._cleaner.problem
 
     @property
     def min_physical_offset(self) -> int:

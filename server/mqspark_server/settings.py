@@ -75,6 +75,9 @@ DEVELOPMENT: Mapping[str, Any] = {
     "bindAddress": "127.0.0.1",
     "brokerIP1": "127.0.0.1",
     "brokerName": "dev",
+    # A laptop's disk is often nearly full, and of other things: neither refuse messages nor delete them for that.
+    "diskSpaceWarningLevelRatio": 100,
+    "cleanFileForciblyEnable": False,
 }
 """``mqspark dev`` and ``mqspark.testing``: loopback only, topics appear when they are first written to."""
 

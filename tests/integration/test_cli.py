@@ -190,7 +190,7 @@ def test_an_unmodified_broker_conf(start: Callable[..., Process], tmp_path: Path
     assert send(ready["broker"], "unknown").code == ResponseCode.TOPIC_NOT_EXIST
     code, errors = process.stop()
     assert code == 0, errors
-    assert errors.count("settings without a meaning here: deleteWhen, fileReservedTime, brokerRole") == 1
+    assert errors.count("settings without a meaning here: brokerRole") == 1
     # It has said good-bye.
     assert b'"broker-a"' not in bytes(request(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO).body)
     assert names.stop()[0] == 0

@@ -93,9 +93,9 @@ def test_the_environment_is_below_the_file(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_keys_without_meaning_are_collected_and_misspelt_ones_refused() -> None:
     settings = broker_settings(
-        production(), Layer("f", {"deleteWhen": "04", "useEpollNativeSelector": "true"})
+        production(), Layer("f", {"destroyMapedFileIntervalForcibly": "1", "useEpollNativeSelector": "true"})
     )
-    assert settings.unused == ["deleteWhen", "useEpollNativeSelector"]
+    assert settings.unused == ["destroyMapedFileIntervalForcibly", "useEpollNativeSelector"]
     with pytest.raises(
         ConfigError, match=r"f: unknown setting 'flushDiskTyp'; did you mean 'flushDiskType'\?"
     ):
@@ -112,6 +112,8 @@ def test_keys_without_meaning_are_collected_and_misspelt_ones_refused() -> None:
         ("autoCreateTopicEnable=yes", "is not bool"),
         ("maxConnections=0", "must be positive"),
         ("defaultTopicQueueNums=0", "must be positive"),
+        ("deleteWhen=25", "--set: setting deleteWhen='25' is not hours of the day"),
+        ("diskMaxUsedSpaceRatio=101", "is not a percentage of 1 to 100"),
         ("logLevel=LOUD", "DEBUG, INFO"),
         ("brokerRole=SLAVE", "replication is not available"),
         ("authenticationEnabled=true", "authentication is not available"),
@@ -152,7 +154,8 @@ def test_a_missing_file() -> None:
 
 def test_the_shipped_broker_conf_is_accepted() -> None:
     settings = broker_settings(production(), file_layer(CONF / "broker.conf"))
-    assert settings.unused == ["deleteWhen", "fileReservedTime", "brokerRole"]
+    assert settings.unused == ["brokerRole"]
+    assert (settings.store.delete_when, settings.store.file_reserved_time) == ("04", 48)
     assert settings.store.flush_disk_type is FlushDiskType.ASYNC_FLUSH
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import time
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqspark.errors import ConfigError
+from mqspark.errors import ConfigError, DiskFull
+from mqspark.record import decode_records
+from mqspark.store import GetStatus, MessageStore, OsFiles, StoreConfig
 from mqspark.store.retention import Decision, DiskUsage, OldSegment, RetentionRules, decide, delete_hours
+from tests.store_tools import RoomyFiles, TestClock, checkpoint, crash, drain, flush, make_store, opened, put
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_700_000_000_000
@@ -176,3 +183,422 @@ def test_hours_to_delete_at() -> None:
     for text in ("24", "4am", "-1", "04,16"):
         with pytest.raises(ConfigError, match="deleteWhen"):
             delete_hours(text)
+
+
+# --- the store ------------------------------------------------------------------------------------------------
+
+MARKS = {
+    "disk_max_used_space_ratio": 75,
+    "disk_space_clean_forcibly_ratio": 85,
+    "disk_space_warning_level_ratio": 90,
+}
+QUEUES = [("T", 0), ("T", 1), ("Old", 0)]
+
+
+def run(store: MessageStore, clock: TestClock, rounds: int = 3) -> None:
+    """Retention's next run, with the checkpoint before it and the rounds after it."""
+    flush(store)
+    checkpoint(store)
+    clock.now += 10_000
+    for _ in range(rounds):
+        checkpoint(store)
+
+
+def filled(
+    root: Path, clock: TestClock, files: RoomyFiles, **settings: object
+) -> tuple[MessageStore, dict[tuple[str, int], list[bytes]]]:
+    """About fifteen segments of nine messages; nothing in queue Old after the first."""
+    store = opened(root, clock, files, **{**MARKS, "delete_when": "", **settings})
+    written: dict[tuple[str, int], list[bytes]] = {queue: [] for queue in QUEUES}
+    for number in range(130):
+        queue = QUEUES[number % 2] if number > 6 else QUEUES[2]
+        body = b"%d:" % number + b"x" * 300
+        put(store, *queue, body, b"KEYS\x01k%d\x02" % number)
+        written[queue].append(body)
+        flush(store)
+    return store, written
+
+
+def names(store: MessageStore) -> list[str]:
+    return [segment.path.name for segment in store._log.segments]
+
+
+def assert_serves_the_rest(store: MessageStore, written: dict[tuple[str, int], list[bytes]]) -> None:
+    """From the first record of the log on, and offsets mean what they did."""
+    for (topic, queue_id), bodies in written.items():
+        low = store.min_offset(topic, queue_id)
+        assert store.max_offset(topic, queue_id) == len(bodies)
+        served = drain(store, topic, queue_id)
+        assert [message.body for message in served] == bodies[low:]
+        assert [message.queue_offset for message in served] == list(range(low, len(bodies)))
+        assert all(message.physical_offset >= store.min_physical_offset for message in served)
+        if low:
+            result = store.get(topic, queue_id, 0, 32, 1 << 20)
+            assert (result.status, result.next_offset) == (GetStatus.OFFSET_TOO_SMALL, low)
+        queue = store._queues[topic, queue_id]
+        before = queue.entry(low - 1) if low else None
+        assert before is None or before[0] < store.min_physical_offset, (
+            "the min offset is the first that is left"
+        )
+
+
+def files_in(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir())
+
+
+@pytest.mark.parametrize("end", ["close", "crash"])
+def test_what_is_expired_goes_from_log_queues_and_index(tmp_path: Path, end: str) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, written = filled(tmp_path, clock, files)
+    all_names = names(store)
+    files.expired = set(all_names[:8])
+    run(store, clock)
+    assert names(store) == all_names, "it is not the hour"
+    index_files = files_in(tmp_path / "index")
+    store.clean_expired()
+    run(store, clock)
+    assert names(store) == all_names[8:] == files_in(tmp_path / "commitlog")
+    assert store.deleted_segments == 8
+    assert store.min_physical_offset == 8 * 4096
+    assert_serves_the_rest(store, written)
+    queue = store._queues["T", 0]
+    assert queue.min_offset >= queue.file_starts[0] // 20 > queue.min_offset - 10, "no file before it is left"
+    assert files_in(tmp_path / "consumequeue" / "T" / "0") == [f"{start:020d}" for start in queue.file_starts]
+    assert store.min_offset("Old", 0) == store.max_offset("Old", 0) == 7
+    assert len(files_in(tmp_path / "consumequeue" / "Old" / "0")) == 1, "the last file keeps the max offset"
+    assert 0 < len(files_in(tmp_path / "index")) < len(index_files)
+    assert store.query_message("T", "k20", 10, 0, 1 << 60) == []
+    assert len(store.query_message("T", "k129", 10, 0, 1 << 60)) == 1
+    assert store.earliest_store_timestamp() > 0
+    if end == "close":
+        store.close()
+    else:
+        crash(store)
+    store = make_store(tmp_path, clock, files)
+    report = store.open()
+    assert (report.min_position, report.damaged, report.lost_entries) == (8 * 4096, [], 0)
+    assert report.start_position > 8 * 4096
+    assert_serves_the_rest(store, written)
+    offset, _, _ = put(store, "Old", 0, b"goes on")
+    assert offset == 7
+    flush(store)
+    assert [message.body for message in drain(store, "Old", 0)] == [b"goes on"]
+    store.close()
+
+
+def test_the_hour_is_that_of_the_day_here(tmp_path: Path) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    hour = time.localtime(clock.now_ms() / 1000).tm_hour
+    store, _ = filled(tmp_path, clock, files, delete_when=f"{(hour + 2) % 24:02d}")
+    files.expired = set(names(store)[:3])
+    run(store, clock)
+    assert store.deleted_segments == 0
+    clock.now += 2 * HOUR_MS
+    run(store, clock)
+    assert store.deleted_segments == 3
+    store.close()
+
+
+def test_the_segment_that_is_written_stays(tmp_path: Path) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, written = filled(tmp_path, clock, files)
+    files.expired = set(names(store))
+    last = names(store)[-1]
+    store.clean_expired()
+    for _ in range(5):
+        run(store, clock)
+    assert names(store) == [last]
+    assert_serves_the_rest(store, written)
+    store.close()
+
+
+def test_nothing_goes_before_a_checkpoint_is_behind_it(tmp_path: Path) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, _ = filled(tmp_path, clock, files)
+    files.expired = set(names(store))
+    store.clean_expired()
+    jobs = store.maintenance()
+    assert store.deleted_segments == 0
+    for job in jobs:
+        job.run()
+        job.done()
+    clock.now += 10_000
+    store.maintenance()
+    assert store.deleted_segments == 10, "one batch"
+    crash(store)
+
+
+def test_an_idle_store_makes_the_checkpoint_that_it_needs(tmp_path: Path) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, _ = filled(tmp_path, clock, files)
+    store.close()
+    store = opened(tmp_path, clock, files, **MARKS)
+    files.expired = set(names(store)[:2])
+    store.clean_expired()
+    for _ in range(2):
+        checkpoint(store)
+        clock.now += 10_000
+    assert store.deleted_segments == 2
+    crash(store)
+
+
+def test_readers_keep_what_they_hold(tmp_path: Path) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, written = filled(tmp_path, clock, files)
+    held = store.get("T", 1, 0, 10, 1 << 20)
+    entries = store._queues["T", 1].read(0, 10).copy()
+    files.expired = set(names(store)[:8])
+    store.clean_expired()
+    run(store, clock)
+    assert [message.body for message in decode_records(b"".join(held.buffers))] == written["T", 1][:10]
+    assert len(entries) == 10
+    store.close()
+
+
+@pytest.mark.parametrize("unlinks", range(4))
+def test_a_crash_between_two_unlinks(tmp_path: Path, unlinks: int) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, written = filled(tmp_path, clock, files)
+    everything = names(store)
+    files.expired = set(everything[:4])
+    files.unlinks_left = unlinks
+    store.clean_expired()
+    run(store, clock, 1)
+    assert names(store) == everything[4:]
+    assert files_in(tmp_path / "commitlog") == everything[unlinks:], "the oldest first"
+    assert "Permission denied" in (store.retention_problem or "")
+    crash(store)
+    files.unlinks_left = -1
+    store = opened(tmp_path, clock, files, **MARKS)
+    assert names(store) == everything[unlinks:]
+    assert_serves_the_rest(store, written)
+    store.close()
+
+
+def test_what_could_not_be_deleted_is_tried_again(tmp_path: Path) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, written = filled(tmp_path, clock, files)
+    everything = names(store)
+    files.expired = set(everything[:4])
+    files.unlinks_left = 1
+    store.clean_expired()
+    run(store, clock, 1)
+    assert_serves_the_rest(store, written)
+    files.unlinks_left = -1
+    run(store, clock)
+    assert files_in(tmp_path / "commitlog") == everything[4:]
+    assert store.retention_problem is None
+    assert store.read_only is None
+    store.close()
+
+
+def test_a_disk_that_cannot_be_measured_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, written = filled(tmp_path, clock, files)
+
+    def fail(path: object) -> tuple[int, DiskUsage]:
+        raise OSError("statvfs failed")
+
+    monkeypatch.setattr(files, "disk", fail)
+    run(store, clock)
+    assert "statvfs failed" in (store.retention_problem or "")
+    put(store, "T", 0, b"goes on")
+    written["T", 0].append(b"goes on")
+    flush(store)
+    assert_serves_the_rest(store, written)
+    store.close()
+
+
+def test_a_segment_that_somebody_deleted_is_left_out(tmp_path: Path) -> None:
+    clock = TestClock()
+    store = opened(tmp_path, clock, **MARKS, delete_when="")
+    for number in range(40):
+        put(store, "T", 0, b"%d" % number + b"x" * 400)
+        flush(store)
+    first = store._log.segments[0].path
+    first.unlink()
+    store.clean_expired()
+    run(store, clock)
+    assert store.deleted_segments == 1
+    assert 0 < store.min_offset("T", 0) < 12
+    store.close()
+
+
+def test_a_disk_over_the_mark_refuses_messages_until_there_is_room(tmp_path: Path) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, written = filled(tmp_path, clock, files, clean_file_forcibly_enable=False)
+    put(store, "T", 0, b"put before")
+    written["T", 0].append(b"put before")
+    files.used_percent = 90.5
+    clock.now += 10_000
+    checkpoint(store)
+    assert "90.5% full" in (store.disk_full or "")
+    for topic in ("T", "New"):
+        with pytest.raises(DiskFull, match="diskSpaceWarningLevelRatio"):
+            put(store, topic, 0, b"never")
+    with pytest.raises(DiskFull):
+        store.put_batch("T", 0, [(0, b"never", b"")], 1, b"\x0a\0\0\1\0\0\0\1")
+    assert store.read_only is None
+    assert ("New", 0) not in store._queues
+    run(store, clock)
+    assert_serves_the_rest(store, written)
+    assert store.deleted_segments == 0, "nothing is expired"
+    store.delete_topic("Old")
+    del written["Old", 0]
+    files.used_percent = 86
+    run(store, clock)
+    with pytest.raises(DiskFull):
+        put(store, "T", 0, b"not yet")
+    files.used_percent = 84
+    run(store, clock)
+    assert store.disk_full is None
+    for topic in ("T", "New"):
+        put(store, topic, 0, b"again")
+        written.setdefault((topic, 0), []).append(b"again")
+    flush(store)
+    assert_serves_the_rest(store, written)
+    store.close()
+
+
+def test_a_full_disk_takes_the_oldest_segments_whatever_their_age(tmp_path: Path) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, written = filled(tmp_path, clock, files)
+    everything = names(store)
+    files.used_percent, files.segment_bytes = 88, 100
+    run(store, clock)
+    assert names(store) == everything[3:], "each gives back one percent"
+    assert store.disk_full is None
+    assert_serves_the_rest(store, written)
+    store.close()
+
+
+def test_settings_changed_while_it_runs_count_from_the_next_run_on(tmp_path: Path) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, _ = filled(tmp_path, clock, files)
+    store.config.file_reserved_time = 0
+    store.config.delete_file_batch_max = 2
+    store.clean_expired()
+    run(store, clock)
+    assert store.deleted_segments == 2
+    store.close()
+
+
+def test_queue_files_wait_for_the_name_of_the_last_one(tmp_path: Path) -> None:
+    """A power cut must not leave a queue without a file: then its offsets would begin again."""
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, _ = filled(tmp_path, clock, files)
+    files.expired = set(names(store)[:8])
+    store.clean_expired()
+    run(store, clock, 1)
+    queue = store._queues["T", 0]
+    directory = f"{tmp_path}/consumequeue/T/0"
+    assert queue.dead_files
+    store._table.new_directories.add(directory)
+    clock.now += 100
+    store._cleaner.round(store._settled, checkpoint_running=False)
+    assert queue.dead_files, "not before the checkpoint"
+    store._checkpoint_due = True
+    checkpoint(store)
+    checkpoint(store)
+    assert not queue.dead_files
+    store.close()
+
+
+def test_asking_for_queues_alone(tmp_path: Path) -> None:
+    clock = TestClock()
+    store, written = filled(tmp_path, clock, RoomyFiles(clock))
+    store._log.forget_oldest(5)
+    assert store.min_offset("Old", 0) == 0
+    store.clean_expired_queues()
+    checkpoint(store)
+    assert_serves_the_rest(store, written)
+    assert store.min_offset("Old", 0) == 7
+    store.close()
+
+
+def test_a_topic_deleted_meanwhile(tmp_path: Path) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, written = filled(tmp_path, clock, files)
+    flush(store)
+    checkpoint(store)
+    files.expired = set(names(store)[:8])
+    store.clean_expired()
+    jobs = store.maintenance()
+    store.delete_topic("T")
+    put(store, "T", 0, b"new life")
+    flush(store)
+    for job in jobs:
+        job.run()
+        job.done()
+    checkpoint(store)
+    assert_serves_the_rest(store, {("T", 0): [b"new life"], ("Old", 0): written["Old", 0]})
+    store.close()
+
+
+def test_where_a_queue_begins_among_fillers(tmp_path: Path) -> None:
+    """By bisection over several files, for every position, as by looking at every entry."""
+    clock = TestClock()
+    store, _ = filled(tmp_path, clock, RoomyFiles(clock), mapped_file_size_consume_queue=400)
+    queue = store._queues["T", 0]
+    for offset in (0, 3, 4, 5, 19, 20, 21, 60):
+        mapping, _ = store._table.maps.get(queue._path(offset * 20 // 400 * 400))
+        low = offset * 20 % 400
+        mapping[low : low + 20] = b"\0" * 8 + b"\x7f\xff\xff\xff" + b"\0" * 8
+    entries = [queue.entry(offset) for offset in range(queue.max_offset)]
+    for position in range(0, store.max_physical_offset, 400):
+        wanted = next(
+            (
+                offset
+                for offset, entry in enumerate(entries)
+                if entry is not None and entry[1] != 0x7FFFFFFF and entry[0] >= position
+            ),
+            queue.max_offset,
+        )
+        assert queue.first_kept(position, queue.file_starts, 0, queue.max_offset) == wanted
+    store.close()
+
+
+def test_the_real_disk_and_the_age_of_a_real_file(tmp_path: Path) -> None:
+    files = OsFiles()
+    device, usage = files.disk(tmp_path)
+    assert device == os.stat(tmp_path).st_dev
+    assert usage.free_bytes >= 0
+    assert 0 < usage.used_percent <= 100
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 10_000)
+    os.utime(path, (5, 7))
+    assert files.age(path).modified_ms == 7000
+    assert files.age(path).size_bytes >= 8192 or files.age(path).size_bytes == 0, (
+        "0 where blocks are allocated late"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "key"),
+    [
+        ("delete_when", "25", "deleteWhen"),
+        ("disk_space_warning_level_ratio", 101, "diskSpaceWarningLevelRatio"),
+        ("disk_max_used_space_ratio", 0, "diskMaxUsedSpaceRatio"),
+        ("file_reserved_time", -1, "fileReservedTime"),
+        ("delete_file_batch_max", 0, "deleteFileBatchMax"),
+    ],
+)
+def test_settings_that_make_no_sense(name: str, value: object, key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        StoreConfig(**{name: value})  # type: ignore[arg-type]
