@@ -137,6 +137,8 @@ class Admin:
             RequestCode.GET_TOPIC_CONFIG: self.topic_config,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
             RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused_topics,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired_queues,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_log,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_groups,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
@@ -256,6 +258,16 @@ class Admin:
         for name in list(state.store.queues()):
             if name not in state.topics and not state.topics.is_system(name):
                 state.store.delete_topic(name)
+        return ok(command)
+
+    def clean_expired_queues(self, session: Session, command: Command) -> bytes:
+        """What queues say of records that the log no longer has."""
+        self._state.store.clean_expired_queues()
+        return ok(command)
+
+    def delete_expired_log(self, session: Session, command: Command) -> bytes:
+        """What is older than fileReservedTime, without waiting for deleteWhen."""
+        self._state.store.clean_expired()
         return ok(command)
 
     def topic_config(self, session: Session, command: Command) -> bytes:
@@ -387,6 +399,7 @@ class Admin:
             try:
                 set_setting(broker_copy if key in broker_keys else store_copy, key, value)
                 broker_copy.__post_init__()
+                store_copy.__post_init__()
             except ConfigError as error:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
         permission = state.config.broker_permission

@@ -133,6 +133,14 @@ UPDATABLE_KEYS = frozenset(
         "maxMessageSize",
         "maxTransferBytesOnMessageInMemory",
         "maxTransferCountOnMessageInMemory",
+        "fileReservedTime",
+        "deleteWhen",
+        "deleteFileBatchMax",
+        "cleanResourceInterval",
+        "cleanFileForciblyEnable",
+        "diskMaxUsedSpaceRatio",
+        "diskSpaceCleanForciblyRatio",
+        "diskSpaceWarningLevelRatio",
     }
 )
 """What UPDATE_BROKER_CONFIG (25) may change while the broker runs; anything else is refused. Values are

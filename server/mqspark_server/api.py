@@ -103,11 +103,18 @@ def create_api(app: BrokerApp) -> ASGIApp:
         """Whether messages are taken and served: the start-up state, the store, the name servers."""
         store, registrar, housekeeper = app.store, app.registrar, app.housekeeper
         read_only = store.read_only if store is not None and app.lifecycle.ready else None
-        good = app.lifecycle.ready and read_only is None
+        disk_full = store.disk_full if store is not None else None
+        good = app.lifecycle.ready and read_only is None and disk_full is None
         body = {
             "status": "ready" if good else "not ready",
             **app.lifecycle.describe(),
-            "store": {"path": str(app.store_path), "readOnly": read_only, "recovery": app.recovery},
+            "store": {
+                "path": str(app.store_path),
+                "readOnly": read_only,
+                "diskFull": disk_full,
+                "retentionProblem": store.retention_problem if store is not None else None,
+                "recovery": app.recovery,
+            },
             "registeredWith": registrar.known_to if registrar is not None else [],
             "housekeepingError": housekeeper.error if housekeeper is not None else None,
         }

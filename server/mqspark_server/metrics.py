@@ -193,6 +193,17 @@ class _Collector:
             ),
             ("storage_read_only", "1 when the store accepts no writes", store.read_only is not None),
             (
+                "storage_disk_used_percent",
+                "of the fullest disk that the store is on, when last measured",
+                store.disk_used_percent,
+            ),
+            ("storage_disk_full", "1 while messages are refused for it", store.disk_full is not None),
+            (
+                "storage_deleted_segments",
+                "segments of the log deleted since the start",
+                store.deleted_segments,
+            ),
+            (
                 "storage_damaged_reads",
                 "records passed over because they are not what the queue says",
                 store.damaged_reads,

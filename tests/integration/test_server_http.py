@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import httpx
 import pytest
 
 from mqspark.errors import StoreReadOnly
+from mqspark.store.retention import DiskUsage
 from mqspark.testing import Broker
 
 
@@ -165,3 +167,39 @@ def test_a_failed_store_is_seen(tmp_path: Path) -> None:
     with pytest.raises(StoreReadOnly, match="Input/output error"):
         broker.stop()
     assert (tmp_path / "abort").exists()
+
+
+def test_a_full_disk_is_seen_and_got_over(tmp_path: Path) -> None:
+    settings = {"diskSpaceWarningLevelRatio": "90", "cleanResourceInterval": "1"}
+    free = [50]
+    with Broker(store=tmp_path, http=True, settings=settings) as broker, httpx.Client(timeout=10) as http:
+        http.base_url = broker.http_url or ""
+        assert post(http, "t", body="first", queueId=0).status_code == 201
+        store = broker.apps[0].store
+        assert store is not None
+        broker.call(
+            lambda: setattr(store._files, "disk", lambda path: (1, DiskUsage(100 - free[0], free[0])))
+        )
+
+        def eventually(status: int) -> dict[str, Any]:
+            deadline = time.monotonic() + 20
+            while (answer := http.get("/health/ready")).status_code != status:
+                assert time.monotonic() < deadline, answer.text
+                time.sleep(0.05)
+            return dict(answer.json())
+
+        free[0] = 5
+        assert "95.0% full" in eventually(503)["store"]["diskFull"]
+        refused = post(http, "t", body="second", queueId=0)
+        assert refused.status_code == 503
+        assert "diskSpaceWarningLevelRatio" in refused.text
+        text = http.get("/metrics").text
+        node = '{cluster="DefaultCluster",node_id="dev",node_type="broker"}'
+        assert f"rocketmq_storage_disk_full{node} 1.0" in text
+        assert f"rocketmq_storage_disk_used_percent{node} 95.0" in text
+        assert f"rocketmq_storage_deleted_segments{node} 0.0" in text
+        (queue,) = http.get("/api/v1/topics/t").json()["queues"]
+        assert queue["maxOffset"] == 1, "reading goes on"
+        free[0] = 50
+        assert eventually(200)["store"]["diskFull"] is None
+        assert post(http, "t", body="third", queueId=0).status_code == 201

@@ -138,7 +138,8 @@ def test_broker_config_is_shown_and_changed(scene: Scene) -> None:
 
 
 def test_housekeeping(scene: Scene) -> None:
-    assert scene.admin("cleanUnusedTopic", "-b", scene.cluster.broker).strip() == "success"
+    for command in ("cleanUnusedTopic", "cleanExpiredCQ", "deleteExpiredCommitLog"):
+        assert scene.admin(command, "-b", scene.cluster.broker).strip() == "success"
     assert max_offset(scene.cluster, TOPIC, 0) > 0
 
 

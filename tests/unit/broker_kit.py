@@ -111,6 +111,10 @@ class Bench:
             max_hash_slot_num=100,
             max_index_num=200,
             flush_disk_type=FlushDiskType.SYNC_FLUSH if self.sync else FlushDiskType.ASYNC_FLUSH,
+            # However full this machine's disk is.
+            disk_max_used_space_ratio=100,
+            disk_space_clean_forcibly_ratio=100,
+            disk_space_warning_level_ratio=100,
         )
         self.store = MessageStore(
             self.store_config, self.clock, store_host=encode_host(self.config.broker_ip1, 10911)

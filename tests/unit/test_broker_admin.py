@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from mqspark.protocol import fastjson
 from mqspark.protocol.bodies import queue_of
 from mqspark.protocol.codes import Language, RequestCode, ResponseCode
 from mqspark.record import decode_record
+from mqspark.store.retention import DiskUsage
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, namesrv_peer, pull_ext, send_ext
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -692,3 +694,59 @@ def test_a_template_from_a_file_follows_the_setting(
     if topic is not None:
         assert topic.config.write_queue_nums == 3
     bench.close()
+
+
+def test_expired_messages_are_deleted_when_an_operator_asks(bench: Bench) -> None:
+    peer = bench.peer()
+    for _ in range(4):
+        assert peer.ask(SEND, send_ext(), b"x" * (3 << 20)).code == 0
+    first = sorted((bench.directory / "commitlog").iterdir())[0]
+    long_ago = bench.clock.now_ms() / 1000 - 4 * 3600
+    os.utime(first, (long_ago, long_ago))
+    assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"fileReservedTime=3\n").code == 0
+    assert peer.ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0
+    bench.flush()
+    bench.run_jobs()
+    bench.clock.advance(10_000)
+    bench.run_jobs()
+    assert not first.exists()
+    ext = {"topic": "T", "queueId": "0"}
+    assert peer.ask(RequestCode.GET_MIN_OFFSET, ext).ext["offset"] == "1"
+    assert peer.ask(RequestCode.GET_MAX_OFFSET, ext).ext["offset"] == "4"
+    behind = peer.ask(PULL, pull_ext(offset=0))
+    assert behind.code == ResponseCode.PULL_OFFSET_MOVED
+    assert behind.ext["nextBeginOffset"] == "1"
+    assert peer.ask(PULL, pull_ext(offset=1)).code == 0
+    assert bench.broker.runtime_info()["commitLogMinOffset"] == str(1 << 22)
+    assert peer.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE).code == 0
+    bench.run_jobs()
+    assert peer.ask(RequestCode.GET_MAX_OFFSET, ext).ext["offset"] == "4"
+
+
+def test_a_disk_over_the_mark_is_service_not_available(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = bench.peer()
+    assert peer.ask(SEND, send_ext(), b"before").code == 0
+    settings = b"diskSpaceWarningLevelRatio=90\ndiskSpaceCleanForciblyRatio=85\n"
+    assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, settings).code == 0
+    used = 91
+    monkeypatch.setattr(bench.store._files, "disk", lambda path: (1, DiskUsage(used, 100 - used)))
+    bench.clock.advance(10_000)
+    bench.run_jobs()
+    answer = peer.ask(SEND, send_ext(), b"refused")
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "91.0% full" in (answer.remark or "")
+    assert peer.ask(PULL, pull_ext()).code == 0
+    assert create(peer, "StillMade") == 0
+    assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "StillMade"}).code == 0
+    used = 50
+    bench.clock.advance(10_000)
+    bench.run_jobs()
+    assert peer.ask(SEND, send_ext(), b"after").code == 0
+
+
+def test_retention_settings_are_checked_when_they_are_changed(bench: Bench) -> None:
+    peer = bench.peer()
+    answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"fileReservedTime=9\ndeleteWhen=25\n")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "deleteWhen" in (answer.remark or "")
+    assert (bench.store_config.file_reserved_time, bench.store_config.delete_when) == (72, "04")
