@@ -1,6 +1,7 @@
 """One store directory, served in turn by mqspark's store and by an unmodified RocketMQ broker."""
 
 import json
+import os
 import random
 import signal
 from pathlib import Path
@@ -104,12 +105,8 @@ def send(broker: Cluster, count: int) -> None:
             assert reply.code == 0, reply
 
 
-@pytest.mark.parametrize(
-    "kill", [pytest.param(False, id="clean stop", marks=pytest.mark.slow), pytest.param(True, id="kill")]
-)
-def test_a_directory_moves_both_ways(jars: Jars, tmp_path: Path, kill: bool) -> None:
-    rng = random.Random(1)
-    root = tmp_path / "broker" / "store"
+def new_directory(folder: Path) -> Path:
+    root = folder / "broker" / "store"
     (root / "config").mkdir(parents=True)
     table: dict[str, object] = {
         topic: {
@@ -129,6 +126,27 @@ def test_a_directory_moves_both_ways(jars: Jars, tmp_path: Path, kill: bool) -> 
             {"dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 1}, "topicConfigTable": table}
         )
     )
+    return root
+
+
+def ends(broker: Cluster) -> dict[tuple[str, int], tuple[int, int]]:
+    """Min and max offset of every queue."""
+    with RawConnection(broker.broker) as connection:
+        return {
+            (topic, queue_id): (
+                int(connection.request(GET_MIN_OFFSET, topic=topic, queueId=queue_id).ext["offset"]),
+                int(connection.request(GET_MAX_OFFSET, topic=topic, queueId=queue_id).ext["offset"]),
+            )
+            for topic, queue_id in QUEUES
+        }
+
+
+@pytest.mark.parametrize(
+    "kill", [pytest.param(False, id="clean stop", marks=pytest.mark.slow), pytest.param(True, id="kill")]
+)
+def test_a_directory_moves_both_ways(jars: Jars, tmp_path: Path, kill: bool) -> None:
+    rng = random.Random(1)
+    root = new_directory(tmp_path)
     store = our_store(root)
     store.open()
     fill(store, 1500, rng)
@@ -159,6 +177,56 @@ def test_a_directory_moves_both_ways(jars: Jars, tmp_path: Path, kill: bool) -> 
             assert our_view(store) == theirs
             fill(store, 300, rng)
     crash(store)
+
+
+@pytest.mark.slow
+def test_a_directory_whose_beginning_was_deleted(jars: Jars, tmp_path: Path) -> None:
+    """Queue Mixed/2 has nothing left: its offsets go on all the same, on both sides."""
+    rng = random.Random(2)
+    root = new_directory(tmp_path)
+    store = our_store(root)
+    store.config.clean_resource_interval = 1
+    store.open()
+    idle = QUEUES.pop()
+    try:
+        now_ms = SystemClock().now_ms()
+        for _ in range(150):
+            store.put(*idle, b"soon gone", b"", 0, now_ms, encode_host("10.0.0.1", 5))
+        fill(store, 4000, rng)
+    finally:
+        QUEUES.append(idle)
+    segments = sorted((root / "commitlog").iterdir())
+    for path in segments[:2]:
+        os.utime(path, (0, 0))
+    checkpoint(store)
+    store.clean_expired()
+    for _ in range(3):
+        checkpoint(store)
+    assert sorted((root / "commitlog").iterdir()) == segments[2:]
+    assert len(segments) > 3
+    ours = our_view(store)
+    offsets = {queue: (store.min_offset(*queue), store.max_offset(*queue)) for queue in QUEUES}
+    assert offsets[idle] == (150, 150)
+    assert all(low > 100 for low, _ in offsets.values())
+    crash(store)
+    with (
+        rocketmq_namesrv(jars, tmp_path / "namesrv") as namesrv,
+        rocketmq_broker(
+            jars, tmp_path / "broker", namesrv, settings=SIZES, stop_signal=signal.SIGTERM
+        ) as broker,
+    ):
+        assert their_view(broker) == ours
+        assert ends(broker) == offsets
+        send(broker, 60)
+        theirs = their_view(broker)
+        offsets = ends(broker)
+    assert offsets[idle] == (150, 160)
+    store = our_store(root)
+    report = store.open()
+    assert (report.clean, report.damaged, report.lost_entries, report.ignored_records) == (True, [], 0, 0)
+    assert our_view(store) == theirs
+    assert {queue: (store.min_offset(*queue), store.max_offset(*queue)) for queue in QUEUES} == offsets
+    store.close()
 
 
 def _stop_signal(kill: bool) -> signal.Signals:
