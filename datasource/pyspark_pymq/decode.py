@@ -42,6 +42,8 @@ __all__ = ["Decoder", "Ints", "Records", "record_positions", "unwrap_inner_batch
 
 Ints = npt.NDArray[np.int64]
 
+_MAGIC_BYTE = 0xDA
+"""Both magics begin with it."""
 _V6_EXTRA_BYTES = 12
 _QUEUE_ID, _QUEUE_OFFSET, _PHYSICAL, _SYS_FLAG, _BORN_TIME = 12, 20, 28, 36, 40
 _BORN_HOST, _BORN_HOST_END, _BORN_HOST_END_V6, _STORE_HOST, _BODY_LENGTH, _BODY = 48, 56, 68, 64, 84, 88
@@ -84,10 +86,24 @@ class Records:
         return self.u16[positions].byteswap().astype(np.int64)
 
 
-def record_positions(buffer: bytes | bytearray | memoryview) -> Ints:
-    """Where each record of a pull body starts. Raises InvalidMessage when the sizes do not add up."""
-    view = memoryview(buffer)
-    length = len(view)
+def record_positions(records: Records) -> Ints:
+    """Where each record of a pull body starts. Raises InvalidMessage when the sizes do not add up.
+
+    Records follow one another, so their magics are looked for all at once; only when a body happens to hold a magic too
+    is the chain of sizes walked record by record.
+    """
+    found = np.flatnonzero(records.bytes[4 : max(4, records.size_bytes - 3)] == _MAGIC_BYTE)
+    magics = records.ints(found + 4)
+    positions = found[(magics == MAGIC_V1) | (magics == MAGIC_V2)]
+    ends = positions + records.ints(positions)
+    whole = len(positions) and positions[0] == 0 and ends[-1] == records.size_bytes
+    if whole and (ends[:-1] == positions[1:]).all() and int((ends - positions).min()) >= MIN_RECORD_BYTES:
+        return positions
+    return _walked_positions(records)
+
+
+def _walked_positions(records: Records) -> Ints:
+    view, length = memoryview(records.arrow), records.size_bytes
     size_at = struct.Struct(">i").unpack_from
     positions = []
     position = 0
@@ -142,7 +158,8 @@ def unwrap_inner_batches(records: Records, positions: Ints) -> tuple[Records, In
             for index, (flag, body, properties) in enumerate(split_batch(message.body))
         ]
     plain = b"".join(parts)
-    return Records(plain), record_positions(plain)
+    unwrapped = Records(plain)
+    return unwrapped, record_positions(unwrapped)
 
 
 class Decoder:
@@ -262,21 +279,27 @@ class _Rows:
         unique = self.properties.values(UNIQ_KEY)
         if unique.null_count == 0:
             return unique
-        missing = np.asarray(unique.is_null().to_numpy(zero_copy_only=False))
-        ids = np.empty(len(unique), dtype=object)
+        missing = unique.is_null().to_numpy(zero_copy_only=False)
         store_v6 = (self.sys_flags & STORE_HOST_V6) != 0
         for v6, host_bytes in ((False, 8), (True, 20)):
-            chosen = np.flatnonzero(missing & (store_v6 == v6))
-            if chosen.size:
-                starts = self.positions[chosen]
-                hosts = self.records.bytes[
-                    (starts + _STORE_HOST + self.born_shifts[chosen])[:, None] + np.arange(host_bytes)
-                ]
-                physical = self.records.bytes[(starts + _PHYSICAL)[:, None] + np.arange(8)]
-                text = _HEX[np.hstack([hosts, physical])].view(f"S{2 * (host_bytes + 8)}").ravel()
-                ids[chosen] = text
-        offset_ids = pa.array(ids[missing], pa.binary()).cast(pa.string())
-        return pc.replace_with_mask(unique, pa.array(missing), offset_ids)
+            chosen = missing & (store_v6 == v6)
+            if chosen.any():
+                ids = self._offset_ids(chosen, host_bytes)
+                unique = (
+                    ids if len(ids) == len(unique) else pc.replace_with_mask(unique, pa.array(chosen), ids)
+                )
+        return unique
+
+    def _offset_ids(self, chosen: npt.NDArray[np.bool_], host_bytes: int) -> pa.Array:
+        starts = self.positions[chosen]
+        hosts = (starts + _STORE_HOST + self.born_shifts[chosen])[:, None] + np.arange(host_bytes)
+        physical = (starts + _PHYSICAL)[:, None] + np.arange(8)
+        text = _HEX[self.records.bytes[np.hstack([hosts, physical])]]
+        width = 2 * (host_bytes + 8)
+        offsets = np.arange(0, width * (len(starts) + 1), width, dtype=np.int32)
+        return pa.Array.from_buffers(
+            pa.string(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+        )
 
 
 class _Properties:

@@ -28,7 +28,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import PullMessageResponseHeader
 from mqspark.store.reader import StoreReader
 from pyspark_pymq.cluster import BrokerPlace, DataLoss
-from pyspark_pymq.decode import Decoder, Ints, Records, record_positions, unwrap_inner_batches
+from pyspark_pymq.decode import Decoder, Records, record_positions, unwrap_inner_batches
 from pyspark_pymq.offsets import QueueRange
 
 __all__ = ["ReadTask", "read_task"]
@@ -83,9 +83,11 @@ def _read_range(task: ReadTask, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
     position = wanted.start
     store = _local_store(place)
     if store is not None:
-        for reached, batch in store.read(wanted, decoder, task.tags):
-            position = reached
-            yield batch
+        for found in store.read(wanted, decoder, task.tags):
+            if isinstance(found, int):
+                position = found
+            else:
+                yield found
     if position < wanted.end:
         yield from _pulled(task, place.address, QueueRange(queue, position, wanted.end), decoder)
 
@@ -126,8 +128,8 @@ class _LocalStore:
 
     def read(
         self, wanted: QueueRange, decoder: Decoder, tags: tuple[str, ...]
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """(next offset, batch) as far as the files hold the range; ends early where they do not."""
+    ) -> Iterator[pa.RecordBatch | int]:
+        """Batches, and after those of a chunk the offset that is next, as far as the files hold the range."""
         codes = np.array([java_hash(tag) for tag in tags], dtype=np.int64)
         position = wanted.start
         try:
@@ -141,9 +143,9 @@ class _LocalStore:
                     until = self._queue_offset(int(entries["position"][-1])) + 1
                 if codes.size:
                     entries = entries[np.isin(entries["tags_code"], codes)]
-                yield from ((position, batch) for batch in self._batches(entries, decoder))
+                yield from self._batches(entries, decoder)
                 position = until
-                yield position, decoder(_NO_RECORDS, _NO_POSITIONS)
+                yield position
         except (OSError, StoreError):
             # Expired under us, or no address space left for the map (a worker may run under RLIMIT_AS).
             return
@@ -177,8 +179,6 @@ class _LocalStore:
         return records, start
 
 
-_NO_RECORDS = Records(b"")
-_NO_POSITIONS: Ints = np.array([], dtype=np.int64)
 _stores: dict[tuple[int, str, str], _LocalStore] = {}
 
 
@@ -241,8 +241,8 @@ def _pulled(task: ReadTask, address: str, wanted: QueueRange, decoder: Decoder) 
 
 
 def _decoded(bodies: list[Any], done: int, end: int, decoder: Decoder) -> tuple[pa.RecordBatch, int]:
-    raw = b"".join(bodies)
-    records, positions = unwrap_inner_batches(Records(raw), record_positions(raw))
+    records = Records(b"".join(bodies))
+    records, positions = unwrap_inner_batches(records, record_positions(records))
     offsets = records.longs(positions + _QUEUE_OFFSET_AT)
     reached = np.maximum.accumulate(np.append(done, offsets))
     keep = (offsets > reached[:-1]) & (offsets < end)

@@ -10,6 +10,7 @@ microseconds of "UTC", no large or view types. Must not import pyspark or pyarro
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from mqspark.errors import ConfigError
@@ -67,6 +68,7 @@ def selected_columns(schema: Any) -> tuple[str, ...]:
     return tuple(columns)
 
 
+@functools.cache
 def arrow_type(column: str) -> pa.DataType:
     import pyarrow as pa
 

@@ -30,7 +30,7 @@ ALL = tuple(COLUMNS)
 
 def decode(raw: bytes, columns: tuple[str, ...] = ALL, **options: Any) -> list[dict[str, Any]]:
     options = {"topic": "T", "broker": "b", "queue_id": 3} | options
-    batch = Decoder(columns, **options)(Records(raw), record_positions(raw))
+    batch = Decoder(columns, **options)(Records(raw), record_positions(Records(raw)))
     batch.validate(full=True)
     assert batch.schema == arrow_schema(columns)
     rows: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="strict")
@@ -230,7 +230,7 @@ def test_inner_batches_become_plain_rows() -> None:
         store_host=host,
         store_timestamp_ms=5,
     )
-    records, positions = unwrap_inner_batches(Records(raw), record_positions(raw))
+    records, positions = unwrap_inner_batches(Records(raw), record_positions(Records(raw)))
     rows = Decoder(ALL, topic="T", broker="b", queue_id=0)(records, positions).to_pylist()
     assert [(row["offset"], row["value"], row["key"]) for row in rows] == [
         (9, b"before", None),
@@ -255,10 +255,20 @@ def test_damage_raises_and_nothing_else(noise: bytes, at: int) -> None:
     start = at % len(raw)
     raw[start : start + len(noise)] = noise
     try:
-        batch = Decoder(ALL, topic="T", broker="b", queue_id=0)(Records(bytes(raw)), record_positions(raw))
+        batch = Decoder(ALL, topic="T", broker="b", queue_id=0)(
+            Records(bytes(raw)), record_positions(Records(bytes(raw)))
+        )
     except InvalidMessage:
         return
     batch.validate(full=True)
+
+
+def test_a_body_that_looks_like_a_record() -> None:
+    inner = encode_record(topic="T", body=b"x" * 60)
+    raw = encode_record(topic="T", body=inner + inner) + encode_record(
+        topic="T", body=b"\xda\xa3\x20\xa7" * 9
+    )
+    assert [len(row["value"]) for row in decode(raw, ("value",))] == [2 * len(inner), 36]
 
 
 def test_positions_outside_of_the_buffer() -> None:
