@@ -218,6 +218,7 @@ class MessageStore:
             report.last_store_timestamp_ms,
             min(self._checkpoint.physic_msg_timestamp_ms, self._checkpoint.logics_msg_timestamp_ms),
         )
+        self._settled = -1
         self._cleaner.open()
         self.read_only = None
         return report

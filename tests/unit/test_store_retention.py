@@ -361,6 +361,37 @@ def test_readers_keep_what_they_hold(tmp_path: Path) -> None:
     store.close()
 
 
+def test_the_order_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint first; then each segment, on disk before the next; queue files last."""
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store, _ = filled(tmp_path, clock, files)
+    everything = names(store)
+    files.expired = set(everything[:3])
+    done: list[tuple[str, str]] = []
+    remove, sync_directory = files.remove, files.sync_directory
+    monkeypatch.setattr(
+        files, "remove", lambda path: (done.append((Path(path).parent.name, Path(path).name)), remove(path))
+    )
+    monkeypatch.setattr(
+        files, "sync_directory", lambda path: (done.append((Path(path).name, "sync")), sync_directory(path))
+    )
+    settled = store._settled
+    store.clean_expired()
+    run(store, clock)
+    assert settled < 3 * 4096 < store._settled
+    of_the_log = [entry for entry in done if entry[0] == "commitlog"]
+    assert of_the_log == [
+        step for name in everything[:3] for step in (("commitlog", name), ("commitlog", "sync"))
+    ]
+    of_queues = [
+        index for index, (folder, what) in enumerate(done) if folder in ("0", "1") and what != "sync"
+    ]
+    assert of_queues
+    assert min(of_queues) > max(index for index, entry in enumerate(done) if entry[0] == "commitlog")
+    store.close()
+
+
 @pytest.mark.parametrize("unlinks", range(4))
 def test_a_crash_between_two_unlinks(tmp_path: Path, unlinks: int) -> None:
     clock = TestClock()
