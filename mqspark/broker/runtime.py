@@ -56,6 +56,7 @@ def runtime_table(state: BrokerState, waiting_sends: int, parked_pulls: int) -> 
         "getMissTps": stats.rates("missed"),
         "getTotalTps": stats.rates("pulls"),
         "getTransferredTps": stats.rates("transferred"),
+        "getTransferedTps": stats.rates("transferred"),  # so spelt up to RocketMQ 4; its clusterList needs it
         **stats.day_counters(),
         "commitLogMinOffset": str(store.min_physical_offset),
         "commitLogMaxOffset": str(store.max_physical_offset),

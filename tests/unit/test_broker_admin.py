@@ -350,7 +350,14 @@ def test_runtime_info_has_every_row_that_the_tools_read(bench: Bench) -> None:
     assert all(isinstance(value, str) for value in table.values())
     assert table["mqsparkStorePath"] == str(bench.directory)
     assert table["mqsparkStoreNonce"] == bench.store.nonce
-    for rate in ("putTps", "getFoundTps", "getMissTps", "getTotalTps", "getTransferredTps"):
+    for rate in (
+        "putTps",
+        "getFoundTps",
+        "getMissTps",
+        "getTotalTps",
+        "getTransferredTps",
+        "getTransferedTps",
+    ):
         assert [float(number) for number in table[rate].split(" ")] == [0.0, 0.0, 0.0]
 
 
