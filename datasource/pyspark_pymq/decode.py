@@ -94,7 +94,7 @@ def record_positions(records: Records) -> Ints:
     """
     found = np.flatnonzero(records.bytes[4 : max(4, records.size_bytes - 3)] == _MAGIC_BYTE)
     magics = records.ints(found + 4)
-    positions = found[(magics == MAGIC_V1) | (magics == MAGIC_V2)]
+    positions: Ints = found[(magics == MAGIC_V1) | (magics == MAGIC_V2)]
     ends = positions + records.ints(positions)
     whole = len(positions) and positions[0] == 0 and ends[-1] == records.size_bytes
     if whole and (ends[:-1] == positions[1:]).all() and int((ends - positions).min()) >= MIN_RECORD_BYTES:
