@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mqspark.errors import ConfigError, MQError
@@ -229,7 +229,6 @@ def test_small_batches_are_one_task_and_larger_ones_a_task_a_core() -> None:
 # --- the rest -------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)  # the first call imports
 @given(st.lists(st.one_of(st.none(), st.text(max_size=12), st.text("abc-9", max_size=80)), max_size=20))
 def test_key_hashes_are_those_of_java(keys: list[str | None]) -> None:
     encoded = [None if key is None else key.encode() for key in keys]
