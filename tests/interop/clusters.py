@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -45,17 +46,17 @@ class Cluster:
 
 
 def free_port(*, neighbours: int = 0) -> int:
-    """A port that is free now, as are that many on either side (a broker takes listenPort - 2 and + 1)."""
+    """A port that is free now, as are that many on either side (a broker takes listenPort - 2 and + 1).
+
+    Below the range from which the kernel takes ports for outgoing connections: one of those must not get it
+    before the process that it is meant for.
+    """
     for _ in range(100):
+        port = random.randrange(12_000, 30_000)
         held = []
         try:
-            held.append(socket.create_server((HOST, 0)))
-            port = int(held[0].getsockname()[1])
-            held.extend(
-                socket.create_server((HOST, other))
-                for other in range(port - neighbours, port + neighbours + 1)
-                if other != port
-            )
+            for number in range(port - neighbours, port + neighbours + 1):
+                held.append(socket.create_server((HOST, number)))
             return port
         except OSError:
             continue

@@ -37,7 +37,8 @@ def push(java: JavaDriver, cluster: Cluster, topic: str, group: str, **settings:
     return int(started["handle"])
 
 
-def take(java: JavaDriver, handle: int, count: int, timeout_ms: int = 20_000) -> list[dict[str, Any]]:
+def take(java: JavaDriver, handle: int, count: int, timeout_ms: int = 45_000) -> list[dict[str, Any]]:
+    """What the listener got. The Java client looks again at a queue whose first look failed after 20 s."""
     received: list[dict[str, Any]] = java.call("push.take", handle=handle, count=count, timeout_ms=timeout_ms)
     return received
 
