@@ -53,10 +53,12 @@ def free_port(*, neighbours: int = 0) -> int:
     """
     for _ in range(100):
         port = random.randrange(12_000, 30_000)
-        held = []
+        held: list[socket.socket] = []
         try:
-            for number in range(port - neighbours, port + neighbours + 1):
-                held.append(socket.create_server((HOST, number)))
+            held.extend(
+                socket.create_server((HOST, number))
+                for number in range(port - neighbours, port + neighbours + 1)
+            )
             return port
         except OSError:
             continue
