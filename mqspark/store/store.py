@@ -439,7 +439,16 @@ class MessageStore:
 
     def commit(self) -> Progress:
         """Write everything that was put. Under ASYNC_FLUSH it becomes visible here. Never raises, never
-        syncs."""
+        syncs.
+
+        Under SYNC_FLUSH nothing is written while a flush is under way: it could not be acked before that one
+        ends, and then one write serves all of it (``end_flush``).
+        """
+        if self._sync and self._flush_in_flight is not None:
+            return self._progress([])
+        return self._write()
+
+    def _write(self) -> Progress:
         if self.read_only is None and (self._log.pending or self._dirty):
             try:
                 self._log.write_pending()
@@ -490,6 +499,8 @@ class MessageStore:
                     else:
                         merged[queue] = entries
             arrivals = self._dispatch(list(merged.items()))
+        if self._sync:
+            self._write()
         return self._progress(arrivals)
 
     def _dispatch(self, group: Group) -> list[tuple[str, int, int]]:
@@ -806,7 +817,7 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Remove its queues. Its records stay in the log until that is cleaned."""
-        self.commit()
+        self._write()
         self._groups = [
             (end, [(queue, entries) for queue, entries in group if queue.topic != topic])
             for end, group in self._groups

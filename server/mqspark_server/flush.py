@@ -1,6 +1,6 @@
 """Blocking disk work away from the event loop: group commit and housekeeping.
 
-While one fdatasync runs in its thread the loop goes on appending; when it returns, everything written
+While one fdatasync runs in its thread the loop goes on appending; when it returns, everything appended
 meanwhile is the next group. One group is in flight at a time, so the number of syncs follows from the
 disk's speed and not from the load. Housekeeping (queue files, config files, checkpoint) has a thread of its
 own: it must not delay an acknowledgement. Must not know what a job does.
@@ -133,11 +133,12 @@ class Flusher:
             self.syncs += 1
             if progress.failed is not None:
                 log.critical("the store accepts no more writes: %s", progress.failed)
+            # The next group first: its sync runs while this one's answers are made and written.
+            self.after_turn()
             self._broker.progress(progress)
             self._progressed()
-            if self._idle is not None and not self._idle.done():
+            if self._idle is not None and not self._in_flight and not self._idle.done():
                 self._idle.set_result(None)
-            self.after_turn()
 
         self._worker.submit(job.run, done)
 
