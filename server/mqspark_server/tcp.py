@@ -138,6 +138,9 @@ class RemotingServer:
         self._backlog = backlog
         self._after_turn = after_turn
         self._loop = asyncio.get_running_loop()
+        # asyncio's own transport either joins in writelines (3.11) or does not pause the protocol there (seen on
+        # 3.13.0), and a protocol that was not paused is never resumed.
+        self.gathers = type(self._loop).__module__.startswith("uvloop")
         self._listeners: list[Listener] = []
         self._sockets: set[_RemotingConnection] = set()
         self._writers: dict[int, _Writer] = {}
@@ -440,7 +443,7 @@ class _RemotingConnection(asyncio.Protocol):
         self.active_at = self._server._loop.time()
         if len(out) == 1:
             transport.write(out[0])
-        elif sum(map(len, out)) <= JOIN_BYTES:
+        elif not self._server.gathers or sum(map(len, out)) <= JOIN_BYTES:
             transport.write(b"".join(out))
         else:
             transport.writelines(_coalesced(out))
