@@ -122,6 +122,9 @@ RETRYABLE = frozenset(
 )
 """Response codes after which another broker may do better (DefaultMQProducer.retryResponseCodes)."""
 
+MIN_ATTEMPT_S = 0.02
+"""With less time left than this another attempt could only double the message; timers fire some ms early, too."""
+
 _NOT_YET = {
     DELAY: "delayed delivery",
     TIMER_DELAY_MS: "timed delivery",
@@ -667,7 +670,7 @@ class Producer:
             and sending.pinned is None
             and sending.select is None
             and sending.attempts <= self._retries
-            and self._loop_time() < sending.deadline
+            and self._loop_time() + MIN_ATTEMPT_S < sending.deadline
         ):
             log.debug("attempt %d to send to %s failed: %s", sending.attempts, sending.topic, error)
             self._instance.spawn(self._dispatch(sending, None, refresh=True))
