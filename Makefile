@@ -25,10 +25,12 @@ fmt: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Spark first and alone (one JVM at a time), the rest spread over the cores.
+# Real processes on a shared machine: a test that failed is run once more, alone and visibly, and has to pass then.
+AGAIN := $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+
 test: lint
-	$(BIN)/python -m pytest -m 'not slow and not spark and not interop' -n $(WORKERS) --dist loadfile
-	$(BIN)/python -m pytest -m 'not slow and (spark or interop)'
+	$(BIN)/python -m pytest -m 'not slow and not spark and not interop' -n $(WORKERS) --dist loadfile || $(AGAIN) -m 'not slow and not spark and not interop'
+	$(BIN)/python -m pytest -m 'not slow and (spark or interop)' || $(AGAIN) -m 'not slow and (spark or interop)'
 
 test-all: lint
 	$(BIN)/python -m pytest -m 'not spark and not interop' -n $(WORKERS) --dist loadfile
