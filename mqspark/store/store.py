@@ -59,6 +59,9 @@ _pack_properties_length = _PROPERTIES_LENGTH.pack
 _pack_entry = ENTRY.pack
 _crc32 = zlib.crc32
 
+MAX_UNWRITTEN_BYTES = 4 * 1024 * 1024
+"""What may wait in memory for a sync to return: one-way sends wait for nothing, so nothing else bounds them."""
+
 _MAGIC_MASK = ~0x0C
 """V1 and V2 differ in two bits."""
 
@@ -442,9 +445,10 @@ class MessageStore:
         syncs.
 
         Under SYNC_FLUSH nothing is written while a flush is under way: it could not be acked before that one
-        ends, and then one write serves all of it (``end_flush``).
+        ends, and then one write serves all of it (``end_flush``); up to MAX_UNWRITTEN_BYTES, for a slow disk.
         """
-        if self._sync and self._flush_in_flight is not None:
+        waiting = self._log.position - self._log.written
+        if self._sync and self._flush_in_flight is not None and waiting < MAX_UNWRITTEN_BYTES:
             return self._progress([])
         return self._write()
 

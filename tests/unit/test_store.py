@@ -229,6 +229,24 @@ def test_sync_flush_shows_and_acks_what_is_durable(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_waits_for_a_sync_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqspark.store.store.MAX_UNWRITTEN_BYTES", 300)
+    store = opened(tmp_path, sync=True)
+    put(store, "T", 0, b"one")
+    store.commit()
+    job = store.begin_flush()
+    assert job is not None
+    _, start, _ = put(store, "T", 0, b"two")
+    assert store.commit().written == start
+    _, _, end = put(store, "T", 0, b"x" * 300)
+    assert store.commit().written == end
+    job.run()
+    store.end_flush(job)
+    flush(store)
+    assert bodies(store) == [b"one", b"two", b"x" * 300]
+    store.close()
+
+
 def test_nothing_is_visible_before_commit(tmp_path: Path) -> None:
     store = opened(tmp_path)
     put(store, "T", 0, b"one")
