@@ -27,11 +27,13 @@ from mqspark.broker.offsets import ConsumerOffsets
 from mqspark.broker.pull import Pulls
 from mqspark.broker.runtime import runtime_table
 from mqspark.broker.send import Sends
+from mqspark.broker.service import Service
 from mqspark.broker.state import BrokerState, Random
 from mqspark.broker.stats import SAMPLE_INTERVAL_MS, Stats
 from mqspark.broker.subscriptions import SubscriptionGroups
 from mqspark.broker.topics import PERM_READ_WRITE, Topics, copy_config
 from mqspark.broker.views import groups_view, topics_view
+from mqspark.broker.writer import Writer
 from mqspark.clock import Clock
 from mqspark.message import crc32, encode_host, new_unique_id
 from mqspark.protocol.bodies import (
@@ -110,6 +112,7 @@ class Broker:
         self.store = store
         self.outbox: list[Session] = outbox if outbox is not None else []
         self._clock = clock
+        topics, stats = Topics(config, clock), Stats(clock)
         self.state = state = BrokerState(
             config=config,
             store_config=store_config,
@@ -117,12 +120,13 @@ class Broker:
             clock=clock,
             random=random,
             new_unique_id=new_unique_id,
-            topics=Topics(config, clock),
+            topics=topics,
             subscriptions=SubscriptionGroups(config, clock),
             offsets=ConsumerOffsets(clock, version_step=config.consumer_offset_update_version_step),
             clients=ClientGroups(clock, self._members_changed),
             locks=QueueLocks(config, clock),
-            stats=Stats(clock),
+            stats=stats,
+            writer=Writer(store, topics, stats),
         )
         if config_file is None:
             directory = Path(store_config.store_path_root_dir) / "config"
@@ -136,6 +140,10 @@ class Broker:
         self._saved_offsets = SavedTable(state.offsets, config_file("consumerOffset.json"))
         for table in (self._saved_topics, self._saved_groups, self._saved_offsets):
             table.load()
+        self._services: list[Service] = []
+        for service in self._services:
+            service.load()
+        self._service_tables = [table for service in self._services for table in service.saved_tables()]
 
         store_host = encode_host(config.broker_ip1, config.listen_port)
         self.acks = Acks(clock)
@@ -184,6 +192,8 @@ class Broker:
             self.acks.fail(f"the store failed: {progress.failed}")
         if progress.arrivals:
             self.pulls.arrived(progress.arrivals)
+            for service in self._services:
+                service.arrived(progress.arrivals)
 
     def tick(self) -> int:
         state = self.state
@@ -199,7 +209,11 @@ class Broker:
         if self.acks:
             self.acks.expire(self.config.sync_flush_timeout)
         self._answer_changes()
-        return TICK_MS
+        wait_ms = TICK_MS
+        for service in self._services:
+            wait_ms = min(wait_ms, service.tick())
+        self.turn()
+        return wait_ms
 
     def _members_changed(self, group: ConsumerGroup) -> None:
         if self.config.notify_consumer_ids_changed_enable:
@@ -313,8 +327,8 @@ class Broker:
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._next_offsets_ms:
             self._next_offsets_ms = now_ms + self.config.flush_consumer_offset_interval
-            if self._saved_offsets.behind:
-                jobs.append(self._saved_offsets.job())
+            tables = (self._saved_offsets, *self._service_tables)
+            jobs.extend(table.job() for table in tables if table.behind)
         jobs.extend(self.store.maintenance())
         return jobs
 
@@ -326,7 +340,7 @@ class Broker:
     def shutdown(self) -> list[Job]:
         """The last saves, to be run before the store is closed. No command may be given to the broker after
         this."""
-        tables = (self._saved_topics, self._saved_groups, self._saved_offsets)
+        tables = (self._saved_topics, self._saved_groups, self._saved_offsets, *self._service_tables)
         return [table.job() for table in tables if table.behind]
 
     # --- views ---

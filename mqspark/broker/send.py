@@ -17,11 +17,13 @@ import functools
 from mqspark.broker.acks import Acks
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topics import Topic
+from mqspark.broker.writer import Draft, Stored
 from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
 from mqspark.message import (
     CLUSTER,
     DELAY,
     INNER_BATCH,
+    KEYS,
     MAX_TOPIC_LENGTH,
     MSG_REGION,
     MULTI_TAGS,
@@ -34,6 +36,7 @@ from mqspark.message import (
     TRACE_ON,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
+    UNIQ_KEY,
     check_topic,
     decode_properties,
     encode_properties,
@@ -99,13 +102,12 @@ class Sends:
         self._start_ms = config.start_accept_send_request_time_stamp
         self._capacity = config.send_thread_pool_queue_capacity
         self._trace = {MSG_REGION: config.region_id, TRACE_ON: "true" if config.trace_on else "false"}
-        self._suffix = encode_properties(
-            {
-                MSG_REGION: config.region_id,
-                CLUSTER: config.broker_cluster_name,
-                TRACE_ON: self._trace[TRACE_ON],
-            }
-        ).decode()
+        self._marks = {
+            MSG_REGION: config.region_id,
+            CLUSTER: config.broker_cluster_name,
+            TRACE_ON: self._trace[TRACE_ON],
+        }
+        self._suffix = encode_properties(self._marks).decode()
         self._plain_answer = config.trace_on
         self._region = config.region_id
 
@@ -156,7 +158,8 @@ class Sends:
             or "POP_CK" in text
         ):
             # One of these names, or a value that contains it.
-            text = self._rewrite(text)
+            self._send_draft(session, command, header, topic, queue_id, sys_flag, text)
+            return
         text = f"\x02{text}"
         # The last one counts if there are several, as in the map that every reader makes of them.
         start = text.rfind("\x02UNIQ_KEY\x01") + 10
@@ -168,9 +171,7 @@ class Sends:
         tags = text[start : text.index("\x02", start)] if start > 5 else ""
         if topic.needs_key and not _value(text, "\x02KEYS\x01"):
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a compaction topic needs KEYS")
-        body = command.body
-        if not body:
-            raise self._refusal(ResponseCode.SYSTEM_ERROR, "the message has no body")
+        body = self._body(command)
         try:
             queue_offset, physical_offset, end_offset = self._put(
                 header.topic,
@@ -191,19 +192,57 @@ class Sends:
         topic.put_count += 1
         topic.put_bytes += len(body)
         if not command.flag & 2:
-            self._waiting.append(
-                (
-                    end_offset,
-                    session,
-                    self._answer(
-                        command.opaque,
-                        f"{self._id_prefix}{physical_offset:016X}",
-                        queue_id,
-                        queue_offset,
-                        unique_id,
-                    ),
-                )
+            self._answer_later(
+                session, command, queue_id, Stored(queue_offset, physical_offset, end_offset), unique_id
             )
+
+    def _send_draft(
+        self,
+        session: Session,
+        command: Command,
+        header: SendHeader,
+        topic: Topic,
+        queue_id: int,
+        sys_flag: int,
+        text: str,
+    ) -> None:
+        """A message with a property that is the broker's business."""
+        properties = decode_properties(self._rewrite(text))
+        unique_id = properties.get(UNIQ_KEY)
+        if not unique_id:
+            unique_id = properties[UNIQ_KEY] = self._state.new_unique_id()
+        if topic.needs_key and not properties.get(KEYS):
+            raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a compaction topic needs KEYS")
+        properties.update(self._marks)
+        draft = Draft(
+            topic.name,
+            queue_id,
+            self._body(command),
+            properties,
+            header.born_timestamp,
+            session.peer_host,
+            sys_flag,
+            header.flag,
+            header.reconsume_times or 0,
+        )
+        try:
+            stored = self._state.writer.put(draft)
+        except (MessageTooLarge, InvalidMessage, StoreReadOnly, DiskFull) as error:
+            raise self._store_refusal(error) from None
+        if not command.is_oneway:
+            self._answer_later(session, command, queue_id, stored, unique_id)
+
+    def _body(self, command: Command) -> bytes | memoryview:
+        if not command.body:
+            raise self._refusal(ResponseCode.SYSTEM_ERROR, "the message has no body")
+        return command.body
+
+    def _answer_later(
+        self, session: Session, command: Command, queue_id: int, stored: Stored, unique_id: str
+    ) -> None:
+        message_id = f"{self._id_prefix}{stored.physical_offset:016X}"
+        frame = self._answer(command.opaque, message_id, queue_id, stored.queue_offset, unique_id)
+        self._waiting.append((stored.end_offset, session, frame))
 
     def _send_batch(
         self,

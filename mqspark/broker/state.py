@@ -13,6 +13,7 @@ from mqspark.broker.offsets import ConsumerOffsets
 from mqspark.broker.stats import Stats
 from mqspark.broker.subscriptions import SubscriptionGroups
 from mqspark.broker.topics import Topics
+from mqspark.broker.writer import Writer
 from mqspark.clock import Clock
 from mqspark.store.config import StoreConfig
 from mqspark.store.store import MessageStore
@@ -40,3 +41,4 @@ class BrokerState:
     clients: ClientGroups
     locks: QueueLocks
     stats: Stats
+    writer: Writer

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from mqspark.client.commits import commit_waves
 from mqspark.client.routes import TopicRoute
 from mqspark.errors import (
     BrokerError,
@@ -384,21 +385,24 @@ class BlockingClient:
 
     def commit_group_offsets(self, address: str, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Store the offsets; a group that the broker does not know yet is introduced by a pull, as any puller is."""
-        headers = [
-            UpdateConsumerOffsetRequestHeader(
-                consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
-            )
-            for queue, offset in offsets.items()
-        ]
         code, unknown = RequestCode.UPDATE_CONSUMER_OFFSET, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        answers = self.request_all(address, code, headers, accept=(ResponseCode.SUCCESS, unknown))
-        if any(answer.code == unknown for answer in answers):
-            queue, offset = next(iter(offsets.items()))
-            # One past the end matches nothing: the answer carries no messages.
-            header = pull_header(group, queue, offset, max_messages=1)
-            connection = self.connection(address)
-            connection.wait(connection.send(RequestCode.PULL_MESSAGE, header), self._timeout_ms)
-            self.request_all(address, code, headers)
+        for queues in commit_waves(offsets):
+            headers = [
+                UpdateConsumerOffsetRequestHeader(
+                    consumer_group=group,
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    commit_offset=offsets[queue],
+                )
+                for queue in queues
+            ]
+            answers = self.request_all(address, code, headers, accept=(ResponseCode.SUCCESS, unknown))
+            if any(answer.code == unknown for answer in answers):
+                # One past the end matches nothing: the answer carries no messages.
+                header = pull_header(group, queues[0], offsets[queues[0]], max_messages=1)
+                connection = self.connection(address)
+                connection.wait(connection.send(RequestCode.PULL_MESSAGE, header), self._timeout_ms)
+                self.request_all(address, code, headers)
 
     # --- brokers ----------------------------------------------------------------------------------------------
 

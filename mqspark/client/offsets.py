@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from mqspark.client.commits import commit_waves
 from mqspark.client.instance import ClientInstance
 from mqspark.errors import ClientError, MQError, NoRoute, ProtocolError
 from mqspark.message import MessageQueue
@@ -67,12 +68,13 @@ class BrokerOffsets:
         return response.header(QueryConsumerOffsetResponseHeader).offset
 
     async def write(self, offsets: Mapping[MessageQueue, int]) -> None:
-        outcomes = await asyncio.gather(
-            *(self._write_one(queue, offset) for queue, offset in offsets.items()), return_exceptions=True
-        )
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        for queues in commit_waves(offsets):
+            outcomes = await asyncio.gather(
+                *(self._write_one(queue, offsets[queue]) for queue in queues), return_exceptions=True
+            )
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
 
     async def _write_one(self, queue: MessageQueue, offset: int) -> None:
         await self._instance.remoting.invoke(

@@ -21,6 +21,7 @@ from mqspark.client.allocate import (
     sort_clients,
     sort_queues,
 )
+from mqspark.client.commits import commit_waves
 from mqspark.client.faults import FaultTable, QueueChooser
 from mqspark.client.process_queue import FlowLimits, ProcessQueue
 from mqspark.client.rebalance import RebalanceTimer, plan
@@ -362,3 +363,12 @@ def test_a_penalty_is_only_extended() -> None:
     faults.record("a", 600)
     clock.ms += 29_000
     assert not faults.available("a")
+
+
+def test_one_commit_a_topic_goes_ahead_of_the_rest() -> None:
+    first, rest = commit_waves(
+        [MessageQueue(topic, broker, queue) for topic in "TU" for broker in ("a", "b") for queue in range(3)]
+    )
+    assert first == [MessageQueue(topic, broker, 0) for topic in "TU" for broker in ("a", "b")]
+    assert len(rest) == 8
+    assert not set(rest) & set(first)

@@ -1,0 +1,93 @@
+"""Storing a message that is not ordinary: one whose properties were taken apart, or one of the broker's own.
+
+Ordinary sends have a shorter path (``mqspark.broker.send``). Everything else - delayed, timed and transactional
+messages, retries, dead letters, deliveries - is a ``Draft`` given to ``Writer.put``. *Diversions* see each draft
+first and may send it elsewhere: a delayed message to the schedule topic, a prepared one to the half topic.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mqspark.broker.stats import Stats
+from mqspark.broker.topics import Topics
+from mqspark.message import MULTI_TAGS, TAGS, encode_properties, java_hash
+from mqspark.store.store import MessageStore
+
+__all__ = ["Diversion", "Draft", "Stored", "Writer"]
+
+_tags_code = functools.lru_cache(10_000)(java_hash)
+
+
+@dataclass(slots=True)
+class Draft:
+    """A message that is about to be stored. The topic must be in the broker's table."""
+
+    topic: str
+    queue_id: int
+    body: bytes | memoryview
+    properties: dict[str, str]
+    born_timestamp_ms: int
+    born_host: bytes
+    sys_flag: int = 0
+    flag: int = 0
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    tags_code: int | None = None
+    """None: the hash of the tags, as almost always."""
+
+
+class Stored(NamedTuple):
+    queue_offset: int
+    physical_offset: int
+    end_offset: int
+    """The position in the log that must be acked before anyone may be told of the message (``Acks``)."""
+
+
+Diversion = Callable[[Draft], None]
+"""Changes where a draft goes, or nothing. Raises Refusal when the message cannot be taken."""
+
+
+class Writer:
+    def __init__(self, store: MessageStore, topics: Topics, stats: Stats) -> None:
+        self._store = store
+        self._topics = topics
+        self._stats = stats
+        self.diversions: list[Diversion] = []
+        """Asked in this order, each with what the one before made of the draft."""
+
+    def put(self, draft: Draft) -> Stored:
+        """Append; the end of the turn writes it. Raises Refusal, and what ``MessageStore.put`` raises."""
+        for divert in self.diversions:
+            divert(draft)
+        topic = self._topics.get(draft.topic)
+        sys_flag = draft.sys_flag
+        if topic is not None and topic.multi_tag:
+            sys_flag |= MULTI_TAGS
+        code = draft.tags_code
+        if code is None:
+            tags = draft.properties.get(TAGS)
+            code = _tags_code(tags) if tags else 0
+        stored = Stored(
+            *self._store.put(
+                draft.topic,
+                draft.queue_id,
+                draft.body,
+                encode_properties(draft.properties),
+                code,
+                draft.born_timestamp_ms,
+                draft.born_host,
+                sys_flag,
+                draft.flag,
+                draft.reconsume_times,
+                draft.prepared_offset,
+            )
+        )
+        self._stats.put_messages += 1
+        if topic is not None:
+            topic.put_count += 1
+            topic.put_bytes += len(draft.body)
+        return stored
