@@ -95,7 +95,7 @@ class CommitLog:
         files = self._files
         files.make_directory(self._directory)
         starts = sorted(
-            start for path in self._directory.iterdir() if (start := file_start(path.name)) is not None
+            start for name in files.names(self._directory) if (start := file_start(name)) is not None
         )
         lengths: dict[int, int] = {}
         for start in starts:

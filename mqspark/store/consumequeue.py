@@ -255,7 +255,8 @@ class ConsumeQueue:
 
     def load(self) -> None:
         """Find the files. ``locate_end`` says how much of them counts."""
-        starts = [start for name in os.listdir(self._directory) if (start := file_start(name)) is not None]
+        names = self._table.files.names(self._directory)
+        starts = [start for name in names if (start := file_start(name)) is not None]
         self.file_starts = sorted(starts)
         for start in self.file_starts:
             if start % self._file_bytes:
@@ -495,8 +496,7 @@ class QueueTable:
     def load(self, batch_directory: Path) -> None:
         """Find every queue. A store keeps the file length it has."""
         self.files.make_directory(self.directory)
-        if batch_directory.is_dir():
-            self.batch_topics = {path.name for path in batch_directory.iterdir()}
+        self.batch_topics = set(self.files.names(batch_directory))
         found: list[tuple[str, int]] = []
         length = 0
         for topic, queue_id, path in self._directories():
@@ -504,7 +504,7 @@ class QueueTable:
                 continue
             found.append((topic, queue_id))
             if not length:
-                length = max((child.stat().st_size for child in path.iterdir()), default=0)
+                length = max((self._length(path / name) for name in self.files.names(path)), default=0)
         if length:
             if length % ENTRY_BYTES:
                 raise StoreCorrupt(
@@ -515,11 +515,17 @@ class QueueTable:
             self.create(topic, queue_id).load()
 
     def _directories(self) -> Iterator[tuple[str, int, Path]]:
-        for topic in os.scandir(self.directory):
-            if topic.is_dir() and is_storable_topic(topic.name):
-                for queue in os.scandir(topic.path):
-                    if queue.is_dir() and queue.name.isascii() and queue.name.isdigit():
-                        yield topic.name, int(queue.name), Path(queue.path)
+        for topic in filter(is_storable_topic, self.files.names(self.directory)):
+            for queue in self.files.names(self.directory / topic):
+                if queue.isascii() and queue.isdigit():
+                    yield topic, int(queue), self.directory / topic / queue
+
+    def _length(self, path: Path) -> int:
+        fd = self.files.open(path)
+        try:
+            return self.files.length(fd)
+        finally:
+            self.files.close(fd)
 
     def create(self, topic: str, queue_id: int) -> ConsumeQueue:
         """In memory; files appear with the first message. Raises InvalidMessage for a name no directory may

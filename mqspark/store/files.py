@@ -91,6 +91,9 @@ class FileLayer(Protocol):
     def read(self, path: StrPath) -> bytes | None:
         """A small file, or None when it does not exist."""
 
+    def names(self, path: StrPath) -> list[str]:
+        """What is in a directory, in any order; nothing when there is no such directory."""
+
     def disk(self, path: StrPath) -> tuple[int, DiskUsage]:
         """Which one a directory is on, and how full that is."""
 
@@ -189,6 +192,12 @@ class OsFiles:
             return Path(path).read_bytes()
         except FileNotFoundError:
             return None
+
+    def names(self, path: StrPath) -> list[str]:
+        try:
+            return os.listdir(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     def disk(self, path: StrPath) -> tuple[int, DiskUsage]:
         found = os.statvfs(path)

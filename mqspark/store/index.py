@@ -17,7 +17,6 @@ Must not know the log's files; ``indexer.py`` reads them.
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -160,7 +159,7 @@ class MessageIndex:
         """
         files = self._files
         files.make_directory(self._directory)
-        for name in sorted(os.listdir(self._directory)):
+        for name in sorted(files.names(self._directory)):
             file = self._open(name) if name.isascii() and name.isdigit() else None
             if file is not None:
                 self.index_files.append(file)
