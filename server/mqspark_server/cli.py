@@ -2,6 +2,8 @@
 
     mqspark namesrv run [-c FILE] [--set key=value]...
     mqspark broker run -c FILE [--set key=value]...
+    mqspark job run NAME ...
+    mqspark doctor spark
     mqspark dev [--store DIR] [--namesrv-port N] [--broker-port N] [--http-port N] [--set key=value]...
 
 Each prints one READY line on standard output once it serves, logs to standard error, and runs until SIGTERM
@@ -25,6 +27,7 @@ from typing import Protocol
 import click
 
 from mqspark.errors import ConfigError, MQError
+from mqspark_server.job_cli import doctor, job
 
 __all__ = ["main"]
 
@@ -132,6 +135,10 @@ def dev(
             f" http={app.brokers[0].http_url or '-'} store={app.brokers[0].store_path}"
         ),
     )
+
+
+cli.add_command(job)
+cli.add_command(doctor)
 
 
 def _log_to_stderr(level: str) -> None:

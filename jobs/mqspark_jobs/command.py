@@ -1,0 +1,122 @@
+"""The command line of the jobs: ``mqspark job run NAME ...`` and ``spark-submit jobs/run.py NAME ...``.
+
+Standard output gets one line of JSON, the summary (with ``ok`` and, when it failed, ``error``); the exit code is 0 when
+the job did what it was asked, 1 when it failed, 2 for arguments that do not fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqspark.errors import ConfigError, MQError
+from mqspark_jobs.job import Progress, Summary, write_metrics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["main"]
+
+Run = Callable[["SparkSession", Progress], Summary]
+
+
+def main(arguments: Sequence[str], *, spark: SparkSession | None = None) -> int:
+    """Run one job; gives back the exit code. ``spark``: a session to use, which then stays open."""
+    try:
+        options = _parser().parse_args(list(arguments))
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    summary: Summary = {"job": options.job, "ok": False}
+    code = 1
+    session = spark
+    try:
+        job: Run = options.prepare(options)
+        session = spark if spark is not None else _session(options)
+        summary = {"ok": True, **job(session, Progress(options.job))}
+        code = 0
+    except ConfigError as error:
+        summary["error"], code = str(error), 2
+    except (MQError, OSError) as error:
+        summary["error"] = str(error)
+    finally:
+        if spark is None and session is not None:
+            session.stop()
+    if options.metrics is not None:
+        write_metrics(options.metrics, summary)
+    sys.stdout.write(json.dumps(summary, sort_keys=True, default=str) + "\n")
+    sys.stdout.flush()
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mqspark job run", description="Spark jobs that keep a store.")
+    common = argparse.ArgumentParser(add_help=False)
+    group = common.add_argument_group("Spark")
+    group.add_argument("--master", help="as of spark-submit; default: what is configured, else local[*]")
+    group.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting")
+    group.add_argument(
+        "--metrics", type=Path, metavar="FILE", help="write the figures there, as Prometheus text"
+    )
+    jobs = parser.add_subparsers(dest="job", required=True, metavar="NAME")
+    _rebuild_index(
+        jobs.add_parser("rebuild-index", parents=[common], help=REBUILD_HELP, description=REBUILD_HELP)
+    )
+    return parser
+
+
+REBUILD_HELP = "Build ConsumeQueues and index files anew from the CommitLog and swap them in."
+
+
+def _rebuild_index(parser: argparse.ArgumentParser) -> None:
+    from mqspark.store.config import DEFAULT_DELAY_LEVELS
+
+    parser.add_argument("--store", type=Path, required=True, metavar="DIR", help="storePathRootDir")
+    parser.add_argument("--commit-log", metavar="URL", help="where the segments are; default: in the store")
+    parser.add_argument(
+        "--delay-levels", default=DEFAULT_DELAY_LEVELS, help="messageDelayLevel of the broker"
+    )
+    parser.add_argument("--no-crc", action="store_true", help="trust bodies without checking their CRC")
+    parser.add_argument("--no-index", action="store_true", help="ConsumeQueues only")
+    parser.add_argument(
+        "--queue-file-bytes", type=int, help="of a store without queue files; default: 6000000"
+    )
+
+    def prepare(options: argparse.Namespace) -> Run:
+        from mqspark_jobs import rebuild_index
+
+        wanted = rebuild_index.RebuildOptions(
+            store=options.store,
+            commit_log=options.commit_log,
+            delay_levels=options.delay_levels,
+            verify_crc=not options.no_crc,
+            with_index=not options.no_index,
+            queue_file_bytes=options.queue_file_bytes,
+        )
+        return lambda spark, progress: rebuild_index.run(wanted, spark, progress)
+
+    parser.set_defaults(prepare=prepare)
+
+
+def _session(options: argparse.Namespace) -> SparkSession:
+    import os
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    import pyspark_pymq
+
+    builder = SparkSession.builder.appName(f"mqspark {options.job}")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config(map=pyspark_pymq.tuned_settings())
+    if options.master is not None:
+        builder = builder.master(options.master)
+    for setting in options.conf:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--conf: KEY=VALUE, not {setting!r}", key="conf")
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

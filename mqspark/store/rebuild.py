@@ -1,0 +1,297 @@
+"""ConsumeQueues and index files built from the log alone, in pieces that need nothing of one another.
+
+Three steps, each of which can run in as many processes as there are segments, queues and index files:
+
+1. ``scan_segment`` reads one segment as recovery does (damage is stepped over) and writes down what it means: a file of
+   queue entries, a file of index keys, and last a manifest that says which rows belong to which queue.
+2. ``build_queue`` puts the entries of one queue, segment by segment, into files that the store's own code writes.
+3. ``build_index_file`` does the same with the keys that fall into one index file.
+
+So the bytes are those of a broker that dispatched the same log: the same code made them. Memory is bounded by a piece
+of a segment (65,536 records), whatever the sizes. Nothing here touches the store that is rebuilt: output goes to a
+directory of its own, and ``mqspark_jobs.rebuild_index`` swaps it in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.record import CheckedRecord
+from mqspark.store.checkpoint import Checkpoint
+from mqspark.store.commitlog import CommitLog, Segment
+from mqspark.store.consumequeue import ENTRY_BYTES, QueueTable
+from mqspark.store.delay import DelayLevels
+from mqspark.store.files import OsFiles
+from mqspark.store.indexfile import Header, IndexFile, IndexMaps, Shape
+from mqspark.store.keys import KeyColumns, record_keys
+from mqspark.store.recovery import Recovery
+from mqspark.store.scan import Run
+
+__all__ = [
+    "QueuePart",
+    "ScanManifest",
+    "build_index_file",
+    "build_queue",
+    "fetch_keys",
+    "scan_segment",
+]
+
+_ROW_DTYPE = np.dtype([("offset", "<i8"), ("entry", f"V{ENTRY_BYTES}")])
+_KEY_DTYPE = np.dtype([("hash", "<i4"), ("position", "<i8"), ("time", "<i8")])
+_KEYS_AT_ONCE = 1 << 18
+_MAX_MAPPED = 64
+
+
+@dataclass(slots=True, frozen=True)
+class QueuePart:
+    """Rows [first, first + count) of a segment's entries file: some of one queue, in the log's order."""
+
+    topic: str
+    queue_id: int
+    first: int
+    count: int
+
+
+@dataclass(slots=True)
+class ScanManifest:
+    """What one segment holds. Written when the files beside it are complete, so it also says that they are."""
+
+    identity: str
+    """Of the segment and of the settings it was read with; another one means: scan again."""
+    start: int
+    end: int
+    """Where its last valid record ends, as a physical offset; the segment's end when it is full."""
+    records: int = 0
+    entries: int = 0
+    keys: int = 0
+    last_store_timestamp_ms: int = 0
+    damaged: list[tuple[int, int]] = field(default_factory=list)
+    parts: list[QueuePart] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, directory: Path) -> ScanManifest | None:
+        """None when the segment was not scanned to its end."""
+        try:
+            document = json.loads((directory / "manifest.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        document["parts"] = [QueuePart(**part) for part in document["parts"]]
+        document["damaged"] = [(low, high) for low, high in document["damaged"]]
+        return cls(**document)
+
+    def save(self, directory: Path) -> None:
+        target = directory / "manifest.json"
+        temporary = target.with_suffix(".tmp")
+        temporary.write_text(json.dumps(asdict(self)))
+        os.replace(temporary, target)
+
+
+# --- one segment to rows --------------------------------------------------------------------------------------
+
+
+class _SegmentScan(Recovery):
+    """Recovery's reading of the log, with what it finds written down instead of put into queues."""
+
+    def __init__(
+        self, segment: Segment, levels: DelayLevels, batch_topics: set[str], *, verify_crc: bool
+    ) -> None:
+        files = OsFiles()
+        log = CommitLog(
+            segment.path.parent,
+            files,
+            segment_bytes=segment.end - segment.start,
+            allocation_step=0,
+            max_mapped=1,
+        )
+        log.segments = [segment]
+        table = QueueTable(Path(), files, file_bytes=ENTRY_BYTES, max_mapped=1)
+        table.batch_topics = batch_topics
+        super().__init__(log, table, Checkpoint(), levels, clean=True, verify_crc=verify_crc)
+        self._segment = segment
+        self._view = log.view(segment)
+        self.parts: list[QueuePart] = []
+        self.rows = 0
+        self.keys = 0
+        self._entries_file: BinaryIO | None = None
+        self._keys_file: BinaryIO | None = None
+
+    def write_to(self, entries: BinaryIO, keys: BinaryIO) -> int:
+        """Read the whole segment; gives back where the last valid record ends, or the segment itself."""
+        self._entries_file, self._keys_file = entries, keys
+        end = self._scan(self._segment.start)
+        self._settle()
+        return end
+
+    def _take(self, record: CheckedRecord, position: int) -> None:
+        self._take_keys([position - self._segment.start])
+        super()._take(record, position)
+
+    def _take_run(self, run: Run) -> None:
+        self._take_keys((run.positions - self._segment.start).tolist())
+        super()._take_run(run)
+
+    def _take_keys(self, starts: list[int]) -> None:
+        columns, _ = record_keys(self._view, starts, self._segment.start)
+        rows = np.empty(len(columns.hashes), _KEY_DTYPE)
+        rows["hash"], rows["position"], rows["time"] = columns
+        self.keys += len(rows)
+        if self._keys_file is not None:
+            self._keys_file.write(rows.tobytes())
+
+    def _settle(self) -> None:
+        chunk, self._chunk, self._chunk_records = self._chunk, {}, 0
+        for (topic, queue_id), (offsets, entries) in chunk.items():
+            rows = np.empty(len(offsets), _ROW_DTYPE)
+            rows["offset"] = offsets
+            rows["entry"] = np.frombuffer(entries, f"V{ENTRY_BYTES}")
+            self.parts.append(QueuePart(topic, queue_id, self.rows, len(rows)))
+            self.rows += len(rows)
+            if self._entries_file is not None:
+                self._entries_file.write(rows.tobytes())
+
+
+def scan_segment(
+    path: Path,
+    start: int,
+    segment_bytes: int,
+    directory: Path,
+    *,
+    identity: str,
+    delay_levels: str,
+    batch_topics: set[str],
+    verify_crc: bool,
+    is_last: bool,
+) -> ScanManifest:
+    """Scan the segment at ``path`` (``start``: of its first byte in the log) into ``directory``.
+
+    A directory with a manifest of the same ``identity`` is done already. Raises OSError.
+    """
+    done = ScanManifest.load(directory) if directory.is_dir() else None
+    if done is not None and done.identity == identity:
+        return done
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "manifest.json").unlink(missing_ok=True)
+    segment = Segment(path, start, path.stat().st_size, start + segment_bytes)
+    scan = _SegmentScan(segment, DelayLevels(delay_levels), batch_topics, verify_crc=verify_crc)
+    with (directory / "entries").open("wb") as entries, (directory / "keys").open("wb") as keys:
+        end = scan.write_to(entries, keys)
+    report = scan.report
+    damaged = list(report.damaged)
+    if not is_last and end < segment.end:
+        # Behind it the log goes on, so this is no torn tail.
+        damaged.append((end, segment.end))
+        end = segment.end
+    manifest = ScanManifest(
+        identity=identity,
+        start=start,
+        end=end,
+        records=report.records,
+        entries=scan.rows,
+        keys=scan.keys,
+        last_store_timestamp_ms=report.last_store_timestamp_ms,
+        damaged=damaged,
+        parts=scan.parts,
+    )
+    manifest.save(directory)
+    return manifest
+
+
+# --- rows to queues -------------------------------------------------------------------------------------------
+
+
+class _QueueBuilder(Recovery):
+    """Recovery's rules for what a queue takes: offsets in order, fillers for what is lost."""
+
+    def __init__(self, table: QueueTable) -> None:
+        log = CommitLog(Path(), table.files, segment_bytes=1, allocation_step=0, max_mapped=1)
+        super().__init__(log, table, Checkpoint(), DelayLevels(""), clean=True, verify_crc=False)
+        self.queue_table = table
+
+    def add(self, topic: str, queue_id: int, offsets: list[int], entries: bytearray) -> None:
+        self._chunk[(topic, queue_id)] = (offsets, entries)
+        self._settle()
+
+
+def build_queue(
+    parts: Sequence[tuple[Path, QueuePart]], directory: Path, *, file_bytes: int
+) -> tuple[int, int, int]:
+    """The files of one queue under ``directory``, synced. ``parts``: each with its scan directory, in the log's order.
+
+    Gives back the queue's max offset, how many entries it has, and how many of them are fillers for lost records.
+    Raises OSError, DiskFull.
+    """
+    files = OsFiles()
+    builder = _QueueBuilder(QueueTable(directory, files, file_bytes=file_bytes, max_mapped=_MAX_MAPPED))
+    table = builder.queue_table
+    for scanned, part in parts:
+        rows = np.fromfile(
+            scanned / "entries", _ROW_DTYPE, count=part.count, offset=part.first * _ROW_DTYPE.itemsize
+        )
+        builder.add(part.topic, part.queue_id, rows["offset"].tolist(), bytearray(rows["entry"].tobytes()))
+    for path in sorted(table.dirty_files):
+        fd = files.open(path)
+        try:
+            files.sync(fd)
+        finally:
+            files.close(fd)
+    for name in sorted(table.new_directories):
+        files.sync_directory(name)
+    max_offset = max((queue.max_offset for queue in table.queues.values()), default=0)
+    return max_offset, builder.report.entries, builder.report.lost_entries
+
+
+# --- keys to index files --------------------------------------------------------------------------------------
+
+
+def fetch_keys(sources: Sequence[tuple[Path, int]], first: int, count: int) -> Iterator[KeyColumns]:
+    """Keys [first, first + count) of all segments' keys together. ``sources``: scan directories with their counts."""
+    for directory, available in sources:
+        if count <= 0:
+            return
+        if first >= available:
+            first -= available
+            continue
+        while first < available and count > 0:
+            taken = min(_KEYS_AT_ONCE, available - first, count)
+            rows: npt.NDArray[Any] = np.fromfile(
+                directory / "keys", _KEY_DTYPE, count=taken, offset=first * _KEY_DTYPE.itemsize
+            )
+            yield KeyColumns(*(rows[name].astype(np.int64) for name in ("hash", "position", "time")))
+            first += taken
+            count -= taken
+        first = 0
+
+
+def build_index_file(sources: Sequence[tuple[Path, int]], number: int, path: Path, *, shape: Shape) -> Header:
+    """Index file ``number`` (from 0 on) of the whole log at ``path``, synced; gives back its header.
+
+    A file that is there is made anew. Raises OSError, DiskFull.
+    """
+    files = OsFiles()
+    capacity = shape.entries - 1
+    header = Header()
+    if number:
+        # A new file inherits the end of the one before until its first key (IndexService.getAndCreateLastIndexFile).
+        (last,) = fetch_keys(sources, number * capacity - 1, 1)
+        time_ms, position = int(last.timestamps_ms[0]), int(last.positions[0])
+        header = Header(time_ms, time_ms, position, position)
+    path.unlink(missing_ok=True)
+    files.make_directory(path.parent)
+    file = IndexFile(path, shape, header, files, IndexMaps(files))
+    file.create()
+    for keys in fetch_keys(sources, number * capacity, capacity):
+        file.put(keys)
+    fd = files.open(path)
+    try:
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    return file.header

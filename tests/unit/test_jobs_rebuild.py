@@ -1,0 +1,198 @@
+"""rebuild-index: the same bytes as the broker's own, whatever is killed when; live and offline; damage."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from mqspark.store.indexfile import Shape
+from mqspark.store.rebuild import QueuePart, ScanManifest
+from mqspark_jobs.job import write_metrics
+from mqspark_jobs.rebuild_index import RebuildOptions, index_names, plan_queues, plan_scans, run
+from pyspark_pymq.logfiles import LogFile, list_log
+from tests.jobs_tools import InProcessSpark, Killed, filled_store, quiet, tree
+from tests.store_tools import crash, drain, opened
+
+SMALL = {"queue_file_bytes": 200, "index_shape": Shape(16, 32)}
+
+
+def rebuilt(root: Path, spark: Any = None, **options: Any) -> dict[str, Any]:
+    return run(RebuildOptions(root, **options), spark or InProcessSpark(), quiet("rebuild-index"))
+
+
+def test_the_result_is_the_brokers_own(tmp_path: Path) -> None:
+    store = filled_store(tmp_path)
+    store.close()
+    own = {name: tree(tmp_path / name) for name in ("consumequeue", "index")}
+    assert len(own["index"]) > 10
+    assert len(own["consumequeue"]) > 20
+    summary = rebuilt(tmp_path)
+    assert {name: tree(tmp_path / name) for name in own} == own
+    assert (summary["mode"], summary["records"], summary["queues"]) == ("offline", 345, 7)
+    assert (summary["lost_entries"], summary["damaged"]) == (0, [])
+    assert list((tmp_path / "mqspark.rebuild").iterdir()) == [tmp_path / "mqspark.rebuild/lock"]
+    # Once more changes nothing.
+    rebuilt(tmp_path)
+    assert {name: tree(tmp_path / name) for name in own} == own
+
+
+def test_a_store_that_lost_its_queues_opens_as_it_was(tmp_path: Path) -> None:
+    store = filled_store(tmp_path)
+    expected = {queue: drain(store, *queue) for queue in store._queues}
+    end = store.max_physical_offset
+    store.close()
+    shutil.rmtree(tmp_path / "consumequeue")
+    shutil.rmtree(tmp_path / "index")
+    rebuilt(tmp_path, **SMALL)
+    again = opened(tmp_path)
+    assert again.max_physical_offset == end
+    assert {queue: drain(again, *queue) for queue in again._queues} == expected
+    found = again.query_message("Topic1", "k4", 100, 0, 1 << 62)
+    assert len(found) > 0
+    again.close()
+
+
+def test_killed_after_every_task_and_run_again(tmp_path: Path) -> None:
+    filled_store(tmp_path / "whole", 120).close()
+    own = {name: tree(tmp_path / "whole" / name) for name in ("consumequeue", "index")}
+    spark = InProcessSpark()
+    shutil.copytree(tmp_path / "whole", tmp_path / "count")
+    rebuilt(tmp_path / "count", spark)
+    scans = len(list_log(str(tmp_path / "whole/commitlog")))
+    for tasks in range(spark.tasks):
+        root = tmp_path / str(tasks)
+        shutil.copytree(tmp_path / "whole", root)
+        shutil.rmtree(root / "index")
+        with pytest.raises(Killed):
+            rebuilt(root, InProcessSpark(dies_after=tasks), **SMALL)
+        # What the broker has is untouched until everything is made.
+        assert tree(root / "consumequeue") == own["consumequeue"]
+        kept = len(list((root / "mqspark.rebuild/scan").glob("*/manifest.json")))
+        assert kept == min(tasks, scans)
+        rebuilt(root, **SMALL)
+        assert tree(root / "consumequeue") == own["consumequeue"]
+        assert list(tree(root / "index").values()) == list(own["index"].values())
+
+
+def test_killed_between_the_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    filled_store(tmp_path / "whole", 60).close()
+    own = {name: tree(tmp_path / "whole" / name) for name in ("consumequeue", "index")}
+    rename = os.rename
+    for renames in range(4):
+        root = tmp_path / str(renames)
+        shutil.copytree(tmp_path / "whole", root)
+        done = 0
+
+        def renamed(source: Any, target: Any, limit: int = renames) -> None:
+            nonlocal done
+            if done == limit:
+                raise Killed
+            done += 1
+            rename(source, target)
+
+        monkeypatch.setattr(os, "rename", renamed)
+        with pytest.raises(Killed):
+            rebuilt(root)
+        monkeypatch.undo()
+        summary = rebuilt(root, InProcessSpark(dies_after=0))
+        assert summary["resumed_swap"] is True
+        assert {name: tree(root / name) for name in own} == own
+
+
+def test_a_live_broker_keeps_what_it_writes(tmp_path: Path) -> None:
+    store = filled_store(tmp_path)
+    store._indexer.follow(store.max_physical_offset, store.max_physical_offset, 1 << 30)  # type: ignore[union-attr]
+    own = {name: tree(tmp_path / name) for name in ("consumequeue", "index")}
+    first = min((tmp_path / "consumequeue/Topic1/0").iterdir())
+    damaged = bytearray(first.read_bytes())
+    damaged[25:60] = bytes(35)
+    first.write_bytes(damaged)
+    summary = rebuilt(tmp_path)
+    assert summary["mode"] == "sealed segments of a live broker"
+    assert summary["files_compared"] > 20
+    assert summary["files_replaced"] == 1
+    assert {name: tree(tmp_path / name) for name in own} == own
+    store.close()
+
+
+def test_damage_becomes_fillers_as_in_the_brokers_recovery(tmp_path: Path) -> None:
+    store = filled_store(tmp_path / "a", 200)
+    entry = store._queues[("Topic1", 1)].entry(5)
+    assert entry is not None
+    crash(store)
+    segment = tmp_path / "a/commitlog" / f"{entry[0] // 4096 * 4096:020d}"
+    data = bytearray(segment.read_bytes())
+    data[entry[0] % 4096 + 90] ^= 1
+    segment.write_bytes(data)
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(tmp_path / "a" / name)
+    (tmp_path / "a/mqspark.checkpoint").unlink(missing_ok=True)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    recovered = opened(tmp_path / "a")
+    recovered.close()
+    summary = rebuilt(tmp_path / "b", **SMALL)
+    assert len(summary["damaged"]) == 1
+    assert tree(tmp_path / "b/consumequeue") == tree(tmp_path / "a/consumequeue")
+    again = opened(tmp_path / "b")
+    assert tree(tmp_path / "b/consumequeue") == tree(tmp_path / "a/consumequeue")
+    again.close()
+
+
+def test_the_log_may_be_anywhere(tmp_path: Path) -> None:
+    store = filled_store(tmp_path / "a", 100)
+    store.close()
+    own = {name: tree(tmp_path / "a" / name) for name in ("consumequeue", "index")}
+    memory = fsspec.filesystem("memory")
+    memory.put(str(tmp_path / "a/commitlog"), "/rebuild-test-log", recursive=True)
+    (tmp_path / "b").mkdir()
+    rebuilt(tmp_path / "b", commit_log="memory://rebuild-test-log", **SMALL)
+    assert tree(tmp_path / "b/consumequeue") == own["consumequeue"]
+    assert list(tree(tmp_path / "b/index").values()) == list(own["index"].values())
+
+
+def test_a_queue_without_records_in_the_log_keeps_its_end(tmp_path: Path) -> None:
+    store = filled_store(tmp_path, 300)
+    ends = {key: queue.max_offset for key, queue in store._queues.items()}
+    store.close()
+    segments = list_log(str(tmp_path / "commitlog"))
+    for segment in segments[:-1]:
+        Path(segment.url).unlink()
+    rebuilt(tmp_path)
+    again = opened(tmp_path)
+    assert {key: queue.max_offset for key, queue in again._queues.items()} == ends
+    again.close()
+
+
+def test_plans_are_functions_of_names_and_numbers(tmp_path: Path) -> None:
+    log = [LogFile(start, 100, f"/log/{start}", "1") for start in (0, 100, 200)]
+    options = RebuildOptions(tmp_path)
+    scans = plan_scans(log, tmp_path, options, frozenset(), sealed_only=True)
+    assert [(task.file.start, task.is_last) for task in scans] == [(0, False), (100, False)]
+    scans = plan_scans(log, tmp_path, options, frozenset(), sealed_only=False)
+    assert [task.is_last for task in scans] == [False, False, True]
+    manifests = [
+        (tmp_path / "0", ScanManifest("", 0, 100, parts=[QueuePart("A", 0, 0, 5), QueuePart("B", 0, 5, 1)])),
+        (
+            tmp_path / "1",
+            ScanManifest("", 100, 200, parts=[QueuePart("B", 0, 0, 2), QueuePart("C", 1, 2, 1)]),
+        ),
+    ]
+    tasks = plan_queues(manifests, tmp_path, file_bytes=20, tasks=2)
+    topics = [[[(path.name, part.topic) for path, part in queue] for queue in task.queues] for task in tasks]
+    assert topics == [[[("0", "A")]], [[("0", "B"), ("1", "B")], [("1", "C")]]]
+    assert index_names([1_700_000_000_000] * 3, ["20230101000000000"])[0] == "20230101000000000"
+    names = index_names([1_700_000_000_000] * 3, [])
+    assert names == sorted(set(names))
+
+
+def test_metrics_are_prometheus_text(tmp_path: Path) -> None:
+    write_metrics(tmp_path / "job.prom", {"job": "rebuild-index", "records": 5, "ok": True, "mode": "x"})
+    lines = (tmp_path / "job.prom").read_text().splitlines()
+    assert lines[0] == 'mqspark_job_records{job="rebuild-index"} 5'
+    assert lines[1].startswith('mqspark_job_finished_timestamp_seconds{job="rebuild-index"} ')
