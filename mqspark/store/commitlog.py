@@ -93,7 +93,7 @@ class CommitLog:
     def load(self) -> None:
         """Find the segments. Raises StoreCorrupt when the files are not one log."""
         files = self._files
-        files.make_directory(self._directory)
+        files.make_directory(self._directory, durable=True)
         starts = sorted(
             start for name in files.names(self._directory) if (start := file_start(name)) is not None
         )

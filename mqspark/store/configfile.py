@@ -36,7 +36,7 @@ class ConfigFile:
         files = self._files
         new = self._sibling(".new")
         with self._lock:
-            files.make_directory(self.path.parent)
+            files.make_directory(self.path.parent, durable=True)
             fd = files.open(new, create=True)
             try:
                 files.set_length(fd, 0)

@@ -28,11 +28,16 @@ from typing import Protocol
 from mqspark.errors import DiskFull, StoreLocked
 from mqspark.store.retention import DiskUsage, OldSegment
 
-__all__ = ["FileLayer", "OsFiles", "StrPath", "disk_full_as_typed"]
+__all__ = ["FileLayer", "OsFiles", "StrPath", "disk_full_as_typed", "memory_bytes"]
 
 StrPath = str | Path
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def memory_bytes() -> int:
+    """The machine's memory, most of which caches files."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextlib.contextmanager
@@ -80,8 +85,8 @@ class FileLayer(Protocol):
 
     def map_write(self, fd: int, length: int) -> mmap.mmap: ...
 
-    def make_directory(self, path: StrPath) -> None:
-        """With parents; no error when it exists."""
+    def make_directory(self, path: StrPath, *, durable: bool = False) -> None:
+        """With parents; no error when it exists. ``durable``: the names of those that were made are synced."""
 
     def rename(self, source: StrPath, target: StrPath) -> None: ...
 
@@ -172,8 +177,21 @@ class OsFiles:
     def map_write(self, fd: int, length: int) -> mmap.mmap:
         return mmap.mmap(fd, length, access=mmap.ACCESS_WRITE)
 
-    def make_directory(self, path: StrPath) -> None:
-        os.makedirs(path, exist_ok=True)
+    def make_directory(self, path: StrPath, *, durable: bool = False) -> None:
+        if not durable:
+            os.makedirs(path, exist_ok=True)
+            return
+        missing: list[str] = []
+        text = os.path.abspath(path)
+        while not os.path.isdir(text):
+            missing.append(text)
+            text = os.path.dirname(text)
+        if missing:
+            # The last one that is there may be what a crash left of the same attempt: not synced yet.
+            self.sync_directory(os.path.dirname(text))
+        for each in reversed(missing):
+            os.makedirs(each, exist_ok=True)
+            self.sync_directory(os.path.dirname(each))
 
     def rename(self, source: StrPath, target: StrPath) -> None:
         os.replace(source, target)

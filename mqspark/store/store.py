@@ -189,7 +189,7 @@ class MessageStore:
         """Lock, recover, accept. Raises StoreLocked, StoreCorrupt, DiskFull, OSError; the lock is free again
         then."""
         files, paths = self._files, self.paths
-        files.make_directory(paths.root)
+        files.make_directory(paths.root, durable=True)
         self._lock_fd = files.lock(paths.lock)
         try:
             clean = files.read(paths.abort) is None
@@ -214,6 +214,10 @@ class MessageStore:
             self._write_small(paths.abort, str(os.getpid()).encode())
             self._write_small(paths.nonce, self.nonce.encode())
             files.sync_directory(paths.root)
+            if self._checkpoint.position < 0:
+                # Perhaps a new store: its directories must not be lost with all that is acknowledged.
+                files.sync_directory(paths.commit_log.parent)
+                files.sync_directory(paths.root.parent)
         except BaseException:
             self._release()
             raise
