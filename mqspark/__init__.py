@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         MachineRoomNearby,
     )
     from mqspark.client.consumer import ConsumeFromWhere, MessageModel
-    from mqspark.client.delivery import ConsumeStatus
+    from mqspark.client.delivery import ConsumeStatus, RetryLater
     from mqspark.client.instance import ClientOptions
     from mqspark.client.producer import SendResult, SendStatus
     from mqspark.client.sync import AdminClient, LitePullConsumer, Producer, PushConsumer
@@ -46,6 +46,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "ConsumeStatus",
+    "RetryLater",
     "ConsumeFromWhere",
     "MessageModel",
     "GroupOffset",
@@ -62,7 +63,7 @@ _HOMES = {
     "mqspark.client.instance": ("ClientOptions",),
     "mqspark.message": ("Message", "MessageExt", "MessageQueue"),
     "mqspark.client.producer": ("SendResult", "SendStatus"),
-    "mqspark.client.delivery": ("ConsumeStatus",),
+    "mqspark.client.delivery": ("ConsumeStatus", "RetryLater"),
     "mqspark.client.consumer": ("ConsumeFromWhere", "MessageModel"),
     "mqspark.client.admin": ("GroupOffset",),
     "mqspark.client.allocate": (

@@ -17,7 +17,7 @@ from mqspark.client.allocate import (
     MachineRoomNearby,
 )
 from mqspark.client.consumer import ConsumeFromWhere, MessageModel
-from mqspark.client.delivery import ConsumeStatus
+from mqspark.client.delivery import ConsumeStatus, RetryLater
 from mqspark.client.instance import ClientOptions
 from mqspark.client.litepull import LitePullConsumer
 from mqspark.client.producer import Producer, SendResult, SendStatus
@@ -36,6 +36,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "ConsumeStatus",
+    "RetryLater",
     "ConsumeFromWhere",
     "MessageModel",
     "GroupOffset",

@@ -11,7 +11,7 @@ import asyncio
 import datetime
 import logging
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -56,6 +56,7 @@ from mqspark.protocol.bodies import (
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers import (
+    ConsumerSendMsgBackRequestHeader,
     GetConsumerListByGroupRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
@@ -81,6 +82,8 @@ _MAX_PULL_BYTES = 256 * 1024
 _OFFSET_TIMEOUT_MS = 5_000
 _SQL92_VERSION = 232
 """Ordinal of V4_1_0_SNAPSHOT; an older broker would take a filter for a tag (MQVersion)."""
+_RETRY_ROUNDS = 60
+"""So many rounds in quick succession are spent on a retry topic that is not there yet."""
 _LONG_POLL_SLACK_MS = 15_000
 """A long poll is given up this long after the broker should have answered."""
 
@@ -114,11 +117,22 @@ class Pulled(NamedTuple):
 
 
 class QueueOwner(Protocol):
+    """Who reads the queues. Each that is added goes through ``claim``, then ``take`` (or ``unclaim``, when it cannot
+    be taken after all)."""
+
     def owned(self) -> Collection[MessageQueue]: ...
+
+    async def claim(self, queues: Sequence[MessageQueue]) -> Collection[MessageQueue]:
+        """Those of the queues that may be taken now."""
+
+    async def unclaim(self, queues: Sequence[MessageQueue]) -> None: ...
 
     async def take(self, queue: MessageQueue, start_offset: int) -> None: ...
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None: ...
+
+    def group_changed(self) -> None:
+        """Members came or went, or a connection is new."""
 
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]: ...
 
@@ -143,6 +157,7 @@ class GroupConsumer:
         self._owner = owner
         self._wake = asyncio.Event()
         self._timer: RebalanceTimer
+        self._retry_rounds = _RETRY_ROUNDS
         self.rebalancing = False
         """Whether this consumer shares its topics with its group (not so when it was given queues)."""
 
@@ -152,9 +167,9 @@ class GroupConsumer:
 
     # --- life -------------------------------------------------------------------------------------------
 
-    async def start(self, *, rebalance: bool) -> None:
+    async def start(self, *, rebalance: bool, prepare: Callable[[], None] | None = None) -> None:
         """Routes, heartbeat, first rebalance. Raises what a missing cluster raises, after cleaning up, and
-        ClientError when a broker refuses a filter.
+        ClientError when a broker refuses a filter. ``prepare`` is called when there is an ``instance``.
         """
         settings = self.settings
         self.rebalancing = rebalance
@@ -165,6 +180,8 @@ class GroupConsumer:
         else:
             self.offsets = BrokerOffsets(self.instance, settings.group)
         self._timer = RebalanceTimer(self.instance.clock, interval_ms=settings.rebalance_interval_ms)
+        if prepare is not None:
+            prepare()
         self.instance.join(self)
         try:
             await self.find_routes()
@@ -284,6 +301,7 @@ class GroupConsumer:
     def group_changed(self) -> None:
         self._timer.wake()
         self._wake.set()
+        self._owner.group_changed()
 
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
         return await self._owner.answer(request)
@@ -307,7 +325,10 @@ class GroupConsumer:
                 try:
                     balanced &= await self._rebalance(topic)
                 except MQError as error:
-                    balanced = balanced and topic.startswith(RETRY_PREFIX)
+                    # The retry topic comes into being with the first heartbeat, a little later than the others.
+                    retry = topic.startswith(RETRY_PREFIX)
+                    balanced = balanced and retry and self._retry_rounds <= 0
+                    self._retry_rounds -= retry
                     log.log(
                         logging.DEBUG if topic.startswith(RETRY_PREFIX) else logging.WARNING,
                         "cannot rebalance %s of %s: %s",
@@ -338,7 +359,9 @@ class GroupConsumer:
             log.info("%s takes %s", self.settings.group, change.add)
             if members is not None and len(set(members)) > 1:
                 await asyncio.sleep(self.settings.takeover_delay_ms / 1000)
-            return all(await asyncio.gather(*(self._take(queue) for queue in change.add)))
+            claimed = await self._owner.claim(change.add)
+            taken = await asyncio.gather(*(self._take(queue) for queue in claimed))
+            return len(claimed) == len(change.add) and all(taken)
         return True
 
     async def _take(self, queue: MessageQueue) -> bool:
@@ -346,6 +369,7 @@ class GroupConsumer:
             await self._owner.take(queue, await self.start_offset(queue))
         except MQError as error:
             log.warning("%s cannot take %s yet: %s", self.settings.group, queue, error)
+            await self._owner.unclaim([queue])
             return False
         return True
 
@@ -433,6 +457,24 @@ class GroupConsumer:
                 await self.instance.route(queue.topic, refresh=True)
             except MQError as failure:
                 log.warning("cannot refresh the route of %s: %s", queue.topic, failure)
+
+    # --- sending back -----------------------------------------------------------------------------------
+
+    async def send_back(self, message: MessageExt, delay_level: int, max_reconsume_times: int | None) -> None:
+        """Give a message that was not consumed to its broker, which delivers it to the group again after
+        ``delay_level`` (0: by the number of times), or keeps it as a dead letter when it was delivered too often
+        (None: as the group's configuration says) or the level is negative. Raises ClientError when it is not taken.
+        """
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=message.physical_offset,
+            group=self.settings.group,
+            delay_level=delay_level,
+            origin_msg_id=message.message_id,
+            origin_topic=message.topic,
+            max_reconsume_times=max_reconsume_times,
+            bname=message.broker_name,
+        )
+        await self._ask(message.queue, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
     # --- pull -------------------------------------------------------------------------------------------
 

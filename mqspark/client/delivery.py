@@ -11,14 +11,26 @@ import enum
 import inspect
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from mqspark.client.process_queue import ProcessQueue
 from mqspark.message import MessageExt
 
-__all__ = ["Chunk", "ConsumeStatus", "Delivery", "Listener", "Outcome", "Skipped", "make_delivery"]
+__all__ = [
+    "Chunk",
+    "ConsumeStatus",
+    "Delivery",
+    "Listener",
+    "Outcome",
+    "RetryLater",
+    "Skipped",
+    "failure_of",
+    "make_delivery",
+]
 
 
 class ConsumeStatus(enum.Enum):
@@ -26,6 +38,22 @@ class ConsumeStatus(enum.Enum):
 
     CONSUME_SUCCESS = "CONSUME_SUCCESS"
     RECONSUME_LATER = "RECONSUME_LATER"
+    SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+    """RECONSUME_LATER by the name that RocketMQ gives it for a consumer in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLater:
+    """RECONSUME_LATER with particulars, for a listener to return."""
+
+    delay_level: int = 0
+    """When it comes again: a delay level of the broker, 0 lets the broker decide by the number of times, a
+    negative one sends the message to the group's dead-letter topic. Consumers in order pay no heed to it."""
+    consumed: int = 0
+    """How many of the batch, from its beginning, are done (RocketMQ's ackIndex + 1). Not for consumers in
+    order."""
+    suspend_ms: int | None = None
+    """For consumers in order: how long the queue rests; 10 to 30,000."""
 
 
 class Skipped(Exception):
@@ -35,8 +63,22 @@ class Skipped(Exception):
 Listener = Callable[[Any], Any]
 """A function or coroutine function of one message, or of a list of them."""
 
-Outcome = ConsumeStatus | BaseException | None
+Outcome = ConsumeStatus | RetryLater | BaseException | None
 """What the listener returned or raised."""
+
+_LATER = RetryLater()
+
+
+def failure_of(outcome: Outcome) -> RetryLater | None:
+    """None for success. An exception is a failure without particulars."""
+    if isinstance(outcome, RetryLater):
+        return outcome
+    failed = (
+        outcome is ConsumeStatus.RECONSUME_LATER
+        or outcome is ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+        or isinstance(outcome, BaseException)
+    )
+    return _LATER if failed else None
 
 
 class Chunk(NamedTuple):
@@ -51,6 +93,9 @@ Finished = Callable[[Chunk, Outcome], None]
 
 class Delivery(Protocol):
     def submit(self, chunks: Iterable[Chunk]) -> None: ...
+
+    def running(self) -> list[tuple[Chunk, float]]:
+        """What listeners are at, and since when (``time.monotonic``)."""
 
     async def run_now(self, argument: Any) -> Outcome:
         """Outside the order, for CONSUME_MESSAGE_DIRECTLY; raises what the listener raises."""
@@ -81,6 +126,7 @@ class _LoopDelivery:
         self._finished = finished
         self._chunks: deque[Chunk] = deque()
         self._workers: set[asyncio.Task[None]] = set()
+        self._running: dict[object, tuple[Chunk, float]] = {}
         self._stopping = False
 
     def submit(self, chunks: Iterable[Chunk]) -> None:
@@ -93,10 +139,12 @@ class _LoopDelivery:
 
     async def _work(self) -> None:
         turns = 0
+        me = object()
         while self._chunks:
             chunk = self._chunks.popleft()
             outcome: Outcome = _SKIPPED
             if not chunk.process.dropped:
+                self._running[me] = (chunk, time.monotonic())
                 try:
                     outcome = await self._listener(chunk.argument)
                 except Exception as error:
@@ -105,10 +153,15 @@ class _LoopDelivery:
                     if self._stopping:
                         raise
                     outcome = error  # the listener's own doing: a failure like any other
+                finally:
+                    del self._running[me]
             self._finished(chunk, outcome)
             turns += 1
             if turns % _CHUNKS_A_TURN == 0:
                 await asyncio.sleep(0)
+
+    def running(self) -> list[tuple[Chunk, float]]:
+        return list(self._running.values())
 
     async def run_now(self, argument: Any) -> Outcome:
         outcome: Outcome = await self._listener(argument)
@@ -135,6 +188,7 @@ class _ThreadDelivery:
         self._done: deque[tuple[Chunk, Outcome]] = deque()
         self._wake_scheduled = False
         self._threads: list[threading.Thread] = []
+        self._running: dict[int, tuple[Chunk, float]] = {}
         self._outstanding = 0
         self._stopping = False
 
@@ -151,13 +205,16 @@ class _ThreadDelivery:
             thread.start()
 
     def _work(self) -> None:
+        me = threading.get_ident()
         while (chunk := self._chunks.get()) is not None:
             outcome: Outcome = _SKIPPED
             if not (self._stopping or chunk.process.dropped):
+                self._running[me] = (chunk, time.monotonic())
                 try:
                     outcome = self._listener(chunk.argument)
                 except BaseException as error:
                     outcome = error
+                del self._running[me]
             self._done.append((chunk, outcome))
             # The order of these two lines and of the first two of _report is what makes one wake-up enough.
             if not self._wake_scheduled:
@@ -173,6 +230,9 @@ class _ThreadDelivery:
             chunk, outcome = self._done.popleft()
             self._outstanding -= 1
             self._finished(chunk, outcome)
+
+    def running(self) -> list[tuple[Chunk, float]]:
+        return list(self._running.values())
 
     async def run_now(self, argument: Any) -> Outcome:
         outcome: Outcome = await asyncio.to_thread(self._listener, argument)

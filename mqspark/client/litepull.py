@@ -419,6 +419,15 @@ class LitePullConsumer:
     def owned(self) -> Collection[MessageQueue]:
         return self._assigned.keys()
 
+    async def claim(self, queues: Sequence[MessageQueue]) -> Collection[MessageQueue]:
+        return queues
+
+    async def unclaim(self, queues: Sequence[MessageQueue]) -> None:
+        """Nothing was claimed: a lite pull consumer needs no locks."""
+
+    def group_changed(self) -> None:
+        """Of no interest beyond the rebalance."""
+
     async def take(self, queue: MessageQueue, start_offset: int) -> None:
         if self._running and queue not in self._assigned:
             assigned = Assigned(queue, start_offset)

@@ -73,6 +73,12 @@ class ProcessQueue:
         """Nothing for us before ``next_offset``."""
         self.next_offset = max(self.next_offset, next_offset)
 
+    def holds(self, message: MessageExt) -> bool:
+        """Whether this cached message still needs a delivery. Only for messages that ``put`` gave back."""
+        offset = message.queue_offset
+        pending = self._pending
+        return bool(pending) and pending[0] <= offset <= pending[-1] and offset not in self._done
+
     def complete(self, message: MessageExt) -> None:
         """This message needs no further delivery."""
         offset = message.queue_offset
@@ -115,7 +121,9 @@ class ProcessQueue:
         )
 
     def drop(self) -> None:
+        """Forget what is cached; the offset to commit stays as it is."""
         self.dropped = True
+        self.next_offset = self.commit_offset
         self._pending.clear()
         self._done.clear()
         self.message_count = self.size_bytes = 0

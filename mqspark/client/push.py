@@ -1,19 +1,23 @@
 """The push consumer: pulls ahead, hands messages to a listener, commits in order. Facts: RocketMQ's
-DefaultMQPushConsumerImpl and ConsumeMessageConcurrentlyService; reference client-semantics §3.
+DefaultMQPushConsumerImpl; reference client-semantics §3. What becomes of the messages is decided in ``concurrent`` and
+``ordered``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from mqspark.client.allocate import Allocation, Averagely
+from mqspark.client.concurrent import Concurrent
 from mqspark.client.consumer import (
     ConsumeFromWhere,
     GroupConsumer,
@@ -21,11 +25,13 @@ from mqspark.client.consumer import (
     MessageModel,
     check_positive,
 )
-from mqspark.client.delivery import Chunk, ConsumeStatus, Delivery, Listener, Outcome, Skipped, make_delivery
+from mqspark.client.delivery import Listener, failure_of
 from mqspark.client.instance import ClientOptions
+from mqspark.client.locks import BrokerLocks
+from mqspark.client.ordered import Ordered
 from mqspark.client.process_queue import FlowLimits, ProcessQueue
 from mqspark.client.routes import MASTER_ID
-from mqspark.errors import ClientError, ConfigError, MQError, NotYet
+from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.message import MessageExt, MessageQueue, retry_topic
 from mqspark.protocol.bodies import (
     ConsumeMessageDirectlyResult,
@@ -61,6 +67,9 @@ C = TypeVar("C", bound="PushConsumer")
 _FULL_PAUSE_S = 0.05
 _NO_PROGRESS_PAUSE_S = 0.02
 """A broker that answers "nothing" at once, again and again, is not asked more often than this."""
+_UNREADABLE_PAUSE_S = 0.2
+"""Until a queue is looked at again that is not to be pulled from: its lock is lost."""
+_EXPIRE_INTERVAL_MS = 60_000
 _NOT_SUPPORTED = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
@@ -80,14 +89,21 @@ class PushConsumer:
     """Calls ``listener`` with each message of the topics it is subscribed to.
 
     The listener is a function (called in up to ``concurrency`` threads) or a coroutine function (as many
-    coroutines on the loop). Returning CONSUME_SUCCESS or nothing means done. RECONSUME_LATER, or an
-    exception, means again after ``retry_delay_ms``: this version redelivers locally and for ever, with
-    ``reconsume_times`` counting up, and commits no offset past the message meanwhile; it does not send it
-    to the group's retry topic or dead-letter queue yet. With ``batch_listener`` instead, lists of up to
-    ``batch_size`` messages of one queue are handed over, and done or repeated as a whole.
+    coroutines on the loop). Returning CONSUME_SUCCESS or nothing means done; RECONSUME_LATER, a ``RetryLater``, or an
+    exception mean again. With ``batch_listener`` instead, lists of up to ``batch_size`` messages of one queue are
+    handed over, and done or repeated as a whole.
 
-    Delivery is at least once, in no order across threads. Not thread-safe: use it on the loop it was
-    started on.
+    A failed message goes back to its broker, which delivers it to the group again after 10 s, then 30 s, 1 min and
+    so on, with ``reconsume_times`` counting up, and after ``max_reconsume_times`` puts it into the dead-letter topic
+    ``%DLQ%<group>``. A listener that takes longer than ``consume_timeout_ms`` has failed, too. Where the broker does
+    not take a message back, it is delivered again here, every ``retry_delay_ms``. A broadcasting consumer drops what
+    fails.
+
+    ``ordered``: one message (or batch) of a queue at a time, in the order of the queue, by one member of the group:
+    the queues are locked at their brokers. What fails is delivered again, before anything later of its queue, every
+    ``suspend_queue_ms``, and given to the dead-letter topic after ``max_reconsume_times`` if that is set.
+
+    Delivery is at least once. Not thread-safe: use it on the loop it was started on.
     """
 
     def __init__(
@@ -108,7 +124,13 @@ class PushConsumer:
         max_cached_messages: int = 1_000,
         max_cached_bytes: int = 100 * 1024 * 1024,
         max_span: int = 2_000,
+        max_cached_messages_per_topic: int | None = None,
+        max_cached_bytes_per_topic: int | None = None,
+        max_reconsume_times: int | None = None,
         retry_delay_ms: int = 5_000,
+        consume_timeout_ms: int = 15 * 60_000,
+        suspend_queue_ms: int = 1_000,
+        lock_interval_ms: int = 20_000,
         persist_interval_ms: int = 5_000,
         rebalance_interval_ms: int = 20_000,
         suspend_ms: int = 15_000,
@@ -118,10 +140,11 @@ class PushConsumer:
         """``consume_from`` and ``consume_timestamp_ms`` hold where the group has committed nothing yet.
 
         As with every RocketMQ client a broker may still say "start at 0" for a young queue, so that a group
-        does not lose what was sent before it noticed the queue. The ``max_*`` limits are per queue.
+        does not lose what was sent before it noticed the queue. ``max_reconsume_times`` None is what the group's
+        configuration says, 16 if nothing, and without end for ordered consumers. The ``max_*`` limits are per
+        queue (``max_span``, between the first and the last cached offset, holds for unordered consumers); those
+        ``*_per_topic`` are divided among the topic's queues here.
         """
-        if ordered:
-            raise NotYet("orderly consumption")
         if (listener is None) == (batch_listener is None):
             raise ConfigError("give either listener or batch_listener", key="listener")
         check_positive(
@@ -131,9 +154,18 @@ class PushConsumer:
             max_cached_messages=max_cached_messages,
             max_cached_bytes=max_cached_bytes,
             max_span=max_span,
+            max_cached_messages_per_topic=max_cached_messages_per_topic or 1,
+            max_cached_bytes_per_topic=max_cached_bytes_per_topic or 1,
             retry_delay_ms=retry_delay_ms,
+            consume_timeout_ms=consume_timeout_ms,
+            suspend_queue_ms=suspend_queue_ms,
+            lock_interval_ms=lock_interval_ms,
             persist_interval_ms=persist_interval_ms,
         )
+        if max_reconsume_times is not None and max_reconsume_times < 0:
+            raise ConfigError(
+                f"max_reconsume_times={max_reconsume_times} is negative", key="max_reconsume_times"
+            )
         self._group = GroupConsumer(
             namesrv,
             GroupSettings(
@@ -155,18 +187,27 @@ class PushConsumer:
         self._batch_size = batch_size if batch_listener is not None else 0
         """0: the listener takes single messages."""
         self._concurrency = concurrency
-        self._limits = FlowLimits(max_cached_messages, max_cached_bytes, max_span)
+        self._is_ordered = ordered
+        self._limits = FlowLimits(max_cached_messages, max_cached_bytes, sys.maxsize if ordered else max_span)
+        self._topic_limits = (max_cached_messages_per_topic, max_cached_bytes_per_topic)
+        self._limits_of: dict[str, FlowLimits] = {}
+        self._max_reconsume_times = max_reconsume_times
         self._retry_delay_ms = retry_delay_ms
+        self._consume_timeout_ms = consume_timeout_ms
+        self._suspend_queue_ms = suspend_queue_ms
+        self._lock_interval_ms = lock_interval_ms
         self._persist_interval_ms = persist_interval_ms
         self._readers: dict[MessageQueue, _Reader] = {}
-        self._full: dict[ProcessQueue, asyncio.Future[None]] = {}
-        self._delivery: Delivery
+        self._leaving: dict[MessageQueue, _Reader] = {}
+        """Given up, but their listener is still at the last message (ordered consumers)."""
+        self._full: dict[ProcessQueue, tuple[asyncio.Future[None], FlowLimits]] = {}
+        self._consumption: Concurrent | Ordered
+        self._ordered: Ordered | None = None
         self._loop: asyncio.AbstractEventLoop
         self._running = False
         self._unsuspended = asyncio.Event()
         self._unsuspended.set()
         self._started_ms = 0
-        self._failed = 0
 
     # --- life -------------------------------------------------------------------------------------------
 
@@ -181,15 +222,50 @@ class PushConsumer:
             # members.
             self._group.subscribe(retry_topic(self._group.settings.group))
         self._loop = asyncio.get_running_loop()
-        self._delivery = make_delivery(self._listener, concurrency=self._concurrency, finished=self._finished)
         self._started_ms = time.time_ns() // 1_000_000
         self._running = True
         try:
-            await self._group.start(rebalance=True)
+            await self._group.start(rebalance=True, prepare=self._prepare)
         except BaseException:
             self._running = False
             raise
-        self._group.instance.spawn(self._persist_forever())
+        instance = self._group.instance
+        instance.spawn(self._persist_forever())
+        if self._ordered is not None:
+            instance.spawn(self._ordered.renew_forever())
+        else:
+            instance.spawn(self._expire_forever())
+
+    def _prepare(self) -> None:
+        """Before the first queue comes."""
+        group, broadcasting = self._group, self._group.broadcasting
+        send_back = None if broadcasting else self._send_back
+        if self._is_ordered:
+            self._consumption = self._ordered = Ordered(
+                self.group,
+                self._listener,
+                None if broadcasting else BrokerLocks(group.instance, self.group),
+                send_back,
+                clock=group.instance.clock,
+                batch_size=self._batch_size,
+                concurrency=self._concurrency,
+                suspend_queue_ms=self._suspend_queue_ms,
+                max_reconsume_times=self._max_reconsume_times,
+                lock_interval_ms=self._lock_interval_ms,
+                consumed=self._consumed,
+                regained=self._regained,
+            )
+        else:
+            self._consumption = Concurrent(
+                self.group,
+                self._listener,
+                send_back,
+                batch_size=self._batch_size,
+                concurrency=self._concurrency,
+                retry_delay_ms=self._retry_delay_ms,
+                consume_timeout_ms=self._consume_timeout_ms,
+                consumed=self._consumed,
+            )
 
     async def stop(self, timeout_ms: int = 30_000) -> None:
         """Stops pulling, waits up to ``timeout_ms`` for running listeners, commits, leaves the group.
@@ -201,12 +277,16 @@ class PushConsumer:
         self._running = False
         for reader in self._readers.values():
             reader.task.cancel()
-        if not await self._delivery.stop(timeout_ms):
+        if not await self._consumption.stop(timeout_ms):
             log.warning("a listener of %s is still running after %d ms", self.group, timeout_ms)
-        await self._persist()
-        for reader in self._readers.values():
+        leaving = {queue: reader.process.commit_offset for queue, reader in self._leaving.items()}
+        await self._write({**self.progress(), **leaving})
+        for reader in (*self._readers.values(), *self._leaving.values()):
             reader.process.drop()
+        if self._ordered is not None:
+            await self._ordered.unclaim([*self._readers, *self._leaving])
         self._readers.clear()
+        self._leaving.clear()
         await self._group.instance.stop()
 
     async def __aenter__(self: C) -> C:
@@ -257,29 +337,92 @@ class PushConsumer:
 
     def progress(self) -> dict[MessageQueue, int]:
         """Up to where each queue is consumed: what the next commit says."""
-        return {queue: reader.process.commit_offset for queue, reader in self._readers.items()}
+        return {
+            queue: reader.process.commit_offset
+            for queue, reader in self._readers.items()
+            if not reader.process.dropped  # its lock is lost: how far the group is, another says
+        }
 
     # --- QueueOwner -------------------------------------------------------------------------------------
 
     def owned(self) -> Collection[MessageQueue]:
         return self._readers.keys()
 
+    async def claim(self, queues: Sequence[MessageQueue]) -> Collection[MessageQueue]:
+        return queues if self._ordered is None else await self._ordered.claim(queues)
+
+    async def unclaim(self, queues: Sequence[MessageQueue]) -> None:
+        if self._ordered is not None:
+            await self._ordered.unclaim(queues)
+
     async def take(self, queue: MessageQueue, start_offset: int) -> None:
         if not self._running or queue in self._readers:
             return
         reader = _Reader(queue, ProcessQueue(start_offset))
         self._readers[queue] = reader
+        if self._ordered is not None:
+            self._ordered.restart(queue, reader.process)
+        self._share_limits()
         reader.task = self._group.instance.spawn(self._read_forever(reader))
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
         offsets: dict[MessageQueue, int] = {}
         for queue in queues:
             reader = self._readers.pop(queue, None)
-            if reader is not None:
+            if reader is None:
+                continue
+            reader.task.cancel()
+            if self._ordered is not None:
+                self._leaving[queue] = reader
+                self._group.instance.spawn(self._leave(reader, self._ordered))
+            else:
                 offsets[queue] = reader.process.commit_offset
                 reader.process.drop()
-                reader.task.cancel()
+        self._share_limits()
         await self._write(offsets)
+
+    async def _leave(self, reader: _Reader, ordered: Ordered) -> None:
+        """Hand a locked queue over: the next member begins when the listener here is done and that is committed."""
+        queue, process = reader.queue, reader.process
+        await ordered.settle(queue)
+        if not process.dropped:
+            await self._write({queue: process.commit_offset})
+            process.drop()
+        await ordered.unclaim([queue])
+        self._leaving.pop(queue, None)
+
+    async def _regained(self, queue: MessageQueue) -> None:
+        """The lock of a queue was lost and is ours again: go on where the group is."""
+        reader = self._readers.get(queue)
+        if reader is None or self._ordered is None:
+            return
+        try:
+            start_offset = await self._group.start_offset(queue)
+        except MQError as error:
+            log.warning("cannot go on with %s of %s yet: %s", queue, self.group, error)
+            return
+        reader.process = ProcessQueue(start_offset)
+        self._ordered.restart(queue, reader.process)
+
+    def group_changed(self) -> None:
+        if self._ordered is not None:
+            self._ordered.renew_soon()
+
+    def _share_limits(self) -> None:
+        """Each queue gets its part of what its topic may have cached (RebalancePushImpl.messageQueueChanged)."""
+        max_messages, max_bytes = self._topic_limits
+        if max_messages is None and max_bytes is None:
+            return
+        counts = Counter(queue.topic for queue in self._readers)
+        limits = self._limits
+        self._limits_of = {
+            topic: FlowLimits(
+                limits.max_messages if max_messages is None else max(1, max_messages // count),
+                limits.max_bytes if max_bytes is None else max(1, max_bytes // count),
+                limits.max_span,
+            )
+            for topic, count in counts.items()
+        }
 
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
         handler = _ANSWERS.get(request.code)
@@ -290,14 +433,18 @@ class PushConsumer:
     # --- reading ----------------------------------------------------------------------------------------
 
     async def _read_forever(self, reader: _Reader) -> None:
-        group, queue, limits = self._group, reader.queue, self._limits
-        while not reader.process.dropped:
+        group, queue, ordered = self._group, reader.queue, self._ordered
+        while True:
             process = reader.process
             if not self._unsuspended.is_set():
                 await self._unsuspended.wait()
                 continue
+            if ordered is not None and (process.dropped or not ordered.readable(queue)):
+                await asyncio.sleep(_UNREADABLE_PAUSE_S)
+                continue
+            limits = self._limits_of.get(queue.topic, self._limits)
             if process.is_full(limits):
-                await self._space(process)
+                await self._space(process, limits)
                 continue
             process.last_pull_ms = time.time_ns() // 1_000_000
             asked = process.next_offset
@@ -317,16 +464,16 @@ class PushConsumer:
                 log.warning("%s continues %s at %d, not %d", self.group, queue, pulled.next_offset, asked)
                 await self._move(reader, pulled.next_offset)
             elif pulled.code == ResponseCode.SUCCESS:
-                self._submit(process, process.put(pulled.messages, pulled.next_offset))
+                self._consumption.add(process, process.put(pulled.messages, pulled.next_offset))
             else:
                 process.advance(pulled.next_offset)
                 if process.next_offset == asked and self._loop.time() - began < _NO_PROGRESS_PAUSE_S:
                     await asyncio.sleep(_NO_PROGRESS_PAUSE_S)
 
-    async def _space(self, process: ProcessQueue) -> None:
+    async def _space(self, process: ProcessQueue, limits: FlowLimits) -> None:
         """Until the listener has caught up a little."""
         waiter: asyncio.Future[None] = self._loop.create_future()
-        self._full[process] = waiter
+        self._full[process] = (waiter, limits)
         try:
             async with asyncio.timeout(_FULL_PAUSE_S):
                 await waiter
@@ -335,51 +482,29 @@ class PushConsumer:
         finally:
             del self._full[process]
 
-    def _submit(self, process: ProcessQueue, messages: list[MessageExt]) -> None:
-        size = self._batch_size
-        if not size:
-            self._delivery.submit([Chunk(process, (message,), message) for message in messages])
-        elif messages:
-            parts = [messages[start : start + size] for start in range(0, len(messages), size)]
-            self._delivery.submit([Chunk(process, part, part) for part in parts])
-
-    def _finished(self, chunk: Chunk, outcome: Outcome) -> None:
-        process = chunk.process
-        if process.dropped or isinstance(outcome, Skipped):
-            return
-        process.last_consume_ms = time.time_ns() // 1_000_000
-        if outcome is ConsumeStatus.RECONSUME_LATER or isinstance(outcome, BaseException):
-            self._failed += len(chunk.messages)
-            self._log_failure(chunk, outcome)
-            for message in chunk.messages:
-                message.reconsume_times += 1
-            self._loop.call_later(self._retry_delay_ms / 1000, self._resubmit, chunk)
-            return
-        for message in chunk.messages:
-            process.complete(message)
-        if self._full:
-            waiter = self._full.get(process)
-            if waiter is not None and not waiter.done() and not process.is_full(self._limits):
+    def _consumed(self, process: ProcessQueue) -> None:
+        waiting = self._full.get(process)
+        if waiting is not None:
+            waiter, limits = waiting
+            if not waiter.done() and not process.is_full(limits):
                 waiter.set_result(None)
 
-    def _resubmit(self, chunk: Chunk) -> None:
-        if self._running and not chunk.process.dropped:
-            self._delivery.submit([chunk])
+    async def _send_back(self, message: MessageExt, delay_level: int) -> None:
+        await self._group.send_back(message, delay_level, self._max_reconsume_times)
 
-    def _log_failure(self, chunk: Chunk, outcome: Outcome) -> None:
-        log.warning(
-            "listener of %s did not consume %s (delivery %d); again in %d ms",
-            self.group,
-            ", ".join(message.message_id for message in chunk.messages),
-            chunk.messages[0].reconsume_times + 1,
-            self._retry_delay_ms,
-            exc_info=outcome if isinstance(outcome, BaseException) else None,
-        )
+    async def _expire_forever(self) -> None:
+        interval_s = min(self._consume_timeout_ms, _EXPIRE_INTERVAL_MS) / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            if isinstance(self._consumption, Concurrent):
+                self._consumption.expire()
 
     async def _move(self, reader: _Reader, offset: int) -> None:
         """Go on at ``offset``, forget what is cached, and say so to the group."""
         reader.process.drop()
         reader.process = ProcessQueue(offset)
+        if self._ordered is not None:
+            self._ordered.restart(reader.queue, reader.process)
         await self._write({reader.queue: offset})
 
     # --- offsets ----------------------------------------------------------------------------------------
@@ -409,7 +534,7 @@ class PushConsumer:
             properties={
                 "PROP_NAMESERVER_ADDR": ";".join(group.instance.namesrv),
                 "PROP_CONSUME_TYPE": ConsumeType.CONSUME_PASSIVELY,
-                "PROP_CONSUMEORDERLY": "false",
+                "PROP_CONSUMEORDERLY": "true" if self._is_ordered else "false",
                 "PROP_THREADPOOL_CORE_SIZE": str(self._concurrency),
                 "PROP_CLIENT_VERSION": str(CURRENT_VERSION),
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
@@ -427,13 +552,16 @@ class PushConsumer:
                     cached_msg_max_offset=reader.process.max_offset,
                     cached_msg_count=reader.process.message_count,
                     cached_msg_size_in_mib=reader.process.size_bytes >> 20,
+                    locked=self._ordered is not None and self._ordered.locked(queue),
+                    droped=reader.process.dropped,
                     last_pull_timestamp=reader.process.last_pull_ms,
                     last_consume_timestamp=reader.process.last_consume_ms,
                 )
                 for queue, reader in self._readers.items()
             },
             status_table={
-                topic: ConsumeStatistics(consume_failed_msgs=self._failed) for topic in group.subscriptions
+                topic: ConsumeStatistics(consume_failed_msgs=self._consumption.failed_messages)
+                for topic in group.subscriptions
             },
         )
         if header.jstack_enable:
@@ -444,11 +572,11 @@ class PushConsumer:
         header = request.header(ConsumeMessageDirectlyResultRequestHeader)
         message = decode_record(request.body)
         message.broker_name = header.broker_name or ""
-        result = ConsumeMessageDirectlyResult(consume_result="CR_SUCCESS")
+        result = ConsumeMessageDirectlyResult(order=self._is_ordered, consume_result="CR_SUCCESS")
         began = time.monotonic_ns()
         try:
-            outcome = await self._delivery.run_now([message] if self._batch_size else message)
-            if outcome is ConsumeStatus.RECONSUME_LATER:
+            outcome = await self._consumption.run_now([message] if self._batch_size else message)
+            if failure_of(outcome) is not None:
                 result.consume_result = "CR_LATER"
         except Exception as error:
             log.warning(

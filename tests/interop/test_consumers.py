@@ -1,0 +1,197 @@
+"""What consumers of a group rely on beyond messages: retries and dead letters, locks and order. Our client and the
+unmodified Java client, on a real RocketMQ and on our broker."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from mqspark import (
+    ConsumeFromWhere,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    RetryLater,
+)
+from tests.interop.clusters import Cluster
+from tests.interop.driver import JavaDriver, body_of
+from tests.interop.topics import QUEUES, create_group, create_topic
+
+Name = Callable[[str], str]
+
+pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
+on_both = pytest.mark.parametrize(
+    "cluster",
+    [
+        pytest.param("mqspark_dev", id="mqspark"),
+        pytest.param("rocketmq", id="rocketmq", marks=pytest.mark.slow),
+    ],
+    indirect=True,
+)
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+POLL_S = 0.05
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(POLL_S)
+
+
+class Inbox:
+    """A listener that keeps what it is given, by delivery."""
+
+    def __init__(self, answer: Callable[[MessageExt], object] = lambda message: None) -> None:
+        self._lock = threading.Lock()
+        self._answer = answer
+        self.messages: list[MessageExt] = []
+
+    def __call__(self, got: MessageExt) -> object:
+        with self._lock:
+            self.messages.append(got)
+        return self._answer(got)
+
+    def bodies(self) -> Counter[bytes]:
+        with self._lock:
+            return Counter(got.body for got in self.messages)
+
+    def of_queues(self) -> dict[int, list[int]]:
+        with self._lock:
+            found: dict[int, list[int]] = {}
+            for got in self.messages:
+                found.setdefault(got.queue_id, []).append(got.queue_offset)
+            return found
+
+
+def read_all(cluster: Cluster, topic: str, group: str, count: int) -> list[MessageExt]:
+    """What is in queue 0 of a topic, read by another group."""
+    place = MessageQueue(topic, cluster.broker_name, 0)
+    received: list[MessageExt] = []
+    with LitePullConsumer(cluster.namesrv, group=create_group(cluster, group)) as consumer:
+        consumer.assign([place])
+        consumer.seek_to_begin(place)
+        deadline = time.monotonic() + 30
+        while len(received) < count and time.monotonic() < deadline:
+            received += consumer.poll(500)
+    return received
+
+
+@on_both
+def test_failed_messages_come_back_and_end_as_dead_letters(
+    java: JavaDriver, cluster: Cluster, name: Name
+) -> None:
+    topic, group = create_topic(cluster, name("Retry")), name("py-retry")
+    tries: Counter[bytes] = Counter()
+
+    def judge(got: MessageExt) -> object:
+        tries[got.body] += 1
+        if got.body == b"good" or (got.body == b"later" and got.reconsume_times == 2):
+            return None
+        return RetryLater(delay_level=-1 if got.body == b"dead" else 1)
+
+    inbox = Inbox(judge)
+    consumer = PushConsumer(
+        cluster.namesrv, group=group, listener=inbox, consume_from=FIRST, max_reconsume_times=2
+    )
+    consumer.subscribe(topic, "T")
+    with consumer, Producer(cluster.namesrv, group=name("py-producer")) as producer:
+        sent = {
+            body: producer.send(
+                Message.of(topic, body, tags="T", keys="k", properties={"a": "b"}, flag=3)
+            ).message_id
+            for body in (b"good", b"later", b"never", b"dead")
+        }
+        expected = Counter({b"good": 1, b"later": 3, b"never": 3, b"dead": 1})
+        until(lambda: inbox.bodies() == expected, f"{expected}, not {inbox.bodies()}", 90)
+        letters = {letter.body: letter for letter in read_all(cluster, f"%DLQ%{group}", name("dlq"), 2)}
+        assert inbox.bodies() == expected
+        until(
+            lambda: all(
+                consumer.progress()[queue] == 1 for queue in consumer.assignment() if queue.topic == topic
+            ),
+            "what was sent back is done here",
+        )
+    for got in inbox.messages:
+        assert (got.topic, got.tags, got.keys, got.flag) == (topic, "T", "k", 3)
+        assert got.properties["a"] == "b"
+        assert got.message_id == sent[got.body]
+    for body, count in expected.items():
+        assert [got.reconsume_times for got in inbox.messages if got.body == body] == list(range(count))
+    assert set(letters) == {b"never", b"dead"}
+    for letter in letters.values():
+        assert letter.properties["RETRY_TOPIC"] == topic
+        assert letter.message_id == sent[letter.body]
+
+
+@on_both
+def test_order_is_kept_while_queues_move_between_our_consumer_and_javas(
+    java: JavaDriver, cluster: Cluster, name: Name
+) -> None:
+    topic, group = create_topic(cluster, name("Order")), name("ordered")
+    inbox = Inbox()
+    ours = PushConsumer(cluster.namesrv, group=group, listener=inbox, consume_from=FIRST, ordered=True)
+    ours.subscribe(topic)
+    sent: Counter[int] = Counter()
+
+    def send(producer: Producer, count: int) -> None:
+        for number in range(count):
+            queue = MessageQueue(topic, cluster.broker_name, number % QUEUES)
+            producer.send(Message.of(topic, b"%d:%d" % (queue.queue_id, sent[queue.queue_id])), queue=queue)
+            sent[queue.queue_id] += 1
+
+    with Producer(cluster.namesrv, group=name("py-producer")) as producer, ours:
+        send(producer, 40)
+        until(lambda: len(inbox.messages) == 40, "all to the only member")
+        theirs = java.call(
+            "push.start", namesrv=cluster.namesrv, topic=topic, group=group, model="CLUSTERING", expression="*",
+            orderly=True, **{"from": "CONSUME_FROM_FIRST_OFFSET"},
+        )["handle"]  # fmt: skip
+
+        def java_owns() -> set[int]:
+            return {queue[2] for queue in java.call("push.queues", handle=theirs, topic=topic)}
+
+        def we_own() -> set[int]:
+            return {queue.queue_id for queue in ours.assignment() if queue.topic == topic}
+
+        # Messages keep coming while the queues change hands.
+        deadline = time.monotonic() + 60
+        while not (len(java_owns()) == len(we_own()) == 2 and not java_owns() & we_own()):
+            assert time.monotonic() < deadline, (java_owns(), we_own())
+            send(producer, 8)
+        send(producer, 40)
+        java_share = sum(sent[queue_id] for queue_id in java_owns())
+        # What Java got before the queues moved is ours; it is asked until the sum is right.
+        from_java: list[dict[str, object]] = []
+
+        def all_there() -> bool:
+            from_java.extend(java.call("push.take", handle=theirs, count=1, timeout_ms=200))
+            seen = {body_of(got) for got in from_java} | set(inbox.bodies())
+            return len(seen) == sum(sent.values())
+
+        until(all_there, f"everything, {java_share} of it from queues that are Java's now")
+        java.call("push.stop", handle=theirs)
+        until(lambda: we_own() == set(range(QUEUES)), "we own all four again")
+        send(producer, 40)
+        until(
+            lambda: len({*inbox.bodies()} | {body_of(got) for got in from_java}) == sum(sent.values()), "rest"
+        )
+
+    # In each queue nobody saw an earlier message after a later one, and a hand-over never went back behind what
+    # the other had committed.
+    for offsets in inbox.of_queues().values():
+        assert offsets == sorted(offsets)
+    java_order: dict[int, list[int]] = {}
+    for got in from_java:
+        queue_id, number = map(int, body_of(got).split(b":"))
+        java_order.setdefault(queue_id, []).append(number)
+    for numbers in java_order.values():
+        assert numbers == sorted(numbers)
+    counts = inbox.bodies() + Counter(body_of(got) for got in from_java)
+    assert max(counts.values()) == 1, [body for body, count in counts.items() if count > 1]
