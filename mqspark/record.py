@@ -63,9 +63,11 @@ __all__ = [
     "encode_batch",
     "split_batch",
     "check_record",
+    "Parts",
     "find_property",
     "peek_properties",
     "tags_code",
+    "take_apart",
 ]
 
 Buffer = bytes | bytearray | memoryview | mmap
@@ -423,6 +425,59 @@ def _unwrap(batch: MessageExt) -> list[MessageExt]:
         )
         for index, (flag, body, properties) in enumerate(split_batch(batch.body))
     ]
+
+
+class Parts(NamedTuple):
+    """A record as it is stored: nothing decompressed, properties encoded."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    flag: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: bytes
+    store_timestamp_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    body: memoryview
+    """Into the buffer of the record."""
+    properties: bytes
+
+
+def take_apart(record: memoryview) -> Parts:
+    """The fields of one record that is known to be right (``check_record``), for storing it again."""
+    fields = _HEAD_V4.unpack_from(record)
+    head = _HEAD_V4
+    if fields[7] & 0x30:
+        head = HEADS[(fields[7] >> 4) & 3]
+        fields = head.unpack_from(record)
+    body_end = head.size + fields[14]
+    if fields[1] == MAGIC_V1:
+        topic_start = body_end + 1
+        topic_length = record[body_end]
+    else:
+        topic_start = body_end + 2
+        (topic_length,) = _I16.unpack_from(record, body_end)
+    properties_start = topic_start + topic_length + 2
+    return Parts(
+        _topic_text(bytes(record[topic_start : topic_start + topic_length])),
+        fields[3],
+        fields[5],
+        fields[6],
+        fields[4],
+        fields[7],
+        fields[8],
+        fields[9],
+        fields[10],
+        fields[11],
+        fields[12],
+        fields[13],
+        record[head.size : body_end],
+        bytes(record[properties_start : fields[0]]),
+    )
 
 
 # --- check (recovery) ---------------------------------------------------------------------------------------

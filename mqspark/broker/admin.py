@@ -51,7 +51,7 @@ from mqspark.protocol.bodies import (
     encode_body,
     queue_key,
 )
-from mqspark.protocol.codes import Language, RequestCode, ResponseCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok, parse_properties
 from mqspark.protocol.headers import (
@@ -163,18 +163,8 @@ class Admin:
             RequestCode.QUERY_CONSUME_TIME_SPAN: self.consume_time_span,
             RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
             RequestCode.VIEW_BROKER_STATS_DATA: self.stats_data,
-            RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back,
             **dict.fromkeys(_NOT_YET, self.not_yet),
         }
-
-    def send_back(self, session: Session, command: Command) -> None:
-        """Refused, so that a consumer keeps its message and consumes it again.
-
-        RocketMQ's Go client does not read the code (pushConsumer.sendMessageBack): to it every answer says that
-        the message is kept here. It keeps it itself only if no answer comes.
-        """
-        if command.language != Language.GO:
-            self.not_yet(session, command)
 
     def not_yet(self, session: Session, command: Command) -> bytes:
         raise Refusal(

@@ -20,11 +20,13 @@ from mqspark.broker.acks import Acks
 from mqspark.broker.admin import Admin
 from mqspark.broker.clients import Clients, notify_members
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.delays import Delays
 from mqspark.broker.groups import ClientGroups, ConsumerGroup
 from mqspark.broker.locks import QueueLocks
 from mqspark.broker.lookups import Lookups
 from mqspark.broker.offsets import ConsumerOffsets
 from mqspark.broker.pull import Pulls
+from mqspark.broker.retry import SendBacks
 from mqspark.broker.runtime import runtime_table
 from mqspark.broker.send import Sends
 from mqspark.broker.service import Service
@@ -140,7 +142,9 @@ class Broker:
         self._saved_offsets = SavedTable(state.offsets, config_file("consumerOffset.json"))
         for table in (self._saved_topics, self._saved_groups, self._saved_offsets):
             table.load()
-        self._services: list[Service] = []
+        self._delays = Delays(state, config_file("delayOffset.json"))
+        state.writer.diversions.append(self._delays.divert)
+        self._services: list[Service] = [self._delays]
         for service in self._services:
             service.load()
         self._service_tables = [table for service in self._services for table in service.saved_tables()]
@@ -156,6 +160,7 @@ class Broker:
             **Clients(state).handlers,
             **self.pulls.handlers,
             **self._sends.handlers,
+            **SendBacks(state, self.acks).handlers,
         }
         self.registration_due = True
         self._announced_generation = state.topics.generation
@@ -347,7 +352,8 @@ class Broker:
 
     def runtime_info(self) -> dict[str, str]:
         """The table of code 28."""
-        return runtime_table(self.state, len(self.acks), self.pulls.parked.count)
+        table = runtime_table(self.state, len(self.acks), self.pulls.parked.count)
+        return table | self._delays.runtime_info()
 
     def topics_view(self) -> list[dict[str, Any]]:
         return topics_view(self.state)

@@ -65,6 +65,7 @@ class BrokerConfig:
     rebalance_lock_max_live_time: int = 60_000  # ms
     flush_consumer_offset_interval: int = 5_000  # ms
     consumer_offset_update_version_step: int = 500
+    delay_offset_update_version_step: int = 200
     config_black_list: str = "configBlackList;brokerConfigPath"
 
     def __post_init__(self) -> None:
@@ -91,6 +92,7 @@ class BrokerConfig:
             "rebalance_lock_max_live_time",
             "flush_consumer_offset_interval",
             "consumer_offset_update_version_step",
+            "delay_offset_update_version_step",
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"setting {name}={getattr(self, name)} must be positive", key=name)

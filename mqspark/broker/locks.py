@@ -56,6 +56,12 @@ class QueueLocks:
             for group, holders in self._holders.items()
         }
 
+    def is_held(self, group: str) -> bool:
+        """Whether a client of the group holds any lock that is alive."""
+        oldest_ms = self._clock.monotonic_ms() - self._config.rebalance_lock_max_live_time
+        holders = self._holders.get(group, {})
+        return any(renewed_ms >= oldest_ms for _, renewed_ms in holders.values())
+
     def expire(self) -> None:
         """Forget dead locks, so that groups that come and go do not add up."""
         oldest_ms = self._clock.monotonic_ms() - self._config.rebalance_lock_max_live_time

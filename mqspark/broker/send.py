@@ -6,8 +6,7 @@ string is searched and extended but not taken apart, the answer is preformatted 
 property string that holds a name which the broker must treat specially goes through ``_rewrite``, which does
 take it apart.
 
-Delayed, timed and transactional messages are refused: storing them as ordinary ones would deliver them at the
-wrong time.
+Timed and transactional messages are refused: storing them as ordinary ones would deliver them at the wrong time.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from __future__ import annotations
 import functools
 
 from mqspark.broker.acks import Acks
+from mqspark.broker.delays import delay_level
+from mqspark.broker.retry import dead_letter_topic, retry_limit
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topics import Topic
 from mqspark.broker.writer import Draft, Stored
@@ -41,7 +42,6 @@ from mqspark.message import (
     decode_properties,
     encode_properties,
     java_hash,
-    retry_topic,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, send_response_frame
@@ -59,7 +59,6 @@ _UNAVAILABLE = (
     (TIMER_DELAY_SEC, "timed messages are"),
     (TIMER_DELIVER_MS, "timed messages are"),
     (TRANSACTION_PREPARED, "transactional messages are"),
-    (DELAY, "delayed messages are"),
 )
 
 _UNAVAILABLE_FLAGS = TRANSACTION_MASK | NEED_UNWRAP | INNER_BATCH
@@ -76,10 +75,6 @@ def _value(text: str, mark: str) -> str | None:
         return None
     start += len(mark)
     return text[start : text.index("\x02", start)]
-
-
-def _is_integer(text: str) -> bool:
-    return text.isascii() and text.removeprefix("-").isdigit()
 
 
 class Sends:
@@ -156,6 +151,7 @@ class Sends:
             or "TIMER_" in text
             or "TRAN_MSG" in text
             or "POP_CK" in text
+            or topic.retry_of is not None
         ):
             # One of these names, or a value that contains it.
             self._send_draft(session, command, header, topic, queue_id, sys_flag, text)
@@ -214,9 +210,13 @@ class Sends:
         if topic.needs_key and not properties.get(KEYS):
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a compaction topic needs KEYS")
         properties.update(self._marks)
+        target, target_queue = topic.name, queue_id
+        if topic.retry_of is not None and self._is_dead(header, command.version, topic.retry_of):
+            target, target_queue = dead_letter_topic(self._state, topic.retry_of).name, 0
+            properties[DELAY] = "-1"
         draft = Draft(
-            topic.name,
-            queue_id,
+            target,
+            target_queue,
             self._body(command),
             properties,
             header.born_timestamp,
@@ -261,6 +261,7 @@ class Sends:
         if shared and shared[-1] != "\x02":
             shared += "\x02"
         shared = self._rewrite(shared)
+        self._check_member(shared)
         unique_id = _value(f"\x02{shared}", "\x02UNIQ_KEY\x01")
         # Every member carries the batch's own properties after its own (MessageExtEncoder).
         suffix = (shared + self._suffix).encode()
@@ -268,7 +269,7 @@ class Sends:
         try:
             for flag, body, properties in split_batch(command.body):
                 if b"DELAY" in properties or b"TIMER_" in properties or b"TRAN_MSG" in properties:
-                    self._rewrite(properties.decode())
+                    self._check_member(self._rewrite(properties.decode()))
                 joint = b"" if not properties or properties[-1] == 2 else b"\x02"
                 items.append((flag, body, b"".join((properties, joint, suffix))))
             if not items:
@@ -350,34 +351,30 @@ class Sends:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"topic {topic.name} is of type BatchCQ, which is not available yet",
             )
-        if topic.retry_of is not None:
-            self._check_retry(header, topic.retry_of)
         return topic
 
-    def _check_retry(self, header: SendHeader, group: str) -> None:
+    def _is_dead(self, header: SendHeader, version: int, group: str) -> bool:
+        """Whether a message for the retry topic of ``group`` has had all its attempts, or belongs to a group that
+        consumes in order: its consumer retries where it is, and sends only what it gives up."""
         config = self._state.subscriptions.find(group)
         if config is None:
             raise self._refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
             )
-        limit = config.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
-        if (header.reconsume_times or 0) > limit:
-            raise self._refusal(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"{retry_topic(group)}: the message was retried more than {limit} times;"
-                " dead letter queues are not available yet",
-            )
+        limit = retry_limit(config, version, header.max_reconsume_times)
+        return (header.reconsume_times or 0) > limit or self._state.locks.is_held(group)
+
+    def _check_member(self, text: str) -> None:
+        """Of a batch: one record cannot be in two topics."""
+        if "DELAY" in text and delay_level(decode_properties(text).get(DELAY)) > 0:
+            raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a batch cannot be delayed")
 
     def _rewrite(self, text: str) -> str:
         """Refuse what cannot be honoured; drop what the broker sets itself and POP_CK."""
         properties = decode_properties(text)
         for name, what in _UNAVAILABLE:
             value = properties.get(name)
-            if (
-                value is None
-                or value == "false"
-                or (name == DELAY and _is_integer(value) and int(value) <= 0)
-            ):
+            if value is None or value == "false":
                 continue
             raise self._refusal(
                 ResponseCode.MESSAGE_ILLEGAL, f"{what} not available yet (property {name}={value[:40]})"

@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mqspark.broker.stats import Stats
-from mqspark.broker.topics import Topics
-from mqspark.message import MULTI_TAGS, TAGS, encode_properties, java_hash
+from mqspark.broker.topics import Topic, Topics
+from mqspark.message import BORN_HOST_V6, MULTI_TAGS, STORE_HOST_V6, TAGS, encode_properties, java_hash
+from mqspark.record import Parts, tags_code
 from mqspark.store.store import MessageStore
 
 __all__ = ["Diversion", "Draft", "Stored", "Writer"]
 
 _tags_code = functools.lru_cache(10_000)(java_hash)
+
+_HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
+"""The store sets them by the hosts it is given."""
 
 
 @dataclass(slots=True)
@@ -86,8 +90,33 @@ class Writer:
                 draft.prepared_offset,
             )
         )
+        self._count(topic, len(draft.body))
+        return stored
+
+    def relay(self, record: Parts, topic: str, queue_id: int, properties: bytes) -> Stored:
+        """Store a record again elsewhere, past the diversions: what had to wait is on its way.
+
+        Raises what ``MessageStore.put`` raises.
+        """
+        stored = Stored(
+            *self._store.put(
+                topic,
+                queue_id,
+                record.body,
+                properties,
+                tags_code(properties),
+                record.born_timestamp_ms,
+                record.born_host,
+                record.sys_flag & ~_HOST_FLAGS,
+                record.flag,
+                record.reconsume_times,
+            )
+        )
+        self._count(self._topics.get(topic), len(record.body))
+        return stored
+
+    def _count(self, topic: Topic | None, body_bytes: int) -> None:
         self._stats.put_messages += 1
         if topic is not None:
             topic.put_count += 1
-            topic.put_bytes += len(draft.body)
-        return stored
+            topic.put_bytes += body_bytes

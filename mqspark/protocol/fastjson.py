@@ -85,7 +85,7 @@ def canonical(value: Any) -> str:
 
 
 def dumps_pretty(value: Any) -> str:
-    """As fastjson's PrettyFormat writes config/*.json: tabs, sorted keys, integer keys bare."""
+    """As fastjson's PrettyFormat writes config/*.json: tabs, sorted keys; integer keys bare and on one line."""
     parts: list[str] = []
     _write_pretty(value, "\n", parts.append)
     return "".join(parts)
@@ -98,8 +98,10 @@ def _write_pretty(value: Any, newline: str, write: Any) -> None:
         for key in sorted(
             value, key=lambda item: (0, item, "") if isinstance(item, int) else (1, 0, str(item))
         ):
-            write(separator + inner)
-            write(f"{key}:" if isinstance(key, int) else f"{_encode(str(key)).decode()}:")
+            if isinstance(key, int):
+                write(f"{separator}{key}:")
+            else:
+                write(f"{separator}{inner}{_encode(str(key)).decode()}:")
             _write_pretty(value[key], inner, write)
             separator = ","
         write(newline + "}")

@@ -776,6 +776,23 @@ class MessageStore:
 
     # --- offsets --------------------------------------------------------------------------------------------
 
+    def entries(
+        self, topic: str, queue_id: int, offset: int, limit: int
+    ) -> tuple[int, list[tuple[int, int, int]]]:
+        """Visible queue entries - physical offset, record size, tags code - from ``offset`` on, or from the next
+        one that exists, and which that is. At most ``limit``, and none from a second file; none at the end."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return offset, []
+        offset = max(offset, queue.min_offset)
+        if offset >= queue.max_offset:
+            return offset, []
+        found = queue.read(offset, limit)
+        if not len(found):
+            offset = queue.next_existing_offset(offset)
+            found = queue.read(offset, limit) if offset < queue.max_offset else found
+        return offset, found.tolist()
+
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Of what consumers may see; 0 for an unknown queue."""
         queue = self._queues.get((topic, queue_id))

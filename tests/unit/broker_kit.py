@@ -9,7 +9,7 @@ from typing import Any
 
 from mqspark.broker.broker import Broker
 from mqspark.broker.config import BrokerConfig
-from mqspark.message import encode_host
+from mqspark.message import MessageExt, encode_host
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.codes import Language, RequestCode
@@ -17,6 +17,7 @@ from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers import Header
 from mqspark.protocol.session import Core, Session
+from mqspark.record import decode_records
 from mqspark.store import FlushDiskType, MessageStore, StoreConfig
 
 
@@ -153,11 +154,38 @@ class Bench:
             job.run()
             job.done()
 
+    def records(self, topic: str, queue_id: int = 0, offset: int = 0) -> list[MessageExt]:
+        """What consumers could see of a queue."""
+        found = []
+        while True:
+            result = self.store.get(topic, queue_id, offset, 1000, 1 << 24)
+            found += decode_records(b"".join(result.buffers))
+            if result.next_offset <= offset:
+                return found
+            offset = result.next_offset
+
+    def run_for(self, ms: int, step_ms: int = 100) -> None:
+        """Let time pass as the shell would: ticks, and the flushes that a store without SYNC_FLUSH gets twice a
+        second."""
+        end_ms = self.clock.mono_ms + ms
+        while True:
+            wait_ms = max(1, self.broker.tick())
+            self.flush()
+            if self.clock.mono_ms >= end_ms:
+                return
+            self.clock.advance(min(wait_ms, step_ms, end_ms - self.clock.mono_ms))
+
     def close(self) -> None:
+        self.flush()
         for job in self.broker.shutdown():
             job.run()
             job.done()
         self.store.close()
+
+    def crash(self) -> None:
+        """A new broker on the files as a killed one leaves them: nothing more saved, nothing flushed."""
+        self.store._release()
+        self.open()
 
     def reopen(self) -> None:
         self.close()

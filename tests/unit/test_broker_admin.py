@@ -13,7 +13,7 @@ import pytest
 from mqspark.errors import StoreCorrupt
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies import queue_of
-from mqspark.protocol.codes import Language, RequestCode, ResponseCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record import decode_record
 from mqspark.store.retention import DiskUsage
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, namesrv_peer, pull_ext, send_ext
@@ -555,19 +555,10 @@ def test_what_does_not_exist_and_what_does_not_exist_yet(bench: Bench) -> None:
     peer = bench.peer()
     unknown = peer.ask(9999)
     assert (unknown.code, unknown.remark) == (3, " request type 9999 not supported")
-    for code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.POP_MESSAGE, RequestCode.END_TRANSACTION):
+    for code in (RequestCode.POP_MESSAGE, RequestCode.END_TRANSACTION):
         answer = peer.ask(code)
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         assert "not available yet" in (answer.remark or "")
-
-
-def test_a_go_consumer_is_not_told_that_its_failed_message_is_taken(bench: Bench) -> None:
-    """It takes every answer for a yes, and would forget the message."""
-    peer = bench.peer()
-    peer.give(RequestCode.CONSUMER_SEND_MSG_BACK, language=Language.GO)
-    bench.broker.turn()
-    assert peer.heard() == []
-    assert peer.ask(RequestCode.POP_MESSAGE, language=Language.GO).code == 3
 
 
 # --- files ---

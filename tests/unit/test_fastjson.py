@@ -122,7 +122,7 @@ def test_depth_bound_leaves_room_for_real_bodies() -> None:
 def test_pretty() -> None:
     document = {"b": {1: 5, 10: {}, 2: []}, "a": [1, {"x": None}], "ü": 'q"\n'}
     assert dumps_pretty(document) == (
-        '{\n\t"a":[\n\t\t1,\n\t\t{\n\t\t\t"x":null\n\t\t}\n\t],\n\t"b":{\n\t\t1:5,\n\t\t2:[],\n\t\t10:{}\n\t},'
+        '{\n\t"a":[\n\t\t1,\n\t\t{\n\t\t\t"x":null\n\t\t}\n\t],\n\t"b":{1:5,2:[],10:{}\n\t},'
         '\n\t"ü":"q\\"\\n"\n}'
     )
     assert loads(dumps_pretty(document).encode())["b"] == {"1": 5, "10": {}, "2": []}

@@ -44,6 +44,7 @@ DEPENDS_ON_THE_PAST: dict[int, set[int]] = {
     RequestCode.QUERY_CONSUMER_OFFSET: {ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND},
     RequestCode.QUERY_MESSAGE: {ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND},
     RequestCode.VIEW_MESSAGE_BY_ID: {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR},
+    RequestCode.CONSUMER_SEND_MSG_BACK: {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR},
     RequestCode.QUERY_CONSUME_QUEUE: {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR},
     RequestCode.GET_CONSUMER_CONNECTION_LIST: {ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE},
     RequestCode.GET_PRODUCER_CONNECTION_LIST: {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR},
