@@ -66,8 +66,13 @@ __all__ = [
     "Parts",
     "find_property",
     "peek_properties",
+    "queue_offsets",
+    "readdressed",
     "tags_code",
     "take_apart",
+    "room_for_crc",
+    "sealed",
+    "is_seal_broken",
 ]
 
 Buffer = bytes | bytearray | memoryview | mmap
@@ -97,6 +102,7 @@ _BATCH_MIN_BYTES = _BATCH_HEAD.size + 2
 
 _CRC_PROPERTY_BYTES = len(CRC32) + 12
 """``__CRC32#`` 0x01, ten digits, 0x02."""
+_CRC_PREFIX = CRC32.encode() + b"\x01"
 
 
 # --- properties without a dict ------------------------------------------------------------------------------
@@ -143,6 +149,43 @@ def peek_properties(buffer: Buffer, position: int) -> tuple[int, bytes]:
     if start > end or buffer[start - 2] << 8 | buffer[start - 1] != end - start:
         raise InvalidMessage(f"record at {position} has impossible lengths", field="propertiesLength")
     return size, bytes(buffer[start:end])
+
+
+_SIZE_OFFSET = struct.Struct(">i16xq")
+"""Total size and queue offset."""
+
+
+def queue_offsets(buffers: Iterable[Buffer]) -> list[int]:
+    """Of the records in ``buffers``, which are back to back and whose sizes are known to be right."""
+    offsets = []
+    for buffer in buffers:
+        position, limit = 0, len(buffer)
+        while position < limit:
+            size, offset = _SIZE_OFFSET.unpack_from(buffer, position)
+            offsets.append(offset)
+            position += size
+    return offsets
+
+
+def readdressed(buffer: Buffer, position: int, topic: str, more_properties: bytes) -> bytes:
+    """The record at ``position``, whose size is known to be right, as one of another topic and with further encoded
+    properties; these are left out when there is no room for them. Raises InvalidMessage."""
+    size, properties = peek_properties(buffer, position)
+    fields = _HEAD_V4.unpack_from(buffer, position)
+    head = HEADS[(fields[7] >> 4) & 3]
+    (body_length,) = _I32.unpack_from(buffer, position + head.size - 4)
+    body_end = position + head.size + body_length
+    if properties and not properties.endswith(b"\x02"):
+        properties += b"\x02"
+    if len(properties) + len(more_properties) <= MAX_PROPERTIES_BYTES:
+        properties += more_properties
+    name = topic.encode()
+    wide = len(name) > MAX_TOPIC_LENGTH
+    length = _I16.pack(len(name)) if wide else bytes((len(name),))
+    tail = b"".join((length, name, _I16.pack(len(properties)), properties))
+    size = body_end - position + len(tail)
+    magic = MAGIC_V2 if wide else MAGIC_V1
+    return b"".join((_SIZE_MAGIC.pack(size, magic), buffer[position + 8 : body_end], tail))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -192,9 +235,7 @@ def encode_record(
     topic_bytes = topic.encode()
     property_bytes = properties if isinstance(properties, bytes) else encode_properties(properties)
     if property_crc:
-        if property_bytes and not property_bytes.endswith(b"\x02"):
-            property_bytes += b"\x02"
-        property_bytes += bytes(_CRC_PROPERTY_BYTES)
+        property_bytes = room_for_crc(property_bytes)
     if len(topic_bytes) > MAX_LONG_TOPIC_LENGTH:
         raise InvalidMessage(f"topic of {len(topic_bytes)} bytes is longer than 255", field="topic")
     if len(property_bytes) > MAX_PROPERTIES_BYTES:
@@ -235,12 +276,30 @@ def encode_record(
             property_bytes,
         )
     )
-    if property_crc:
-        covered = record[:-_CRC_PROPERTY_BYTES]
-        # Least significant digit first: RocketMQ fills the ten places while dividing by ten.
-        digits = f"{crc32(covered):010d}"[::-1]
-        record = covered + f"{CRC32}\x01{digits}\x02".encode()
-    return record
+    return sealed(record) if property_crc else record
+
+
+def room_for_crc(properties: bytes) -> bytes:
+    """An encoded property string with room at its end for the CRC property (reference store-and-broker §2.6); one
+    that is there already, of another record, goes."""
+    if properties[-_CRC_PROPERTY_BYTES:-11] == _CRC_PREFIX:
+        properties = properties[:-_CRC_PROPERTY_BYTES]
+    joint = b"" if not properties or properties[-1] == 2 else b"\x02"
+    return properties + joint + bytes(_CRC_PROPERTY_BYTES)
+
+
+def sealed(record: bytes) -> bytes:
+    """A complete record with its CRC in the room at its end."""
+    covered = record[:-_CRC_PROPERTY_BYTES]
+    # Least significant digit first: RocketMQ fills the ten places while dividing by ten.
+    digits = f"{crc32(covered):010d}"[::-1]
+    return covered + _CRC_PREFIX + digits.encode() + b"\x02"
+
+
+def is_seal_broken(record: bytes | memoryview) -> bool:
+    """Whether a complete record has the CRC property at its end and that does not fit the rest."""
+    seal = bytes(record[-_CRC_PROPERTY_BYTES:])
+    return seal[:9] == _CRC_PREFIX and seal[9:19][::-1] != b"%010d" % crc32(record[:-_CRC_PROPERTY_BYTES])
 
 
 def encode_batch(messages: Iterable[Message]) -> bytes:
@@ -511,12 +570,14 @@ _BLANK = CheckedRecord(Verdict.BLANK)
 _DAMAGED = CheckedRecord(Verdict.DAMAGED)
 
 
-def check_record(buffer: Buffer, position: int, limit: int, *, verify_crc: bool) -> CheckedRecord:
+def check_record(
+    buffer: Buffer, position: int, limit: int, *, verify_crc: bool, verify_property_crc: bool = False
+) -> CheckedRecord:
     """Judge the bytes at ``position``; nothing at or beyond ``limit`` is read.
 
     VALID means: a message magic, all lengths inside each other and adding up to the total size, a topic, and
-    (with ``verify_crc``) the body's CRC. The caller compares ``physical_offset`` with the place the record
-    was found at. Never raises.
+    (with ``verify_crc``) the body's CRC, and (with ``verify_property_crc``) the record's own, if it has one.
+    The caller compares ``physical_offset`` with the place the record was found at. Never raises.
     """
     available = limit - position
     if available < BLANK_BYTES:
@@ -555,6 +616,8 @@ def check_record(buffer: Buffer, position: int, limit: int, *, verify_crc: bool)
         and body_length
         and crc32(memoryview(buffer)[body_start : body_start + body_length]) != fields[2]
     ):
+        return _DAMAGED
+    if verify_property_crc and is_seal_broken(memoryview(buffer)[position:end]):
         return _DAMAGED
     return CheckedRecord(
         Verdict.VALID,

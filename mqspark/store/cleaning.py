@@ -15,6 +15,7 @@ also looks up in the queues' files where each queue begins now. Must not know pu
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mqspark.clock import Clock
@@ -45,7 +46,7 @@ class Cleaner:
         config: StoreConfig,
         paths: StorePaths,
         log: CommitLog,
-        table: QueueTable,
+        tables: Sequence[QueueTable],
         index: MessageIndex | None,
         files: FileLayer,
         clock: Clock,
@@ -53,7 +54,7 @@ class Cleaner:
         self._config = config
         self._paths = paths
         self._log = log
-        self._table = table
+        self._tables = tables
         self._index = index
         self._files = files
         self._clock = clock
@@ -76,7 +77,11 @@ class Cleaner:
     def open(self) -> None:
         """After recovery, which has set the queues' min offsets."""
         self._next_ms = self._clock.monotonic_ms() + self._config.clean_resource_interval
-        self._with_dead_files = [queue for queue in self._table.queues.values() if queue.dead_files]
+        self._with_dead_files = [queue for queue in self._all_queues() if queue.dead_files]
+
+    def _all_queues(self) -> Iterator[ConsumeQueue]:
+        for table in self._tables:
+            yield from table.queues.values()
 
     def ask(self) -> None:
         """An operator wants what is expired deleted now and in the next runs, whatever the hour."""
@@ -110,7 +115,7 @@ class Cleaner:
             self._queues_behind = False
             looked = [
                 (queue, queue.file_starts.copy(), queue.min_offset, queue.max_offset)
-                for queue in self._table.queues.values()
+                for queue in self._all_queues()
                 if queue.file_starts
             ]
         self._job = CleaningJob(self, self._files, self._unlinked_next, self._log.min_offset, looked)
@@ -162,7 +167,7 @@ class Cleaner:
         waiting, budget = self._with_dead_files, _QUEUE_FILES_PER_ROUND
         while waiting and budget > 0:
             queue = waiting[-1]
-            if self._table.queues.get(queue.key) is not queue or not queue.dead_files:
+            if not queue.is_current or not queue.dead_files:
                 waiting.pop()
             elif not queue.is_settled:
                 # Its turn comes after a checkpoint.
@@ -178,10 +183,10 @@ class Cleaner:
         if job.error is not None:
             self.problem = f"deleting a segment of the log failed: {job.error}"
         for queue, offset in job.begins:
-            if self._table.queues.get(queue.key) is queue:
+            if queue.is_current:
                 queue.raise_min_offset(offset)
         if not self._unlinked_next:
-            self._with_dead_files = [queue for queue in self._table.queues.values() if queue.dead_files]
+            self._with_dead_files = [queue for queue in self._all_queues() if queue.dead_files]
 
 
 class CleaningJob:

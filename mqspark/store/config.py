@@ -33,6 +33,15 @@ class StoreConfig:
     """For a new log; an existing one keeps the size of its files."""
     mapped_file_size_consume_queue: int = 300_000 * 20
     """Bytes, rounded up to whole entries; for a new store, as above."""
+    mapper_file_size_batch_consume_queue: int = 300_000 * 46
+    """The same of a BatchConsumeQueue file (RocketMQ spells it so)."""
+    enable_lmq: bool = False
+    enable_multi_dispatch: bool = False
+    """Both: a message that names light message queues (INNER_MULTI_DISPATCH) enters those, too."""
+    enabled_append_prop_crc: bool = field(default=False, metadata={"key": "enabledAppendPropCRC"})
+    """Whether records get a CRC over everything in them; recovery then checks it where there is one."""
+    force_verify_prop_crc: bool = field(default=False, metadata={"key": "forceVerifyPropCRC"})
+    """Whether recovery checks it although it is not written any more."""
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
     flush_interval_commit_log: int = 500
     """How often the shell asks for a flush under ASYNC_FLUSH."""
@@ -54,9 +63,13 @@ class StoreConfig:
     max_filter_message_size: int = 16_000
     """Bytes of ConsumeQueue entries that one filtered read examines."""
     max_transfer_bytes_on_message_in_memory: int = 256 << 10
+    """Of one read of messages that are probably still in the page cache."""
     max_transfer_count_on_message_in_memory: int = 32
     max_transfer_bytes_on_message_in_disk: int = 64 << 10
+    """Of one read of messages that are farther behind the end of the log than the ratio below allows."""
     max_transfer_count_on_message_in_disk: int = 8
+    access_message_in_memory_max_ratio: int = 40
+    """Percent of the machine's memory that is taken for a cache of the log's end."""
     check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
     file_reserved_time: int = 72
     """Hours since a segment of the log was last written; then it may be deleted."""
@@ -96,6 +109,10 @@ class StoreConfig:
             if getattr(self, name) < (name != "file_reserved_time"):
                 key = camel_case(name)
                 raise ConfigError(f"setting {key}={getattr(self, name)} is too small", key=key)
+
+    @property
+    def multi_dispatch(self) -> bool:
+        return self.enable_lmq and self.enable_multi_dispatch
 
     @property
     def retention_rules(self) -> RetentionRules:

@@ -9,6 +9,9 @@ RocketMQ takes a filler for valid and finds nothing in the log for it, which is 
 Files are mapped when they are needed, at most so many at a time. Stores go only into ranges that ``reserve``
 has allocated; a put reserves before it is accepted, so that dispatching never meets a full disk.
 
+A table may have wider entries that begin with the same three fields: BatchConsumeQueues are such arrays, whose
+"offsets" here are entry numbers (``batchqueue.py``).
+
 Must not know the log.
 """
 
@@ -17,22 +20,28 @@ from __future__ import annotations
 import bisect
 import os
 import struct
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from mmap import mmap
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mqspark.errors import InvalidMessage, StoreCorrupt
 from mqspark.message import MAX_TOPIC_LENGTH, SCHEDULE_TOPIC
 from mqspark.record import MAGIC_V1, MAGIC_V2
 from mqspark.store.files import FileLayer, disk_full_as_typed
 from mqspark.store.layout import file_name, file_start, is_storable_topic
+from mqspark.store.mapped import Entries, MappedFiles
 
-__all__ = ["ENTRY", "ENTRY_BYTES", "ENTRY_DTYPE", "FILLER", "FILLER_SIZE", "ConsumeQueue", "QueueTable"]
+__all__ = [
+    "ENTRY",
+    "ENTRY_BYTES",
+    "ENTRY_DTYPE",
+    "FILLER",
+    "FILLER_SIZE",
+    "ConsumeQueue",
+    "Entries",
+    "QueueTable",
+]
 
 ENTRY = struct.Struct(">qiq")
 ENTRY_BYTES = ENTRY.size
@@ -40,48 +49,8 @@ ENTRY_DTYPE = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8
 FILLER_SIZE = 0x7FFFFFFF
 FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 
-Entries = npt.NDArray[Any]
-
 _MAX_STEP_BYTES = 1 << 20
 _PAGE_BYTES = 4096
-
-
-class MappedFiles:
-    """The ConsumeQueue files mapped now: the least recently used goes first.
-
-    A Python mapping keeps a descriptor, hence the bound. A map that leaves is not closed: the last array on
-    it does.
-    """
-
-    __slots__ = ("_files", "_limit", "_maps")
-
-    def __init__(self, files: FileLayer, limit: int) -> None:
-        self._files = files
-        self._limit = limit
-        self._maps: OrderedDict[str, tuple[mmap, Entries]] = OrderedDict()
-
-    def get(self, path: str) -> tuple[mmap, Entries]:
-        found = self._maps.get(path)
-        if found is not None:
-            self._maps.move_to_end(path)
-            return found
-        while len(self._maps) >= self._limit:
-            self._maps.popitem(last=False)
-        fd = self._files.open(path)
-        try:
-            length = self._files.length(fd)
-            mapping = self._files.map_write(fd, length)
-        finally:
-            self._files.close(fd)
-        entries = np.frombuffer(mapping, dtype=ENTRY_DTYPE, count=length // ENTRY_BYTES)
-        self._maps[path] = (mapping, entries)
-        return mapping, entries
-
-    def drop(self, path: str) -> None:
-        self._maps.pop(path, None)
-
-    def clear(self) -> None:
-        self._maps.clear()
 
 
 class ConsumeQueue:
@@ -89,6 +58,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "_directory",
+        "_entry_bytes",
         "_file_bytes",
         "_table",
         "entries",
@@ -112,6 +82,7 @@ class ConsumeQueue:
         self._table = table
         self._directory = f"{table.directory}/{topic}/{queue_id}"
         self._file_bytes = table.file_bytes
+        self._entry_bytes = table.entry_bytes
         self.topic = topic
         self.queue_id = queue_id
         self.key = (topic, queue_id)
@@ -142,7 +113,7 @@ class ConsumeQueue:
         then."""
         with disk_full_as_typed(f"ConsumeQueue {self.topic}/{self.queue_id}"):
             while self.reserved_end < self.next_offset + count:
-                self._reserve_step(max(self.reserved_end, self.next_offset) * ENTRY_BYTES)
+                self._reserve_step(max(self.reserved_end, self.next_offset) * self._entry_bytes)
 
     def _reserve_step(self, position: int) -> None:
         """A doubling step, so that a queue of three messages costs a page and a busy one few calls."""
@@ -160,23 +131,23 @@ class ConsumeQueue:
             if files.length(fd) != self._file_bytes:
                 files.set_length(fd, self._file_bytes)
             fill_from = position if self.file_starts else start
-            step = min(max(position - start, _PAGE_BYTES - ENTRY_BYTES), _MAX_STEP_BYTES)
-            step_end = min(end, position + max(step // ENTRY_BYTES, 1) * ENTRY_BYTES)
+            step = min(max(position - start, _PAGE_BYTES - self._entry_bytes), _MAX_STEP_BYTES)
+            step_end = min(end, position + max(step // self._entry_bytes, 1) * self._entry_bytes)
             files.allocate(fd, fill_from - start, step_end - fill_from)
             if fill_from < position:
-                files.write(fd, FILLER * ((position - fill_from) // ENTRY_BYTES), 0)
+                files.write(fd, FILLER * ((position - fill_from) // self._entry_bytes), 0)
         finally:
             files.close(fd)
         if is_new:
             if not self.file_starts:
-                self.min_offset = position // ENTRY_BYTES
+                self.min_offset = position // self._entry_bytes
                 self.max_offset = max(self.max_offset, self.min_offset)
             bisect.insort(self.file_starts, start)
-        self.reserved_end = step_end // ENTRY_BYTES
+        self.reserved_end = step_end // self._entry_bytes
 
     def append(self, entries: bytes | bytearray) -> None:
         """Make entries visible. Their room was reserved."""
-        position = self.max_offset * ENTRY_BYTES
+        position = self.max_offset * self._entry_bytes
         end = position + len(entries)
         done = 0
         while position < end:
@@ -189,7 +160,7 @@ class ConsumeQueue:
             self._table.dirty_files.add(path)
             position += count
             done += count
-        self.max_offset = end // ENTRY_BYTES
+        self.max_offset = end // self._entry_bytes
 
     # --- read -----------------------------------------------------------------------------------------------
 
@@ -198,29 +169,38 @@ class ConsumeQueue:
 
         Empty when the file is missing.
         """
-        position = offset * ENTRY_BYTES
+        position = offset * self._entry_bytes
         start = position - position % self._file_bytes
         if not self._has_file(start):
-            return _NO_ENTRIES
-        first = (position - start) // ENTRY_BYTES
-        last = min(first + limit, self._file_bytes // ENTRY_BYTES, first + self.max_offset - offset)
+            return np.empty(0, self._table.dtype)
+        first = (position - start) // self._entry_bytes
+        last = min(first + limit, self._file_bytes // self._entry_bytes, first + self.max_offset - offset)
         _, entries = self._table.maps.get(self._path(start))
         return entries[first:last]
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
         """(physical offset, size, tags code), visible or not; None when no file holds it."""
-        position = offset * ENTRY_BYTES
+        position = offset * self._entry_bytes
         start = position - position % self._file_bytes
         if not self._has_file(start):
             return None
         mapping, _ = self._table.maps.get(self._path(start))
         return ENTRY.unpack_from(mapping, position - start)
 
+    def packed_entry(self, offset: int) -> bytes | None:
+        """All bytes of an entry, visible or not; None when no file holds it."""
+        position = offset * self._entry_bytes
+        start = position - position % self._file_bytes
+        if not self._has_file(start):
+            return None
+        mapping, _ = self._table.maps.get(self._path(start))
+        return mapping[position - start : position - start + self._entry_bytes]
+
     def next_existing_offset(self, offset: int) -> int:
         """Where the next file begins, for an offset whose file is missing."""
         for start in self.file_starts:
-            if start >= offset * ENTRY_BYTES:
-                return start // ENTRY_BYTES
+            if start >= offset * self._entry_bytes:
+                return start // self._entry_bytes
         return self.max_offset
 
     def first_where(self, is_right: Callable[[int, int, int], bool], low: int, high: int) -> int:
@@ -284,13 +264,13 @@ class ConsumeQueue:
                     if count:
                         position, size, _ = self._read_entry(fd, count - 1)
                         end = 0 if size == FILLER_SIZE else position + size
-                    return start // ENTRY_BYTES + count, end
+                    return start // self._entry_bytes + count, end
             finally:
                 files.close(fd)
         return 0, 0
 
     def _count_entries(self, fd: int, limit: int | None) -> int:
-        low, high = 0, self._file_bytes // ENTRY_BYTES
+        low, high = 0, self._file_bytes // self._entry_bytes
         while low < high:
             middle = (low + high) // 2
             if self._is_behind(fd, middle, limit):
@@ -307,8 +287,8 @@ class ConsumeQueue:
         return size <= 0 or position < 0 or (limit is not None and position >= limit)
 
     def _read_entry(self, fd: int, index: int) -> tuple[int, int, int]:
-        data = self._table.files.read_at(fd, ENTRY_BYTES, index * ENTRY_BYTES)
-        return ENTRY.unpack(data.ljust(ENTRY_BYTES, b"\0"))
+        data = self._table.files.read_at(fd, self._entry_bytes, index * self._entry_bytes)
+        return ENTRY.unpack_from(data.ljust(ENTRY_BYTES, b"\0"))
 
     def set_end(self, offset: int) -> None:
         """Continue at ``offset``; whatever lies behind will be written over or is cleared by
@@ -324,7 +304,7 @@ class ConsumeQueue:
         """
         files = self._table.files
         cleared = 0
-        end = self.max_offset * ENTRY_BYTES
+        end = self.max_offset * self._entry_bytes
         for start in self.file_starts:
             low = max(end - start, 0)
             if low >= self._file_bytes:
@@ -333,16 +313,18 @@ class ConsumeQueue:
             fd = files.open(path)
             try:
                 for low_data, high_data in list(files.data_ranges(fd, low, self._file_bytes)):
-                    first = low_data // ENTRY_BYTES
-                    last = -(-high_data // ENTRY_BYTES)
-                    data = files.read_at(fd, (last - first) * ENTRY_BYTES, first * ENTRY_BYTES)
-                    entries = np.frombuffer(data, dtype=ENTRY_DTYPE, count=len(data) // ENTRY_BYTES)
+                    first = low_data // self._entry_bytes
+                    last = -(-high_data // self._entry_bytes)
+                    data = files.read_at(fd, (last - first) * self._entry_bytes, first * self._entry_bytes)
+                    entries = np.frombuffer(
+                        data, dtype=self._table.dtype, count=len(data) // self._entry_bytes
+                    )
                     used = np.flatnonzero(entries["size"])
-                    used = used[used + first >= low // ENTRY_BYTES]
+                    used = used[used + first >= low // self._entry_bytes]
                     if len(used):
                         cleared += len(used)
-                        zeros = bytes((int(used[-1]) - int(used[0]) + 1) * ENTRY_BYTES)
-                        files.write(fd, zeros, (first + int(used[0])) * ENTRY_BYTES)
+                        zeros = bytes((int(used[-1]) - int(used[0]) + 1) * self._entry_bytes)
+                        files.write(fd, zeros, (first + int(used[0])) * self._entry_bytes)
                         self._table.dirty_files.add(path)
             finally:
                 files.close(fd)
@@ -352,9 +334,9 @@ class ConsumeQueue:
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """The first entry whose record the log still has (ConsumeQueue.correctMinOffset)."""
-        offset = max(self.min_offset, self.file_starts[0] // ENTRY_BYTES if self.file_starts else 0)
-        if offset < self.max_offset and self._has_file(offset * ENTRY_BYTES):
-            fd = self._table.files.open(self._path(offset * ENTRY_BYTES))
+        offset = max(self.min_offset, self.file_starts[0] // self._entry_bytes if self.file_starts else 0)
+        if offset < self.max_offset and self._has_file(offset * self._entry_bytes):
+            fd = self._table.files.open(self._path(offset * self._entry_bytes))
             try:
                 position, size, _ = self._read_entry(fd, 0)
             finally:
@@ -385,8 +367,8 @@ class ConsumeQueue:
         """
         files = self._table.files
         for start in file_starts:
-            base = start // ENTRY_BYTES
-            first, end = max(low, base) - base, min(high - base, self._file_bytes // ENTRY_BYTES)
+            base = start // self._entry_bytes
+            first, end = max(low, base) - base, min(high - base, self._file_bytes // self._entry_bytes)
             if first >= end:
                 continue
             fd = files.open(self._path(start))
@@ -414,8 +396,8 @@ class ConsumeQueue:
         count = 1
         while low < end:
             count = min(count, end - low)
-            data = self._table.files.read_at(fd, count * ENTRY_BYTES, low * ENTRY_BYTES)
-            sizes = np.frombuffer(data, dtype=ENTRY_DTYPE, count=len(data) // ENTRY_BYTES)["size"]
+            data = self._table.files.read_at(fd, count * self._entry_bytes, low * self._entry_bytes)
+            sizes = np.frombuffer(data, dtype=self._table.dtype, count=len(data) // self._entry_bytes)["size"]
             others = np.flatnonzero(sizes != FILLER_SIZE)
             if len(others) or not len(sizes):
                 return low + int(others[0]) if len(others) else end
@@ -430,9 +412,14 @@ class ConsumeQueue:
     def dead_files(self) -> int:
         """How many files lie wholly before the min offset. Never the last: it keeps the max offset."""
         return min(
-            bisect.bisect_right(self.file_starts, self.min_offset * ENTRY_BYTES - self._file_bytes),
+            bisect.bisect_right(self.file_starts, self.min_offset * self._entry_bytes - self._file_bytes),
             max(len(self.file_starts) - 1, 0),
         )
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the table still knows it: its topic may have been deleted."""
+        return self._table.queues.get(self.key) is self
 
     @property
     def is_settled(self) -> bool:
@@ -463,9 +450,6 @@ class ConsumeQueue:
         return f"{self._directory}/{file_name(start)}"
 
 
-_NO_ENTRIES: Entries = np.empty(0, dtype=ENTRY_DTYPE)
-
-
 class QueueTable:
     """All queues of a store, by (topic, queue id)."""
 
@@ -473,6 +457,8 @@ class QueueTable:
         "batch_topics",
         "directory",
         "dirty_files",
+        "dtype",
+        "entry_bytes",
         "file_bytes",
         "files",
         "maps",
@@ -480,23 +466,35 @@ class QueueTable:
         "queues",
     )
 
-    def __init__(self, directory: Path, files: FileLayer, *, file_bytes: int, max_mapped: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        files: FileLayer,
+        *,
+        file_bytes: int,
+        max_mapped: int,
+        dtype: np.dtype[np.void] = ENTRY_DTYPE,
+    ) -> None:
+        """``dtype``: of an entry; its first three fields are those of ENTRY_DTYPE."""
         self.directory = directory
         self.files = files
-        self.file_bytes = -(-file_bytes // ENTRY_BYTES) * ENTRY_BYTES
-        self.maps = MappedFiles(files, max_mapped)
+        self.dtype = dtype
+        self.entry_bytes = dtype.itemsize
+        self.file_bytes = -(-file_bytes // self.entry_bytes) * self.entry_bytes
+        self.maps = MappedFiles(files, max_mapped, dtype)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.batch_topics: set[str] = set()
-        """Topics whose queues are BatchConsumeQueues: not served and not written here."""
+        """Topics whose queues are BatchConsumeQueues and kept in another table."""
         self.dirty_files: set[str] = set()
         """Written since the last checkpoint."""
         self.new_directories: set[str] = set()
         """Directories whose names are not synced yet."""
 
-    def load(self, batch_directory: Path) -> None:
+    def load(self, batch_directory: Path | None = None) -> None:
         """Find every queue. A store keeps the file length it has."""
         self.files.make_directory(self.directory)
-        self.batch_topics = set(self.files.names(batch_directory))
+        if batch_directory is not None:
+            self.batch_topics = set(self.files.names(batch_directory))
         found: list[tuple[str, int]] = []
         length = 0
         for topic, queue_id, path in self._directories():
@@ -506,7 +504,7 @@ class QueueTable:
             if not length:
                 length = max((self._length(path / name) for name in self.files.names(path)), default=0)
         if length:
-            if length % ENTRY_BYTES:
+            if length % self.entry_bytes:
                 raise StoreCorrupt(
                     f"ConsumeQueue files of {length} bytes hold no whole entries", path=str(self.directory)
                 )
@@ -538,11 +536,16 @@ class QueueTable:
             raise InvalidMessage(f"queue id {queue_id} cannot be stored", field="queueId")
         if topic in self.batch_topics:
             raise InvalidMessage(
-                f"topic {topic!r} has BatchCQ queues, which are not written yet", field="topic"
+                f"topic {topic!r} has BatchCQ queues, which are kept elsewhere", field="topic"
             )
         queue = ConsumeQueue(self, topic, queue_id)
         self.queues[queue.key] = queue
         return queue
+
+    @property
+    def used_queues(self) -> int:
+        """Queues that ever got a message."""
+        return sum(1 for queue in self.queues.values() if queue.file_starts)
 
     def remove_topic(self, topic: str) -> None:
         for key in [key for key in self.queues if key[0] == topic]:

@@ -25,14 +25,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from mqspark.errors import InvalidMessage
 from mqspark.message import INNER_BATCH, SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE
-from mqspark.record import BLANK_BYTES, BLANK_MAGIC, MIN_RECORD_BYTES, CheckedRecord, Verdict, check_record
+from mqspark.record import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    MIN_RECORD_BYTES,
+    CheckedRecord,
+    Verdict,
+    check_record,
+    find_property,
+    tags_code,
+)
+from mqspark.store.batchqueue import MAX_BATCH, BatchEntry, BatchTable
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog, Segment
-from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, FILLER, ConsumeQueue, QueueTable
+from mqspark.store.consumequeue import (
+    ENTRY,
+    ENTRY_BYTES,
+    ENTRY_DTYPE,
+    FILLER,
+    ConsumeQueue,
+    Entries,
+    QueueTable,
+)
 from mqspark.store.delay import DelayLevels
+from mqspark.store.dispatch import DISPATCH_MARK, LMQ_QUEUE_ID, dispatched_queues
 from mqspark.store.layout import is_storable_topic
 from mqspark.store.scan import Run, read_run
 
@@ -92,12 +112,21 @@ class Recovery:
         *,
         clean: bool,
         verify_crc: bool,
+        verify_property_crc: bool = False,
+        batch_table: BatchTable | None = None,
+        multi_dispatch: bool = False,
     ) -> None:
+        """``batch_table``: where inner batches go; without it they go nowhere. ``multi_dispatch``: whether records
+        also enter the LMQ queues that they name."""
         self._log = log
         self._table = table
         self._checkpoint = checkpoint
         self._levels = levels
         self._verify_crc = verify_crc
+        self._verify_property_crc = verify_property_crc
+        self._batch_table = batch_table
+        self._multi_dispatch = multi_dispatch
+        self._batch_chunk: dict[tuple[str, int], list[BatchEntry]] = {}
         self._chunk: dict[tuple[str, int], tuple[list[int], bytearray]] = {}
         self._chunk_records = 0
         self._queued_before = -1
@@ -118,16 +147,25 @@ class Recovery:
         self._finish_queues()
         log.sync_from(report.start_position)
         log.start_at(report.end_position)
-        report.queues = len(self._table.queues)
+        report.queues = sum(len(table.queues) for table in self._tables)
         report.elapsed_ms = (time.perf_counter() - started) * 1000
         return report
+
+    @property
+    def _tables(self) -> list[QueueTable]:
+        return [self._table] if self._batch_table is None else [self._table, self._batch_table]
+
+    def _all_queues(self) -> Iterator[ConsumeQueue]:
+        """Arrays of entries of either kind, in numbers of entries."""
+        for table in self._tables:
+            yield from table.queues.values()
 
     # --- where from -----------------------------------------------------------------------------------------
 
     def _choose_start(self) -> int:
         mark = self._checkpoint.position
         minimum = self._log.min_offset
-        queues = sum(1 for queue in self._table.queues.values() if queue.file_starts)
+        queues = sum(table.used_queues for table in self._tables)
         if queues < self._checkpoint.queue_count or (mark < 0 and not queues):
             # Queues that were there are gone, or nobody says that there were none: build all.
             self._cut_queues(minimum)
@@ -149,18 +187,27 @@ class Recovery:
         believed."""
         known_end = 0
         last: ConsumeQueue | None = None
-        for queue in self._table.queues.values():
+        for queue in self._all_queues():
             end_offset, end = queue.locate_end(limit)
             queue.set_end(end_offset)
             if end > known_end:
                 known_end, last = end, queue
+        if self._batch_table is not None:
+            for batch_queue in self._batch_table.batch_queues.values():
+                batch_queue.recovered()
         if last is None:
             return self._log.min_offset
         entry = last.entry(last.max_offset - 1)
         if entry is not None and entry[0] + entry[1] == known_end:
             view = self._log.slice(entry[0], entry[1])
             if view is not None:
-                record = check_record(view, 0, len(view), verify_crc=self._verify_crc)
+                record = check_record(
+                    view,
+                    0,
+                    len(view),
+                    verify_crc=self._verify_crc,
+                    verify_property_crc=self._verify_property_crc,
+                )
                 if record.verdict is Verdict.VALID and record.physical_offset == entry[0]:
                     return known_end
         return None
@@ -210,7 +257,12 @@ class Recovery:
     def _read_run(self, segment: Segment, position: int, data_end: int) -> Run | None:
         start = segment.start
         return read_run(
-            self._log.view(segment), position - start, data_end - start, start, verify_crc=self._verify_crc
+            self._log.view(segment),
+            position - start,
+            data_end - start,
+            start,
+            verify_crc=self._verify_crc,
+            verify_property_crc=self._verify_property_crc,
         )
 
     def _step_over(self, end: int, position: int) -> None:
@@ -235,6 +287,7 @@ class Recovery:
             position - segment.start,
             limit - segment.start,
             verify_crc=verify_crc and self._verify_crc,
+            verify_property_crc=verify_crc and self._verify_property_crc,
         )
         if (
             record.verdict is not Verdict.VALID
@@ -284,22 +337,38 @@ class Recovery:
     def _take(self, record: CheckedRecord, position: int) -> None:
         self.report.records += 1
         self.report.last_store_timestamp_ms = record.store_timestamp_ms
-        if position < self._queued_before or not is_queued(record.sys_flag):
+        if position < self._queued_before or record.sys_flag & TRANSACTION_PREPARED_TYPE:
             return
-        if record.topic in self._table.batch_topics:
+        code = self._levels.tags_code_of(record)
+        if record.sys_flag & INNER_BATCH or record.topic in self._table.batch_topics:
+            self._collect_batch(
+                (record.topic, record.queue_id),
+                record.sys_flag,
+                record.properties,
+                BatchEntry(
+                    position, record.size_bytes, code, record.store_timestamp_ms, record.queue_offset, 1
+                ),
+            )
             return
-        tags_code = self._levels.tags_code_of(record)
-        self._collect(record, ENTRY.pack(position, record.size_bytes, tags_code))
+        entry = ENTRY.pack(position, record.size_bytes, code)
+        self._collect(record, entry)
+        if self._multi_dispatch:
+            for name, offset in dispatched_queues(record.topic, record.properties):
+                self._collect(record._replace(topic=name, queue_id=LMQ_QUEUE_ID, queue_offset=offset), entry)
 
     def _take_run(self, run: Run) -> None:
         """``_take`` for all records of a run."""
         self.report.records += len(run.positions)
         self.report.last_store_timestamp_ms = int(run.store_timestamps_ms[-1])
         wanted = (run.positions >= self._queued_before) & (run.sys_flags & _NOT_QUEUED == 0)
+        batched = (run.sys_flags & INNER_BATCH != 0) & (run.sys_flags & TRANSACTION_PREPARED_TYPE == 0)
         batch_topics = self._table.batch_topics
         if not batch_topics.isdisjoint(run.topics):
-            is_batch = np.array([topic in batch_topics for topic in run.topics])
-            wanted &= ~is_batch[run.topic_ids]
+            batched |= wanted & np.array([topic in batch_topics for topic in run.topics])[run.topic_ids]
+        if batched.any():
+            batched &= run.positions >= self._queued_before
+            self._collect_batches(run, np.flatnonzero(batched).tolist())
+            wanted &= ~batched
         if not wanted.any():
             return
         entries = np.empty(len(run.positions), ENTRY_DTYPE)
@@ -321,7 +390,53 @@ class Recovery:
             offsets, packed = self._chunk.setdefault(key, ([], bytearray()))
             offsets += run.queue_offsets[group].tolist()
             packed += entries[group].tobytes()
+        if self._multi_dispatch:
+            self._dispatch_run(run, wanted, entries)
         self._chunk_records += len(order)
+        if self._chunk_records >= _SETTLE_RECORDS:
+            self._settle()
+
+    def _dispatch_run(self, run: Run, wanted: npt.NDArray[np.bool_], entries: Entries) -> None:
+        """The records that also enter LMQ queues."""
+        for index, properties in enumerate(run.properties):
+            if DISPATCH_MARK in properties and wanted[index]:
+                topic = run.topics[int(run.topic_ids[index])]
+                for name, offset in dispatched_queues(topic, properties):
+                    offsets, packed = self._chunk.setdefault((name, LMQ_QUEUE_ID), ([], bytearray()))
+                    offsets.append(offset)
+                    packed += entries[index].tobytes()
+
+    def _collect_batches(self, run: Run, indexes: list[int]) -> None:
+        for index in indexes:
+            properties = run.properties[index]
+            self._collect_batch(
+                (run.topics[int(run.topic_ids[index])], int(run.queue_ids[index])),
+                int(run.sys_flags[index]),
+                properties,
+                BatchEntry(
+                    int(run.positions[index]),
+                    int(run.sizes[index]),
+                    tags_code(properties),
+                    int(run.store_timestamps_ms[index]),
+                    int(run.queue_offsets[index]),
+                    1,
+                ),
+            )
+
+    def _collect_batch(
+        self, key: tuple[str, int], sys_flag: int, properties: bytes, entry: BatchEntry
+    ) -> None:
+        """For a BatchConsumeQueue, where a record without the inner-batch bit is one message."""
+        if self._batch_table is None:
+            return
+        if sys_flag & INNER_BATCH:
+            messages = find_property(properties, b"INNER_NUM") or b""
+            if not messages.isdigit() or not 0 < int(messages) <= MAX_BATCH:
+                self.report.ignored_records += 1
+                return
+            entry = entry._replace(messages=int(messages))
+        self._batch_chunk.setdefault(key, []).append(entry)
+        self._chunk_records += 1
         if self._chunk_records >= _SETTLE_RECORDS:
             self._settle()
 
@@ -349,6 +464,36 @@ class Recovery:
                 self._append(queue, entries)
             else:
                 self._settle_one_by_one(queue, offsets, entries)
+        batches, self._batch_chunk = self._batch_chunk, {}
+        for key, batch_entries in batches.items():
+            self._settle_batches(key, batch_entries)
+
+    def _settle_batches(self, key: tuple[str, int], entries: list[BatchEntry]) -> None:
+        table = self._batch_table
+        if table is None:
+            return
+        queue = table.batch_queues.get(key)
+        if queue is None:
+            try:
+                table.create(*key)
+            except InvalidMessage:
+                self.report.ignored_records += len(entries)
+                return
+            self._table.batch_topics.add(key[0])
+            queue = table.batch_queues[key]
+        for entry in entries:
+            if entry.base == 0 and queue.next_offset:
+                # The topic was deleted and made again: what comes now is the queue.
+                queue.array.set_end(0)
+                queue.recovered()
+            if entry.base < queue.next_offset:
+                self.report.ignored_records += 1
+                continue
+            queue.array.reserve(1)
+            queue.array.append(entry.pack())
+            queue.array.next_offset = queue.array.max_offset
+            queue.next_offset = entry.base + entry.messages
+            self.report.entries += 1
 
     def _settle_one_by_one(self, queue: ConsumeQueue, offsets: list[int], entries: bytearray) -> None:
         """Offsets with a jump in them. A jump is believed when the record after it agrees or there is
@@ -396,6 +541,13 @@ class Recovery:
             if not self.report.clean or queue.file_starts:
                 self.report.cleared_entries += queue.clear_tail()
             queue.correct_min_offset(min_position)
+        if self._batch_table is not None:
+            for array in self._batch_table.queues.values():
+                if not self.report.clean or array.file_starts:
+                    self.report.cleared_entries += array.clear_tail()
+                array.correct_min_offset(min_position)
+            for batch_queue in self._batch_table.batch_queues.values():
+                batch_queue.recovered()
 
     def _lost_last_entries(self, queue: ConsumeQueue) -> Iterator[None]:
         """Entries behind the queue's last record that point into damage: their offsets were given away."""

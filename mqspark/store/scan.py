@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.record import HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, tags_code
+from mqspark.record import HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, is_seal_broken, tags_code
 from mqspark.store.layout import is_storable_topic
 
 __all__ = ["Run", "read_run"]
@@ -57,6 +57,7 @@ def read_run(
     base: int,
     *,
     verify_crc: bool,
+    verify_property_crc: bool = False,
     min_records: int = MIN_RUN_RECORDS,
 ) -> Run | None:
     """The valid records from ``low`` on, at most 8192, none of them beyond ``limit``.
@@ -103,6 +104,9 @@ def read_run(
         bounds = zip(body_starts[:count].tolist(), body_ends[:count].tolist(), strict=True)
         crcs = np.array([crc32(view[first:last]) for first, last in bounds], np.int64) & 0x7FFFFFFF
         count = _leading((body_lengths[:count] == 0) | (crcs == column.i32(starts[:count] + 8)))
+    if verify_property_crc and count:
+        bounds = zip(starts[:count].tolist(), ends[:count].tolist(), strict=True)
+        count = _leading(np.array([not is_seal_broken(view[first:last]) for first, last in bounds]))
     known: dict[bytes, int] = {}
     topic_ids = np.zeros(count, np.int64)
     bounds = zip(topic_starts[:count].tolist(), (properties_starts[:count] - 2).tolist(), strict=True)

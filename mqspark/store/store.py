@@ -17,33 +17,33 @@ Must not know commands, sockets or consumer groups.
 
 from __future__ import annotations
 
-import enum
 import os
 import secrets
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from mqspark.clock import Clock
-from mqspark.errors import DiskFull, MessageTooLarge, StoreReadOnly
+from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
 from mqspark.message import (
     BORN_HOST_V6,
+    INNER_BATCH,
     MAX_PROPERTIES_BYTES,
+    NEED_UNWRAP,
     STORE_HOST_V6,
     TRANSACTION_PREPARED_TYPE,
 )
-from mqspark.record import HEADS, MAGIC_V1, MIN_RECORD_BYTES, Verdict, check_record, tags_code
+from mqspark.record import HEADS, room_for_crc, sealed, tags_code
+from mqspark.store.batchqueue import MAX_BATCH, BatchEntry, BatchQueue, BatchTable, batch_topics
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.cleaning import Cleaner
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.config import FlushDiskType, StoreConfig
-from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, Entries, QueueTable
+from mqspark.store.consumequeue import ENTRY, FILLER_SIZE, ConsumeQueue, QueueTable
 from mqspark.store.delay import DelayLevels
+from mqspark.store.dispatch import LMQ_QUEUE_ID, offsets_property
+from mqspark.store.fetch import Fetcher, GetResult, GetStatus
 from mqspark.store.files import FileLayer, OsFiles
 from mqspark.store.flush import CheckpointJob, FlushJob, Job, Progress
 from mqspark.store.index import MessageIndex
@@ -62,42 +62,12 @@ _crc32 = zlib.crc32
 MAX_UNWRITTEN_BYTES = 4 * 1024 * 1024
 """What may wait in memory for a sync to return: one-way sends wait for nothing, so nothing else bounds them."""
 
-_MAGIC_MASK = ~0x0C
-"""V1 and V2 differ in two bits."""
-
 Item = tuple[int, bytes, bytes]
 """flag, body, properties: of a batch (``mqspark.record.split_batch``)."""
 
 
-class GetStatus(enum.Enum):
-    """RocketMQ's names (GetMessageStatus)."""
-
-    FOUND = "FOUND"
-    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
-    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
-    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
-    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
-    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
-    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
-    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-
-
-@dataclass(slots=True)
-class GetResult:
-    status: GetStatus
-    next_offset: int
-    """Where the reader goes on."""
-    min_offset: int
-    max_offset: int
-    buffers: list[memoryview] = field(default_factory=list)
-    """Records back to back; those that lie together in the log are one buffer. Valid as long as they are
-    held."""
-    count: int = 0
-    size_bytes: int = 0
-
-
-Group = list[tuple[ConsumeQueue, bytearray]]
+Queue = ConsumeQueue | BatchQueue
+Group = list[tuple[Queue, bytearray]]
 
 
 class MessageStore:
@@ -127,6 +97,14 @@ class MessageStore:
             max_mapped=config.max_mapped_files,
         )
         self._queues = self._table.queues
+        self._batch_table = BatchTable(
+            self.paths.batch_consume_queue,
+            self._files,
+            file_bytes=config.mapper_file_size_batch_consume_queue,
+            max_mapped=config.max_mapped_files,
+        )
+        self._batch_queues = self._batch_table.batch_queues
+        self._fetcher = Fetcher(config, self._log, self._table, self._batch_table, lambda: self._visible_end)
         self._index = MessageIndex(
             self.paths.index,
             self.paths.index_mark,
@@ -141,7 +119,7 @@ class MessageStore:
             config,
             self.paths,
             self._log,
-            self._table,
+            (self._table, self._batch_table),
             self._index if self._indexer is not None else None,
             self._files,
             clock,
@@ -150,6 +128,7 @@ class MessageStore:
         """What a checkpoint of this life says: every record before it is in its queue, and both on disk."""
         self._levels = DelayLevels(config.message_delay_level)
         self._sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._property_crc = config.enabled_append_prop_crc
         self._store_host = store_host
         self._store_flag = STORE_HOST_V6 if len(store_host) == 20 else 0
         self._head = HEADS[self._store_flag >> 4]
@@ -158,7 +137,7 @@ class MessageStore:
         self._now_ms = 0
         self._written_store_ms = 0
         self._durable_store_ms = 0
-        self._dirty: list[ConsumeQueue] = []
+        self._dirty: list[Queue] = []
         self._groups: list[tuple[int, Group]] = []
         self._flush_in_flight: FlushJob | None = None
         self._checkpoint = Checkpoint()
@@ -173,11 +152,6 @@ class MessageStore:
         self.read_only: str | None = "the store is not open"
         """Why nothing can be put, or None."""
         self.put_count = 0
-        self.get_count = 0
-        self.got_count = 0
-        """Records handed out by ``get``."""
-        self.damaged_reads = 0
-        """Records that ``get`` passed over because their head is not what the queue entry says."""
 
     def refresh_settings(self) -> None:
         """``config`` was changed by an operator: take over what is kept beside it for speed."""
@@ -196,6 +170,8 @@ class MessageStore:
             self._checkpoint = Checkpoint.load(paths.checkpoint, paths.mark, files)
             self._log.load()
             self._table.load(paths.batch_consume_queue)
+            self._batch_table.load()
+            self._table.batch_topics |= batch_topics(paths.config / "topics.json", files)
             report = Recovery(
                 self._log,
                 self._table,
@@ -203,6 +179,9 @@ class MessageStore:
                 self._levels,
                 clean=clean,
                 verify_crc=self.config.check_crc_on_recover,
+                verify_property_crc=self.config.enabled_append_prop_crc or self.config.force_verify_prop_crc,
+                batch_table=self._batch_table,
+                multi_dispatch=self.config.multi_dispatch,
             ).run()
             if self._indexer is not None:
                 self._indexer.open(
@@ -264,6 +243,7 @@ class MessageStore:
     def _release(self) -> None:
         self._log.close()
         self._table.maps.clear()
+        self._batch_table.maps.clear()
         self._index.maps.clear()
         self._files.unlock(self.paths.lock, self._lock_fd)
         self._lock_fd = -1
@@ -308,8 +288,24 @@ class MessageStore:
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
+            if topic in self._table.batch_topics:
+                return self._put_batched(
+                    topic,
+                    queue_id,
+                    body,
+                    0,
+                    properties,
+                    tags_code,
+                    born_timestamp_ms,
+                    born_host,
+                    sys_flag,
+                    flag,
+                    reconsume_times,
+                )
             queue = self._create_queue(topic, queue_id)
         body_length = len(body)
+        if self._property_crc:
+            properties = room_for_crc(properties)
         properties_length = len(properties)
         if body_length > self._max_body_bytes or properties_length > MAX_PROPERTIES_BYTES:
             raise self._too_large(body_length, properties_length)
@@ -362,6 +358,8 @@ class MessageStore:
             _pack_properties_length(properties_length),
             properties,
         )
+        if self._property_crc:
+            pending[-5:] = (sealed(b"".join(pending[-5:])),)
         end = position + size
         log.position = end
         self.put_count += 1
@@ -412,6 +410,168 @@ class MessageStore:
             )
             positions.append(position)
         return first_offset, positions, end
+
+    def put_inner_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        count: int,
+        properties: bytes,
+        tags_code: int,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+    ) -> tuple[int, int, int]:
+        """Append ``count`` messages as one record of a BatchCQ queue; ``body`` holds them as a batch send does.
+
+        Gives back the first message's queue offset, the physical offset and the end offset. Raises as ``put``.
+        """
+        if not 0 < count <= MAX_BATCH:
+            raise InvalidMessage(f"an inner batch holds 1 to {MAX_BATCH} messages, not {count}", field="body")
+        return self._put_batched(
+            topic,
+            queue_id,
+            body,
+            count,
+            properties,
+            tags_code,
+            born_timestamp_ms,
+            born_host,
+            sys_flag | INNER_BATCH | NEED_UNWRAP,
+            0,
+            reconsume_times,
+        )
+
+    def _put_batched(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        count: int,
+        properties: bytes,
+        tags_code: int,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        sys_flag: int,
+        flag: int,
+        reconsume_times: int,
+    ) -> tuple[int, int, int]:
+        """``put`` into a BatchCQ queue; ``count`` 0: one ordinary message."""
+        queue = self._batch_queues.get((topic, queue_id)) or self._create_batch_queue(topic, queue_id)
+        self._check_writable()
+        base = queue.next_offset
+        if count:
+            joint = b"" if not properties or properties[-1] == 2 else b"\x02"
+            properties += joint + b"INNER_NUM\x01%d\x02INNER_BASE\x01%d\x02" % (count, base)
+        if self._property_crc:
+            properties = room_for_crc(properties)
+        if len(body) > self._max_body_bytes or len(properties) > MAX_PROPERTIES_BYTES:
+            raise self._too_large(len(body), len(properties))
+        try:
+            queue.reserve()
+        except OSError as error:
+            raise self._poison(f"preparing {queue!r} failed", error) from error
+        array, log = queue.array, self._log
+        sys_flag |= self._store_flag | (BORN_HOST_V6 if len(born_host) == 20 else 0)
+        head = HEADS[(sys_flag >> 4) & 3]
+        size = head.size + array.overhead_bytes + len(body) + len(properties)
+        position = log.position
+        if position + size > log.room_end:
+            position = self._make_room(size)
+        if not log.pending:
+            self._now_ms = self._clock.now_ms()
+        if not queue.entries:
+            self._dirty.append(queue)
+        queue.add(BatchEntry(position, size, tags_code, self._now_ms, base, count or 1))
+        record = b"".join(
+            (
+                head.pack(
+                    size,
+                    array.record_magic,
+                    _crc32(body) & 0x7FFFFFFF,
+                    queue_id,
+                    flag,
+                    base,
+                    position,
+                    sys_flag,
+                    born_timestamp_ms,
+                    born_host,
+                    self._now_ms,
+                    self._store_host,
+                    reconsume_times,
+                    0,
+                    len(body),
+                ),
+                body,
+                array.topic_field,
+                _pack_properties_length(len(properties)),
+                properties,
+            )
+        )
+        log.pending.append(sealed(record) if self._property_crc else record)
+        log.position = position + size
+        self.put_count += count or 1
+        return base, position, position + size
+
+    def put_dispatched(
+        self,
+        queues: Sequence[str],
+        topic: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        properties: bytes,
+        tags_code: int,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        sys_flag: int = 0,
+        flag: int = 0,
+        reconsume_times: int = 0,
+    ) -> tuple[int, int, int]:
+        """``put`` of one message into its own queue and into these LMQ queues (``dispatch.wanted_queues``)."""
+        others = []
+        for name in queues:
+            other = self._queues.get((name, LMQ_QUEUE_ID)) or self._create_queue(name, LMQ_QUEUE_ID)
+            if other.next_offset >= other.reserved_end:
+                self._reserve(other, 1)
+            others.append(other)
+        joint = b"" if not properties or properties[-1] == 2 else b"\x02"
+        offsets = offsets_property([other.next_offset for other in others])
+        queue_offset, position, end = self.put(
+            topic,
+            queue_id,
+            body,
+            properties + joint + offsets,
+            tags_code,
+            born_timestamp_ms,
+            born_host,
+            sys_flag,
+            flag,
+            reconsume_times,
+        )
+        entry = _pack_entry(position, end - position, tags_code)
+        for other in others:
+            if not other.entries:
+                self._dirty.append(other)
+            other.entries += entry
+            other.next_offset += 1
+        return queue_offset, position, end
+
+    def use_batch_queues(self, topic: str) -> None:
+        """From now on this topic has BatchCQ queues. Raises InvalidMessage when it has queues of the other type."""
+        if topic not in self._table.batch_topics:
+            if any(name == topic for name, _ in self._queues):
+                raise InvalidMessage(
+                    f"topic {topic!r} has SimpleCQ queues, so its queue.type cannot be BatchCQ", field="topic"
+                )
+            self._table.batch_topics.add(topic)
+
+    def _create_batch_queue(self, topic: str, queue_id: int) -> BatchQueue:
+        self._check_writable()
+        self.use_batch_queues(topic)
+        self._batch_table.create(topic, queue_id)
+        return self._batch_queues[topic, queue_id]
 
     def _create_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         self._check_writable()
@@ -499,7 +659,7 @@ class MessageStore:
         else:
             self._log.synced(job.left, job.end)
             self._durable_store_ms = job.store_timestamp_ms
-            merged: dict[ConsumeQueue, bytearray] = {}
+            merged: dict[Queue, bytearray] = {}
             while self._groups and self._groups[0][0] <= job.end:
                 for queue, entries in self._groups.pop(0)[1]:
                     if queue in merged:
@@ -567,9 +727,12 @@ class MessageStore:
     def _new_checkpoint_job(self) -> CheckpointJob:
         """Everything before ``durable`` is in the queues by now, visible and so in their files."""
         self._checkpoint_due = False
-        table = self._table
-        queue_files, table.dirty_files = table.dirty_files, set()
-        directories, table.new_directories = table.new_directories, set()
+        queue_files: set[str] = set()
+        directories: set[str] = set()
+        for table in (self._table, self._batch_table):
+            queue_files |= table.dirty_files
+            directories |= table.new_directories
+            table.dirty_files, table.new_directories = set(), set()
         unfinished = self._checkpoint_job
         if unfinished is not None:
             queue_files.update(unfinished.queue_files)
@@ -584,7 +747,7 @@ class MessageStore:
             master_flushed_offset=old.master_flushed_offset,
             confirm_physical_offset=self._log.durable,
             position=self._log.durable,
-            queue_count=sum(1 for queue in self._queues.values() if queue.file_starts),
+            queue_count=self._table.used_queues + self._batch_table.used_queues,
         )
         return CheckpointJob(
             self._files, self.paths, self._checkpoint, queue_files, directories, self._checkpoint_done
@@ -623,140 +786,12 @@ class MessageStore:
         max_bytes: int,
         tag_codes: frozenset[int] | None = None,
     ) -> GetResult:
-        """Visible messages from ``offset`` on: at least one, if any matches, then up to both limits.
-
-        ``tag_codes``: hashes that pass; none or empty lets all pass. It compares hashes only, so the reader
-        compares the text. Follows DefaultMessageStore.getMessage (reference store-and-broker §3.6).
-        """
-        self.get_count += 1
-        max_messages = max(max_messages, 1)
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        low, high = queue.min_offset, queue.max_offset
-        if high == 0:
-            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
-        if offset < low:
-            return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
-        if offset == high:
-            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
-        if offset > high:
-            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        window = max_messages
-        if tag_codes:
-            window = max(window, self.config.max_filter_message_size // ENTRY_BYTES)
-        entries = queue.read(offset, window)
-        if not len(entries):
-            return GetResult(GetStatus.OFFSET_FOUND_NULL, queue.next_existing_offset(offset), low, high)
-        matched = _matching(entries, tag_codes) if tag_codes else None
-        if matched is not None:
-            if not len(matched):
-                return GetResult(GetStatus.NO_MATCHED_MESSAGE, offset + len(entries), low, high)
-            chosen = entries[matched[:max_messages]]
-        else:
-            chosen = entries
-        sizes = chosen["size"].astype(np.int64)
-        positions = chosen["position"].astype(np.int64)
-        count = len(sizes)
-        if int(positions[0]) < self._log.min_offset or int(sizes.max()) == FILLER_SIZE:
-            # Fillers and records already deleted take no part in the limits.
-            sizes[(positions < self._log.min_offset) | (sizes == FILLER_SIZE)] = 0
-        total = int(sizes.sum())
-        if total > max_bytes:
-            ends = sizes.cumsum()
-            count = max(1, int(ends.searchsorted(max_bytes, "right")))
-            # The first record comes whatever its size, even behind fillers.
-            count = max(count, int(np.argmax(sizes > 0)) + 1)
-            sizes, positions = sizes[:count], positions[:count]
-        if matched is None:
-            next_offset = offset + count
-        else:
-            next_offset = offset + (int(matched[count]) if count < len(matched) else len(entries))
-        buffers, found = self._runs(positions, sizes)
-        status = GetStatus.FOUND if found else GetStatus.MESSAGE_WAS_REMOVING
-        self.got_count += found
-        return GetResult(status, next_offset, low, high, buffers, found, sum(map(len, buffers)))
-
-    def _get_last(self, queue: ConsumeQueue, offset: int, tag_codes: frozenset[int] | None) -> GetResult:
-        """``get`` of the queue's last message, without arrays."""
-        entry = queue.entry(offset)
-        result = GetResult(GetStatus.OFFSET_FOUND_NULL, offset + 1, queue.min_offset, offset + 1)
-        if entry is None:
-            return result
-        position, size, tags_code = entry
-        if tag_codes and tags_code not in tag_codes and tags_code >= _EXT_ADDRESS_BELOW:
-            result.status = GetStatus.NO_MATCHED_MESSAGE
-            return result
-        record = self._log.slice(position, size) if size != FILLER_SIZE else None
-        if record is None or size < MIN_RECORD_BYTES or not _is_head(record):
-            self.damaged_reads += record is not None
-            result.status = GetStatus.MESSAGE_WAS_REMOVING
-            return result
-        self.got_count += 1
-        result.status = GetStatus.FOUND
-        result.buffers.append(record)
-        result.count = 1
-        result.size_bytes = size
-        return result
-
-    def _runs(
-        self, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-    ) -> tuple[list[memoryview], int]:
-        """The records as few slices of the log, and how many they are; size 0 means none.
-
-        A record whose head does not say what its entry says is left out: one wrong size would make a client
-        drop every record behind it.
-        """
-        log = self._log
-        buffers: list[memoryview] = []
-        found = 0
-        if not sizes.all():
-            positions, sizes = positions[sizes > 0], sizes[sizes > 0]
-        while len(positions):  # once for each segment, and a range seldom spans two
-            segment = log.segment_of(int(positions[0]))
-            if segment is None:
-                positions, sizes = positions[1:], sizes[1:]
-                self.damaged_reads += 1
-                continue
-            inside = len(positions)
-            if positions[-1] >= segment.end:
-                inside = max(1, int(positions.searchsorted(segment.end)))
-            starts = positions[:inside] - segment.start
-            ends = starts + sizes[:inside]
-            view = log.view(segment)
-            good = (starts >= 0) & (ends <= segment.length) & (sizes[:inside] >= MIN_RECORD_BYTES)
-            if good.all():
-                good = _heads_agree(view, starts, sizes[:inside])
-            else:
-                good[good] = _heads_agree(view, starts[good], sizes[:inside][good])
-            if not good.all():
-                self.damaged_reads += int((~good).sum())
-                starts, ends = starts[good], ends[good]
-            if len(starts):
-                found += len(starts)
-                breaks = np.flatnonzero(starts[1:] != ends[:-1])
-                if len(breaks):
-                    lows = [int(starts[0]), *starts[breaks + 1].tolist()]
-                    highs = [*ends[breaks].tolist(), int(ends[-1])]
-                    buffers += [view[low:high] for low, high in zip(lows, highs, strict=True)]
-                else:
-                    buffers.append(view[int(starts[0]) : int(ends[-1])])
-            positions, sizes = positions[inside:], sizes[inside:]
-        return buffers, found
+        """Visible messages from ``offset`` on (``Fetcher.get``)."""
+        return self._fetcher.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The visible record that begins there, or None. Any number may be asked for."""
-        log = self._log
-        segment = log.segment_of(physical_offset)
-        limit = min(self._visible_end, segment.end if segment else 0)
-        if segment is None or physical_offset >= limit:
-            return None
-        low = physical_offset - segment.start
-        view = log.view(segment)
-        record = check_record(view, low, limit - segment.start, verify_crc=False)
-        if record.verdict is not Verdict.VALID or record.physical_offset != physical_offset:
-            return None
-        return view[low : low + record.size_bytes]
+        return self._fetcher.record_at(physical_offset)
 
     def query_message(
         self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int
@@ -793,37 +828,56 @@ class MessageStore:
             found = queue.read(offset, limit) if offset < queue.max_offset else found
         return offset, found.tolist()
 
+    def _queue(self, topic: str, queue_id: int) -> Queue | None:
+        key = (topic, queue_id)
+        return self._queues.get(key) or self._batch_queues.get(key)
+
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Of what consumers may see; 0 for an unknown queue."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._queue(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """-1 for an unknown queue, as RocketMQ."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._queue(topic, queue_id)
         return queue.min_offset if queue is not None else -1
 
     def offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
         """The first offset stored at or after a time (``upper``: the last one stored at or before it).
 
         Behind the last message: the max offset (the last offset); before the first: the min offset. 0 for an
-        unknown or empty queue (ConsumeQueue.getOffsetInQueueByTime; reference store-and-broker §3.1).
+        unknown or empty queue (ConsumeQueue.getOffsetInQueueByTime; reference store-and-broker §3.1). All
+        messages of an inner batch have its time.
         """
-        queue = self._queues.get((topic, queue_id))
+        bound = timestamp_ms + 1 if upper else timestamp_ms
+        queue = self._queue(topic, queue_id)
         if queue is None or queue.min_offset >= queue.max_offset:
             return queue.min_offset if queue is not None else 0
-        at = self._log.store_timestamp_at
-        bound = timestamp_ms + 1 if upper else timestamp_ms
-        found = queue.first_where(
-            lambda position, _size, _tags: at(position) >= bound, queue.min_offset, queue.max_offset
-        )
+        if isinstance(queue, BatchQueue):
+            found = queue.offset_by_time(bound)
+        else:
+            at = self._log.store_timestamp_at
+            found = queue.first_where(
+                lambda position, _size, _tags: at(position) >= bound, queue.min_offset, queue.max_offset
+            )
         return max(found - 1, queue.min_offset) if upper else found
+
+    def offset_by_position(self, topic: str, queue_id: int, position: int) -> int:
+        """Of the first visible message that lies at or behind ``position`` in the log, else the max offset; 0 for an
+        unknown queue."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return 0
+        return queue.first_where(lambda at, _size, _tags: at >= position, queue.min_offset, queue.max_offset)
 
     def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int:
         """-1 when there is no such message."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._queue(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return -1
+        if isinstance(queue, BatchQueue):
+            batch = queue.entry(queue.number_of(offset))
+            return batch.store_ms if batch is not None and batch.base <= offset else -1
         entry = queue.entry(offset)
         return self._log.store_timestamp_at(entry[0]) if entry is not None and entry[1] != FILLER_SIZE else -1
 
@@ -835,9 +889,10 @@ class MessageStore:
     def queues(self) -> dict[str, list[int]]:
         """Topic → its queue ids, ascending, of every queue that ever got a message."""
         topics: dict[str, list[int]] = {}
-        for (topic, queue_id), queue in sorted(self._queues.items(), key=_queue_key):
-            if queue.file_starts:
-                topics.setdefault(topic, []).append(queue_id)
+        for table in (self._table, self._batch_table):
+            for (topic, queue_id), queue in sorted(table.queues.items(), key=_queue_key):
+                if queue.file_starts:
+                    topics.setdefault(topic, []).append(queue_id)
         return topics
 
     def delete_topic(self, topic: str) -> None:
@@ -848,10 +903,27 @@ class MessageStore:
             for end, group in self._groups
         ]
         self._table.remove_topic(topic)
+        self._batch_table.remove_topic(topic)
+        self._table.batch_topics.discard(topic)
         # A crash before the next checkpoint would bring the queues back.
         self._checkpoint_due = True
 
     # --- state ----------------------------------------------------------------------------------------------
+
+    @property
+    def get_count(self) -> int:
+        """Calls of ``get``."""
+        return self._fetcher.get_count
+
+    @property
+    def got_count(self) -> int:
+        """Messages that ``get`` handed out."""
+        return self._fetcher.got_count
+
+    @property
+    def damaged_reads(self) -> int:
+        """Records that ``get`` passed over because their head is not what the queue entry says."""
+        return self._fetcher.damaged_reads
 
     @property
     def _visible_end(self) -> int:
@@ -907,39 +979,5 @@ class MessageStore:
         return self._log.durable
 
 
-_MAGIC = MAGIC_V1 & _MAGIC_MASK
-_HEAD_BYTES = np.arange(8)
-_SIZE_MAGIC = struct.Struct(">ii")
-
-
-def _queue_key(item: tuple[tuple[str, int], ConsumeQueue]) -> tuple[str, int]:
+def _queue_key(item: tuple[tuple[str, int], Queue]) -> tuple[str, int]:
     return item[0]
-
-
-def _is_head(record: memoryview) -> bool:
-    """Whether the record's own size and magic agree with its length."""
-    size, magic = _SIZE_MAGIC.unpack_from(record)
-    return bool(size == len(record) and magic & _MAGIC_MASK == _MAGIC)
-
-
-def _heads_agree(
-    view: memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
-    """Whether at every start there are the size and the magic of a record of that size."""
-    heads = np.frombuffer(view, dtype=np.uint8)[starts[:, None] + _HEAD_BYTES].view(">i4")
-    agree: npt.NDArray[np.bool_] = (heads[:, 0] == sizes) & ((heads[:, 1] & _MAGIC_MASK) == _MAGIC)
-    return agree
-
-
-_EXT_ADDRESS_BELOW = -(1 << 31)
-"""A tags code below is the address of a ConsumeQueueExt unit (reference store-and-broker §3.2)."""
-
-
-def _matching(entries: Entries, tag_codes: frozenset[int]) -> npt.NDArray[np.intp]:
-    """Indexes whose tags code is wanted. Ext addresses pass: the hash is elsewhere, and the reader compares
-    anyway."""
-    codes = entries["tags_code"].astype(np.int64)
-    mask = codes < _EXT_ADDRESS_BELOW
-    for code in tag_codes:
-        mask |= codes == code
-    return np.flatnonzero(mask)

@@ -1,0 +1,291 @@
+"""Records by queue offset and by place: what consumers are given, as slices of the mapped log.
+
+Queue offset -> entries (a numpy view of the mapped queue file, tag hashes compared on the whole range) -> runs of the
+log that lie together. What is far behind the end of the log probably has to come from the disk, so one read takes
+less of it (reference store-and-broker §3.6).
+
+Must not write, and must not know who asks.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.record import MAGIC_V1, MIN_RECORD_BYTES, Verdict, check_record
+from mqspark.store.batchqueue import BATCH_DTYPE, BatchQueue, BatchTable
+from mqspark.store.commitlog import CommitLog
+from mqspark.store.config import StoreConfig
+from mqspark.store.consumequeue import ENTRY_BYTES, FILLER_SIZE, Entries, QueueTable
+from mqspark.store.files import memory_bytes
+
+__all__ = ["Fetcher", "GetResult", "GetStatus"]
+
+Int64s = npt.NDArray[np.int64]
+
+_MAGIC_MASK = ~0x0C
+"""V1 and V2 differ in two bits."""
+_MAGIC = MAGIC_V1 & _MAGIC_MASK
+_HEAD_BYTES = np.arange(8)
+_SIZE_MAGIC = struct.Struct(">ii")
+_EXT_ADDRESS_BELOW = -(1 << 31)
+"""A tags code below is the address of a ConsumeQueueExt unit (reference store-and-broker §3.2)."""
+
+
+class GetStatus(enum.Enum):
+    """RocketMQ's names (GetMessageStatus)."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(slots=True)
+class GetResult:
+    status: GetStatus
+    next_offset: int
+    """Where the reader goes on."""
+    min_offset: int
+    max_offset: int
+    buffers: list[memoryview] = field(default_factory=list)
+    """Records back to back; those that lie together in the log are one buffer. Valid as long as they are
+    held."""
+    count: int = 0
+    size_bytes: int = 0
+
+
+class Fetcher:
+    """Reads one open store. ``visible_end``: where the last record ends that consumers may see."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        table: QueueTable,
+        batch_table: BatchTable,
+        visible_end: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._queues = table.queues
+        self._batch_queues = batch_table.batch_queues
+        self._visible_end = visible_end
+        self._memory_bytes = memory_bytes()
+        self.get_count = 0
+        self.got_count = 0
+        """Messages handed out."""
+        self.damaged_reads = 0
+        """Records passed over because their head is not what the queue entry says."""
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None = None,
+    ) -> GetResult:
+        """Visible messages from ``offset`` on: at least one, if any matches, then up to both limits, and less of what
+        is probably not in memory.
+
+        ``tag_codes``: hashes that pass; none or empty lets all pass. It compares hashes only, so the reader
+        compares the text. An inner batch counts as its messages and is given whole, also when ``offset`` is in
+        its middle. Follows DefaultMessageStore.getMessage (reference store-and-broker §3.6).
+        """
+        self.get_count += 1
+        max_messages = max(max_messages, 1)
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            batch_queue = self._batch_queues.get((topic, queue_id))
+            if batch_queue is None:
+                return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            return self._get_batches(batch_queue, offset, max_messages, max_bytes, tag_codes)
+        low, high = queue.min_offset, queue.max_offset
+        if not low <= offset < high or not high:
+            return _outside(offset, low, high)
+        window = max_messages
+        if tag_codes:
+            window = max(window, self._config.max_filter_message_size // ENTRY_BYTES)
+        entries = queue.read(offset, window)
+        if not len(entries):
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, queue.next_existing_offset(offset), low, high)
+        matched = _matching(entries, tag_codes) if tag_codes else None
+        if matched is not None:
+            if not len(matched):
+                return GetResult(GetStatus.NO_MATCHED_MESSAGE, offset + len(entries), low, high)
+            chosen = entries[matched[:max_messages]]
+        else:
+            chosen = entries
+        positions, sizes = self._within(chosen, max_bytes)
+        count = len(sizes)
+        if matched is None:
+            next_offset = offset + count
+        else:
+            next_offset = offset + (int(matched[count]) if count < len(matched) else len(entries))
+        buffers, found = self._runs(positions, sizes)
+        status = GetStatus.FOUND if found else GetStatus.MESSAGE_WAS_REMOVING
+        self.got_count += found
+        return GetResult(status, next_offset, low, high, buffers, found, sum(map(len, buffers)))
+
+    def _within(self, entries: Entries, max_bytes: int) -> tuple[Int64s, Int64s]:
+        """Positions and sizes of as many of these as one read takes; size 0: there is no such record any more."""
+        config, log = self._config, self._log
+        sizes: Int64s = entries["size"].astype(np.int64)
+        positions: Int64s = entries["position"].astype(np.int64)
+        if int(positions[0]) < log.min_offset or int(sizes.max()) == FILLER_SIZE:
+            # Fillers and records already deleted take no part in the limits.
+            sizes[(positions < log.min_offset) | (sizes == FILLER_SIZE)] = 0
+        count = len(sizes)
+        cold_before = log.position - self._memory_bytes * config.access_message_in_memory_max_ratio // 100
+        if int(positions[0]) < cold_before:
+            cold = int(positions.searchsorted(cold_before))
+            allowed = int(
+                sizes[:cold].cumsum().searchsorted(config.max_transfer_bytes_on_message_in_disk, "right")
+            )
+            allowed = min(allowed, config.max_transfer_count_on_message_in_disk)
+            if allowed < cold:
+                count = allowed
+        if int(sizes[:count].sum()) > max_bytes:
+            count = int(sizes.cumsum().searchsorted(max_bytes, "right"))
+        if count < len(sizes):
+            # The first record comes whatever its size, even behind fillers.
+            count = max(count, int(np.argmax(sizes > 0)) + 1)
+            return positions[:count], sizes[:count]
+        return positions, sizes
+
+    def _get_batches(
+        self,
+        queue: BatchQueue,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+    ) -> GetResult:
+        low, high = queue.min_offset, queue.max_offset
+        if not low <= offset < high or not high:
+            return _outside(offset, low, high)
+        window = max_messages
+        if tag_codes:
+            window = max(window, self._config.max_filter_message_size // BATCH_DTYPE.itemsize)
+        entries = queue.read(queue.number_of(offset), window)
+        if not len(entries):
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, high, low, high)
+        ends = entries["base"].astype(np.int64) + entries["count"]
+        chosen, chosen_ends = entries, ends
+        if tag_codes:
+            # A batch without tags of its own may hold any.
+            matched = _matching(entries, tag_codes | {0})
+            if not len(matched):
+                return GetResult(GetStatus.NO_MATCHED_MESSAGE, int(ends[-1]), low, high)
+            chosen, chosen_ends = entries[matched], ends[matched]
+        counts = chosen["count"].astype(np.int64)
+        count = max(1, int(counts.cumsum().searchsorted(max_messages, "right")))
+        positions, sizes = self._within(chosen[:count], max_bytes)
+        count = len(sizes)
+        next_offset = int(chosen_ends[count - 1]) if count < len(chosen) else int(ends[-1])
+        buffers, found = self._runs(positions, sizes)
+        messages = int(counts[:count][sizes > 0].sum()) if found else 0
+        self.got_count += messages
+        status = GetStatus.FOUND if found else GetStatus.MESSAGE_WAS_REMOVING
+        return GetResult(status, next_offset, low, high, buffers, messages, sum(map(len, buffers)))
+
+    def _runs(
+        self, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+    ) -> tuple[list[memoryview], int]:
+        """The records as few slices of the log, and how many they are; size 0 means none.
+
+        A record whose head does not say what its entry says is left out: one wrong size would make a client
+        drop every record behind it.
+        """
+        log = self._log
+        buffers: list[memoryview] = []
+        found = 0
+        if not sizes.all():
+            positions, sizes = positions[sizes > 0], sizes[sizes > 0]
+        while len(positions):  # once for each segment, and a range seldom spans two
+            segment = log.segment_of(int(positions[0]))
+            if segment is None:
+                positions, sizes = positions[1:], sizes[1:]
+                self.damaged_reads += 1
+                continue
+            inside = len(positions)
+            if positions[-1] >= segment.end:
+                inside = max(1, int(positions.searchsorted(segment.end)))
+            starts = positions[:inside] - segment.start
+            ends = starts + sizes[:inside]
+            view = log.view(segment)
+            good = (starts >= 0) & (ends <= segment.length) & (sizes[:inside] >= MIN_RECORD_BYTES)
+            if good.all():
+                good = _heads_agree(view, starts, sizes[:inside])
+            else:
+                good[good] = _heads_agree(view, starts[good], sizes[:inside][good])
+            if not good.all():
+                self.damaged_reads += int((~good).sum())
+                starts, ends = starts[good], ends[good]
+            if len(starts):
+                found += len(starts)
+                breaks = np.flatnonzero(starts[1:] != ends[:-1])
+                if len(breaks):
+                    lows = [int(starts[0]), *starts[breaks + 1].tolist()]
+                    highs = [*ends[breaks].tolist(), int(ends[-1])]
+                    buffers += [view[low:high] for low, high in zip(lows, highs, strict=True)]
+                else:
+                    buffers.append(view[int(starts[0]) : int(ends[-1])])
+            positions, sizes = positions[inside:], sizes[inside:]
+        return buffers, found
+
+    def record_at(self, physical_offset: int) -> memoryview | None:
+        """The visible record that begins there, or None. Any number may be asked for."""
+        log = self._log
+        segment = log.segment_of(physical_offset)
+        limit = min(self._visible_end(), segment.end if segment else 0)
+        if segment is None or physical_offset >= limit:
+            return None
+        low = physical_offset - segment.start
+        view = log.view(segment)
+        record = check_record(view, low, limit - segment.start, verify_crc=False)
+        if record.verdict is not Verdict.VALID or record.physical_offset != physical_offset:
+            return None
+        return view[low : low + record.size_bytes]
+
+
+def _outside(offset: int, low: int, high: int) -> GetResult:
+    """The answer for an offset that no message has."""
+    if high == 0:
+        return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+    if offset < low:
+        return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset == high:
+        return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+    return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+
+
+def _heads_agree(
+    view: memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Whether at every start there are the size and the magic of a record of that size."""
+    heads = np.frombuffer(view, dtype=np.uint8)[starts[:, None] + _HEAD_BYTES].view(">i4")
+    agree: npt.NDArray[np.bool_] = (heads[:, 0] == sizes) & ((heads[:, 1] & _MAGIC_MASK) == _MAGIC)
+    return agree
+
+
+def _matching(entries: Entries, tag_codes: frozenset[int]) -> npt.NDArray[np.intp]:
+    """Indexes whose tags code is wanted. Ext addresses pass: the hash is elsewhere, and the reader compares
+    anyway."""
+    codes = entries["tags_code"].astype(np.int64)
+    mask = codes < _EXT_ADDRESS_BELOW
+    for code in tag_codes:
+        mask |= codes == code
+    return np.flatnonzero(mask)
