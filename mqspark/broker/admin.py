@@ -38,7 +38,6 @@ from mqspark.protocol.bodies import (
     QuerySubscriptionResponseBody,
     Queue,
     QueueTimeSpan,
-    ResetOffsetBody,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
@@ -71,7 +70,6 @@ from mqspark.protocol.headers import (
     QuerySubscriptionByConsumerRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
     QueryTopicsByConsumerRequestHeader,
-    ResetOffsetRequestHeader,
     UpdateGroupForbiddenRequestHeader,
     ViewBrokerStatsDataRequestHeader,
 )
@@ -98,8 +96,6 @@ _NOT_YET = (
     RequestCode.RECALL_MESSAGE,
     RequestCode.QUERY_ASSIGNMENT,
     RequestCode.SET_MESSAGE_REQUEST_MODE,
-    RequestCode.GET_CONSUMER_RUNNING_INFO,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY,
     RequestCode.POP_MESSAGE,
     RequestCode.ACK_MESSAGE,
     RequestCode.BATCH_ACK_MESSAGE,
@@ -149,7 +145,6 @@ class Admin:
             RequestCode.GET_BROKER_CONFIG: self.settings,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offset,
             RequestCode.CLONE_GROUP_OFFSET: self.clone_offsets,
             RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
@@ -416,38 +411,6 @@ class Admin:
 
     def all_offsets(self, session: Session, command: Command) -> bytes:
         return ok(command, None, encode_body(self._state.offsets.wrapper()))
-
-    def reset_offset(self, session: Session, command: Command) -> bytes:
-        """On this broker: the group's next pulls are told where to go on (useServerSideResetOffset)."""
-        header = command.header(ResetOffsetRequestHeader)
-        state = self._state
-        topic = self._topic(header.topic)
-        if header.group not in state.subscriptions:
-            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} not exist!")
-        store = state.store
-        offsets: dict[str, int] = {}
-        queue_ids = range(topic.read_queue_nums) if header.queue_id < 0 else (header.queue_id,)
-        targets = []
-        for queue_id in queue_ids:
-            if queue_id >= topic.read_queue_nums:
-                raise Refusal(ResponseCode.INVALID_PARAMETER, f"topic {topic.name} has no queue {queue_id}")
-            low, high = store.min_offset(topic.name, queue_id), store.max_offset(topic.name, queue_id)
-            if header.queue_id >= 0 and header.offset is not None and header.offset != -1:
-                if not low <= header.offset <= high + 1:
-                    raise Refusal(
-                        ResponseCode.SYSTEM_ERROR,
-                        f"Target offset {header.offset} not in consume queue range [{low}-{high}]",
-                    )
-                target = header.offset
-            elif header.timestamp < 0:
-                target = high
-            else:
-                target = store.offset_by_timestamp(topic.name, queue_id, header.timestamp)
-            targets.append((queue_id, target))
-        for queue_id, target in targets:
-            state.offsets.reset(header.group, topic.name, queue_id, target)
-            offsets[self._queue_key(topic.name, queue_id)] = target
-        return ok(command, None, encode_body(ResetOffsetBody(offset_table=offsets)))
 
     def clone_offsets(self, session: Session, command: Command) -> bytes:
         header = command.header(CloneGroupOffsetRequestHeader)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from mqspark.broker.acks import Acks
 from mqspark.broker.admin import Admin
+from mqspark.broker.calls import Calls
 from mqspark.broker.clients import Clients, notify_members
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.delays import Delays
@@ -26,6 +27,7 @@ from mqspark.broker.locks import QueueLocks
 from mqspark.broker.lookups import Lookups
 from mqspark.broker.offsets import ConsumerOffsets
 from mqspark.broker.pull import Pulls
+from mqspark.broker.relays import Relays
 from mqspark.broker.retry import SendBacks
 from mqspark.broker.runtime import runtime_table
 from mqspark.broker.send import Sends
@@ -129,6 +131,7 @@ class Broker:
             locks=QueueLocks(config, clock),
             stats=stats,
             writer=Writer(store, topics, stats),
+            calls=Calls(clock),
         )
         if config_file is None:
             directory = Path(store_config.store_path_root_dir) / "config"
@@ -159,6 +162,7 @@ class Broker:
             **Lookups(state, memory_bytes or physical_memory_bytes()).handlers,
             **Clients(state).handlers,
             **self.pulls.handlers,
+            **Relays(state, state.calls, self.pulls.answer_resets).handlers,
             **self._sends.handlers,
             **SendBacks(state, self.acks).handlers,
         }
@@ -175,10 +179,11 @@ class Broker:
         """Nothing to do: a client is nobody until its first heartbeat."""
 
     def received(self, session: Session, commands: list[Command]) -> None:
-        dispatch(self.handlers, session, commands)
+        dispatch(self.handlers, session, commands, self.state.calls.answered)
 
     def disconnected(self, session: Session) -> None:
         self.state.clients.disconnected(session)
+        self.state.calls.disconnected(session)
 
     def turn(self) -> None:
         """Write what this turn appended, and answer what that completes."""
@@ -211,6 +216,7 @@ class Broker:
             self._next_sample_ms = now_ms + SAMPLE_INTERVAL_MS
             state.stats.sample(state.topics)
         self.pulls.expire()
+        state.calls.expire()
         if self.acks:
             self.acks.expire(self.config.sync_flush_timeout)
         self._answer_changes()

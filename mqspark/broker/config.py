@@ -65,6 +65,9 @@ class BrokerConfig:
     rebalance_lock_max_live_time: int = 60_000  # ms
     flush_consumer_offset_interval: int = 5_000  # ms
     consumer_offset_update_version_step: int = 500
+    use_server_side_reset_offset: bool = True
+    """Whether a reset of a group's offsets (222) is noted by the broker and takes force with the next pull, or sent to
+    the group's clients (220), of which one must be online."""
     delay_offset_update_version_step: int = 200
     config_black_list: str = "configBlackList;brokerConfigPath"
 
@@ -128,6 +131,7 @@ UPDATABLE_KEYS = frozenset(
         "rebalanceLockMaxLiveTime",
         "flushConsumerOffsetInterval",
         "consumerOffsetUpdateVersionStep",
+        "useServerSideResetOffset",
         "registerNameServerPeriod",
         "forceRegister",
         "syncFlushTimeout",

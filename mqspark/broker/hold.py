@@ -97,6 +97,22 @@ class ParkedPulls:
         self.count -= len(due)
         return due
 
+    def take(self, group: str, topic: str) -> list[Pull]:
+        """The group's pulls of any queue of the topic, no longer parked."""
+        taken: list[Pull] = []
+        for key in [key for key in self._waiting if key[0] == topic]:
+            waiting = self._waiting[key]
+            mine = [pull for pull in waiting if pull.group == group]
+            if mine:
+                taken += mine
+                kept = [pull for pull in waiting if pull.group != group]
+                if kept:
+                    self._waiting[key] = kept
+                else:
+                    del self._waiting[key]
+        self.count -= len(taken)
+        return taken
+
     def expired(self) -> list[Pull]:
         """The pulls whose time is up, no longer parked."""
         now_ms = self._clock.monotonic_ms()

@@ -139,6 +139,15 @@ class Pulls:
                 if pull.session.open and not self._serve(pull, may_wait=True, woken=True):
                     parked.park(pull)
 
+    def answer_resets(self, group: str, topic: str) -> None:
+        """The group's offsets were reset: tell those of its pulls that are parked, at once."""
+        for pull in self.parked.take(group, topic):
+            reset = self._state.offsets.take_reset(group, topic, pull.queue_id)
+            if reset is None:
+                self.parked.park(pull)
+            elif pull.session.open:
+                self._answer_reset(pull, reset)
+
     def expire(self) -> None:
         for pull in self.parked.expired():
             self._serve(pull, may_wait=False)

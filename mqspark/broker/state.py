@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from mqspark.broker.calls import Calls
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.groups import ClientGroups
 from mqspark.broker.locks import QueueLocks
@@ -42,3 +43,4 @@ class BrokerState:
     locks: QueueLocks
     stats: Stats
     writer: Writer
+    calls: Calls

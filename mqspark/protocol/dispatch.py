@@ -42,13 +42,20 @@ def ok(
     return encode_response(command.opaque, ResponseCode.SUCCESS, header, body, remark)
 
 
-def dispatch(handlers: Mapping[int, Handler], session: Session, commands: Iterable[Command]) -> None:
+def dispatch(
+    handlers: Mapping[int, Handler],
+    session: Session,
+    commands: Iterable[Command],
+    answered: Callable[[Session, Command], None] | None = None,
+) -> None:
     """Answer every command; no fault of a handler reaches the caller or another command.
 
-    Responses are dropped: no request that this project's servers send wants one yet.
+    ``answered`` gets the responses to what the server itself has asked; without it they are dropped.
     """
     for command in commands:
         if command.flag & 1:
+            if answered is not None:
+                answered(session, command)
             continue
         handler = handlers.get(command.code)
         frame: bytes | None
