@@ -90,7 +90,6 @@ not yet."""
 
 _NOT_YET = (
     RequestCode.QUERY_MESSAGE,
-    RequestCode.END_TRANSACTION,
     RequestCode.SEND_REPLY_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE_V2,
     RequestCode.RECALL_MESSAGE,

@@ -36,6 +36,7 @@ from mqspark.broker.state import BrokerState, Random
 from mqspark.broker.stats import SAMPLE_INTERVAL_MS, Stats
 from mqspark.broker.subscriptions import SubscriptionGroups
 from mqspark.broker.topics import PERM_READ_WRITE, Topics, copy_config
+from mqspark.broker.transactions import Transactions
 from mqspark.broker.views import groups_view, topics_view
 from mqspark.broker.writer import Writer
 from mqspark.clock import Clock
@@ -145,15 +146,16 @@ class Broker:
         self._saved_offsets = SavedTable(state.offsets, config_file("consumerOffset.json"))
         for table in (self._saved_topics, self._saved_groups, self._saved_offsets):
             table.load()
+        store_host = encode_host(config.broker_ip1, config.listen_port)
+        self.acks = Acks(clock)
         self._delays = Delays(state, config_file("delayOffset.json"))
+        self._transactions = Transactions(state, self.acks, store_host)
         state.writer.diversions.append(self._delays.divert)
-        self._services: list[Service] = [self._delays]
+        self._services: list[Service] = [self._delays, self._transactions]
         for service in self._services:
             service.load()
         self._service_tables = [table for service in self._services for table in service.saved_tables()]
 
-        store_host = encode_host(config.broker_ip1, config.listen_port)
-        self.acks = Acks(clock)
         self.pulls = Pulls(state)
         self._sends = Sends(state, self.acks, store_host)
         self._admin = Admin(state, self.runtime_info, self._settings_changed, self._change)
@@ -165,6 +167,7 @@ class Broker:
             **Relays(state, state.calls, self.pulls.answer_resets).handlers,
             **self._sends.handlers,
             **SendBacks(state, self.acks).handlers,
+            **self._transactions.handlers,
         }
         self.registration_due = True
         self._announced_generation = state.topics.generation
@@ -351,6 +354,7 @@ class Broker:
     def shutdown(self) -> list[Job]:
         """The last saves, to be run before the store is closed. No command may be given to the broker after
         this."""
+        self._transactions.stop()
         tables = (self._saved_topics, self._saved_groups, self._saved_offsets, *self._service_tables)
         return [table.job() for table in tables if table.behind]
 

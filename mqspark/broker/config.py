@@ -69,6 +69,16 @@ class BrokerConfig:
     """Whether a reset of a group's offsets (222) is noted by the broker and takes force with the next pull, or sent to
     the group's clients (220), of which one must be online."""
     delay_offset_update_version_step: int = 200
+
+    reject_transaction_message: bool = False
+    transaction_time_out: int = 6_000
+    """ms after its birth for which nobody is asked for a transaction."""
+    transaction_check_interval: int = 30_000  # ms
+    transaction_check_max: int = 15
+    """Checks after which a transaction is given up."""
+    transaction_op_batch_interval: int = 3_000  # ms
+    transaction_op_msg_max_size: int = 4_096  # characters
+
     config_black_list: str = "configBlackList;brokerConfigPath"
 
     def __post_init__(self) -> None:
@@ -95,6 +105,11 @@ class BrokerConfig:
             "rebalance_lock_max_live_time",
             "flush_consumer_offset_interval",
             "consumer_offset_update_version_step",
+            "transaction_time_out",
+            "transaction_check_interval",
+            "transaction_check_max",
+            "transaction_op_batch_interval",
+            "transaction_op_msg_max_size",
             "delay_offset_update_version_step",
         ):
             if getattr(self, name) <= 0:
@@ -131,6 +146,12 @@ UPDATABLE_KEYS = frozenset(
         "rebalanceLockMaxLiveTime",
         "flushConsumerOffsetInterval",
         "consumerOffsetUpdateVersionStep",
+        "rejectTransactionMessage",
+        "transactionTimeOut",
+        "transactionCheckInterval",
+        "transactionCheckMax",
+        "transactionOpBatchInterval",
+        "transactionOpMsgMaxSize",
         "useServerSideResetOffset",
         "registerNameServerPeriod",
         "forceRegister",

@@ -6,7 +6,7 @@ string is searched and extended but not taken apart, the answer is preformatted 
 property string that holds a name which the broker must treat specially goes through ``_rewrite``, which does
 take it apart.
 
-Timed and transactional messages are refused: storing them as ordinary ones would deliver them at the wrong time.
+Timed messages are refused: storing them as ordinary ones would deliver them at the wrong time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import functools
 
 from mqspark.broker.acks import Acks
 from mqspark.broker.delays import delay_level
+from mqspark.broker.halfmessages import divert_prepared
 from mqspark.broker.retry import dead_letter_topic, retry_limit
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topics import Topic
@@ -58,10 +59,9 @@ _UNAVAILABLE = (
     (TIMER_DELAY_MS, "timed messages are"),
     (TIMER_DELAY_SEC, "timed messages are"),
     (TIMER_DELIVER_MS, "timed messages are"),
-    (TRANSACTION_PREPARED, "transactional messages are"),
 )
 
-_UNAVAILABLE_FLAGS = TRANSACTION_MASK | NEED_UNWRAP | INNER_BATCH
+_UNAVAILABLE_FLAGS = NEED_UNWRAP | INNER_BATCH
 
 _tags_code = functools.lru_cache(10_000)(java_hash)
 
@@ -132,7 +132,7 @@ class Sends:
         if sys_flag & _UNAVAILABLE_FLAGS:
             raise self._refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"sysFlag {sys_flag:#x} asks for a transaction or inner batch, which are not available yet",
+                f"sysFlag {sys_flag:#x} asks for an inner batch, which is not available yet",
             )
         if topic.multi_tag:
             sys_flag |= MULTI_TAGS
@@ -152,6 +152,7 @@ class Sends:
             or "TRAN_MSG" in text
             or "POP_CK" in text
             or topic.retry_of is not None
+            or sys_flag & TRANSACTION_MASK
         ):
             # One of these names, or a value that contains it.
             self._send_draft(session, command, header, topic, queue_id, sys_flag, text)
@@ -225,12 +226,35 @@ class Sends:
             header.flag,
             header.reconsume_times or 0,
         )
+        if sys_flag & TRANSACTION_MASK or TRANSACTION_PREPARED in properties:
+            self._prepare(draft)
         try:
             stored = self._state.writer.put(draft)
         except (MessageTooLarge, InvalidMessage, StoreReadOnly, DiskFull) as error:
             raise self._store_refusal(error) from None
         if not command.is_oneway:
             self._answer_later(session, command, queue_id, stored, unique_id)
+
+    def _prepare(self, draft: Draft) -> None:
+        """Make a half message of a prepared one."""
+        properties = draft.properties
+        if properties.get(TRANSACTION_PREPARED, "").lower() != "true":
+            if draft.sys_flag & TRANSACTION_MASK:
+                raise self._refusal(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"sysFlag {draft.sys_flag:#x} says transaction, but the property"
+                    f" {TRANSACTION_PREPARED} does not",
+                )
+        elif draft.reconsume_times > 0 and delay_level(properties.get(DELAY)) > 0:
+            # A consumer's retry of what was committed long ago, by a client that keeps all properties.
+            draft.sys_flag &= ~TRANSACTION_MASK
+        elif self._state.config.reject_transaction_message:
+            raise self._refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._state.config.broker_ip1}] sending transaction message is forbidden",
+            )
+        else:
+            divert_prepared(draft)
 
     def _body(self, command: Command) -> bytes | memoryview:
         if not command.body:
@@ -253,6 +277,8 @@ class Sends:
         queue_id: int,
         sys_flag: int,
     ) -> None:
+        if sys_flag & TRANSACTION_MASK:
+            raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be transactional")
         if len(topic.name) > MAX_BATCH_TOPIC_LENGTH or topic.retry_of is not None:
             raise self._refusal(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support topic {topic.name}"
@@ -368,6 +394,8 @@ class Sends:
         """Of a batch: one record cannot be in two topics."""
         if "DELAY" in text and delay_level(decode_properties(text).get(DELAY)) > 0:
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a batch cannot be delayed")
+        if "TRAN_MSG" in text and decode_properties(text).get(TRANSACTION_PREPARED, "").lower() == "true":
+            raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a batch cannot be transactional")
 
     def _rewrite(self, text: str) -> str:
         """Refuse what cannot be honoured; drop what the broker sets itself and POP_CK."""
