@@ -195,3 +195,90 @@ def test_order_is_kept_while_queues_move_between_our_consumer_and_javas(
         assert numbers == sorted(numbers)
     counts = inbox.bodies() + Counter(body_of(got) for got in from_java)
     assert max(counts.values()) == 1, [body for body, count in counts.items() if count > 1]
+
+
+@on_both
+def test_tools_look_into_our_consumer_and_move_it(java: JavaDriver, cluster: Cluster, name: Name) -> None:
+    topic, group = create_topic(cluster, name("Look")), name("py-look")
+    inbox = Inbox(lambda got: RetryLater(delay_level=1) if got.body == b"fail" else None)
+    consumer = PushConsumer(cluster.namesrv, group=group, listener=inbox, consume_from=FIRST)
+    consumer.subscribe(topic, "T || U")
+
+    def admin(*arguments: str) -> str:
+        return java.mqadmin(*arguments, "-n", cluster.namesrv)
+
+    with Producer(cluster.namesrv, group=name("py-producer")) as producer, consumer:
+        sent = [producer.send(Message.of(topic, b"%d" % number, tags="T")) for number in range(12)]
+        until(lambda: len(inbox.messages) == 12, "twelve messages")
+        until(lambda: sum(consumer.progress().values()) == 12, "and their progress")
+
+        printed = admin("consumerStatus", "-g", group, "-i", consumer.client_id, "-s")
+        assert f"{'PROP_CONSUMEORDERLY':<40}: false" in printed
+        assert "CONSUME_PASSIVELY" in printed
+        assert "T || U" in printed
+        rows = [line.split() for line in printed.splitlines() if line.startswith(topic)]
+        owned = {(row[1], int(row[2])): int(row[3]) for row in rows if len(row) == 4 and row[3].isdigit()}
+        assert set(owned) == {(cluster.broker_name, queue_id) for queue_id in range(QUEUES)}
+        assert sum(owned.values()) == 12
+        assert "File" in printed, "a stack trace was asked for"
+
+        place = sent[3]
+        printed = admin(
+            "queryMsgById", "-i", place.offset_message_id, "-t", topic, "-g", group, "-d", consumer.client_id
+        )
+        assert "CR_SUCCESS" in printed, printed
+        assert inbox.bodies()[b"3"] == 2
+        assert inbox.messages[-1].message_id == place.message_id
+
+        admin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
+        until(lambda: len(inbox.messages) == 25, "all twelve once more")
+        assert inbox.bodies() == Counter({b"%d" % number: 3 if number == 3 else 2 for number in range(12)})
+
+
+@pytest.mark.parametrize("cluster", ["mqspark_dev"], indirect=True)
+@pytest.mark.parametrize(
+    "push", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["noted", "pushed"]
+)  # a client to which a reset is pushed pauses for ten seconds
+def test_tools_look_into_javas_consumer_through_our_broker(
+    java: JavaDriver, cluster: Cluster, name: Name, push: bool
+) -> None:
+    topic, group = create_topic(cluster, name("JavaLook")), name("java-look")
+    theirs = java.call(
+        "push.start", namesrv=cluster.namesrv, topic=topic, group=group, model="CLUSTERING", expression="*",
+        **{"from": "CONSUME_FROM_FIRST_OFFSET"},
+    )  # fmt: skip
+
+    def take(count: int) -> list[bytes]:
+        got = java.call("push.take", handle=theirs["handle"], count=count, timeout_ms=30_000)
+        return sorted(map(body_of, got))
+
+    def admin(*arguments: str) -> str:
+        return java.mqadmin(*arguments, "-n", cluster.namesrv)
+
+    with Producer(cluster.namesrv, group=name("py-producer")) as producer:
+        sent = [producer.send(Message.of(topic, b"%d" % number)) for number in range(4)]
+        assert take(4) == [b"0", b"1", b"2", b"3"]
+        printed = admin("consumerStatus", "-g", group, "-i", theirs["client_id"])
+        assert "PROP_CONSUMER_START_TIMESTAMP" in printed
+        assert topic in printed
+        printed = admin(
+            "queryMsgById",
+            "-i",
+            sent[2].offset_message_id,
+            "-t",
+            topic,
+            "-g",
+            group,
+            "-d",
+            theirs["client_id"],
+        )
+        assert "CR_SUCCESS" in printed, printed
+        assert take(1) == [b"2"]
+        if push:
+            admin("updateBrokerConfig", "-b", cluster.broker, "-k", "useServerSideResetOffset", "-v", "false")
+        try:
+            admin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
+            assert take(4) == [b"0", b"1", b"2", b"3"]
+        finally:
+            admin("updateBrokerConfig", "-b", cluster.broker, "-k", "useServerSideResetOffset", "-v", "true")
+    java.call("push.stop", handle=theirs["handle"])
