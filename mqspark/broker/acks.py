@@ -7,6 +7,7 @@ store's flush type is satisfied, releases everything below it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from mqspark.clock import Clock
 from mqspark.protocol.codes import ResponseCode
@@ -14,7 +15,7 @@ from mqspark.protocol.command import encode_response
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.session import Session
 
-__all__ = ["Acks"]
+__all__ = ["Acks", "Deferred"]
 
 
 class Acks:
@@ -72,3 +73,27 @@ class Acks:
         first = self.waiting[0][0] if self.waiting else None
         while self._turns and (first is None or self._turns[0][0] < first):
             self._turns.popleft()
+
+
+class Deferred:
+    """What is done when the log is acked up to a position; in the order of the positions."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, Callable[[bool], None]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def when(self, end_offset: int, action: Callable[[bool], None]) -> None:
+        """``action(True)`` when everything before ``end_offset`` is acked, ``action(False)`` when it never will
+        be. Offsets must not go back."""
+        self._waiting.append((end_offset, action))
+
+    def release(self, acked: int) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= acked:
+            waiting.popleft()[1](True)
+
+    def fail(self) -> None:
+        while self._waiting:
+            self._waiting.popleft()[1](False)

@@ -26,6 +26,7 @@ from mqspark.broker.groups import ClientGroups, ConsumerGroup
 from mqspark.broker.locks import QueueLocks
 from mqspark.broker.lookups import Lookups
 from mqspark.broker.offsets import ConsumerOffsets
+from mqspark.broker.popservice import PopService
 from mqspark.broker.pull import Pulls
 from mqspark.broker.relays import Relays
 from mqspark.broker.retry import SendBacks
@@ -118,6 +119,7 @@ class Broker:
         self.outbox: list[Session] = outbox if outbox is not None else []
         self._clock = clock
         topics, stats = Topics(config, clock), Stats(clock)
+        topics.lmq = store_config.multi_dispatch
         self.state = state = BrokerState(
             config=config,
             store_config=store_config,
@@ -127,7 +129,11 @@ class Broker:
             new_unique_id=new_unique_id,
             topics=topics,
             subscriptions=SubscriptionGroups(config, clock),
-            offsets=ConsumerOffsets(clock, version_step=config.consumer_offset_update_version_step),
+            offsets=ConsumerOffsets(
+                clock,
+                version_step=config.consumer_offset_update_version_step,
+                lmq=store_config.enable_lmq,
+            ),
             clients=ClientGroups(clock, self._members_changed),
             locks=QueueLocks(config, clock),
             stats=stats,
@@ -143,7 +149,12 @@ class Broker:
         self._saved_groups = SavedTable(
             state.subscriptions, config_file("subscriptionGroup.json"), self._answer_changes
         )
-        self._saved_offsets = SavedTable(state.offsets, config_file("consumerOffset.json"))
+        offsets_file = config_file("consumerOffset.json")
+        if store_config.enable_lmq:
+            # RocketMQ then keeps all offsets in the other file; ours of before are not lost for that.
+            SavedTable(state.offsets, offsets_file).load()
+            offsets_file = config_file("lmqConsumerOffset.json")
+        self._saved_offsets = SavedTable(state.offsets, offsets_file)
         for table in (self._saved_topics, self._saved_groups, self._saved_offsets):
             table.load()
         store_host = encode_host(config.broker_ip1, config.listen_port)
@@ -151,7 +162,9 @@ class Broker:
         self._delays = Delays(state, config_file("delayOffset.json"))
         self._transactions = Transactions(state, self.acks, store_host)
         state.writer.diversions.append(self._delays.divert)
-        self._services: list[Service] = [self._delays, self._transactions]
+        lookups = Lookups(state, memory_bytes or physical_memory_bytes())
+        self._pop = PopService(state, self.acks, starts_in_memory=lookups.starts_in_memory)
+        self._services: list[Service] = [self._delays, self._transactions, self._pop]
         for service in self._services:
             service.load()
         self._service_tables = [table for service in self._services for table in service.saved_tables()]
@@ -161,13 +174,14 @@ class Broker:
         self._admin = Admin(state, self.runtime_info, self._settings_changed, self._change)
         self.handlers: dict[int, Handler] = {
             **self._admin.handlers,
-            **Lookups(state, memory_bytes or physical_memory_bytes()).handlers,
+            **lookups.handlers,
             **Clients(state).handlers,
             **self.pulls.handlers,
             **Relays(state, state.calls, self.pulls.answer_resets).handlers,
             **self._sends.handlers,
             **SendBacks(state, self.acks).handlers,
             **self._transactions.handlers,
+            **self._pop.handlers,
         }
         self.registration_due = True
         self._announced_generation = state.topics.generation
@@ -190,9 +204,11 @@ class Broker:
 
     def turn(self) -> None:
         """Write what this turn appended, and answer what that completes."""
+        self._pop.before_commit()
         self.progress(self.store.commit())
         self.acks.end_turn()
         self.pulls.end_turn()
+        self._pop.end_turn()
         generation = self.state.topics.generation
         if generation != self._announced_generation:
             self._announced_generation = generation
@@ -201,12 +217,16 @@ class Broker:
     def progress(self, progress: Progress) -> None:
         """The store has written or synced more: tell those who wait for it."""
         self.acks.release(progress.acked)
+        self._pop.progress(progress)
         if progress.failed is not None:
             self.acks.fail(f"the store failed: {progress.failed}")
         if progress.arrivals:
+            puts = self.store.put_count
             self.pulls.arrived(progress.arrivals)
             for service in self._services:
                 service.arrived(progress.arrivals)
+            if self.store.put_count != puts:  # a check point, say, for which a pop's answer waits
+                self.progress(self.store.commit())
 
     def tick(self) -> int:
         state = self.state

@@ -60,6 +60,17 @@ class BrokerConfig:
     short_polling_time_mills: int = 1_000
     access_message_in_memory_max_ratio: int = 40  # percent of physical memory
 
+    revive_queue_num: int = 8
+    """Queues of the topic that holds POP's check points; only read when that topic is made."""
+    pop_polling_size: int = 1_024
+    """Pops that may be parked for one (topic, group, queue)."""
+    max_pop_polling_size: int = 100_000
+    pop_from_retry_probability: int = 20  # percent of pops that look at the retries first
+    enable_retry_topic_v2: bool = False
+    """Retries of POP go to ``%RETRY%group+topic`` and not to ``%RETRY%group_topic``."""
+    retrieve_message_from_pop_retry_topic_v1: bool = True
+    """With V2, look into the old retry topics too."""
+
     channel_expired_timeout: int = 120_000  # ms without a heartbeat
     notify_consumer_ids_changed_enable: bool = True
     rebalance_lock_max_live_time: int = 60_000  # ms
@@ -101,6 +112,9 @@ class BrokerConfig:
             "pull_bytes_per_turn",
             "sync_flush_timeout",
             "short_polling_time_mills",
+            "revive_queue_num",
+            "pop_polling_size",
+            "max_pop_polling_size",
             "channel_expired_timeout",
             "rebalance_lock_max_live_time",
             "flush_consumer_offset_interval",
@@ -141,18 +155,23 @@ UPDATABLE_KEYS = frozenset(
         "longPollingEnable",
         "shortPollingTimeMills",
         "accessMessageInMemoryMaxRatio",
+        "popPollingSize",
+        "maxPopPollingSize",
+        "popFromRetryProbability",
+        "enableRetryTopicV2",
+        "retrieveMessageFromPopRetryTopicV1",
         "channelExpiredTimeout",
         "notifyConsumerIdsChangedEnable",
         "rebalanceLockMaxLiveTime",
         "flushConsumerOffsetInterval",
         "consumerOffsetUpdateVersionStep",
+        "useServerSideResetOffset",
         "rejectTransactionMessage",
         "transactionTimeOut",
         "transactionCheckInterval",
         "transactionCheckMax",
         "transactionOpBatchInterval",
         "transactionOpMsgMaxSize",
-        "useServerSideResetOffset",
         "registerNameServerPeriod",
         "forceRegister",
         "syncFlushTimeout",

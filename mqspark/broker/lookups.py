@@ -55,7 +55,7 @@ class Lookups:
         header = command.header(QueryConsumerOffsetRequestHeader)
         offset = self._state.offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset == NOT_FOUND:
-            if header.set_zero_if_not_found is False or not self._starts_in_memory(
+            if header.set_zero_if_not_found is False or not self.starts_in_memory(
                 header.topic, header.queue_id
             ):
                 raise Refusal(
@@ -66,7 +66,7 @@ class Lookups:
             offset = 0
         return ok(command, {"offset": str(offset)})
 
-    def _starts_in_memory(self, topic: str, queue_id: int) -> bool:
+    def starts_in_memory(self, topic: str, queue_id: int) -> bool:
         """A young queue, which a new group consumes from its start whatever it asked for: message 0 is there
         and not older than the share of memory that the page cache is reckoned to hold."""
         store = self._state.store

@@ -11,9 +11,10 @@ from __future__ import annotations
 from mqspark.errors import InvalidMessage
 from mqspark.filter.sql import SqlFilter
 from mqspark.record import peek_properties
+from mqspark.store.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus, MessageStore
 
-__all__ = ["Wanted", "get_selected"]
+__all__ = ["Wanted", "get_selected", "get_wanted"]
 
 Wanted = frozenset[int] | SqlFilter | None
 """What a subscription takes: tags by their hashes, what a filter is TRUE for, or everything."""
@@ -68,6 +69,22 @@ def get_selected(
     found.count = selection.count
     found.size_bytes = selection.size_bytes
     return found
+
+
+def get_wanted(
+    store: MessageStore,
+    topic: str,
+    queue_id: int,
+    offset: int,
+    max_messages: int,
+    max_bytes: int,
+    wanted: Wanted,
+) -> GetResult:
+    """``MessageStore.get`` of what ``wanted`` takes, whichever kind it is."""
+    if not isinstance(wanted, SqlFilter):
+        return store.get(topic, queue_id, offset, max_messages, max_bytes, wanted)
+    max_examined = max(max_messages, store.config.max_filter_message_size // ENTRY_BYTES)
+    return get_selected(store, topic, queue_id, offset, max_messages, max_bytes, wanted, max_examined)
 
 
 class _Selection:

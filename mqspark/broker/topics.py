@@ -35,6 +35,7 @@ from mqspark.protocol.bodies import (
     decode_body,
     to_document,
 )
+from mqspark.store.dispatch import is_lmq
 
 __all__ = ["Topic", "Topics", "next_version"]
 
@@ -45,7 +46,6 @@ UNIT, UNIT_SUB = 0x1, 0x2
 
 SCHEDULE_QUEUES = 18
 BENCHMARK_QUEUES = 1024
-REVIVE_QUEUES = 8
 
 
 def next_version(version: DataVersion, now_ms: int) -> DataVersion:
@@ -126,6 +126,8 @@ class Topics:
         """name → Topic or None; bound once because every send and pull calls it."""
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
+        self.lmq = False
+        """Whether light message queues are topics without being in the table (``find``)."""
         for topic in self._system_topics():
             self._table[topic.topic_name] = Topic(topic)
         self._built_in = frozenset(self._table)
@@ -145,7 +147,7 @@ class Topics:
         if config.trace_topic_enable:
             yield _topic(config.msg_trace_topic_name, 1)
         yield _topic(f"{config.broker_cluster_name}_REPLY_TOPIC", 1)
-        yield _topic(f"rmq_sys_REVIVE_LOG_{config.broker_cluster_name}", REVIVE_QUEUES)
+        yield _topic(f"rmq_sys_REVIVE_LOG_{config.broker_cluster_name}", config.revive_queue_num)
         yield _topic(f"rmq_sys_SYNC_BROKER_MEMBER_{config.broker_name}", 1, PERM_INHERIT)
         yield _topic(TRANS_HALF_TOPIC, 1)
         yield _topic(TRANS_OP_HALF_TOPIC, 1)
@@ -166,6 +168,13 @@ class Topics:
 
     def __contains__(self, name: str) -> bool:
         return name in self._table
+
+    def find(self, name: str) -> Topic | None:
+        """``get``, but a light message queue is known to it by its name, as a topic of one queue."""
+        topic = self._table.get(name)
+        if topic is None and self.lmq and is_lmq(name):
+            return Topic(_topic(name, 1))
+        return topic
 
     def names(self) -> list[str]:
         return list(self._table)
@@ -211,7 +220,7 @@ class Topics:
         topic = self._table.get(name)
         if topic is not None:
             return topic
-        check_topic(name)
+        _check_name(name)
         config = _topic(name, queues)
         config.topic_sys_flag = sys_flag
         return self.put(config)
@@ -269,7 +278,7 @@ class Topics:
         wrapper = decode_body(TopicConfigSerializeWrapper, data)
         for name, config in wrapper.topic_config_table.items():
             try:
-                check_topic(name)
+                _check_name(name)
             except InvalidMessage:
                 continue
             config.topic_name = name
@@ -277,6 +286,12 @@ class Topics:
         if wrapper.data_version is not None:
             self.data_version = wrapper.data_version
         self.follow_auto_create_setting()
+
+
+def _check_name(name: str) -> None:
+    """What a broker may have in its table: POP's newer retry topics have a plus in their names, which nobody may
+    choose. Raises InvalidMessage."""
+    check_topic(name.replace("+", "_", 1) if name.startswith(RETRY_PREFIX) else name)
 
 
 def copy_config(config: TopicConfig) -> TopicConfig:

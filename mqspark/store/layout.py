@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["StorePaths", "file_name", "file_start", "is_storable_topic"]
 
-_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
+_TOPIC = re.compile(r"[%|+a-zA-Z0-9_-]{1,255}")
 
 
 def file_name(start: int) -> str:
@@ -22,7 +22,7 @@ def file_start(name: str) -> int | None:
 
 
 def is_storable_topic(topic: str) -> bool:
-    """Topics become directory names: nothing but RocketMQ's own characters may."""
+    """Topics become directory names: nothing but RocketMQ's own characters may; the plus is in retry topics of POP."""
     return _TOPIC.fullmatch(topic) is not None
 
 

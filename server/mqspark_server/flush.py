@@ -136,6 +136,7 @@ class Flusher:
             # The next group first: its sync runs while this one's answers are made and written.
             self.after_turn()
             self._broker.progress(progress)
+            self.after_turn()  # what the broker itself had to write because of it
             self._progressed()
             if self._idle is not None and not self._in_flight and not self._idle.done():
                 self._idle.set_result(None)

@@ -53,8 +53,16 @@ DEPENDS_ON_THE_PAST: dict[int, set[int]] = {
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     },
     RequestCode.GET_ROUTEINFO_BY_TOPIC: {ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST},
+    RequestCode.POP_MESSAGE: {ResponseCode.SUCCESS, ResponseCode.POLLING_TIMEOUT},
+    RequestCode.ACK_MESSAGE: {ResponseCode.SUCCESS, ResponseCode.NO_MESSAGE},
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: {
+        ResponseCode.SUCCESS,
+        ResponseCode.NO_MESSAGE,
+        ResponseCode.TOPIC_NOT_EXIST,
+    },
 }
 LATER = {
+    RequestCode.POP_MESSAGE,
     RequestCode.PULL_MESSAGE,
     RequestCode.LITE_PULL_MESSAGE,
     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -62,6 +70,20 @@ LATER = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
 }
 """May be answered after the end of the recording: parked, or when the name servers know."""
+
+
+class RecordedClock(SystemClock):
+    """Wall time is that of the recording: a pop says when it was sent."""
+
+    shift_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.shift_ms
+
+    def follow(self, request: Command) -> None:
+        born_ms = request.ext.get("bornTime")
+        if request.code == RequestCode.POP_MESSAGE and born_ms is not None:
+            self.shift_ms += int(born_ms) - self.now_ms()
 
 
 def one(data: bytes) -> Command:
@@ -111,7 +133,7 @@ def body_members(body: bytes | memoryview) -> set[str]:
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
 def test_answers_are_those_of_the_recording(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     recording = Recording(path)
-    clock = SystemClock()
+    clock = RecordedClock()
     store_config = StoreConfig(store_path_root_dir=str(tmp_path))
     store = MessageStore(store_config, clock, store_host=encode_host("127.0.0.1", 11911))
     store.open()
@@ -134,12 +156,12 @@ def test_answers_are_those_of_the_recording(path: pathlib.Path, tmp_path: pathli
         registrar = Session(0, "127.0.0.1", 4000, [])
         name_server.connected(registrar)
         name_server.received(registrar, [one(encode_request(103, 1, registration.header, registration.body))])
-        check(recording, broker, name_server)
+        check(recording, broker, name_server, clock)
     finally:
         store.close()
 
 
-def check(recording: Recording, broker: Broker, name_server: NameServer) -> None:
+def check(recording: Recording, broker: Broker, name_server: NameServer, clock: RecordedClock) -> None:
     sessions: dict[tuple[int, str], Session] = {}
     conns: dict[int, int] = {}
     given: dict[tuple[int, int], Command] = {}
@@ -151,6 +173,7 @@ def check(recording: Recording, broker: Broker, name_server: NameServer) -> None
             session = sessions[conn, peer] = Session(number, "127.0.0.1", 5000 + number, core.outbox)
             conns[number] = conn
             core.connected(session)
+        clock.follow(request)
         core.received(session, [request])
         core.turn()
         for written in core.outbox:

@@ -1,0 +1,233 @@
+"""Acknowledging popped messages, one by one or many at once, and changing how long one stays invisible
+(AckMessageProcessor, ChangeInvisibleTimeProcessor; reference store-and-broker §12.6, §12.7).
+
+An acknowledgement is a record of the revive log. Those of one turn that belong to the same check point become one
+record at the end of the turn; each is answered when that is acked by the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mqspark.broker.acks import Acks
+from mqspark.broker.pull import FAQ
+from mqspark.broker.revivelog import MAX_INVISIBLE_MS, CheckKey, CheckPoint, ReviveLog
+from mqspark.broker.state import BrokerState
+from mqspark.errors import DiskFull, InvalidMessage, StoreReadOnly
+from mqspark.protocol.bodies import BatchAck, BatchAckMessageRequestBody, decode_body
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_response
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.headers import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+)
+from mqspark.protocol.receipts import ORDER_REVIVE_QUEUE, Receipt, parse_receipt, real_topic
+from mqspark.protocol.session import Session
+
+__all__ = ["PopAcks"]
+
+MAX_BITS = 1 << 16
+"""Of one entry of a batch: a check point has 32 messages, which a filter may have picked out of many."""
+
+Answer = tuple[Session, int]
+"""Who waits, and the opaque."""
+
+
+class _Record:
+    """The acknowledgements of one check point that came in this turn."""
+
+    __slots__ = ("answers", "invisible_time_ms", "offsets")
+
+    def __init__(self, invisible_time_ms: int) -> None:
+        self.invisible_time_ms = invisible_time_ms
+        self.offsets: dict[int, None] = {}
+        self.answers: list[Answer] = []
+
+
+class PopAcks:
+    def __init__(self, state: BrokerState, log: ReviveLog, acks: Acks) -> None:
+        self._state = state
+        self._log = log
+        self._acks = acks
+        self._records: dict[tuple[CheckKey, int], _Record] = {}
+        """(check point, revive queue) → what is to be written at the end of this turn."""
+        self.handlers: dict[int, Handler] = {
+            RequestCode.ACK_MESSAGE: self.ack,
+            RequestCode.BATCH_ACK_MESSAGE: self.batch_ack,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change_invisible_time,
+        }
+
+    # --- events ---
+
+    def ack(self, session: Session, command: Command) -> None:
+        header = command.header(AckMessageRequestHeader)
+        low, high = self._limits(session, header.topic, header.queue_id)
+        if not low <= header.offset <= high:
+            raise Refusal(
+                ResponseCode.NO_MESSAGE,
+                f"offset is illegal, key:{header.topic}@{header.queue_id}, commit:{header.offset},"
+                f" store:{low}~{high}",
+            )
+        receipt = parse_receipt(header.extra_info)
+        if receipt.is_order:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "ordered pops are not available yet")
+        self._check_busy()
+        record = self._record(_key(header.topic, header.consumer_group, header.queue_id, receipt), receipt)
+        record.offsets[header.offset] = None
+        if not command.is_oneway:
+            record.answers.append((session, command.opaque))
+
+    def batch_ack(self, session: Session, command: Command) -> bytes | None:
+        """Entries of unknown queues and offsets that do not exist are passed over."""
+        body = decode_body(BatchAckMessageRequestBody, command.body) if command.body else None
+        if body is None or not body.acks:
+            raise Refusal(ResponseCode.NO_MESSAGE, "the batch has no acknowledgements")
+        self._check_busy()
+        broker_name = body.broker_name or self._state.config.broker_name
+        last = None
+        for entry in body.acks:
+            if entry.revive_queue_id == ORDER_REVIVE_QUEUE:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, "ordered pops are not available yet")
+            topic = real_topic(entry.topic, entry.consumer_group, entry.retry)
+            offsets = self._existing(topic, entry)
+            if not offsets:
+                continue
+            receipt = Receipt(
+                entry.start_offset,
+                entry.pop_time,
+                entry.invisible_time,
+                entry.revive_queue_id,
+                entry.retry,
+                broker_name,
+                entry.queue_id,
+            )
+            last = self._record(_key(topic, entry.consumer_group, entry.queue_id, receipt), receipt)
+            last.offsets.update(dict.fromkeys(offsets))
+        if last is None:
+            return ok(command)
+        if not command.is_oneway:
+            # Records are written in the order of their first acknowledgement; the answer waits for all.
+            next(reversed(self._records.values())).answers.append((session, command.opaque))
+        return None
+
+    def change_invisible_time(self, session: Session, command: Command) -> None:
+        """A new check point of this one message, then an acknowledgement of the old one."""
+        state = self._state
+        header = command.header(ChangeInvisibleTimeRequestHeader)
+        low, high = self._limits(session, header.topic, header.queue_id)
+        if not low <= header.offset < high:
+            raise Refusal(ResponseCode.NO_MESSAGE, f"there is no message {header.offset} in {low}~{high}")
+        if not 0 <= header.invisible_time <= MAX_INVISIBLE_MS:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"invisibleTime={header.invisible_time} is not between 0 and {MAX_INVISIBLE_MS} ms",
+            )
+        receipt = parse_receipt(header.extra_info)
+        if receipt.is_order:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "ordered pops are not available yet")
+        queue = self._revive_queue(receipt)
+        now_ms = state.clock.now_ms()
+        if receipt.visible_again_ms <= now_ms:
+            raise Refusal(
+                ResponseCode.NO_MESSAGE,
+                f"the receipt ran out {now_ms - receipt.visible_again_ms} ms ago: others may have the message",
+            )
+        self._check_busy()
+        old = _key(header.topic, header.consumer_group, header.queue_id, receipt)
+        # A check point is named by its time: the new one must not be taken for the old.
+        pop_time_ms = max(now_ms, receipt.pop_time_ms + 1)
+        new = old._replace(start_offset=header.offset, pop_time_ms=pop_time_ms)
+        try:
+            self._log.put_check_point(queue, CheckPoint(new, header.invisible_time, [0]))
+            end_offset = self._log.put_ack(queue, old, receipt.invisible_time_ms, [header.offset])
+        except (StoreReadOnly, DiskFull, InvalidMessage) as error:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR, f"the invisible time could not be changed: {error}"
+            ) from None
+        if not command.is_oneway:
+            answer = ChangeInvisibleTimeResponseHeader(
+                pop_time=pop_time_ms, invisible_time=header.invisible_time, revive_qid=receipt.revive_queue
+            )
+            self._acks.waiting.append((end_offset, session, ok(command, answer)))
+
+    def end_turn(self) -> None:
+        """Write what came in this turn; before the store's commit."""
+        if not self._records:
+            return
+        records, self._records = self._records, {}
+        waiting = self._acks.waiting
+        problem: Exception | None = None
+        end_offset = 0
+        for (key, revive_queue), record in records.items():
+            if problem is None:
+                try:
+                    end_offset = self._log.put_ack(
+                        revive_queue, key, record.invisible_time_ms, list(record.offsets)
+                    )
+                except (Refusal, StoreReadOnly, DiskFull, InvalidMessage) as error:
+                    problem = error
+            for session, opaque in record.answers:
+                if problem is None:
+                    waiting.append((end_offset, session, encode_response(opaque, ResponseCode.SUCCESS)))
+                else:
+                    remark = f"the acknowledgement could not be stored: {problem}"
+                    session.send(encode_response(opaque, ResponseCode.SYSTEM_ERROR, remark=remark))
+
+    # --- inside ---
+
+    def _check_busy(self) -> None:
+        capacity = self._state.config.send_thread_pool_queue_capacity
+        if len(self._acks.waiting) >= capacity:
+            raise Refusal(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD] {capacity} requests wait for the disk already; retry later",
+            )
+
+    def _record(self, key: CheckKey, receipt: Receipt) -> _Record:
+        place = key, self._revive_queue(receipt)
+        record = self._records.get(place)
+        if record is None:
+            record = self._records[place] = _Record(receipt.invisible_time_ms)
+        return record
+
+    def _revive_queue(self, receipt: Receipt) -> int:
+        if not 0 <= receipt.revive_queue < self._log.queues:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the receipt names revive queue {receipt.revive_queue} of {self._log.queues}",
+            )
+        return receipt.revive_queue
+
+    def _limits(self, session: Session, name: str, queue_id: int) -> tuple[int, int]:
+        """The queue's first offset and the one behind its last. Raises Refusal."""
+        state = self._state
+        topic = state.topics.get(name)
+        if topic is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! {FAQ}")
+        if not 0 <= queue_id < topic.read_queue_nums:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"queueId[{queue_id}] is illegal, topic:[{name}]"
+                f" topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{session.peer}]",
+            )
+        return max(0, state.store.min_offset(name, queue_id)), state.store.max_offset(name, queue_id)
+
+    def _existing(self, topic: str, entry: BatchAck) -> list[int]:
+        store = self._state.store
+        low, high = store.min_offset(topic, entry.queue_id), store.max_offset(topic, entry.queue_id)
+        if self._state.topics.get(topic) is None or len(entry.bit_set) * 8 > MAX_BITS:
+            return []
+        return [offset for offset in _offsets(entry) if low <= offset < high]
+
+
+def _key(topic: str, group: str, queue_id: int, receipt: Receipt) -> CheckKey:
+    return CheckKey(topic, group, queue_id, receipt.start_offset, receipt.pop_time_ms, receipt.broker_name)
+
+
+def _offsets(entry: BatchAck) -> Iterable[int]:
+    for index, byte in enumerate(entry.bit_set):
+        for bit in range(8):
+            if byte >> bit & 1:
+                yield entry.start_offset + 8 * index + bit

@@ -1,0 +1,317 @@
+"""Making messages visible again that were popped and not acknowledged in time (PopReviveService; reference
+store-and-broker §12.8).
+
+Check points and acknowledgements come up in the queues of the revive topic when they are due. Each queue is read once,
+in order; a check point is judged when everything that may acknowledge it has been read, and what is then still open is
+copied to the group's retry topic. The group's offset in the revive queue follows when the copies are acked by the
+store, so that a crash at any moment brings a message back at least once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from mqspark.broker.acks import Deferred
+from mqspark.broker.revivelog import (
+    ACK_INTERVAL_MS,
+    ACK_TAG,
+    BATCH_ACK_TAG,
+    CK_TAG,
+    REVIVE_GROUP,
+    CheckKey,
+    CheckPoint,
+    ReviveLog,
+    parse_ack,
+    parse_check_point,
+)
+from mqspark.broker.state import BrokerState
+from mqspark.errors import DiskFull, InvalidMessage, StoreReadOnly
+from mqspark.message import (
+    FIRST_POP_TIME,
+    RETRY_PREFIX,
+    TAGS,
+    TIMER_DELIVER_MS,
+    decode_properties,
+    encode_host,
+    encode_properties,
+)
+from mqspark.protocol.dispatch import Refusal
+from mqspark.protocol.receipts import normal_topic, retry_topic_v1, retry_topic_v2
+from mqspark.record import Parts, Verdict, check_record, find_property, take_apart
+from mqspark.store.store import GetStatus
+
+__all__ = ["PopRevival"]
+
+_log = logging.getLogger(__name__)
+
+GRACE_MS = ACK_INTERVAL_MS + 1_000
+"""A check point is judged when the records read are this much younger than its time: timed messages of one second
+come in any order."""
+
+IDLE_MS = 3_000
+"""When nothing has come for so long, nothing is on its way any more."""
+
+TICK_MS = 200
+READ_MESSAGES = 64
+READ_BYTES = 1 << 20
+READS_A_TICK = 16
+"""For each queue, about 1,000 records: a bounded part of a turn."""
+REVIVES_A_TICK = 256
+MAX_OPEN = 50_000
+"""Check points of one queue kept in memory. With a timer that delivers them when they are due, three seconds' worth."""
+MAX_EARLY_ACKS = 10_000
+
+_RE_PUT_DELAYS_MS = tuple(
+    1000 * seconds
+    for seconds in (10, 20, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+)
+
+
+class _ReviveQueue:
+    """How far one queue has been read and judged."""
+
+    __slots__ = ("by_time", "early_acks", "horizon_ms", "last_read_ms", "next_offset", "open", "queue_id")
+
+    def __init__(self, queue_id: int, next_offset: int, now_ms: int) -> None:
+        self.queue_id = queue_id
+        self.next_offset = next_offset
+        """Of the next record to read."""
+        self.open: dict[CheckKey, CheckPoint] = {}
+        """Check points to be judged, in the order of the queue."""
+        self.by_time: list[tuple[int, int, CheckKey]] = []
+        """A heap: revive time, revive offset, name. One whose offset is not the open one's is void."""
+        self.early_acks: dict[CheckKey, tuple[int, set[int]]] = {}
+        """Acknowledgements that came before their check points, and when they may be forgotten."""
+        self.horizon_ms = 0
+        """Wall time: everything that was due by then has been read."""
+        self.last_read_ms = now_ms
+        """Monotonic."""
+
+
+class PopRevival:
+    """``timer_is_idle`` says that no timed message is late."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        log: ReviveLog,
+        deferred: Deferred,
+        timer_is_idle: Callable[[], bool],
+    ) -> None:
+        self._state = state
+        self._log = log
+        self._deferred = deferred
+        self._timer_is_idle = timer_is_idle
+        self._host = encode_host(state.config.broker_ip1, state.config.listen_port)
+        self._queues: list[_ReviveQueue] = []
+        self._last_end = 0
+
+    def load(self) -> None:
+        state, topic = self._state, self._log.topic
+        now_ms = state.clock.monotonic_ms()
+        for queue_id in range(self._log.queues):
+            done = state.offsets.query(REVIVE_GROUP, topic, queue_id)
+            # A crash may have cut the log before it: everything behind its end is new.
+            next_offset = min(done + 1, max(0, state.store.max_offset(topic, queue_id)))
+            self._queues.append(_ReviveQueue(queue_id, next_offset, now_ms))
+
+    def tick(self) -> int:
+        """Gives back the milliseconds until it wants to be called again."""
+        is_busy = False
+        for queue in self._queues:
+            is_busy |= self._advance(queue)
+        return 1 if is_busy else TICK_MS
+
+    # --- reading ---
+
+    def _advance(self, queue: _ReviveQueue) -> bool:
+        """Read and judge; whether there is more to do at once."""
+        left = REVIVES_A_TICK
+        for _ in range(READS_A_TICK):
+            revived = self._judge(queue, left)
+            if revived is None:
+                return False
+            left -= revived
+            if left <= 0:
+                return True
+            if not self._read(queue):
+                break
+        else:
+            return True
+        clock = self._state.clock
+        if queue.open and clock.monotonic_ms() - queue.last_read_ms > IDLE_MS and self._timer_is_idle():
+            queue.horizon_ms = clock.now_ms()
+        return False
+
+    def _read(self, queue: _ReviveQueue) -> bool:
+        """One run of records; False when there is none or no room for more."""
+        if len(queue.open) >= MAX_OPEN:
+            return False
+        store = self._state.store
+        topic, queue_id = self._log.topic, queue.queue_id
+        result = store.get(topic, queue_id, queue.next_offset, READ_MESSAGES, READ_BYTES)
+        if result.status is GetStatus.FOUND:
+            for buffer in result.buffers:
+                position = 0
+                while position < len(buffer):
+                    record = check_record(buffer, position, len(buffer), verify_crc=False)
+                    size = int.from_bytes(buffer[position : position + 4])
+                    if record.verdict is Verdict.VALID:
+                        self._take(queue, take_apart(buffer[position : position + size]))
+                    position += size
+            queue.last_read_ms = self._state.clock.monotonic_ms()
+        elif result.next_offset == queue.next_offset or result.max_offset == 0:
+            return False
+        queue.next_offset = result.next_offset
+        if not queue.open:
+            self._commit(queue)
+        return True
+
+    def _take(self, queue: _ReviveQueue, record: Parts) -> None:
+        properties = record.properties
+        tag = (find_property(properties, TAGS.encode()) or b"").decode("utf-8", "replace")
+        broker_name = self._state.config.broker_name
+        try:
+            if tag == CK_TAG:
+                check_point = parse_check_point(record.body, broker_name)
+                check_point.revive_offset = record.queue_offset
+                queue.open[check_point.key] = check_point
+                place = check_point.revive_time_ms, check_point.revive_offset, check_point.key
+                heapq.heappush(queue.by_time, place)
+                _, early = queue.early_acks.pop(check_point.key, (0, ()))
+                for offset in early:
+                    check_point.ack(offset)
+            elif tag in (ACK_TAG, BATCH_ACK_TAG):
+                key, offsets = parse_ack(record.body, broker_name)
+                open_check_point = queue.open.get(key)
+                if open_check_point is not None:
+                    for offset in offsets:
+                        open_check_point.ack(offset)
+                else:
+                    self._keep_early(queue, key, offsets)
+        except InvalidMessage as error:
+            _log.error("revive queue %d, offset %d: %s", queue.queue_id, record.queue_offset, error)
+        due_ms = _integer(find_property(properties, TIMER_DELIVER_MS.encode()))
+        # Until there is a timer a record is read long before it is due; with one it is stored when it is.
+        queue.horizon_ms = max(queue.horizon_ms, min(due_ms, record.store_timestamp_ms))
+
+    def _keep_early(self, queue: _ReviveQueue, key: CheckKey, offsets: Iterable[int]) -> None:
+        """Timed messages of one second come in any order."""
+        early = queue.early_acks
+        if key not in early:
+            for old in [old for old, (until_ms, _) in early.items() if until_ms <= queue.horizon_ms]:
+                del early[old]
+            if len(early) >= MAX_EARLY_ACKS:
+                return
+            early[key] = (queue.horizon_ms + GRACE_MS, set())
+        early[key][1].update(offsets)
+
+    # --- judging ---
+
+    def _judge(self, queue: _ReviveQueue, most: int) -> int | None:
+        """Revive what the first check points leave open, about ``most`` messages; how many. None: not now."""
+        revived = 0
+        horizon_ms = min(queue.horizon_ms, self._state.clock.now_ms())
+        while queue.by_time and revived < most:
+            revive_ms, revive_offset, key = queue.by_time[0]
+            if horizon_ms - revive_ms <= GRACE_MS:
+                break
+            check_point = queue.open.get(key)
+            if check_point is not None and check_point.revive_offset == revive_offset:
+                offsets = check_point.unacked()
+                try:
+                    self._revive(queue, check_point, offsets)
+                except (Refusal, StoreReadOnly, DiskFull) as error:
+                    _log.error("messages of %s cannot be revived now: %s", key.topic, error)
+                    return None
+                del queue.open[key]
+                revived += 1 + len(offsets)
+            heapq.heappop(queue.by_time)
+        if revived:
+            self._commit(queue)
+        return revived
+
+    def _commit(self, queue: _ReviveQueue) -> None:
+        """What is behind the first open check point, or read if there is none, is done with once the log is acked as
+        far as it is now."""
+        first = next(iter(queue.open.values()), None)
+        done = (queue.next_offset if first is None else first.revive_offset) - 1
+        offsets, topic, queue_id = self._state.offsets, self._log.topic, queue.queue_id
+
+        def commit(is_acked: bool) -> None:
+            if is_acked and offsets.query(REVIVE_GROUP, topic, queue_id) != done:
+                offsets.commit(REVIVE_GROUP, topic, queue_id, done)
+
+        if done >= 0:
+            self._deferred.when(self._last_end, commit)
+
+    def _revive(self, queue: _ReviveQueue, check_point: CheckPoint, offsets: Sequence[int]) -> None:
+        state = self._state
+        key = check_point.key
+        if not offsets:
+            return
+        if state.topics.get(normal_topic(key.topic, key.group)) is None or (
+            state.subscriptions.configured(key.group) is None
+        ):
+            return  # deleted in the meantime: nobody will ever ask for these messages
+        for offset in offsets:
+            record = self._original(key, offset)
+            if record is not None:  # not expired in the meantime
+                try:
+                    self._copy(check_point, record)
+                except InvalidMessage as error:
+                    _log.warning("message %d of %s is revived later: %s", offset, key.topic, error)
+                    self._put_back(queue, check_point, offset)
+            check_point.ack(offset)  # done with, should one of the next have to wait
+
+    def _original(self, key: CheckKey, offset: int) -> Parts | None:
+        result = self._state.store.get(key.topic, key.queue_id, offset, 1, 1)
+        if result.status is not GetStatus.FOUND:
+            return None
+        (buffer,) = result.buffers
+        record = check_record(buffer, 0, len(buffer), verify_crc=False)
+        if record.verdict is not Verdict.VALID or record.queue_offset != offset:
+            return None
+        return take_apart(buffer)
+
+    def _copy(self, check_point: CheckPoint, record: Parts) -> None:
+        """To the retry topic, as what was popped for the first time when it was."""
+        key = check_point.key
+        topic = self._retry_topic(key)
+        properties = record.properties
+        first_pop = find_property(properties, FIRST_POP_TIME.encode())
+        if record.reconsume_times == 0 or first_pop is None:
+            table = decode_properties(properties)
+            table[FIRST_POP_TIME] = str(key.pop_time_ms)
+            properties = encode_properties(table)
+        copy = record._replace(born_host=self._host, reconsume_times=record.reconsume_times + 1)
+        self._last_end = max(self._last_end, self._state.writer.relay(copy, topic, 0, properties).end_offset)
+
+    def _retry_topic(self, key: CheckKey) -> str:
+        """Made when it is first needed; the group begins it at its first message."""
+        topic = key.topic
+        if not topic.startswith(RETRY_PREFIX):
+            name = retry_topic_v2 if self._state.config.enable_retry_topic_v2 else retry_topic_v1
+            topic = name(topic, key.group)
+        state = self._state
+        if state.topics.get(topic) is None:
+            state.topics.ensure(topic, 1)
+            if state.offsets.query(key.group, topic, 0) < 0:
+                state.offsets.commit(key.group, topic, 0, 0)
+        return topic
+
+    def _put_back(self, queue: _ReviveQueue, check_point: CheckPoint, offset: int) -> None:
+        """A check point for one message whose copy could not be stored."""
+        key = check_point.key._replace(start_offset=offset)
+        tries = check_point.re_puts
+        invisible_ms = check_point.invisible_time_ms
+        if check_point.revive_time_ms <= self._state.clock.now_ms():
+            invisible_ms += _RE_PUT_DELAYS_MS[min(tries, len(_RE_PUT_DELAYS_MS) - 1)]
+        again = CheckPoint(key, invisible_ms, [0], re_puts=tries + 1)
+        self._last_end = max(self._last_end, self._log.put_check_point(queue.queue_id, again))
+
+
+def _integer(text: bytes | None) -> int:
+    return int(text) if text is not None and text.isdigit() else 0

@@ -1,0 +1,66 @@
+"""POP as one part of a broker: its requests, what it waits for and what it does by time, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mqspark.broker.acks import Acks, Deferred
+from mqspark.broker.pop import Pops
+from mqspark.broker.popack import PopAcks
+from mqspark.broker.popoffsets import PopOffsets
+from mqspark.broker.poprevive import PopRevival
+from mqspark.broker.revivelog import ReviveLog
+from mqspark.broker.state import BrokerState
+from mqspark.protocol.dispatch import Handler
+from mqspark.store.saved import SavedTable
+from mqspark.store.store import Progress
+
+__all__ = ["PopService"]
+
+TICK_MS = 100
+
+
+class PopService:
+    """A Service, and what a broker calls at the turns of its loop."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        acks: Acks,
+        *,
+        starts_in_memory: Callable[[str, int], bool],
+        timer_is_idle: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``starts_in_memory(topic, queue id)``: a young queue that a new group consumes from its start;
+        ``timer_is_idle()``: no timed message is late."""
+        self._deferred = Deferred()
+        log = ReviveLog(state)
+        self.pops = Pops(state, log, PopOffsets(state, starts_in_memory), self._deferred)
+        self._acks = PopAcks(state, log, acks)
+        self._revival = PopRevival(state, log, self._deferred, timer_is_idle)
+        self.handlers: dict[int, Handler] = {**self.pops.handlers, **self._acks.handlers}
+
+    def load(self) -> None:
+        self._revival.load()
+
+    def saved_tables(self) -> Sequence[SavedTable]:
+        return ()
+
+    def tick(self) -> int:
+        self.pops.expire()
+        return min(TICK_MS, self._revival.tick())
+
+    def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
+        self.pops.arrived(arrivals)
+
+    def before_commit(self) -> None:
+        """The end of a turn, before the store writes what it brought."""
+        self._acks.end_turn()
+
+    def end_turn(self) -> None:
+        self.pops.end_turn()
+
+    def progress(self, progress: Progress) -> None:
+        self._deferred.release(progress.acked)
+        if progress.failed is not None:
+            self._deferred.fail()

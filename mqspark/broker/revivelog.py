@@ -1,0 +1,244 @@
+"""What POP remembers, as messages of a system topic: check points (what was handed out) and acknowledgements
+(PopCheckPoint, AckMsg, BatchAckMsg; reference store-and-broker §12.1, §12.2).
+
+They are timed messages: a check point comes up in the revive topic a second before its messages become visible
+again, its acknowledgements at that very time, so that whoever reads the topic sees only what is due.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from mqspark.broker.state import BrokerState
+from mqspark.broker.writer import Draft
+from mqspark.errors import InvalidMessage
+from mqspark.message import TAGS, TIMER_DELIVER_MS, UNIQ_KEY, encode_host
+from mqspark.protocol import fastjson
+
+__all__ = [
+    "ACK_INTERVAL_MS",
+    "ACK_TAG",
+    "BATCH_ACK_TAG",
+    "CK_TAG",
+    "MAX_INVISIBLE_MS",
+    "REVIVE_GROUP",
+    "CheckKey",
+    "CheckPoint",
+    "ReviveLog",
+    "parse_ack",
+    "parse_check_point",
+]
+
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+"""Its offset in a revive queue is that of the last message done with, not of the next one."""
+
+CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
+
+ACK_INTERVAL_MS = 1_000
+"""A check point comes this much before its acknowledgements (PopAckConstants.ackTimeInterval)."""
+
+
+MAX_INVISIBLE_MS = 3 * 24 * 3600 * 1000
+"""No timed message, and so no check point, can be set further ahead (timerMaxDelaySec)."""
+
+
+class CheckKey(NamedTuple):
+    """What names a check point; an acknowledgement carries it."""
+
+    topic: str
+    group: str
+    queue_id: int
+    start_offset: int
+    pop_time_ms: int
+    broker_name: str
+
+
+class CheckPoint:
+    """Messages of one queue, handed out together. ``acked`` has bit i set when message i is done."""
+
+    __slots__ = ("acked", "diffs", "invisible_time_ms", "key", "re_puts", "revive_offset")
+
+    def __init__(
+        self, key: CheckKey, invisible_time_ms: int, diffs: Sequence[int], *, acked: int = 0, re_puts: int = 0
+    ) -> None:
+        self.key = key
+        self.invisible_time_ms = invisible_time_ms
+        self.diffs = diffs
+        """Queue offsets, from the start offset."""
+        self.acked = acked
+        self.re_puts = re_puts
+        """How often it was put back because its messages could not be revived."""
+        self.revive_offset = -1
+
+    @property
+    def revive_time_ms(self) -> int:
+        return self.key.pop_time_ms + self.invisible_time_ms
+
+    def ack(self, offset: int) -> None:
+        """An offset that is none of its messages' changes nothing."""
+        try:
+            self.acked |= 1 << self.diffs.index(offset - self.key.start_offset)
+        except ValueError:
+            return
+
+    def unacked(self) -> list[int]:
+        start = self.key.start_offset
+        return [start + diff for index, diff in enumerate(self.diffs) if not self.acked >> index & 1]
+
+
+class _Body(msgspec.Struct):
+    """Both bodies, as fastjson writes them: one letter or two, in older records the whole name."""
+
+    t: str | None = None
+    c: str | None = None
+    q: int | None = None
+    so: int | None = None
+    pt: int | None = None
+    bn: str | None = None
+    n: int = 0
+    d: list[int] | None = None
+    bm: int = 0
+    it: int = 0
+    rp: str | None = None
+    ao: int | None = None
+    aol: list[int] | None = None
+    topic: str | None = None
+    consumer_group: str | None = msgspec.field(default=None, name="consumerGroup")
+    queue_id: int = msgspec.field(default=0, name="queueId")
+    start_offset: int = msgspec.field(default=0, name="startOffset")
+    pop_time: int = msgspec.field(default=0, name="popTime")
+    broker_name: str | None = msgspec.field(default=None, name="brokerName")
+    ack_offset: int = msgspec.field(default=-1, name="ackOffset")
+
+    def key(self, broker_name: str) -> CheckKey:
+        """``broker_name``: this broker's, which some records leave out."""
+        topic = self.t if self.t is not None else self.topic
+        group = self.c if self.c is not None else self.consumer_group
+        if topic is None or group is None:
+            raise InvalidMessage("a record of the revive log names no topic or group", field="body")
+        return CheckKey(
+            topic,
+            group,
+            self.q if self.q is not None else self.queue_id,
+            self.so if self.so is not None else self.start_offset,
+            self.pt if self.pt is not None else self.pop_time,
+            self.bn or self.broker_name or broker_name,
+        )
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+def _parse(body: bytes | memoryview) -> _Body:
+    try:
+        return _decode(body)
+    except msgspec.ValidationError as error:
+        raise InvalidMessage(f"a record of the revive log: {error}", field="body") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass  # fastjson's own dialect, then
+    try:
+        return msgspec.convert(fastjson.loads(body), _Body)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise InvalidMessage(f"a record of the revive log: {error}", field="body") from None
+
+
+MAX_MESSAGES = 64
+"""Of one check point: RocketMQ keeps the acknowledged ones in the bits of one byte count and one int."""
+
+
+def parse_check_point(body: bytes | memoryview, broker_name: str) -> CheckPoint:
+    """Raises InvalidMessage."""
+    parsed = _parse(body)
+    if not 0 <= parsed.n <= MAX_MESSAGES:
+        raise InvalidMessage(f"a check point of {parsed.n} messages", field="n")
+    diffs: Sequence[int] = range(parsed.n) if not parsed.d else parsed.d[: parsed.n]
+    re_puts = parsed.rp or ""
+    return CheckPoint(
+        parsed.key(broker_name),
+        parsed.it,
+        diffs,
+        acked=parsed.bm,
+        re_puts=int(re_puts) if re_puts.isdigit() else 0,
+    )
+
+
+def parse_ack(body: bytes | memoryview, broker_name: str) -> tuple[CheckKey, list[int]]:
+    """Of which check point, and which queue offsets. Raises InvalidMessage."""
+    parsed = _parse(body)
+    offsets = parsed.aol
+    if offsets is None:
+        offsets = [parsed.ao if parsed.ao is not None else parsed.ack_offset]
+    return parsed.key(broker_name), offsets
+
+
+_quote = json.dumps
+
+
+class ReviveLog:
+    """Puts check points and acknowledgements. Every method gives back the end offset: nobody may rely on the record
+    before that is acked. They raise what ``Writer.put`` raises."""
+
+    def __init__(self, state: BrokerState) -> None:
+        config = state.config
+        self._state = state
+        self._host = encode_host(config.broker_ip1, config.listen_port)
+        self.topic = f"rmq_sys_REVIVE_LOG_{config.broker_cluster_name}"
+
+    @property
+    def queues(self) -> int:
+        topic = self._state.topics.get(self.topic)
+        return topic.write_queue_nums if topic is not None else self._state.config.revive_queue_num
+
+    def put_check_point(self, revive_queue: int, check_point: CheckPoint) -> int:
+        topic, group, queue_id, start, pop_time_ms, broker = key = check_point.key
+        revive_ms = check_point.revive_time_ms
+        diffs = ",".join(map(str, check_point.diffs))
+        re_puts = f'"rp":"{check_point.re_puts}",' if check_point.re_puts else ""
+        body = (
+            f'{{"bm":{check_point.acked},"bn":{_quote(broker)},"c":{_quote(group)},"d":[{diffs}],'
+            f'"it":{check_point.invisible_time_ms},"n":{len(check_point.diffs)},"pt":{pop_time_ms},"q":{queue_id},'
+            f'"reviveTime":{revive_ms},"ro":0,{re_puts}"so":{start},"t":{_quote(topic)}}}'
+        )
+        return self._put(revive_queue, key, start, CK_TAG, CK_TAG, body, revive_ms - ACK_INTERVAL_MS)
+
+    def put_ack(
+        self, revive_queue: int, key: CheckKey, invisible_time_ms: int, offsets: Sequence[int]
+    ) -> int:
+        topic, group, queue_id, start, pop_time_ms, broker = key
+        offset = offsets[0] if len(offsets) == 1 else -1
+        several = "" if len(offsets) == 1 else f'"aol":[{",".join(map(str, offsets))}],'
+        body = (
+            f'{{"ao":{offset},{several}"bn":{_quote(broker)},"c":{_quote(group)},"pt":{pop_time_ms},'
+            f'"q":{queue_id},"so":{start},"t":{_quote(topic)}}}'
+        )
+        tag = BATCH_ACK_TAG if several else ACK_TAG
+        return self._put(revive_queue, key, offset, tag, ACK_TAG, body, pop_time_ms + invisible_time_ms)
+
+    def _put(
+        self,
+        revive_queue: int,
+        key: CheckKey,
+        offset: int,
+        tag: str,
+        kind: str,
+        body: str,
+        deliver_ms: int,
+    ) -> int:
+        topic, group, queue_id, _, pop_time_ms, broker = key
+        draft = Draft(
+            self.topic,
+            revive_queue,
+            body.encode(),
+            {
+                TAGS: tag,
+                UNIQ_KEY: f"{topic}@{queue_id}@{offset}@{group}@{pop_time_ms}@{broker}@{kind}",
+                TIMER_DELIVER_MS: str(deliver_ms),
+            },
+            self._state.clock.now_ms(),
+            self._host,
+        )
+        return self._state.writer.put(draft).end_offset

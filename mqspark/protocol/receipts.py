@@ -1,0 +1,147 @@
+"""The strings by which POP names messages: receipt handles and the offset fields of an answer (ExtraInfoUtil,
+KeyBuilder; reference store-and-broker §12.3).
+
+    receipt handle    start offset, pop time, invisible time, revive queue, retry flag, broker, queue[, offset]
+    startOffsetInfo   "retry flag, queue, start offset" of each queue, joined by ";"
+    msgOffsetInfo     "retry flag, queue, offset[,offset ...]" of each queue, joined by ";"
+    orderCountInfo    "retry flag, queue, count" or "retry flag, qo<queue>%<offset>, count", joined by ";"
+
+with spaces between the parts. A receipt is valid for one handing out of one message.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mqspark.errors import ProtocolError
+from mqspark.message import RETRY_PREFIX
+
+__all__ = [
+    "NORMAL",
+    "ORDER_REVIVE_QUEUE",
+    "RETRY_V1",
+    "RETRY_V2",
+    "Receipt",
+    "normal_topic",
+    "parse_message_offsets",
+    "parse_receipt",
+    "parse_start_offsets",
+    "real_topic",
+    "retry_flag",
+    "retry_topic_v1",
+    "retry_topic_v2",
+]
+
+ORDER_REVIVE_QUEUE = 999
+"""The revive queue in receipts of ordered pops, which have no check point in the log."""
+
+NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
+
+MAX_RECEIPT_LENGTH = 4096
+
+
+class Receipt(NamedTuple):
+    """The message at ``offset`` (-1: not said) was handed out at ``pop_time_ms`` for ``invisible_time_ms``."""
+
+    start_offset: int
+    """The first queue offset of the pop; with the pop time it names the check point."""
+    pop_time_ms: int
+    invisible_time_ms: int
+    revive_queue: int
+    retry: str
+    broker_name: str
+    queue_id: int
+    offset: int = -1
+
+    @property
+    def is_order(self) -> bool:
+        return self.revive_queue == ORDER_REVIVE_QUEUE
+
+    @property
+    def visible_again_ms(self) -> int:
+        return self.pop_time_ms + self.invisible_time_ms
+
+    def encode(self) -> str:
+        text = (
+            f"{self.start_offset} {self.pop_time_ms} {self.invisible_time_ms} {self.revive_queue}"
+            f" {self.retry} {self.broker_name} {self.queue_id}"
+        )
+        return text if self.offset < 0 else f"{text} {self.offset}"
+
+
+def parse_receipt(text: str) -> Receipt:
+    """Raises ProtocolError."""
+    parts = text.split(" ") if len(text) <= MAX_RECEIPT_LENGTH else []
+    if len(parts) in (7, 8):
+        try:
+            return Receipt(
+                int(parts[0]),
+                int(parts[1]),
+                int(parts[2]),
+                int(parts[3]),
+                parts[4],
+                parts[5],
+                int(parts[6]),
+                int(parts[7]) if len(parts) == 8 else -1,
+            )
+        except ValueError:
+            pass
+    raise ProtocolError(f"{text[:80]!r} is not a receipt handle of 7 or 8 parts")
+
+
+def retry_topic_v1(topic: str, group: str) -> str:
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def retry_topic_v2(topic: str, group: str) -> str:
+    return f"{RETRY_PREFIX}{group}+{topic}"
+
+
+def retry_flag(topic: str, group: str) -> str:
+    """Which kind of topic ``topic`` is for ``group``."""
+    if not topic.startswith(RETRY_PREFIX):
+        return NORMAL
+    return RETRY_V2 if topic.startswith(f"{RETRY_PREFIX}{group}+") else RETRY_V1
+
+
+def normal_topic(topic: str, group: str) -> str:
+    """The topic whose retries ``topic`` holds for ``group``; itself when it is no retry topic of POP."""
+    for separator in "+_":
+        prefix = f"{RETRY_PREFIX}{group}{separator}"
+        if topic.startswith(prefix):
+            return topic[len(prefix) :]
+    return topic
+
+
+def real_topic(topic: str, group: str, retry: str) -> str:
+    """The topic that a message popped as ``topic`` is stored in."""
+    if retry == RETRY_V1:
+        return retry_topic_v1(topic, group)
+    if retry == RETRY_V2:
+        return retry_topic_v2(topic, group)
+    return topic
+
+
+def parse_start_offsets(text: str | None) -> dict[tuple[str, int], int]:
+    """``startOffsetInfo``: (retry flag, queue id) → start offset. Raises ProtocolError."""
+    try:
+        return {
+            (retry, int(queue_id)): int(offset) for retry, queue_id, offset in map(str.split, _entries(text))
+        }
+    except ValueError:
+        raise ProtocolError(f"startOffsetInfo {(text or '')[:80]!r} cannot be read") from None
+
+
+def parse_message_offsets(text: str | None) -> dict[tuple[str, int], list[int]]:
+    """``msgOffsetInfo``: (retry flag, queue id) → queue offsets. Raises ProtocolError."""
+    try:
+        return {
+            (retry, int(queue_id)): [int(offset) for offset in offsets.split(",")]
+            for retry, queue_id, offsets in map(str.split, _entries(text))
+        }
+    except ValueError:
+        raise ProtocolError(f"msgOffsetInfo {(text or '')[:80]!r} cannot be read") from None
+
+
+def _entries(text: str | None) -> list[str]:
+    return [entry for entry in (text or "").split(";") if entry]
