@@ -85,8 +85,7 @@ MAX_CONSUME_QUEUE_ENTRIES = 1_000
 
 _MESSAGE_TYPES = frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"})
 _IMMUTABLE = {"queue.type": ("SimpleCQ", "BatchCQ"), "cleanup.policy": ("DELETE", "COMPACTION")}
-"""Topic attributes that only a new topic may be given, with the value that is available and the one that is
-not yet."""
+"""Topic attributes that only a new topic may be given, with their values, the one that holds without it first."""
 
 _NOT_YET = (
     RequestCode.QUERY_MESSAGE,
@@ -240,7 +239,7 @@ class Admin:
         """Queues of topics that are not configured any more."""
         state = self._state
         for name in list(state.store.queues()):
-            if name not in state.topics and not state.topics.is_system(name):
+            if state.topics.find(name) is None and not state.topics.is_system(name):
                 state.store.delete_topic(name)
         return ok(command)
 
@@ -688,10 +687,10 @@ def _changed_attributes(old: dict[str, str] | None, changes: dict[str, str | Non
     for signed_name, value in changes.items():
         name = signed_name[1:]
         if name in _IMMUTABLE:
-            available, later = _IMMUTABLE[name]
-            if value == later:
-                raise Refusal(ResponseCode.SYSTEM_ERROR, f"{name}={later} is not available yet")
-            if value != available or (old is not None and attributes.get(name, available) != available):
+            values = _IMMUTABLE[name]
+            if value == "COMPACTION":
+                raise Refusal(ResponseCode.SYSTEM_ERROR, f"{name}={value} is not available yet")
+            if value not in values or (old is not None and attributes.get(name, values[0]) != value):
                 raise Refusal(ResponseCode.SYSTEM_ERROR, f"attribute {name} of a topic cannot be changed")
         elif name == "message.type":
             if value is not None and value not in _MESSAGE_TYPES:

@@ -10,7 +10,14 @@ from collections.abc import Callable
 
 from mqspark.clock import Clock
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import ConsumerOffsetSerializeWrapper, DataVersion, decode_body, to_document
+from mqspark.protocol.bodies import (
+    ConsumerOffsetSerializeWrapper,
+    DataVersion,
+    LmqConsumerOffsetSerializeWrapper,
+    decode_body,
+    to_document,
+)
+from mqspark.store.dispatch import LMQ_QUEUE_ID, is_lmq
 
 __all__ = ["ConsumerOffsets", "NOT_FOUND"]
 
@@ -21,8 +28,11 @@ Table = dict[tuple[str, str], dict[int, int]]
 
 
 class ConsumerOffsets:
-    def __init__(self, clock: Clock, *, version_step: int) -> None:
+    def __init__(self, clock: Clock, *, version_step: int, lmq: bool = False) -> None:
+        """``lmq``: offsets of groups that read light message queues have a table of their own in the file
+        (LmqConsumerOffsetManager)."""
         self._clock = clock
+        self._lmq = lmq
         self._version_step = version_step
         self._commits = 0
         self._table: Table = {}
@@ -126,6 +136,14 @@ class ConsumerOffsets:
     def snapshot(self) -> Callable[[], bytes]:
         """What encodes the file, from a copy."""
         wrapper = self.wrapper()
+        if self._lmq:
+            plain = wrapper.offset_table
+            keys = [key for key in plain if is_lmq(key.partition("@")[2])]
+            light = {key: plain.pop(key).get(LMQ_QUEUE_ID, 0) for key in keys}
+            lmq_wrapper = LmqConsumerOffsetSerializeWrapper(
+                offset_table=plain, lmq_offset_table=light, data_version=wrapper.data_version
+            )
+            return lambda: fastjson.dumps_pretty(to_document(lmq_wrapper)).encode()
         return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
 
     def wrapper(self) -> ConsumerOffsetSerializeWrapper:
@@ -136,9 +154,10 @@ class ConsumerOffsets:
         )
 
     def load(self, data: bytes) -> None:
-        """From ``consumerOffset.json``. Raises ProtocolError when it is not that file."""
-        wrapper = decode_body(ConsumerOffsetSerializeWrapper, data)
-        for key, queues in wrapper.offset_table.items():
+        """From ``consumerOffset.json`` or ``lmqConsumerOffset.json``. Raises ProtocolError when it is neither."""
+        wrapper = decode_body(LmqConsumerOffsetSerializeWrapper, data)
+        light = {key: {LMQ_QUEUE_ID: offset} for key, offset in wrapper.lmq_offset_table.items()}
+        for key, queues in (*wrapper.offset_table.items(), *light.items()):
             topic, at, group = key.partition("@")
             if at:
                 self._table[(topic, group)] = queues

@@ -105,6 +105,7 @@ class Sends:
         self._suffix = encode_properties(self._marks).decode()
         self._plain_answer = config.trace_on
         self._region = config.region_id
+        self._multi_dispatch = self._state.store_config.multi_dispatch
 
     def send(self, session: Session, command: Command) -> None:
         header: SendHeader
@@ -132,7 +133,7 @@ class Sends:
         if sys_flag & _UNAVAILABLE_FLAGS:
             raise self._refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"sysFlag {sys_flag:#x} asks for an inner batch, which is not available yet",
+                f"sysFlag {sys_flag:#x} says inner batch, which is for the broker to say",
             )
         if topic.multi_tag:
             sys_flag |= MULTI_TAGS
@@ -153,6 +154,7 @@ class Sends:
             or "POP_CK" in text
             or topic.retry_of is not None
             or sys_flag & TRANSACTION_MASK
+            or (self._multi_dispatch and "INNER_MULTI" in text)
         ):
             # One of these names, or a value that contains it.
             self._send_draft(session, command, header, topic, queue_id, sys_flag, text)
@@ -300,6 +302,11 @@ class Sends:
                 items.append((flag, body, b"".join((properties, joint, suffix))))
             if not items:
                 raise InvalidMessage("the batch is empty", field="body")
+            if topic.inner_batch:
+                self._send_inner_batch(
+                    session, command, header, topic, queue_id, sys_flag, shared, len(items)
+                )
+                return
             first_offset, physical_offsets, end_offset = self._state.store.put_batch(
                 header.topic,
                 queue_id,
@@ -325,6 +332,52 @@ class Sends:
             self._waiting.append(
                 (end_offset, session, self._answer(command.opaque, ids, queue_id, first_offset, unique_id))
             )
+
+    def _send_inner_batch(
+        self,
+        session: Session,
+        command: Command,
+        header: SendHeader,
+        topic: Topic,
+        queue_id: int,
+        sys_flag: int,
+        shared: str,
+        count: int,
+    ) -> None:
+        """A batch that stays one record. Raises what ``MessageStore.put`` raises."""
+        unique_id = _value(f"\x02{shared}", "\x02UNIQ_KEY\x01")
+        if not unique_id:
+            unique_id = self._state.new_unique_id()
+            shared += f"UNIQ_KEY\x01{unique_id}\x02"
+        tags = _value(f"\x02{shared}", "\x02TAGS\x01")
+        stored = Stored(
+            *self._state.store.put_inner_batch(
+                topic.name,
+                queue_id,
+                command.body,
+                count,
+                (shared + self._suffix).encode(),
+                _tags_code(tags) if tags else 0,
+                header.born_timestamp,
+                session.peer_host,
+                sys_flag,
+                header.reconsume_times or 0,
+            )
+        )
+        self._state.stats.put_messages += count
+        topic.put_count += count
+        topic.put_bytes += len(command.body)
+        if not command.is_oneway:
+            ext = {
+                "msgId": f"{self._id_prefix}{stored.physical_offset:016X}",
+                "queueId": str(queue_id),
+                "queueOffset": str(stored.queue_offset),
+                "batchUniqId": unique_id,
+                "transactionId": unique_id,
+                **self._trace,
+            }
+            frame = encode_response(command.opaque, ResponseCode.SUCCESS, ext)
+            self._waiting.append((stored.end_offset, session, frame))
 
     def _answer(
         self, opaque: int, ids: str, queue_id: int, queue_offset: int, unique_id: str | None
@@ -373,10 +426,10 @@ class Sends:
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic.name}] is forbidden."
             )
         if topic.inner_batch:
-            raise self._refusal(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"topic {topic.name} is of type BatchCQ, which is not available yet",
-            )
+            try:
+                state.store.use_batch_queues(topic.name)
+            except InvalidMessage as error:
+                raise self._store_refusal(error) from None
         return topic
 
     def _is_dead(self, header: SendHeader, version: int, group: str) -> bool:

@@ -14,8 +14,18 @@ from typing import NamedTuple
 
 from mqspark.broker.stats import Stats
 from mqspark.broker.topics import Topic, Topics
-from mqspark.message import BORN_HOST_V6, MULTI_TAGS, STORE_HOST_V6, TAGS, encode_properties, java_hash
-from mqspark.record import Parts, tags_code
+from mqspark.message import (
+    BORN_HOST_V6,
+    CRC32,
+    MULTI_DISPATCH,
+    MULTI_TAGS,
+    STORE_HOST_V6,
+    TAGS,
+    encode_properties,
+    java_hash,
+)
+from mqspark.record import Parts, find_property, tags_code
+from mqspark.store.dispatch import allows_dispatch, wanted_queues
 from mqspark.store.store import MessageStore
 
 __all__ = ["Diversion", "Draft", "Stored", "Writer"]
@@ -60,6 +70,7 @@ class Writer:
         self._store = store
         self._topics = topics
         self._stats = stats
+        self._multi_dispatch = store.config.multi_dispatch
         self.diversions: list[Diversion] = []
         """Asked in this order, each with what the one before made of the draft."""
 
@@ -75,20 +86,21 @@ class Writer:
         if code is None:
             tags = draft.properties.get(TAGS)
             code = _tags_code(tags) if tags else 0
-        stored = Stored(
-            *self._store.put(
-                draft.topic,
-                draft.queue_id,
-                draft.body,
-                encode_properties(draft.properties),
-                code,
-                draft.born_timestamp_ms,
-                draft.born_host,
-                sys_flag,
-                draft.flag,
-                draft.reconsume_times,
-                draft.prepared_offset,
-            )
+        if topic is not None and topic.inner_batch:
+            self._store.use_batch_queues(topic.name)
+        draft.properties.pop(CRC32, None)  # of the record that it was read from
+        stored = self._append(
+            draft.topic,
+            draft.queue_id,
+            draft.body,
+            encode_properties(draft.properties),
+            code,
+            draft.born_timestamp_ms,
+            draft.born_host,
+            sys_flag,
+            draft.flag,
+            draft.reconsume_times,
+            draft.prepared_offset,
         )
         self._count(topic, len(draft.body))
         return stored
@@ -98,22 +110,71 @@ class Writer:
 
         Raises what ``MessageStore.put`` raises.
         """
-        stored = Stored(
-            *self._store.put(
-                topic,
-                queue_id,
-                record.body,
-                properties,
-                tags_code(properties),
-                record.born_timestamp_ms,
-                record.born_host,
-                record.sys_flag & ~_HOST_FLAGS,
-                record.flag,
-                record.reconsume_times,
-            )
+        stored = self._append(
+            topic,
+            queue_id,
+            record.body,
+            properties,
+            tags_code(properties),
+            record.born_timestamp_ms,
+            record.born_host,
+            record.sys_flag & ~_HOST_FLAGS,
+            record.flag,
+            record.reconsume_times,
+            0,
         )
         self._count(self._topics.get(topic), len(record.body))
         return stored
+
+    def _append(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        properties: bytes,
+        code: int,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        sys_flag: int,
+        flag: int,
+        reconsume_times: int,
+        prepared_offset: int,
+    ) -> Stored:
+        """Into its queue, and into the light message queues that it names."""
+        if self._multi_dispatch and allows_dispatch(topic):
+            names = find_property(properties, MULTI_DISPATCH.encode())
+            if names is not None:
+                return Stored(
+                    *self._store.put_dispatched(
+                        wanted_queues(names.decode()),
+                        topic,
+                        queue_id,
+                        body,
+                        properties,
+                        code,
+                        born_timestamp_ms,
+                        born_host,
+                        sys_flag,
+                        flag,
+                        reconsume_times,
+                        prepared_offset,
+                    )
+                )
+        return Stored(
+            *self._store.put(
+                topic,
+                queue_id,
+                body,
+                properties,
+                code,
+                born_timestamp_ms,
+                born_host,
+                sys_flag,
+                flag,
+                reconsume_times,
+                prepared_offset,
+            )
+        )
 
     def _count(self, topic: Topic | None, body_bytes: int) -> None:
         self._stats.put_messages += 1

@@ -590,6 +590,15 @@ class ConsumerOffsetSerializeWrapper(Body):
     data_version: DataVersion | None = None
 
 
+class LmqConsumerOffsetSerializeWrapper(Body):
+    """``lmqConsumerOffset.json``: the above, and the offsets of groups that read light message queues."""
+
+    offset_table: dict[str, dict[int, int]] = {}
+    lmq_offset_table: dict[str, int] = {}
+    """``topic@group`` → offset."""
+    data_version: DataVersion | None = None
+
+
 class DelayOffsetSerializeWrapper(Body):
     offset_table: dict[int, int] = {}
     """Delay level → offset."""

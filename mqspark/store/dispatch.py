@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import RETRY_PREFIX, SCHEDULE_TOPIC
+from mqspark.message import RETRY_PREFIX, SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from mqspark.record import find_property
 from mqspark.store.layout import is_storable_topic
 
@@ -30,6 +30,7 @@ LMQ_PREFIX = "%LMQ%"
 LMQ_QUEUE_ID = 0
 DISPATCH_MARK = b"INNER_MULTI_QUEUE_OFFSET\x01"
 _SYSTEM_PREFIX = "rmq_sys_"
+_WAITING = frozenset({SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC})
 
 
 def is_lmq(name: str) -> bool:
@@ -39,7 +40,7 @@ def is_lmq(name: str) -> bool:
 
 def allows_dispatch(topic: str) -> bool:
     """Whether records of a topic may enter other queues: not those that only wait in it for something else."""
-    return not (topic.startswith((RETRY_PREFIX, _SYSTEM_PREFIX)) or topic == SCHEDULE_TOPIC)
+    return not topic.startswith((RETRY_PREFIX, _SYSTEM_PREFIX)) and topic not in _WAITING
 
 
 def wanted_queues(names: str) -> list[str]:

@@ -47,6 +47,7 @@ from mqspark.store.consumequeue import (
     ENTRY_BYTES,
     ENTRY_DTYPE,
     FILLER,
+    FILLER_SIZE,
     ConsumeQueue,
     Entries,
     QueueTable,
@@ -363,6 +364,9 @@ class Recovery:
         wanted = (run.positions >= self._queued_before) & (run.sys_flags & _NOT_QUEUED == 0)
         batched = (run.sys_flags & INNER_BATCH != 0) & (run.sys_flags & TRANSACTION_PREPARED_TYPE == 0)
         batch_topics = self._table.batch_topics
+        if batched.any():
+            for topic_id in np.unique(run.topic_ids[batched]).tolist():
+                self._adopt(run.topics[topic_id])
         if not batch_topics.isdisjoint(run.topics):
             batched |= wanted & np.array([topic in batch_topics for topic in run.topics])[run.topic_ids]
         if batched.any():
@@ -423,6 +427,23 @@ class Recovery:
                 ),
             )
 
+    def _adopt(self, topic: str) -> None:
+        """There is an inner batch in this topic: so it has BatchConsumeQueues, and what was taken for messages of
+        another kind of queue belongs there, too."""
+        table = self._table
+        if topic in table.batch_topics or self._batch_table is None:
+            return
+        self._settle()
+        for key in [key for key in table.queues if key[0] == topic]:
+            queue = table.queues[key]
+            for offset in range(queue.min_offset, queue.max_offset):
+                entry = queue.entry(offset)
+                if entry is not None and entry[1] != FILLER_SIZE:
+                    store_ms = self._log.store_timestamp_at(entry[0])
+                    self._batch_chunk.setdefault(key, []).append(BatchEntry(*entry, store_ms, offset, 1))
+        table.remove_topic(topic)
+        table.batch_topics.add(topic)
+
     def _collect_batch(
         self, key: tuple[str, int], sys_flag: int, properties: bytes, entry: BatchEntry
     ) -> None:
@@ -430,6 +451,7 @@ class Recovery:
         if self._batch_table is None:
             return
         if sys_flag & INNER_BATCH:
+            self._adopt(key[0])
             messages = find_property(properties, b"INNER_NUM") or b""
             if not messages.isdigit() or not 0 < int(messages) <= MAX_BATCH:
                 self.report.ignored_records += 1
@@ -479,7 +501,6 @@ class Recovery:
             except InvalidMessage:
                 self.report.ignored_records += len(entries)
                 return
-            self._table.batch_topics.add(key[0])
             queue = table.batch_queues[key]
         for entry in entries:
             if entry.base == 0 and queue.next_offset:

@@ -528,6 +528,7 @@ class MessageStore:
         sys_flag: int = 0,
         flag: int = 0,
         reconsume_times: int = 0,
+        prepared_offset: int = 0,
     ) -> tuple[int, int, int]:
         """``put`` of one message into its own queue and into these LMQ queues (``dispatch.wanted_queues``)."""
         others = []
@@ -549,6 +550,7 @@ class MessageStore:
             sys_flag,
             flag,
             reconsume_times,
+            prepared_offset,
         )
         entry = _pack_entry(position, end - position, tags_code)
         for other in others:

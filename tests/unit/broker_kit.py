@@ -91,8 +91,16 @@ class Peer:
 class Bench:
     """A broker on ``directory``; ``reopen`` closes it cleanly and starts another on the same files."""
 
-    def __init__(self, directory: Path, *, sync: bool = False, **settings: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        sync: bool = False,
+        store_settings: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
         self.directory = directory
+        self.store_settings = dict(store_settings or {})
         self.clock = ManualClock()
         self.settings = settings
         self.sync = sync
@@ -116,6 +124,7 @@ class Bench:
             disk_max_used_space_ratio=100,
             disk_space_clean_forcibly_ratio=100,
             disk_space_warning_level_ratio=100,
+            **self.store_settings,
         )
         self.store = MessageStore(
             self.store_config, self.clock, store_host=encode_host(self.config.broker_ip1, 10911)

@@ -1,0 +1,138 @@
+"""Topics whose queues are not ordinary: BatchCQ (``queue.type``) and light message queues (LMQ)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqspark.message import Message, MessageExt
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.record import decode_record, decode_records, encode_batch
+from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
+
+LMQ = {"enable_lmq": True, "enable_multi_dispatch": True}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path, store_settings=LMQ)
+    yield bench
+    bench.close()
+
+
+def batch_topic(peer: Peer, name: str = "B") -> None:
+    ext = {
+        "topic": name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": "1",
+        "writeQueueNums": "1",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+        "attributes": "+queue.type=BatchCQ,+message.type=NORMAL",
+    }
+    assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == 0
+    changed = {**ext, "attributes": "+queue.type=SimpleCQ"}
+    assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, changed).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_a_batch_of_a_batch_topic_stays_one_record(bench: Bench) -> None:
+    peer = bench.peer()
+    batch_topic(peer)
+    body = encode_batch([Message(topic="B", body=b"%d" % number) for number in range(3)])
+    answer = peer.ask(SEND, send_ext("B", properties="UNIQ_KEY\x01U1\x02", m="true"), body)
+    assert (answer.code, answer.ext["queueOffset"], answer.ext["batchUniqId"]) == (0, "0", "U1")
+    assert peer.ask(SEND, send_ext("B", m="true"), body).ext["queueOffset"] == "3"
+    assert peer.ask(SEND, send_ext("B"), b"single").ext["queueOffset"] == "6"
+    first, _, single = stored_records(bench)
+    assert first.properties["INNER_NUM"] == "3"
+    assert first.properties["INNER_BASE"] == "0"
+    assert first.sys_flag & 0xC0 == 0xC0
+    assert (single.queue_offset, single.sys_flag & 0xC0, single.body) == (6, 0, b"single")
+
+    bench.reopen()
+    peer = bench.peer()
+    answer = peer.ask(PULL, pull_ext("B", offset=0))
+    messages = decode_records(answer.body)
+    assert [message.queue_offset for message in messages] == list(range(7))
+    assert [message.body for message in messages] == [b"0", b"1", b"2"] * 2 + [b"single"]
+    assert (answer.ext["nextBeginOffset"], answer.ext["maxOffset"]) == ("7", "7")
+    ext = {"topic": "B", "queueId": "0"}
+    assert peer.ask(RequestCode.GET_MAX_OFFSET, ext).ext["offset"] == "7"
+
+
+def stored_records(bench: Bench) -> list[MessageExt]:
+    """Of queue 0 of topic B, batches as one."""
+    records: list[MessageExt] = []
+    offset = 0
+    while (found := bench.store.get("B", 0, offset, 1, 1)).count:
+        records.append(decode_record(b"".join(found.buffers)))
+        offset = found.next_offset
+    return records
+
+
+def test_producers_may_not_say_inner_batch(bench: Bench) -> None:
+    assert bench.peer().ask(SEND, send_ext("T", f=str(0x80)), b"x").code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def test_a_message_enters_the_light_queues_it_names(bench: Bench) -> None:
+    peer = bench.peer()
+    names = "INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02"
+    for number in range(3):
+        assert peer.ask(SEND, send_ext(properties=names), b"both %d" % number).code == 0
+    assert peer.ask(SEND, send_ext(properties="INNER_MULTI_DISPATCH\x01%LMQ%b\x02"), b"b only").code == 0
+    assert peer.ask(SEND, send_ext(properties=""), b"none").code == 0
+    for _ in range(2):
+        assert len(bench.records("T")) == 5
+        assert [message.body for message in bench.records("%LMQ%a")] == [b"both %d" % n for n in range(3)]
+        records = bench.records("%LMQ%b")
+        assert [message.properties["INNER_MULTI_QUEUE_OFFSET"] for message in records] == [
+            "0,0",
+            "1,1",
+            "2,2",
+            "3",
+        ]
+        answer = peer.ask(PULL, pull_ext("%LMQ%b", offset=2))
+        assert [message.body for message in decode_records(answer.body)] == [b"both 2", b"b only"]
+        assert answer.ext["nextBeginOffset"] == "4"
+        bench.crash()
+        peer = bench.peer()
+    peer.ask(RequestCode.CLEAN_UNUSED_TOPIC)
+    assert bench.store.max_offset("%LMQ%b", 0) == 4
+    refused = peer.ask(SEND, send_ext(properties="INNER_MULTI_DISPATCH\x01plain\x02"), b"x")
+    assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "plain" in (refused.remark or "")
+
+
+def test_a_parked_pull_of_a_light_queue_is_woken(bench: Bench) -> None:
+    consumer, producer = bench.peer(), bench.peer()
+    consumer.give(PULL, pull_ext("%LMQ%a", offset=0, sysFlag="6", suspendTimeoutMillis="30000"))
+    bench.broker.turn()
+    assert consumer.heard() == []
+    producer.ask(SEND, send_ext(properties="INNER_MULTI_DISPATCH\x01%LMQ%a\x02"), b"x")
+    (answer,) = consumer.heard()
+    assert [message.body for message in decode_records(answer.body)] == [b"x"]
+
+
+def test_light_offsets_have_their_own_file(bench: Bench) -> None:
+    bench.broker.state.offsets.commit("%LMQ%g", "%LMQ%a", 0, 7)
+    bench.broker.state.offsets.commit("g", "T", 1, 5)
+    bench.reopen()
+    saved = json.loads(
+        (bench.directory / "config/lmqConsumerOffset.json").read_text().replace("{1:", '{"1":')
+    )
+    assert saved["lmqOffsetTable"] == {"%LMQ%a@%LMQ%g": 7}
+    assert bench.broker.state.offsets.query("%LMQ%g", "%LMQ%a", 0) == 7
+    assert bench.broker.state.offsets.query("g", "T", 1) == 5
+
+
+def test_without_the_settings_a_light_queue_is_an_unknown_topic(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    assert peer.ask(SEND, send_ext(properties="INNER_MULTI_DISPATCH\x01%LMQ%a\x02"), b"x").code == 0
+    assert peer.ask(PULL, pull_ext("%LMQ%a", offset=0)).code == ResponseCode.TOPIC_NOT_EXIST
+    bench.close()

@@ -1,0 +1,246 @@
+"""BatchConsumeQueues: offsets, times, limits, recovery and retention over records that hold several messages."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mqspark.errors import InvalidMessage, MessageTooLarge
+from mqspark.message import Message
+from mqspark.record import decode_records, encode_batch
+from mqspark.store import GetStatus, MessageStore
+from mqspark.store.batchqueue import BATCH_DTYPE
+from tests.store_tools import (
+    BORN_HOST,
+    RoomyFiles,
+    TestClock,
+    checkpoint,
+    crash,
+    drain,
+    flush,
+    make_store,
+    opened,
+    put,
+)
+
+FILE_BYTES = 4 * BATCH_DTYPE.itemsize
+SMALL = {"mapper_file_size_batch_consume_queue": FILE_BYTES}
+
+
+def put_many(store: MessageStore, bodies: list[bytes], queue_id: int = 0, topic: str = "B") -> int:
+    """One inner batch; gives back its first queue offset."""
+    body = encode_batch([Message(topic=topic, body=body) for body in bodies])
+    return store.put_inner_batch(topic, queue_id, body, len(bodies), b"UNIQ_KEY\x01u\x02", 0, 1, BORN_HOST)[0]
+
+
+def fill(store: MessageStore, records: int, clock: TestClock | None = None) -> list[bytes]:
+    """Batches of 1 to 5 messages and single ones; gives back the bodies in order."""
+    bodies: list[bytes] = []
+    store.use_batch_queues("B")
+    for number in range(records):
+        if clock is not None:
+            clock.now += 1000
+        count = number % 5 + 1
+        new = [b"%d" % (len(bodies) + index) for index in range(count)]
+        if count == 1:
+            assert put(store, "B", 0, new[0], b"TAGS\x01one\x02")[0] == len(bodies)
+        else:
+            assert put_many(store, new) == len(bodies)
+        bodies += new
+        flush(store)
+    return bodies
+
+
+def served(store: MessageStore) -> list[bytes]:
+    messages = drain(store, "B", 0)
+    assert [message.queue_offset for message in messages] == list(
+        range(store.min_offset("B", 0), store.max_offset("B", 0))
+    )
+    return [message.body for message in messages]
+
+
+def test_a_batch_is_one_record_with_many_offsets(tmp_path: Path) -> None:
+    store = opened(tmp_path, **SMALL)
+    bodies = fill(store, 20)
+    assert served(store) == bodies
+    assert store.queues() == {"B": [0]}
+    assert (store.min_offset("B", 0), store.max_offset("B", 0)) == (0, len(bodies))
+    assert store.put_count == len(bodies)
+    for offset in range(len(bodies)):
+        found = store.get("B", 0, offset, 1, 1)
+        messages = decode_records(b"".join(found.buffers))
+        assert found.count == len(messages)
+        assert offset in [message.queue_offset for message in messages]
+        assert found.next_offset == messages[-1].queue_offset + 1
+    assert store.get("B", 0, len(bodies), 1, 1).status is GetStatus.OFFSET_OVERFLOW_ONE
+    assert store.get("B", 0, 999, 1, 1).next_offset == len(bodies)
+    store.close()
+
+
+def test_limits_count_messages_and_never_split_a_record(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for number in range(4):
+        put_many(store, [b"%d.%d" % (number, index) for index in range(10)])
+    flush(store)
+    assert store.get("B", 0, 0, 32, 1 << 20).count == 30
+    assert store.get("B", 0, 5, 3, 1 << 20).count == 10
+    assert store.get("B", 0, 5, 32, 1).count == 10
+    assert store.get("B", 0, 12, 40, 1 << 20).next_offset == 40
+    store.close()
+
+
+def test_tags_are_left_to_the_reader_where_the_batch_has_none(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.use_batch_queues("B")
+    put_many(store, [b"a", b"b"])
+    put(store, "B", 0, b"c", b"TAGS\x01red\x02")
+    put(store, "B", 0, b"d", b"TAGS\x01blue\x02")
+    flush(store)
+    wanted = frozenset({put_code("blue")})
+    found = store.get("B", 0, 0, 32, 1 << 20, wanted)
+    assert [message.body for message in decode_records(b"".join(found.buffers))] == [b"a", b"b", b"d"]
+    assert found.next_offset == 4
+    assert store.get("B", 0, 2, 1, 1 << 20, frozenset({put_code("none")})).next_offset == 4
+    store.close()
+
+
+def put_code(tags: str) -> int:
+    from mqspark.message import java_hash
+
+    return java_hash(tags)
+
+
+def test_offsets_by_time(tmp_path: Path) -> None:
+    clock = TestClock()
+    start = clock.now
+    store = opened(tmp_path, clock, **SMALL)
+    fill(store, 10, clock)  # at start + 1 s, + 2 s, ...: of 1, 2, 3, 4, 5, 1, ... messages
+    at = [0, 1, 3, 6, 10, 15, 16, 18, 21, 25]
+    for number, offset in enumerate(at):
+        time_ms = start + 1000 * (number + 1)
+        assert store.offset_by_timestamp("B", 0, time_ms) == offset
+        assert store.offset_by_timestamp("B", 0, time_ms - 999) == offset
+        assert store.store_timestamp_at("B", 0, offset) == time_ms
+    assert store.offset_by_timestamp("B", 0, start + 2500, upper=True) == 2
+    assert store.offset_by_timestamp("B", 0, start + 60_000) == store.max_offset("B", 0) == 30
+    assert store.offset_by_timestamp("B", 0, 0) == 0
+    assert store.store_timestamp_at("B", 0, 30) == -1
+    store.close()
+
+
+@pytest.mark.parametrize("way", ["clean", "kill", "queues gone", "tail of the queue gone"])
+def test_recovery(tmp_path: Path, way: str) -> None:
+    store = opened(tmp_path, **SMALL)
+    bodies = fill(store, 12)
+    checkpoint(store)
+    bodies += [body + b"!" for body in fill_more(store, len(bodies), 7)]
+    if way == "clean":
+        store.close()
+    else:
+        crash(store)
+    queue = tmp_path / "batchconsumequeue/B/0"
+    files = {path.name: path.read_bytes() for path in sorted(queue.iterdir())}
+    if way == "queues gone":
+        shutil.rmtree(queue)
+    elif way == "tail of the queue gone":
+        last = sorted(queue.iterdir())[-1]
+        last.write_bytes(bytes(FILE_BYTES))
+    store = opened(tmp_path, **SMALL)
+    assert served(store) == bodies
+    assert {path.name: path.read_bytes() for path in sorted(queue.iterdir())} == files
+    fill_more(store, len(bodies), 3)
+    assert store.max_offset("B", 0) == len(bodies) + 9
+    store.close()
+
+
+def fill_more(store: MessageStore, offset: int, records: int) -> list[bytes]:
+    bodies: list[bytes] = []
+    for _ in range(records):
+        new = [b"%d" % (offset + len(bodies) + index) for index in range(3)]
+        assert put_many(store, [body + b"!" for body in new]) == offset + len(bodies)
+        bodies += new
+    flush(store)
+    return bodies
+
+
+def test_damage_costs_the_messages_of_one_record(tmp_path: Path) -> None:
+    store = opened(tmp_path, **SMALL)
+    bodies = fill(store, 10)
+    position = store._batch_queues["B", 0].entry(4).position  # type: ignore[union-attr]
+    crash(store)
+    shutil.rmtree(tmp_path / "batchconsumequeue")
+    with (tmp_path / "commitlog/00000000000000000000").open("r+b") as file:
+        file.seek(position + 100)
+        file.write(b"\xff")
+    store = opened(tmp_path, **SMALL)
+    messages = drain(store, "B", 0)
+    assert [message.body for message in messages] == bodies[:10] + bodies[15:]
+    assert store.max_offset("B", 0) == len(bodies)
+    assert store.get("B", 0, 12, 1, 1).count == 1
+    store.close()
+
+
+def test_retention(tmp_path: Path) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store = make_store(tmp_path, clock, files, clean_resource_interval=1, **SMALL)
+    store.open()
+    bodies = fill(store, 90)
+    segments = sorted(path.name for path in (tmp_path / "commitlog").iterdir())
+    assert len(segments) > 3
+    files.expired = set(segments[:2])
+    checkpoint(store)
+    store.clean_expired()
+    for _ in range(4):
+        clock.now += 10
+        checkpoint(store)
+    assert sorted(path.name for path in (tmp_path / "commitlog").iterdir()) == segments[2:]
+    low = store.min_offset("B", 0)
+    assert 0 < low < len(bodies)
+    assert served(store) == bodies[low:]
+    assert store.get("B", 0, low - 1, 1, 1).status is GetStatus.OFFSET_TOO_SMALL
+    names = sorted(path.name for path in (tmp_path / "batchconsumequeue/B/0").iterdir())
+    assert names[0] != "0" * 20
+    store.close()
+    store = opened(tmp_path, **SMALL)
+    assert (store.min_offset("B", 0), served(store)) == (low, bodies[low:])
+    store.close()
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    put(store, "T", 0, b"simple")
+    with pytest.raises(InvalidMessage, match="SimpleCQ"):
+        put_many(store, [b"a"], topic="T")
+    with pytest.raises(InvalidMessage, match="32767"):
+        store.put_inner_batch("B", 0, b"", 0, b"", 0, 1, BORN_HOST)
+    with pytest.raises(MessageTooLarge):
+        put_many(store, [bytes(4000)])
+    put_many(store, [b"a"])
+    flush(store)
+    assert store.max_offset("B", 0) == 1
+    store.delete_topic("B")
+    assert store.queues() == {"T": [0]}
+    put(store, "B", 0, b"simple now")
+    flush(store)
+    assert [message.body for message in drain(store, "B", 0)] == [b"simple now"]
+    store.close()
+
+
+def test_the_topic_table_says_the_type_when_the_queues_are_gone(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.use_batch_queues("B")
+    put(store, "B", 0, b"single")
+    flush(store)
+    crash(store)
+    shutil.rmtree(tmp_path / "batchconsumequeue")
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/topics.json").write_text(
+        '{"topicConfigTable":{"B":{"attributes":{"queue.type":"BatchCQ"},"topicName":"B"}}}'
+    )
+    store = opened(tmp_path)
+    assert [message.body for message in drain(store, "B", 0)] == [b"single"]
+    assert not (tmp_path / "consumequeue/B").exists()
+    store.close()
