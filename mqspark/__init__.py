@@ -29,13 +29,21 @@ if TYPE_CHECKING:
     from mqspark.client.delivery import ConsumeStatus, RetryLater
     from mqspark.client.instance import ClientOptions
     from mqspark.client.producer import SendResult, SendStatus
-    from mqspark.client.sync import AdminClient, LitePullConsumer, Producer, PushConsumer
+    from mqspark.client.sync import (
+        AdminClient,
+        LitePullConsumer,
+        Producer,
+        PushConsumer,
+        TransactionProducer,
+    )
+    from mqspark.client.transaction import TransactionResult, TransactionState
     from mqspark.message import Message, MessageExt, MessageQueue
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Producer",
+    "TransactionProducer",
     "PushConsumer",
     "LitePullConsumer",
     "AdminClient",
@@ -45,6 +53,8 @@ __all__ = [
     "MessageQueue",
     "SendResult",
     "SendStatus",
+    "TransactionResult",
+    "TransactionState",
     "ConsumeStatus",
     "RetryLater",
     "ConsumeFromWhere",
@@ -59,10 +69,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "mqspark.client.sync": ("Producer", "PushConsumer", "LitePullConsumer", "AdminClient"),
+    "mqspark.client.sync": (
+        "Producer",
+        "TransactionProducer",
+        "PushConsumer",
+        "LitePullConsumer",
+        "AdminClient",
+    ),
     "mqspark.client.instance": ("ClientOptions",),
     "mqspark.message": ("Message", "MessageExt", "MessageQueue"),
     "mqspark.client.producer": ("SendResult", "SendStatus"),
+    "mqspark.client.transaction": ("TransactionResult", "TransactionState"),
     "mqspark.client.delivery": ("ConsumeStatus", "RetryLater"),
     "mqspark.client.consumer": ("ConsumeFromWhere", "MessageModel"),
     "mqspark.client.admin": ("GroupOffset",),

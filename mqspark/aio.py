@@ -22,10 +22,12 @@ from mqspark.client.instance import ClientOptions
 from mqspark.client.litepull import LitePullConsumer
 from mqspark.client.producer import Producer, SendResult, SendStatus
 from mqspark.client.push import PushConsumer
+from mqspark.client.transaction import TransactionProducer, TransactionResult, TransactionState
 from mqspark.message import Message, MessageExt, MessageQueue
 
 __all__ = [
     "Producer",
+    "TransactionProducer",
     "PushConsumer",
     "LitePullConsumer",
     "AdminClient",
@@ -35,6 +37,8 @@ __all__ = [
     "MessageQueue",
     "SendResult",
     "SendStatus",
+    "TransactionResult",
+    "TransactionState",
     "ConsumeStatus",
     "RetryLater",
     "ConsumeFromWhere",

@@ -13,7 +13,7 @@ import os
 import socket
 import time
 import zlib
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -137,11 +137,17 @@ class ClientInstance:
         self._namesrv_index = zlib.crc32(self.client_id.encode()) % len(self.namesrv)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._versions: dict[str, int] = {}
+        self._listeners: dict[int, list[Callable[[Channel, Command], bool]]] = {}
 
     # --- life -------------------------------------------------------------------------------------------
 
     def join(self, member: Member) -> None:
         self._members.append(member)
+
+    def listen(self, code: int, listener: Callable[[Channel, Command], bool]) -> None:
+        """Requests of this code go to ``listener`` as they come, which says whether it takes care of one; only if
+        none does, members are asked to ``answer``."""
+        self._listeners.setdefault(code, []).append(listener)
 
     async def start(self) -> None:
         self.spawn(self._refresh_routes_forever())
@@ -367,7 +373,7 @@ class ClientInstance:
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             for member in self._members:
                 member.group_changed()
-        else:
+        elif not any(listener(channel, request) for listener in self._listeners.get(request.code, ())):
             self.spawn(self._answer(channel, request))
 
     async def _answer(self, channel: Channel, request: Command) -> None:

@@ -50,6 +50,7 @@ from mqspark.message import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TRANSACTION_PREPARED,
+    TRANSACTION_PREPARED_TYPE,
     UNIQ_KEY,
     WAIT,
     Message,
@@ -130,7 +131,6 @@ _NOT_YET = {
     TIMER_DELAY_MS: "timed delivery",
     TIMER_DELAY_SEC: "timed delivery",
     TIMER_DELIVER_MS: "timed delivery",
-    TRANSACTION_PREPARED: "a transactional message",
 }
 
 _COMPRESSED_ZLIB = COMPRESSED | compression.ZLIB << COMPRESSION_SHIFT
@@ -443,10 +443,6 @@ class Producer:
         self.begin_batch(messages, future, queue, timeout_ms)
         return await future
 
-    async def send_in_transaction(self, message: Message, *, execute: Callable[[Message], Any]) -> SendResult:
-        """Raises NotYet."""
-        raise NotYet("a transactional message")
-
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that a message to ``topic`` can go to now. Raises NoRoute."""
         check_topic(topic)
@@ -464,9 +460,10 @@ class Producer:
         timeout_ms: int | None = None,
         *,
         oneway: bool = False,
+        prepared: bool = False,
     ) -> None:
         """Start a send on this loop; ``future`` (of asyncio or concurrent.futures) gets the result or the
-        error.
+        error. ``prepared``: of a transaction, whose properties are set.
 
         Raises InvalidMessage, MessageTooLarge, NotYet at once. Does not wait for room.
         """
@@ -484,7 +481,7 @@ class Producer:
             raise MessageTooLarge("body", len(body), self._max_message_bytes)
         sending = _Sending()
         if message.properties:
-            text, sending.message_id = _properties_text(message)
+            text, sending.message_id = _properties_text(message, prepared=prepared)
         else:
             sending.message_id = new_unique_id()
             text = f"UNIQ_KEY\x01{sending.message_id}\x02"
@@ -497,6 +494,7 @@ class Producer:
             sending.select = _selecting(message, hash_key, selector)
         else:
             sending.select = None
+        sending.sys_flag = TRANSACTION_PREPARED_TYPE if prepared else 0
         self._launch(sending, future, timeout_ms, batch=False, oneway=oneway)
 
     def begin_batch(
@@ -535,6 +533,7 @@ class Producer:
         sending.flag = 0
         sending.pinned = queue
         sending.select = None
+        sending.sys_flag = 0
         self._launch(sending, future, timeout_ms, batch=True, oneway=False)
 
     # --- Member -----------------------------------------------------------------------------------------
@@ -573,7 +572,6 @@ class Producer:
         sending.future = future
         sending.batch = batch
         sending.oneway = oneway
-        sending.sys_flag = 0
         sending.attempts = 0
         sending.target = None
         sending.size_bytes = size_bytes
@@ -629,7 +627,7 @@ class Producer:
     def _put_compressed(sending: _Sending, body: bytes) -> None:
         if len(body) < len(sending.body):
             sending.body = body
-            sending.sys_flag = _COMPRESSED_ZLIB
+            sending.sys_flag |= _COMPRESSED_ZLIB
 
     async def _dispatch(self, sending: _Sending, target: _Target | None, *, refresh: bool = False) -> None:
         """An attempt that must wait for something first: a route, a connection, a peer that reads slowly."""
@@ -739,11 +737,17 @@ class Producer:
         topic.by_queue = {target.queue: target for target in topic.targets}
 
 
-def _properties_text(message: Message) -> tuple[str, str]:
+def _properties_text(message: Message, *, prepared: bool = False) -> tuple[str, str]:
     """The encoded properties with a unique id among them, and that id."""
     properties = message.properties
     if not properties.keys().isdisjoint(_NOT_YET):
         raise NotYet(next(_NOT_YET[name] for name in properties if name in _NOT_YET))
+    if not prepared and TRANSACTION_PREPARED in properties:
+        raise InvalidMessage(
+            f"only a TransactionProducer sends messages with the property {TRANSACTION_PREPARED}; to forward a"
+            " consumed message, leave it out",
+            field=TRANSACTION_PREPARED,
+        )
     text = encode_properties(properties).decode()
     if "\x01\x02" in text or "\x02\x01" in text or text[0] == "\x01":
         raise InvalidMessage("a property needs a name and a value", field="properties")

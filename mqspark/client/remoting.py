@@ -104,10 +104,10 @@ class Channel(asyncio.Protocol):
             # Cancelled: nobody waits any more, and a response that still comes is dropped.
             self._pending.pop(opaque, None)
 
-    def oneway(self, code: int, header: Fields, body: bytes = b"") -> None:
+    def oneway(self, code: int, header: Fields, body: bytes = b"", *, remark: str | None = None) -> None:
         if not self.open:
             raise ConnectionLost(self.address, self._reason)
-        self.write(encode_request(code, self.next_opaque(), header, body, oneway=True))
+        self.write(encode_request(code, self.next_opaque(), header, body, oneway=True, remark=remark))
 
     def respond(self, request: Command, code: int, body: bytes = b"", remark: str | None = None) -> None:
         if self.open and not request.is_oneway:

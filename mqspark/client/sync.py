@@ -17,10 +17,18 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from types import TracebackType
 from typing import Any, TypeVar
 
-from mqspark.client import admin, litepull, producer, push
+from mqspark.client import admin, litepull, producer, push, transaction
 from mqspark.client.admin import GroupOffset
-from mqspark.client.producer import QueueSelector, SendResult
+from mqspark.client.producer import QueueSelector, SendResult, SendStatus
 from mqspark.client.routes import TopicRoute
+from mqspark.client.transaction import (
+    Check,
+    Execute,
+    TransactionResult,
+    TransactionState,
+    is_coroutine_function,
+    state_of,
+)
 from mqspark.errors import ClientError
 from mqspark.message import PERM_READ, PERM_WRITE, Message, MessageExt, MessageQueue
 from mqspark.protocol.bodies import (
@@ -31,7 +39,7 @@ from mqspark.protocol.bodies import (
     TopicOffset,
 )
 
-__all__ = ["AdminClient", "LitePullConsumer", "LoopThread", "Producer", "PushConsumer"]
+__all__ = ["AdminClient", "LitePullConsumer", "LoopThread", "Producer", "PushConsumer", "TransactionProducer"]
 
 T = TypeVar("T")
 S = TypeVar("S", bound="_Facade")
@@ -277,10 +285,6 @@ class Producer(_Facade):
         size_bytes = sum(len(message.body) for message in messages)
         return self._begin(size_bytes, self._aio.begin_batch, messages, queue, timeout_ms).result()
 
-    def send_in_transaction(self, message: Message, *, execute: Callable[[Message], Any]) -> SendResult:
-        """Raises NotYet."""
-        return self._call(self._aio.send_in_transaction, message, execute=execute)
-
     def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that a message to ``topic`` can go to now. Raises NoRoute."""
         return self._call(self._aio.queues, topic)
@@ -307,6 +311,73 @@ def _begin(
         begin(what, future, *arguments)
     except Exception as error:
         future.set_exception(error)
+
+
+class TransactionProducer(Producer):
+    """The blocking ``mqspark.aio.TransactionProducer``; takes the same arguments. Safe to use from many threads.
+
+    An ``execute`` that is a function runs in the thread that calls ``send_in_transaction``, where its connections to
+    databases are; a ``check`` that is a function in threads of its own; coroutine functions on the background loop.
+    """
+
+    _aio: transaction.TransactionProducer
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        check: Check,
+        execute: Execute | None = None,
+        max_in_flight: int = 1_024,
+        max_in_flight_bytes: int = 100 * 1024 * 1024,
+        **options: Any,
+    ) -> None:
+        self._aio = transaction.TransactionProducer(
+            namesrv,
+            group=group,
+            check=check,
+            execute=execute,
+            max_in_flight=max_in_flight,
+            max_in_flight_bytes=max_in_flight_bytes,
+            **options,
+        )
+        self._room = _Room(max_in_flight, max_in_flight_bytes)
+
+    def stop(self, timeout_ms: int = 30_000) -> None:
+        """Waits up to ``timeout_ms`` for checks that run, and for sends as ``Producer``."""
+        self._stop(self._aio.stop, timeout_ms)
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        *,
+        execute: Execute | None = None,
+        queue: MessageQueue | None = None,
+        hash_key: str | int | None = None,
+        selector: QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> TransactionResult:
+        """Prepare the message, run the local transaction, tell the broker what came of it; see
+        ``mqspark.aio.TransactionProducer.send_in_transaction``."""
+        function = self._aio.local_transaction(execute)
+        how: dict[str, Any] = {
+            "queue": queue,
+            "hash_key": hash_key,
+            "selector": selector,
+            "timeout_ms": timeout_ms,
+        }
+        if is_coroutine_function(function):
+            return self._call(self._aio.send_in_transaction, message, execute=function, **how)
+        prepared = self._call(self._aio.prepare, message, **how)
+        if prepared.result.status is not SendStatus.SEND_OK:
+            return self._call(self._aio.end, prepared, TransactionState.ROLLBACK)
+        try:
+            state = state_of(function(prepared.message))
+        except Exception as error:
+            self._call(self._aio.end, prepared, TransactionState.UNKNOWN, error)
+            raise
+        return self._call(self._aio.end, prepared, state)
 
 
 class PushConsumer(_Facade):

@@ -223,7 +223,7 @@ async def until_async(attempt: Callable[[], object], error: type[Exception], tim
         (Message.of("T", b"x", properties={"a": "b" * 40_000}), MessageTooLarge),
         (Message.of("T", b"x", properties={"DELAY": "3"}), NotYet),
         (Message.of("T", b"x", properties={"TIMER_DELAY_MS": "3"}), NotYet),
-        (Message.of("T", b"x", properties={"TRAN_MSG": "true"}), NotYet),
+        (Message.of("T", b"x", properties={"TRAN_MSG": "true"}), InvalidMessage),
     ],
 )
 async def test_what_no_broker_would_take_is_refused_at_once(
@@ -247,12 +247,6 @@ async def test_bad_batches_are_refused(mq_broker: Broker) -> None:
                 await producer.send_batch(messages)
         with pytest.raises(MessageTooLarge):
             await producer.send_batch([Message.of("T", b"x" * 1_000_000)] * 5)
-
-
-async def test_what_comes_later_says_so() -> None:
-    producer = Producer("127.0.0.1:1", group="g")
-    with pytest.raises(NotYet, match="transactional"):
-        await producer.send_in_transaction(Message.of("T", b"x"), execute=lambda message: None)
 
 
 async def test_no_route_when_brokers_create_no_topics() -> None:
