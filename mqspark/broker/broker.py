@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from mqspark.broker.acks import Acks
 from mqspark.broker.admin import Admin
+from mqspark.broker.assignment import Assignments, RequestModes
 from mqspark.broker.calls import Calls
 from mqspark.broker.clients import Clients, notify_members
 from mqspark.broker.config import BrokerConfig
@@ -30,6 +31,7 @@ from mqspark.broker.popservice import PopService
 from mqspark.broker.pull import Pulls
 from mqspark.broker.relays import Relays
 from mqspark.broker.retry import SendBacks
+from mqspark.broker.routes import Routes
 from mqspark.broker.runtime import runtime_table
 from mqspark.broker.send import Sends
 from mqspark.broker.service import Service
@@ -155,7 +157,9 @@ class Broker:
             SavedTable(state.offsets, offsets_file).load()
             offsets_file = config_file("lmqConsumerOffset.json")
         self._saved_offsets = SavedTable(state.offsets, offsets_file)
-        for table in (self._saved_topics, self._saved_groups, self._saved_offsets):
+        modes = RequestModes()
+        self._saved_modes = SavedTable(modes, config_file("messageRequestMode.json"), self._answer_changes)
+        for table in (self._saved_topics, self._saved_groups, self._saved_offsets, self._saved_modes):
             table.load()
         store_host = encode_host(config.broker_ip1, config.listen_port)
         self.acks = Acks(clock)
@@ -171,6 +175,7 @@ class Broker:
 
         self.pulls = Pulls(state)
         self._sends = Sends(state, self.acks, store_host)
+        self.routes = Routes(state)
         self._admin = Admin(state, self.runtime_info, self._settings_changed, self._change)
         self.handlers: dict[int, Handler] = {
             **self._admin.handlers,
@@ -182,6 +187,7 @@ class Broker:
             **SendBacks(state, self.acks).handlers,
             **self._transactions.handlers,
             **self._pop.handlers,
+            **Assignments(state, modes, self.routes, self._mode_changed).handlers,
         }
         self.registration_due = True
         self._announced_generation = state.topics.generation
@@ -239,6 +245,7 @@ class Broker:
             self._next_sample_ms = now_ms + SAMPLE_INTERVAL_MS
             state.stats.sample(state.topics)
         self.pulls.expire()
+        self.routes.expire()
         state.calls.expire()
         if self.acks:
             self.acks.expire(self.config.sync_flush_timeout)
@@ -319,19 +326,20 @@ class Broker:
     def _change(self, session: Session, command: Command, *, topics: bool) -> None:
         """Answer a change of the topics (or else of the groups) once it is on the disk and, if a topic, known
         to a name server: whoever asked for it may rely on it."""
+        saved = self._saved_topics if topics else self._saved_groups
+        self._answer_when_saved(session, command, saved, published=topics and bool(self.config.namesrv_addr))
+
+    def _mode_changed(self, session: Session, command: Command) -> None:
+        self._answer_when_saved(session, command, self._saved_modes, published=False)
+
+    def _answer_when_saved(
+        self, session: Session, command: Command, saved: SavedTable, *, published: bool
+    ) -> None:
         if command.is_oneway:
             return
-        saved = self._saved_topics if topics else self._saved_groups
-        generation = self.state.topics.generation if topics else self.state.subscriptions.generation
+        deadline_ms = self._clock.monotonic_ms() + CHANGE_TIMEOUT_MS
         self._changes.append(
-            _Change(
-                session,
-                command.opaque,
-                saved,
-                generation,
-                topics and bool(self.config.namesrv_addr),
-                self._clock.monotonic_ms() + CHANGE_TIMEOUT_MS,
-            )
+            _Change(session, command.opaque, saved, saved.generation, published, deadline_ms)
         )
         self._answer_changes()
 
@@ -357,7 +365,8 @@ class Broker:
     def jobs(self) -> list[Job]:
         """What is due for a worker thread; asked for about once a second, and not again before these are
         done."""
-        jobs: list[Job] = [table.job() for table in (self._saved_topics, self._saved_groups) if table.behind]
+        urgent = (self._saved_topics, self._saved_groups, self._saved_modes)
+        jobs: list[Job] = [table.job() for table in urgent if table.behind]
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._next_offsets_ms:
             self._next_offsets_ms = now_ms + self.config.flush_consumer_offset_interval
@@ -369,13 +378,19 @@ class Broker:
     @property
     def jobs_due(self) -> bool:
         """An operator changed something: ``jobs`` should not wait for its second."""
-        return self._saved_topics.behind or self._saved_groups.behind
+        return self._saved_topics.behind or self._saved_groups.behind or self._saved_modes.behind
 
     def shutdown(self) -> list[Job]:
         """The last saves, to be run before the store is closed. No command may be given to the broker after
         this."""
         self._transactions.stop()
-        tables = (self._saved_topics, self._saved_groups, self._saved_offsets, *self._service_tables)
+        tables = (
+            self._saved_topics,
+            self._saved_groups,
+            self._saved_modes,
+            self._saved_offsets,
+            *self._service_tables,
+        )
         return [table.job() for table in tables if table.behind]
 
     # --- views ---

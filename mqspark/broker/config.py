@@ -71,6 +71,13 @@ class BrokerConfig:
     retrieve_message_from_pop_retry_topic_v1: bool = True
     """With V2, look into the old retry topics too."""
 
+    default_message_request_mode: str = "PULL"
+    """PULL or POP: of consumers that leave the choice to the broker and for whose group nobody has chosen."""
+    default_pop_share_queue_num: int = -1
+    """With POP: how many of its neighbours' queues a consumer shares; none or fewer: all share all."""
+    server_load_balancer_enable: bool = True
+    """False: such consumers are each given all queues."""
+
     channel_expired_timeout: int = 120_000  # ms without a heartbeat
     notify_consumer_ids_changed_enable: bool = True
     rebalance_lock_max_live_time: int = 60_000  # ms
@@ -96,6 +103,11 @@ class BrokerConfig:
         for name in ("broker_cluster_name", "broker_name", "broker_ip1"):
             if not getattr(self, name):
                 raise ConfigError(f"setting {name} must not be empty", key=name)
+        if self.default_message_request_mode not in ("PULL", "POP"):
+            raise ConfigError(
+                f"setting defaultMessageRequestMode={self.default_message_request_mode} is not PULL or POP",
+                key="defaultMessageRequestMode",
+            )
         if self.broker_id < 0:
             raise ConfigError(f"setting brokerId={self.broker_id} must not be negative", key="brokerId")
         if not 0 <= self.listen_port <= 65535:
@@ -155,6 +167,9 @@ UPDATABLE_KEYS = frozenset(
         "longPollingEnable",
         "shortPollingTimeMills",
         "accessMessageInMemoryMaxRatio",
+        "defaultMessageRequestMode",
+        "defaultPopShareQueueNum",
+        "serverLoadBalancerEnable",
         "popPollingSize",
         "maxPopPollingSize",
         "popFromRetryProbability",

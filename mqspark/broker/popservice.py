@@ -9,6 +9,7 @@ from mqspark.broker.pop import Pops
 from mqspark.broker.popack import PopAcks
 from mqspark.broker.popoffsets import PopOffsets
 from mqspark.broker.poprevive import PopRevival
+from mqspark.broker.popwatch import PopWatch
 from mqspark.broker.revivelog import ReviveLog
 from mqspark.broker.state import BrokerState
 from mqspark.protocol.dispatch import Handler
@@ -35,10 +36,16 @@ class PopService:
         ``timer_is_idle()``: no timed message is late."""
         self._deferred = Deferred()
         log = ReviveLog(state)
-        self.pops = Pops(state, log, PopOffsets(state, starts_in_memory), self._deferred)
+        offsets = PopOffsets(state, starts_in_memory)
+        self.pops = Pops(state, log, offsets, self._deferred)
+        self._watch = PopWatch(state, self.pops, offsets)
         self._acks = PopAcks(state, log, acks)
         self._revival = PopRevival(state, log, self._deferred, timer_is_idle)
-        self.handlers: dict[int, Handler] = {**self.pops.handlers, **self._acks.handlers}
+        self.handlers: dict[int, Handler] = {
+            **self.pops.handlers,
+            **self._acks.handlers,
+            **self._watch.handlers,
+        }
 
     def load(self) -> None:
         self._revival.load()
@@ -48,10 +55,12 @@ class PopService:
 
     def tick(self) -> int:
         self.pops.expire()
+        self._watch.expire()
         return min(TICK_MS, self._revival.tick())
 
     def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
         self.pops.arrived(arrivals)
+        self._watch.arrived(arrivals)
 
     def before_commit(self) -> None:
         """The end of a turn, before the store writes what it brought."""

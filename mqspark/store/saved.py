@@ -61,6 +61,11 @@ class SavedTable:
         self.saved_generation = self._table.generation
 
     @property
+    def generation(self) -> int:
+        """Of the table as it is now."""
+        return self._table.generation
+
+    @property
     def behind(self) -> bool:
         return self._table.generation != self.saved_generation
 

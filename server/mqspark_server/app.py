@@ -32,6 +32,7 @@ from mqspark_server.flush import Flusher, Housekeeper, Worker
 from mqspark_server.http import HttpServer
 from mqspark_server.lifecycle import Lifecycle, Phase
 from mqspark_server.registrar import Registrar
+from mqspark_server.routefinder import RouteFinder
 from mqspark_server.settings import (
     DEVELOPMENT,
     BrokerSettings,
@@ -168,6 +169,7 @@ class BrokerApp:
         self.broker: Broker | None = None
         self.store: MessageStore | None = None
         self.registrar: Registrar | None = None
+        self._route_finder: RouteFinder | None = None
         self.server: RemotingServer | None = None
         self.housekeeper: Housekeeper | None = None
         self._flusher: Flusher | None = None
@@ -223,6 +225,7 @@ class BrokerApp:
         self._flusher = Flusher(broker, store, self._flush_worker, server.write_outbox)
         self.housekeeper = Housekeeper(broker, self._worker, server.write_outbox)
         self.registrar = Registrar(broker, server.write_outbox)
+        self._route_finder = RouteFinder(broker, server.write_outbox)
         self._sockets.clear()
         await self._listen(server, main, fast=False)
         if fast is not None:
@@ -233,6 +236,7 @@ class BrokerApp:
 
         self.lifecycle.advance(Phase.REGISTERING)
         await self.registrar.start()
+        self._route_finder.start()
         self.lifecycle.advance(Phase.READY)
         log.info("broker %s serves at %s, store %s", self.config.broker_name, self.address, self.store_path)
 
@@ -297,6 +301,8 @@ class BrokerApp:
             self._flusher.after_turn()
             self.registrar.after_turn()
             self.housekeeper.after_turn()
+        if self._route_finder is not None:
+            self._route_finder.after_turn()
 
     async def stop(self) -> None:
         """Stop accepting, unregister, sync, answer, close, save, checkpoint, in this order.
@@ -310,6 +316,8 @@ class BrokerApp:
         self.lifecycle.advance(Phase.STOPPING)
         if self.server is not None:
             self.server.stop_accepting()
+        if self._route_finder is not None:
+            await self._route_finder.stop()
         if self.registrar is not None:
             await self.registrar.stop()
         if self.server is not None and self.broker is not None and self._flusher is not None:

@@ -1,0 +1,126 @@
+"""Where topics are in the whole cluster, as far as this broker was asked for it (TopicRouteInfoManager; reference
+store-and-broker §12.11).
+
+The shell asks a name server for what is ``due`` and hands in the answer. What this broker itself has of a topic is
+looked up when it is needed: no name server knows that better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mqspark.broker.state import BrokerState
+from mqspark.message import PERM_READ, MessageQueue
+from mqspark.protocol.bodies import QueueData, TopicRouteData
+from mqspark.protocol.session import Session
+
+__all__ = ["Routes"]
+
+REFRESH_MS = 30_000
+DUE_STEP_MS = 500
+"""Routes already known are looked at this often."""
+FORGET_MS = 600_000
+"""A topic that nobody asked for in this time is not kept up to date any more."""
+MAX_TOPICS = 10_000
+WAIT_MS = 1_500
+"""A question waits this long for a name server; clients wait 3 s."""
+
+
+class _Route:
+    __slots__ = ("asked_ms", "is_known", "queue_datas", "refresh_ms", "waiting")
+
+    def __init__(self, now_ms: int) -> None:
+        self.queue_datas: list[QueueData] = []
+        self.is_known = False
+        self.asked_ms = now_ms
+        self.refresh_ms = now_ms
+        self.waiting: list[tuple[int, Session, Callable[[], bytes]]] = []
+        """Until when (monotonic), who, and what makes the answer."""
+
+
+class Routes:
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._routes: dict[str, _Route] = {}
+        self._next_due_ms = 0
+
+    def answer(self, session: Session, topic: str, answer: Callable[[], bytes]) -> None:
+        """Send what ``answer`` makes as soon as ``queues`` knows the topic, or cannot find out."""
+        state = self._state
+        now_ms = state.clock.monotonic_ms()
+        if not state.config.namesrv_addr:
+            session.send(answer())
+            return
+        route = self._routes.get(topic)
+        if route is None:
+            if len(self._routes) >= MAX_TOPICS:
+                session.send(answer())
+                return
+            route = self._routes[topic] = _Route(now_ms)
+            self._next_due_ms = now_ms
+        route.asked_ms = now_ms
+        if route.is_known:
+            session.send(answer())
+        else:
+            route.waiting.append((now_ms + WAIT_MS, session, answer))
+
+    def queues(self, topic: str) -> list[MessageQueue] | None:
+        """The readable queues of all brokers; None when nobody has the topic."""
+        state = self._state
+        own_name = state.config.broker_name
+        own = state.topics.get(topic)
+        route = self._routes.get(topic)
+        others = [] if route is None else [data for data in route.queue_datas if data.broker_name != own_name]
+        if own is None and not others:
+            return None
+        found = [
+            MessageQueue(topic, data.broker_name, queue_id)
+            for data in others
+            if data.perm & PERM_READ
+            for queue_id in range(data.read_queue_nums)
+        ]
+        if own is not None and own.readable and state.config.broker_permission & PERM_READ:
+            found += [MessageQueue(topic, own_name, queue_id) for queue_id in range(own.read_queue_nums)]
+        return found
+
+    # --- for the shell ---
+
+    def due(self) -> list[str]:
+        """Topics to ask a name server for, now; they are not named again for a while."""
+        if not self._routes:
+            return []
+        now_ms = self._state.clock.monotonic_ms()
+        if now_ms < self._next_due_ms:
+            return []
+        for topic in [name for name, route in self._routes.items() if now_ms - route.asked_ms > FORGET_MS]:
+            del self._routes[topic]
+        due = [topic for topic, route in self._routes.items() if route.refresh_ms <= now_ms]
+        for topic in due:
+            self._routes[topic].refresh_ms = now_ms + REFRESH_MS
+        self._next_due_ms = now_ms + DUE_STEP_MS
+        return due
+
+    def learned(self, topic: str, route_data: TopicRouteData | None) -> None:
+        """What a name server says of the topic; None: that there is no such topic."""
+        route = self._routes.get(topic)
+        if route is None:
+            return
+        route.queue_datas = [] if route_data is None else route_data.queue_datas
+        route.is_known = True
+        if route_data is None:
+            route.refresh_ms = self._state.clock.monotonic_ms() + WAIT_MS  # it may be made any time
+        waiting, route.waiting = route.waiting, []
+        for _, session, answer in waiting:
+            session.send(answer())
+
+    def expire(self) -> None:
+        """Answer with what is known here those who have waited long enough."""
+        now_ms = self._state.clock.monotonic_ms()
+        for route in self._routes.values():
+            if not route.waiting or route.waiting[0][0] > now_ms:
+                continue
+            due = [entry for entry in route.waiting if entry[0] <= now_ms]
+            route.waiting = route.waiting[len(due) :]
+            route.refresh_ms = min(route.refresh_ms, now_ms)  # nobody knew: ask again
+            for _, session, answer in due:
+                session.send(answer())

@@ -1,0 +1,83 @@
+"""Asks the name servers where topics are, for consumers that leave the assignment of queues to the broker.
+
+One name server at a time is asked, over a connection of its own; when it fails the next one is. What cannot be found
+out is asked again when the broker says that it is due. Must not know what a route is used for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from mqspark.broker.broker import Broker
+from mqspark.errors import ClientError, ProtocolError
+from mqspark.protocol.bodies import TopicRouteData, decode_body
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark_server.outbound import Outbound, split_addresses
+
+__all__ = ["RouteFinder"]
+
+log = logging.getLogger("mqspark.routes")
+
+TIMEOUT_S = 1.0
+
+
+class RouteFinder:
+    """``progressed`` is called when something was learned: the broker may have answers to write."""
+
+    def __init__(self, broker: Broker, progressed: Callable[[], None]) -> None:
+        self._broker = broker
+        self._progressed = progressed
+        self._addresses = split_addresses(broker.config.namesrv_addr)
+        self._connection: Outbound | None = None
+        self._wanted: asyncio.Queue[str] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._addresses:
+            self._task = asyncio.get_running_loop().create_task(self._work(), name="mqspark-routes")
+
+    def after_turn(self) -> None:
+        for topic in self._broker.routes.due():
+            self._wanted.put_nowait(topic)
+
+    async def _work(self) -> None:
+        while True:
+            topic = await self._wanted.get()
+            try:
+                route = await self._ask(topic)
+            except (OSError, ValueError, ClientError, ProtocolError) as error:
+                log.warning("the route of %s could not be found: %s", topic, error)
+                continue
+            self._broker.routes.learned(topic, route)
+            self._progressed()
+
+    async def _ask(self, topic: str) -> TopicRouteData | None:
+        connection = self._connection
+        if connection is None or not connection.alive:
+            address = self._addresses[0]
+            self._addresses = [*self._addresses[1:], address]  # the next one, should this one fail
+            connection = self._connection = await Outbound.connect(address, self._lost, TIMEOUT_S)
+        try:
+            answer = await connection.request(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, timeout_s=TIMEOUT_S
+            )
+        except ClientError:
+            connection.close()
+            raise
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise ProtocolError(f"response code {answer.code}: {answer.remark}")
+        return decode_body(TopicRouteData, answer.body)
+
+    def _lost(self) -> None:
+        self._connection = None
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._connection is not None:
+            self._connection.close()

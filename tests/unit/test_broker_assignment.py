@@ -1,0 +1,197 @@
+"""Queues given out by the broker, request modes and their file, routes of other brokers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqspark.broker.assignment import allocate, allocate_for_pop
+from mqspark.message import MessageQueue
+from mqspark.protocol.bodies import QueueData, TopicConfig, TopicRouteData
+from mqspark.protocol.codes import RequestCode
+from tests.unit.broker_kit import Bench, Peer
+
+QUERY, SET_MODE, ALL_MODES = (
+    RequestCode.QUERY_ASSIGNMENT,
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    bench.broker.state.topics.put(TopicConfig("T", 3, 3, 6))
+    yield bench
+    bench.close()
+
+
+def join(bench: Bench, client: str) -> Peer:
+    peer = bench.peer()
+    body = {
+        "clientID": client,
+        "consumerDataSet": [
+            {
+                "groupName": "CG",
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                "subscriptionDataSet": [{"topic": "T", "subString": "*", "subVersion": 1}],
+            }
+        ],
+        "producerDataSet": [],
+    }
+    assert peer.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode()).code == 0
+    return peer
+
+
+def question(client: str, **more: str) -> bytes:
+    return json.dumps(
+        {
+            "clientId": client,
+            "consumerGroup": "CG",
+            "messageModel": "CLUSTERING",
+            "strategyName": "AVG",
+            "topic": "T",
+            **more,
+        }
+    ).encode()
+
+
+def assignments(answer: Any) -> list[tuple[str, int, str]] | None:
+    assert answer.code == 0
+    found = json.loads(bytes(answer.body)).get("messageQueueAssignments")
+    if found is None:
+        return None
+    return sorted(
+        (one["messageQueue"]["brokerName"], one["messageQueue"]["queueId"], one["mode"]) for one in found
+    )
+
+
+def mode(name: str = "POP", share: int = 0, topic: str = "T") -> bytes:
+    return json.dumps(
+        {"consumerGroup": "CG", "mode": name, "popShareQueueNum": share, "topic": topic}
+    ).encode()
+
+
+def test_queues_are_shared_out(bench: Bench) -> None:
+    one, two = join(bench, "c1"), join(bench, "c2")
+    assert assignments(one.ask(QUERY, {}, question("c1"))) == [("b-a", 0, "PULL"), ("b-a", 1, "PULL")]
+    assert assignments(two.ask(QUERY, {}, question("c2"))) == [("b-a", 2, "PULL")]
+    circle = two.ask(QUERY, {}, question("c1", strategyName="AVG_BY_CIRCLE"))
+    assert assignments(circle) == [("b-a", 0, "PULL"), ("b-a", 2, "PULL")]
+    assert assignments(one.ask(QUERY, {}, question("stranger"))) == []
+
+
+def test_broadcasting_gives_all(bench: Bench) -> None:
+    answer = join(bench, "c1").ask(QUERY, {}, question("c1", messageModel="BROADCASTING"))
+    assert assignments(answer) == [("b-a", number, "PULL") for number in range(3)]
+
+
+def test_what_the_client_should_ignore(bench: Bench) -> None:
+    peer = join(bench, "c1")
+    assert assignments(peer.ask(QUERY, {}, question("c1", topic="Nowhere"))) is None
+    assert assignments(peer.ask(QUERY, {}, question("c1", strategyName="CONFIG"))) is None
+    assert assignments(peer.ask(QUERY, {}, question("c1", consumerGroup="Nobody"))) is None
+
+
+def test_pop_is_for_all(bench: Bench) -> None:
+    one = join(bench, "c1")
+    join(bench, "c2")
+    assert one.ask(SET_MODE, {}, mode()).code == 0
+    for client in ("c1", "c2"):
+        assert assignments(one.ask(QUERY, {}, question(client))) == [("b-a", -1, "POP")]
+    assert one.ask(SET_MODE, {}, mode("PULL")).code == 0
+    assert len(assignments(one.ask(QUERY, {}, question("c1"))) or ()) == 2
+
+
+def test_modes_survive_a_restart(bench: Bench) -> None:
+    assert bench.peer().ask(SET_MODE, {}, mode(share=2)).code == 0
+    saved = json.loads((bench.directory / "config" / "messageRequestMode.json").read_text())
+    expected = {"T": {"CG": {"consumerGroup": "CG", "mode": "POP", "popShareQueueNum": 2, "topic": "T"}}}
+    assert saved == {"messageRequestModeMap": expected}
+    bench.reopen()
+    answer = bench.peer().ask(ALL_MODES, {})
+    assert json.loads(bytes(answer.body)) == saved
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (mode(topic="%RETRY%CG"), 16),
+        (mode(topic="Nowhere"), 17),
+        (mode("PUSH"), 29),
+        (b'{"topic":"T","mode":"POP"}', 29),
+    ],
+)
+def test_refused_modes(bench: Bench, body: bytes, code: int) -> None:
+    assert bench.peer().ask(SET_MODE, {}, body).code == code
+
+
+def test_the_default_mode(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, default_message_request_mode="POP")
+    for topic in ("T", "%RETRY%CG"):
+        bench.broker.state.topics.put(TopicConfig(topic, 1, 1, 6))
+    peer = join(bench, "c1")
+    assert assignments(peer.ask(QUERY, {}, question("c1"))) == [("b-a", -1, "POP")]
+    assert assignments(peer.ask(QUERY, {}, question("c1", topic="%RETRY%CG"))) == [("b-a", 0, "PULL")]
+    bench.close()
+
+
+def test_queues_of_other_brokers(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, namesrv_addr="127.0.0.1:9876")
+    bench.broker.state.topics.put(TopicConfig("T", 1, 1, 6))
+    peer = join(bench, "c1")
+    routes = bench.broker.routes
+    opaque = peer.give(QUERY, {}, question("c1"))
+    bench.broker.turn()
+    assert peer.heard() == []
+    assert routes.due() == ["T"]
+    assert routes.due() == []
+    route = TopicRouteData(queue_datas=[QueueData("b-a", 9, 9, 6), QueueData("b-b", 2, 2, 6)])
+    routes.learned("T", route)
+    (answer,) = peer.heard()
+    assert answer.opaque == opaque
+    assert assignments(answer) == [("b-a", 0, "PULL"), ("b-b", 0, "PULL"), ("b-b", 1, "PULL")]
+    bench.clock.advance(31_000)
+    assert routes.due() == ["T"]
+    bench.close()
+
+
+def test_without_an_answer_the_broker_says_what_it_knows(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, namesrv_addr="127.0.0.1:9876")
+    bench.broker.state.topics.put(TopicConfig("T", 1, 1, 6))
+    peer = join(bench, "c1")
+    peer.give(QUERY, {}, question("c1"))
+    bench.clock.advance(1_600)
+    bench.broker.tick()
+    (answer,) = peer.heard()
+    assert assignments(answer) == [("b-a", 0, "PULL")]
+    assert bench.broker.routes.due() == ["T"]
+    bench.close()
+
+
+def queues(count: int) -> list[MessageQueue]:
+    return [MessageQueue("T", "b", number) for number in range(count)]
+
+
+@pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE"])
+@pytest.mark.parametrize("clients", [1, 2, 3, 7])
+@pytest.mark.parametrize("count", [0, 1, 5, 8])
+def test_every_queue_has_one_reader(strategy: str, clients: int, count: int) -> None:
+    names = [f"c{number}" for number in range(clients)]
+    given = [allocate(strategy, name, queues(count), names) or [] for name in names]
+    assert sorted(queue for share in given for queue in share) == queues(count)
+    assert max(map(len, given)) - min(map(len, given)) <= 1
+
+
+def test_neighbours_share() -> None:
+    names = ["c0", "c1", "c2", "c3"]
+    given = [allocate_for_pop("AVG", name, queues(4), names, 1) for name in names]
+    assert [[queue.queue_id for queue in share or ()] for share in given] == [[0, 1], [1, 2], [2, 3], [3, 0]]
+    assert allocate_for_pop("AVG", "c3", queues(3), names, 1) == queues(1)
+    assert set(allocate_for_pop("AVG", "c3", queues(3), names, 3) or ()) == {MessageQueue("T", "b", -1)}

@@ -1,0 +1,121 @@
+"""Peek, notification, polling info."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqspark.protocol.codes import RequestCode
+from mqspark.record import decode_records
+from tests.unit.broker_kit import Bench
+from tests.unit.pop_kit import INVISIBLE_MS, POP, pass_time, pop, pop_ext, put, settle
+
+PEEK, NOTIFICATION, POLLING_INFO = (
+    RequestCode.PEEK_MESSAGE,
+    RequestCode.NOTIFICATION,
+    RequestCode.POLLING_INFO,
+)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    put(bench, "a", "b")
+    yield bench
+    bench.close()
+
+
+def watch_ext(bench: Bench, **more: str) -> dict[str, str]:
+    return {
+        "consumerGroup": "CG",
+        "topic": "T",
+        "queueId": "-1",
+        "pollTime": "0",
+        "bornTime": str(bench.clock.now_ms()),
+        "maxMsgNums": "32",
+        **more,
+    }
+
+
+def test_peek_takes_nothing(bench: Bench) -> None:
+    peer = bench.peer()
+    for _ in range(2):
+        answer = peer.ask(PEEK, watch_ext(bench))
+        assert [message.body for message in decode_records(bytes(answer.body))] == [b"a", b"b"]
+        assert answer.ext["restNum"] == "2"
+    assert len(pop(bench, peer)) == 2
+    nothing = peer.ask(PEEK, watch_ext(bench))
+    assert (nothing.code, nothing.ext["restNum"]) == (19, "0")
+
+
+def test_peek_sees_retries(bench: Bench) -> None:
+    peer = bench.peer()
+    pop(bench, peer)
+    pass_time(bench, INVISIBLE_MS + 8_000)
+    answer = peer.ask(PEEK, watch_ext(bench))
+    assert sorted(message.body for message in decode_records(bytes(answer.body))) == [b"a", b"b"]
+
+
+def test_notification(bench: Bench) -> None:
+    peer = bench.peer()
+    assert peer.ask(NOTIFICATION, watch_ext(bench)).ext["hasMsg"] == "true"
+    pop(bench, peer)
+    assert peer.ask(NOTIFICATION, watch_ext(bench)).ext["hasMsg"] == "false"
+
+
+def test_one_of_those_who_wait_is_told(bench: Bench) -> None:
+    one, two = bench.peer(), bench.peer()
+    pop(bench, one)
+    for peer in (one, two):
+        peer.give(NOTIFICATION, watch_ext(bench, pollTime="15000"))
+    settle(bench)
+    assert [*one.heard(), *two.heard()] == []
+    put(bench, "c")
+    settle(bench)
+    (told,) = [*one.heard(), *two.heard()]
+    assert told.ext == {"hasMsg": "true", "pollingFull": "false"}
+    pop(bench, bench.peer())
+    pass_time(bench, 15_500)
+    (late,) = [*one.heard(), *two.heard()]
+    assert late.ext["hasMsg"] == "false"
+
+
+def test_a_pop_goes_before_a_notification(bench: Bench) -> None:
+    popper, watcher = bench.peer(), bench.peer()
+    pop(bench, popper)
+    watcher.give(NOTIFICATION, watch_ext(bench, pollTime="15000"))
+    popper.give(POP, pop_ext(bench, pollTime="15000"))
+    settle(bench)
+    put(bench, "c")
+    settle(bench)
+    assert len(popper.heard()) == 1
+    assert watcher.heard() == []  # nothing is left to be told of
+
+
+def test_too_many_waiting(bench: Bench) -> None:
+    bench.broker.state.config.pop_polling_size = 1
+    peer = bench.peer()
+    pop(bench, peer)
+    bench.peer().give(NOTIFICATION, watch_ext(bench, pollTime="15000"))
+    assert peer.ask(NOTIFICATION, watch_ext(bench, pollTime="15000")).ext["pollingFull"] == "true"
+
+
+def test_polling_info(bench: Bench) -> None:
+    peer = bench.peer()
+    pop(bench, peer)
+    for _ in range(3):
+        bench.peer().give(POP, pop_ext(bench, pollTime="15000"))
+    bench.peer().give(POP, pop_ext(bench, pollTime="15000", queueId="1"))
+    assert peer.ask(POLLING_INFO, watch_ext(bench)).ext["pollingNum"] == "3"
+    assert peer.ask(POLLING_INFO, watch_ext(bench, queueId="1")).ext["pollingNum"] == "1"
+
+
+@pytest.mark.parametrize("code", [PEEK, NOTIFICATION, POLLING_INFO])
+def test_refusals(bench: Bench, code: int) -> None:
+    peer = bench.peer()
+    assert peer.ask(code, watch_ext(bench, topic="Nowhere")).code == 17
+    assert peer.ask(code, watch_ext(bench, queueId="99")).code == 29
+    assert peer.ask(code, watch_ext(bench, consumerGroup="not a group")).code == 26
+    assert bench.peer(fast=True).ask(code, watch_ext(bench)).code == 3
