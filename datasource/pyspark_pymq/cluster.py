@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mqspark.client.blocking import BlockingClient
+from mqspark.client.blocking import BlockingClient, pull_header
 from mqspark.errors import BrokerError, ClientError, ConfigError, MQError, NoRoute
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_topic
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers import PullMessageResponseHeader
 from pyspark_pymq.offsets import Offsets, QueueRange
 from pyspark_pymq.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec, Position, QueueTexts, ReadOptions
 
@@ -25,6 +27,11 @@ ROUTE_LIFE_S = 1.0
 """How long a route is believed: new queues are seen this much later at most."""
 
 PLACE_LIFE_S = 60.0
+
+SAMPLE_GROUP = "mqspark-spark-source"
+_SAMPLE = 32
+_SAMPLED_QUEUES = 8
+"""Of each broker: enough to know what a message weighs."""
 
 
 class DataLoss(MQError):
@@ -226,6 +233,22 @@ class Cluster:
         for address, asked in _by_address(queues).items():
             answers |= zip(asked, question(address, asked), strict=True)
         return {queue: answers[queue] for queue in queues}
+
+    def mean_record_bytes(self, offsets: Offsets) -> float:
+        """The mean size of the next few records behind these offsets; 0 where there are none."""
+        queues = self.queues()
+        group = self._options.group or SAMPLE_GROUP
+        count = size = 0
+        for address, asked in _by_address({queue: queues[queue] for queue in offsets}).items():
+            for queue in asked[:_SAMPLED_QUEUES]:
+                header = pull_header(group, queue, offsets[queue], max_messages=_SAMPLE)
+                connection = self.client.connection(address)
+                answer = connection.wait(connection.send(RequestCode.PULL_MESSAGE, header))
+                if answer.code == ResponseCode.SUCCESS and len(answer.body):
+                    following = answer.header(PullMessageResponseHeader).next_begin_offset
+                    count += max(1, following - offsets[queue])
+                    size += len(answer.body)
+        return size / count if count else 0.0
 
     # --- loss and progress ------------------------------------------------------------------------------------
 

@@ -163,8 +163,9 @@ def unwrap_inner_batches(records: Records, positions: Ints) -> tuple[Records, In
 
 
 class Decoder:
-    """Positions of one queue's records to a RecordBatch of the selected columns.
+    """Positions of records to a RecordBatch of the selected columns.
 
+    ``topic`` and ``queue_id``: of all of them, or None where each record has to say it.
     ``tags``: keep only rows whose TAGS property is literally one of these (the hash test was done before).
     ``strict``: a body that does not decompress raises InvalidMessage; otherwise its value is null.
     """
@@ -173,14 +174,15 @@ class Decoder:
         self,
         columns: tuple[str, ...],
         *,
-        topic: str,
+        topic: str | None,
         broker: str,
-        queue_id: int,
+        queue_id: int | None,
         tags: frozenset[str] = frozenset(),
         strict: bool = True,
     ) -> None:
         self.schema = arrow_schema(columns)
-        self._constants: dict[str, Any] = {"topic": topic, "partition": queue_id, "broker": broker}
+        constants = {"topic": topic, "partition": queue_id, "broker": broker}
+        self._constants = {name: value for name, value in constants.items() if value is not None}
         self._tags = pa.array(sorted(tags), pa.string()) if tags else None
         self._strict = strict
         self._makers: dict[str, Callable[[_Rows], pa.Array]] = {
@@ -192,6 +194,11 @@ class Decoder:
             "bornTimestamp": lambda rows: _timestamps(rows.records.longs(rows.positions + _BORN_TIME)),
             "msgId": lambda rows: rows.message_ids(),
             "properties": lambda rows: rows.properties.as_map(),
+            "headers": lambda rows: rows.properties.as_headers(),
+            "topic": lambda rows: rows.topics(),
+            "partition": lambda rows: rows.integers(_QUEUE_ID),
+            "physicalOffset": lambda rows: _fixed(rows.records.longs(rows.positions + _PHYSICAL), pa.int64()),
+            "sysFlag": lambda rows: rows.integers(_SYS_FLAG),
         }
 
     def __call__(self, records: Records, positions: Ints) -> pa.RecordBatch:
@@ -242,6 +249,29 @@ class _Rows:
         self.body_ends = self.body_starts + body_lengths
         if int(body_lengths.min()) < 0 or not (self.body_ends + 3 <= self.ends).all():
             raise InvalidMessage("a body is longer than its record", field="bodyLength")
+
+    def integers(self, at: int) -> pa.Array:
+        """The i32 at that place of each record's head."""
+        return _fixed(self.records.ints(self.positions + at).astype(np.int32), pa.int32())
+
+    def topics(self) -> pa.Array:
+        if not len(self.positions):
+            return pa.array([], pa.string())
+        names = _between(self.records.arrow, *self.topic_bounds(), pa.binary())
+        return names.cast(pa.string())
+
+    def topic_bounds(self) -> tuple[Ints, Ints]:
+        """Where each record's topic begins and ends. Raises InvalidMessage when it is longer than its record."""
+        starts = self.body_ends + 1
+        lengths = self.records.bytes[self.body_ends].astype(np.int64)
+        v2 = self.magics == MAGIC_V2
+        if v2.any():
+            lengths = np.where(v2, self.records.shorts(self.body_ends), lengths)
+            starts = starts + v2
+        ends = starts + lengths
+        if not (ends + 2 <= self.ends).all():
+            raise InvalidMessage("a topic is longer than its record", field="topic")
+        return starts, ends
 
     def store_times(self) -> Ints:
         return self.records.longs(self.positions + _BORN_HOST_END + self.born_shifts)
@@ -325,15 +355,7 @@ class _Properties:
         if not len(rows.positions):
             return pa.array([], pa.binary())
         records = rows.records
-        topic_starts = rows.body_ends + 1
-        topic_lengths = records.bytes[rows.body_ends].astype(np.int64)
-        v2 = rows.magics == MAGIC_V2
-        if v2.any():
-            topic_lengths = np.where(v2, records.shorts(rows.body_ends), topic_lengths)
-            topic_starts = topic_starts + v2
-        starts = topic_starts + topic_lengths + 2
-        if not (starts <= rows.ends).all():
-            raise InvalidMessage("a topic is longer than its record", field="topic")
+        starts = rows.topic_bounds()[1] + 2
         ends = starts + records.shorts(starts - 2)
         if not (ends <= rows.ends).all():
             raise InvalidMessage("properties are longer than their record", field="properties")
@@ -361,6 +383,14 @@ class _Properties:
         found = np.zeros(count, bool)
         found[rows] = True
         return _between(self._data, starts, ends, pa.string(), missing=~found)
+
+    def as_headers(self) -> pa.Array:
+        """The map as Kafka's headers: a list of structs of a name and bytes."""
+        pairs = self.as_map()
+        structs = pa.StructArray.from_arrays(
+            [pairs.keys, pairs.items.cast(pa.binary())], fields=list(arrow_type("headers").value_type)
+        )
+        return pa.ListArray.from_arrays(pairs.offsets, structs, type=arrow_type("headers"))
 
     def as_map(self) -> pa.Array:
         count = len(self._row_starts) - 1

@@ -62,6 +62,8 @@ class ReadTask:
     tags: tuple[str, ...]
     group: str
     fail_on_data_loss: bool
+    sql_filter: str | None = None
+    """Evaluated by the broker, so such a read is never in place."""
 
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
@@ -81,7 +83,7 @@ def _read_range(task: ReadTask, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
         strict=task.fail_on_data_loss,
     )
     position = wanted.start
-    store = _local_store(place)
+    store = _local_store(place) if task.sql_filter is None else None
     if store is not None:
         for found in store.read(wanted, decoder, task.tags):
             if isinstance(found, int):
@@ -276,7 +278,8 @@ class _Puller:
         self._address = address
         self._queue = wanted.queue
         self._end = wanted.end
-        self._expression = " || ".join(task.tags) or "*"
+        self._expression = task.sql_filter or " || ".join(task.tags) or "*"
+        self._is_filtered = bool(task.sql_filter or task.tags)
         self._in_flight: deque[tuple[int, int, int]] = deque()
         """(opaque, first offset, offset that it will probably reach)."""
         self._asked = wanted.start
@@ -294,8 +297,8 @@ class _Puller:
     def bodies(self) -> Iterator[Any]:
         connection = _connection(self._address)
         while self.position < self._end:
-            # Under a tag filter nobody knows where a pull ends; before the first answer neither.
-            window = _PULLS_IN_FLIGHT if self._stride and not self._task.tags else 1
+            # Under a filter nobody knows where a pull ends; before the first answer neither.
+            window = _PULLS_IN_FLIGHT if self._stride and not self._is_filtered else 1
             while len(self._in_flight) < window and self._asked < self._end:
                 self._ask(
                     connection, self._asked, min(self._end, self._asked + (self._stride or _PULL_MESSAGES))
@@ -327,6 +330,7 @@ class _Puller:
             max_messages=min(reach - first, _PULL_MESSAGES),
             max_bytes=_PULL_BYTES,
             expression=self._expression,
+            expression_type="SQL92" if self._task.sql_filter else "TAG",
         )
         item = (connection.send(RequestCode.PULL_MESSAGE, header), first, reach)
         if ahead:

@@ -7,61 +7,35 @@ contradictory raises ConfigError whose text begins with the option's name. Must 
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any
+from dataclasses import dataclass
 
-from mqspark.client.blocking import parse_addresses
-from mqspark.errors import ConfigError, InvalidMessage
-from mqspark.message import check_group, check_topic
+from mqspark.errors import ConfigError
+from pyspark_pymq.optiontexts import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    OffsetSpec,
+    OptionTexts,
+    Position,
+    QueueTexts,
+    Topics,
+)
 
-__all__ = ["OffsetSpec", "Position", "QueueTexts", "ReadOptions", "Topics", "WriteOptions"]
+__all__ = [
+    "EARLIEST_OFFSET",
+    "LATEST_OFFSET",
+    "OffsetSpec",
+    "Position",
+    "QueueTexts",
+    "ReadOptions",
+    "StoreOptions",
+    "Topics",
+    "WriteOptions",
+    "asked_columns",
+]
 
-QueueTexts = dict[str, dict[str, int]]
-"""Topic to queue to number, as users write it: the queue is ``"0"`` or ``"broker-a:0"``."""
-
-EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
-"""In JSON offsets, as in the Kafka source."""
-
-_ALIASES = {
-    "subscribe": "topic",
-    "topics": "topic",
-    "path": "topic",  # load("a topic")
-    "subscribepattern": "topicpattern",
-}
-_SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
-"""Spark passes these on to a sink."""
-
-
-class Position(Enum):
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    GROUP = "group"
-    """What the consumer group has committed; a queue it has not touched begins at its first message."""
-
-
-@dataclass(frozen=True, slots=True)
-class Topics:
-    """Which queues are meant: exactly one of the three."""
-
-    names: tuple[str, ...] = ()
-    pattern: str | None = None
-    assigned: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Topic to queues (``"0"``: on every broker; ``"broker-a:0"``)."""
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetSpec:
-    """Where to begin or to end: ``offsets``, else ``timestamps_ms``, else ``timestamp_ms``, else ``position``."""
-
-    option: str
-    position: Position
-    offsets: QueueTexts | None = None
-    timestamp_ms: int | None = None
-    timestamps_ms: QueueTexts | None = None
+_MAX_DELAY_MS = 15 * 60 * 1000
+"""maxTriggerDelay of the Kafka source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +48,20 @@ class ReadOptions:
     unmatched_timestamp_is_latest: bool
     """startingOffsetsByTimestampStrategy=latest; with "error" a start after the last message is an error."""
     max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    max_trigger_delay_ms: int
+    """How long less than min_offsets_per_trigger may wait."""
     fail_on_data_loss: bool
     tags: tuple[str, ...]
-    include_properties: bool
+    sql_filter: str | None
+    keys: tuple[str, ...]
+    """A batch read of the messages with one of these keys, found by the brokers' index."""
+    archive: str | None
+    """Where history is that the brokers have no longer (``mqspark_jobs.archive``)."""
     min_partitions: int | None
     max_partitions: int | None
+    max_records_per_partition: int | None
     local_read: bool
     """May map the store's files when the broker is on this host."""
     poll_timeout_ms: int
@@ -86,24 +69,21 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-        reader = _Reader(options)
-        nameserver = reader.nameserver()
-        topics = reader.topics()
-        group = reader.group()
-        starting = reader.offset_spec(
+        texts = OptionTexts(options)
+        nameserver = texts.nameserver()
+        topics = texts.topics()
+        group = texts.group()
+        starting = texts.offset_spec(
             "starting",
             Position.LATEST if streaming else Position.EARLIEST,
             allow_latest=streaming,
             group=group,
         )
-        ending = reader.offset_spec("ending", Position.LATEST, allow_earliest=False)
-        if streaming and (given := reader.given("ending")):
+        ending = texts.offset_spec("ending", Position.LATEST, allow_earliest=False)
+        if streaming and (given := texts.given("ending")):
             raise ConfigError(f"{given}: a stream has no end; it is an option of batch reads", key=given)
-        strategy = reader.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
-        max_offsets = reader.positive("maxOffsetsPerTrigger")
-        if max_offsets is not None and not streaming:
-            raise ConfigError("maxOffsetsPerTrigger: only a stream has triggers", key="maxOffsetsPerTrigger")
-        minimum, maximum = reader.positive("minPartitions"), reader.positive("maxPartitions")
+        strategy = texts.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+        minimum, maximum = texts.positive("minPartitions"), texts.positive("maxPartitions")
         if minimum is not None and maximum is not None and minimum > maximum:
             raise ConfigError(
                 f"minPartitions: {minimum} is more than maxPartitions={maximum}", key="minPartitions"
@@ -115,17 +95,122 @@ class ReadOptions:
             starting=starting,
             ending=ending,
             unmatched_timestamp_is_latest=strategy == "latest",
-            max_offsets_per_trigger=max_offsets,
-            fail_on_data_loss=reader.flag("failOnDataLoss", True),
-            tags=reader.tags(),
-            include_properties=reader.flag("includeProperties", False),
+            max_offsets_per_trigger=texts.positive("maxOffsetsPerTrigger"),
+            min_offsets_per_trigger=texts.positive("minOffsetsPerTrigger"),
+            max_bytes_per_trigger=texts.bytes_size("maxBytesPerTrigger"),
+            max_trigger_delay_ms=texts.duration_ms("maxTriggerDelay", _MAX_DELAY_MS),
+            fail_on_data_loss=texts.flag("failOnDataLoss", True),
+            tags=texts.tags(),
+            sql_filter=texts.text("sqlFilter") or None,
+            keys=tuple((texts.text("key") or "").split()),
+            archive=texts.text("archive") or None,
             min_partitions=minimum,
             max_partitions=maximum,
-            local_read=reader.flag("localRead", True),
-            poll_timeout_ms=reader.number("pollTimeoutMs", 250, lowest=0),
+            max_records_per_partition=texts.positive("maxRecordsPerPartition"),
+            local_read=texts.flag("localRead", True),
+            poll_timeout_ms=texts.number("pollTimeoutMs", 250, lowest=0),
         )
-        reader.check_all_known("source")
+        asked_columns(options, texts)
+        parsed._check(texts, streaming=streaming)
+        texts.check_all_known("source")
         return parsed
+
+    def _check(self, texts: OptionTexts, *, streaming: bool) -> None:
+        if not streaming:
+            for name in _TRIGGER_OPTIONS:
+                if texts.is_given(name):
+                    raise ConfigError(f"{name}: only a stream has triggers", key=name)
+        most, least = self.max_offsets_per_trigger, self.min_offsets_per_trigger
+        if most is not None and least is not None and least > most:
+            raise ConfigError(
+                f"minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger={most}",
+                key="minOffsetsPerTrigger",
+            )
+        if texts.is_given("maxTriggerDelay") and least is None:
+            raise ConfigError(
+                "maxTriggerDelay: says how long minOffsetsPerTrigger may wait; give that, too",
+                key="maxTriggerDelay",
+            )
+        if self.sql_filter is not None and self.tags:
+            raise ConfigError(
+                "sqlFilter: contradicts tags; write TAGS IN ('A', 'B') in the filter", key="sqlFilter"
+            )
+        if self.keys:
+            if streaming:
+                raise ConfigError("key: a look-up is a batch read; a stream has no end", key="key")
+            if self.topics.pattern is not None or self.topics.assigned:
+                raise ConfigError("key: look-ups need the option topic", key="key")
+            for name in ("tags", "sqlFilter", "archive", "startingOffsets", "endingOffsets"):
+                if texts.is_given(name):
+                    raise ConfigError(f"{name}: does not go together with key", key=name)
+        if self.archive is not None:
+            for spec in (self.starting, self.ending):
+                if spec.timestamp_ms is not None or spec.timestamps_ms is not None:
+                    raise ConfigError(
+                        f"{spec.option}: an archive is not searched by time; filter on the column timestamp",
+                        key=spec.option,
+                    )
+            if self.sql_filter is not None or self.tags:
+                raise ConfigError(
+                    "archive: filters are evaluated by brokers; filter on the columns", key="archive"
+                )
+
+
+_TRIGGER_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """``option("store", ...)``: the records of a CommitLog, read without a broker."""
+
+    log: str
+    """The directory of the segments, path or URL."""
+    topics: tuple[str, ...]
+    """Empty: all."""
+    broker: str
+    """What the column ``broker`` says."""
+    starting_position: int
+    ending_position: int | None
+    """Physical offsets; None: as far as there are valid records."""
+    fail_on_data_loss: bool
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, streaming: bool) -> StoreOptions:
+        texts = OptionTexts(options)
+        if streaming:
+            raise ConfigError(
+                "store: a directory is read in batches; a stream needs the option nameserver", key="store"
+            )
+        store = texts.text("store") or ""
+        given = texts.given_topics()
+        topics = texts.topics().names if given else ()
+        if given and not topics:
+            raise ConfigError(f"{given}: a store is read by topic names", key=given)
+        end = texts.text("endingPosition")
+        parsed = cls(
+            log=texts.text("commitLog") or f"{store.rstrip('/')}/commitlog",
+            topics=topics,
+            broker=texts.text("broker") or "",
+            starting_position=texts.number("startingPosition", 0, lowest=0),
+            ending_position=None if end is None else texts.number("endingPosition", 0, lowest=0),
+            fail_on_data_loss=texts.flag("failOnDataLoss", True),
+        )
+        asked_columns(options, texts)
+        texts.check_all_known("source of a store")
+        return parsed
+
+
+def asked_columns(options: Mapping[str, str], texts: OptionTexts | None = None) -> tuple[str, ...]:
+    """The columns that these options add to the plain ones. Raises ConfigError."""
+    texts = texts or OptionTexts(options)
+    asked = []
+    if texts.flag("includeProperties", False):
+        asked.append("properties")
+    if texts.flag("includeHeaders", False):
+        asked.append("headers")
+    if texts.text("store") is not None:
+        asked += ["physicalOffset", "sysFlag"]
+    return tuple(asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,233 +225,17 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
-        reader = _Reader(options)
-        topic = reader.text("topic")
+        texts = OptionTexts(options)
+        topic = texts.text("topic")
         if topic is not None:
-            _check_topic("topic", topic)
+            texts.check_topic("topic", topic)
         parsed = cls(
-            nameserver=reader.nameserver(),
+            nameserver=texts.nameserver(),
             topic=topic,
-            group=reader.group() or "mqspark-spark-sink",
-            batch_bytes=reader.number("batchBytes", 256 * 1024, lowest=1024),
-            send_timeout_ms=reader.number("sendTimeoutMs", 10_000, lowest=1),
-            retries=reader.number("retries", 5, lowest=0),
+            group=texts.group() or "mqspark-spark-sink",
+            batch_bytes=texts.number("batchBytes", 256 * 1024, lowest=1024),
+            send_timeout_ms=texts.number("sendTimeoutMs", 10_000, lowest=1),
+            retries=texts.number("retries", 5, lowest=0),
         )
-        reader.check_all_known("sink")
+        texts.check_all_known("sink")
         return parsed
-
-
-class _Reader:
-    """Takes options out of a mapping; what is left at the end is unknown."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._values: dict[str, str] = {}
-        self._spelled: dict[str, str] = {}
-        self._seen: set[str] = set()
-        for key, value in options.items():
-            name = _ALIASES.get(key.lower(), key.lower())
-            if name in self._values:
-                if key.lower() == "path" or self._spelled[name].lower() == "path":
-                    raise ConfigError(
-                        f"{key}: the topic is given twice, in load(...) and as an option", key=key
-                    )
-                raise ConfigError(
-                    f"{key}: means the same as {self._spelled[name]}; give one of them", key=key
-                )
-            self._values[name] = str(value)
-            self._spelled[name] = key
-
-    def text(self, name: str) -> str | None:
-        self._seen.add(name.lower())
-        value = self._values.get(name.lower())
-        return None if value is None else value.strip()
-
-    def given(self, prefix: str) -> str | None:
-        """How an option that starts so was spelled, if one is there."""
-        return next((self._spelled[name] for name in sorted(self._values) if name.startswith(prefix)), None)
-
-    def check_all_known(self, what: str) -> None:
-        unknown = sorted(self._spelled[name] for name in self._values.keys() - self._seen - _SPARK_OWN)
-        if unknown:
-            raise ConfigError(
-                f"{unknown[0]}: not an option of the pymq {what}; it knows {', '.join(sorted(self._seen))}",
-                key=unknown[0],
-            )
-
-    def nameserver(self) -> str:
-        value = self.text("nameserver")
-        if not value:
-            raise ConfigError(
-                "nameserver: required, as host:port, several separated by ';'", key="nameserver"
-            )
-        try:
-            parse_addresses(value)
-        except ConfigError as error:
-            raise ConfigError(f"nameserver: {error}", key="nameserver") from None
-        return value
-
-    def group(self) -> str | None:
-        value = self.text("group")
-        if value is not None:
-            try:
-                check_group(value)
-            except InvalidMessage as error:
-                raise ConfigError(f"group: {error}", key="group") from None
-        return value
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self.text(name)
-        if value is None:
-            return default
-        if value.lower() not in ("true", "false"):
-            raise ConfigError(f"{name}: true or false, not {value!r}", key=name)
-        return value.lower() == "true"
-
-    def number(self, name: str, default: int, *, lowest: int) -> int:
-        value = self.text(name)
-        if value is None:
-            return default
-        if not value.isdecimal() or int(value) < lowest:
-            raise ConfigError(f"{name}: a whole number from {lowest} on, not {value!r}", key=name)
-        return int(value)
-
-    def positive(self, name: str) -> int | None:
-        value = self.number(name, 0, lowest=1)
-        return value or None
-
-    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        value = (self.text(name) or default).lower()
-        if value not in choices:
-            raise ConfigError(f"{name}: one of {', '.join(choices)}, not {value!r}", key=name)
-        return value
-
-    def tags(self) -> tuple[str, ...]:
-        value = self.text("tags")
-        if value is None or value in ("", "*"):
-            return ()
-        names = tuple(name for part in value.split("||") if (name := part.strip()))
-        if not names or "*" in names:
-            raise ConfigError(f"tags: tags separated by '||', or '*' alone, not {value!r}", key="tags")
-        return names
-
-    def topics(self) -> Topics:
-        given = [name for name in ("topic", "topicpattern", "assign") if name in self._values]
-        names, pattern, assign = self.text("topic"), self.text("topicPattern"), self.text("assign")
-        if len(given) > 1:
-            first, second = (self._spelled[name] for name in given[:2])
-            raise ConfigError(
-                f"{second}: contradicts {first}; give one of topic, topicPattern, assign", key=second
-            )
-        if names is not None:
-            listed = tuple(dict.fromkeys(name for part in names.split(",") if (name := part.strip())))
-            if not listed:
-                raise ConfigError("topic: no topic is named", key="topic")
-            for name in listed:
-                _check_topic("topic", name)
-            return Topics(names=listed)
-        if pattern is not None:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ConfigError(
-                    f"topicPattern: not a regular expression ({error})", key="topicPattern"
-                ) from None
-            return Topics(pattern=pattern)
-        if assign is not None:
-            return Topics(assigned=_assigned(assign))
-        raise ConfigError("topic: required (or topicPattern, or assign)", key="topic")
-
-    def offset_spec(
-        self,
-        prefix: str,
-        default: Position,
-        *,
-        allow_latest: bool = True,
-        allow_earliest: bool = True,
-        group: str | None = None,
-    ) -> OffsetSpec:
-        names = (f"{prefix}Offsets", f"{prefix}Timestamp", f"{prefix}OffsetsByTimestamp")
-        text, timestamp, by_timestamp = (self.text(name) for name in names)
-        chosen = [name for name in names if name.lower() in self._values]
-        if len(chosen) > 1:
-            raise ConfigError(f"{chosen[1]}: contradicts {chosen[0]}; give one of them", key=chosen[1])
-        option = chosen[0] if chosen else names[0]
-        if timestamp is not None:
-            if not timestamp.isdecimal():
-                raise ConfigError(f"{option}: milliseconds since the epoch, not {timestamp!r}", key=option)
-            return OffsetSpec(option, default, timestamp_ms=int(timestamp))
-        if by_timestamp is not None:
-            return OffsetSpec(option, default, timestamps_ms=_queue_numbers(option, by_timestamp, lowest=0))
-        if text is None:
-            return OffsetSpec(option, default)
-        if text.startswith("{"):
-            offsets = _queue_numbers(option, text, lowest=EARLIEST_OFFSET)
-            numbers = {number for queues in offsets.values() for number in queues.values()}
-            if LATEST_OFFSET in numbers and not allow_latest:
-                raise ConfigError(f"{option}: -1 (latest) is no start of a batch read", key=option)
-            if EARLIEST_OFFSET in numbers and not allow_earliest:
-                raise ConfigError(f"{option}: -2 (earliest) is no end", key=option)
-            return OffsetSpec(option, default, offsets=offsets)
-        allowed = {
-            "earliest": allow_earliest,
-            "latest": allow_latest,
-            "group": prefix == "starting",
-        }
-        if not allowed.get(text.lower()):
-            words = ", ".join(word for word, permitted in allowed.items() if permitted)
-            raise ConfigError(f"{option}: {words} or JSON, not {text!r}", key=option)
-        position = Position(text.lower())
-        if position is Position.GROUP and group is None:
-            raise ConfigError(f"{option}: group needs the option group", key=option)
-        return OffsetSpec(option, position)
-
-
-def _check_topic(option: str, name: str) -> None:
-    try:
-        check_topic(name)
-    except InvalidMessage as error:
-        raise ConfigError(f"{option}: {name!r}: {error}", key=option) from None
-
-
-def _json_object(option: str, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{option}: not JSON ({error})", key=option) from None
-    if not isinstance(value, dict) or not value:
-        raise ConfigError(f"{option}: a JSON object of topics is needed", key=option)
-    for topic in value:
-        _check_topic(option, topic)
-    return value
-
-
-def _queue_numbers(option: str, text: str, *, lowest: int) -> QueueTexts:
-    numbers: QueueTexts = {}
-    for topic, queues in _json_object(option, text).items():
-        if not isinstance(queues, dict) or not queues:
-            raise ConfigError(f"{option}: topic {topic!r} needs an object of queues", key=option)
-        for queue, number in queues.items():
-            _check_queue(option, queue)
-            if isinstance(number, bool) or not isinstance(number, int) or number < lowest:
-                raise ConfigError(
-                    f"{option}: {topic} {queue}: a whole number is needed, not {number!r}", key=option
-                )
-        numbers[topic] = dict(queues)
-    return numbers
-
-
-def _assigned(text: str) -> dict[str, tuple[str, ...]]:
-    assigned = {}
-    for topic, queues in _json_object("assign", text).items():
-        if not isinstance(queues, list) or not queues:
-            raise ConfigError(f"assign: topic {topic!r} needs a list of queues", key="assign")
-        texts = tuple(dict.fromkeys(str(queue) for queue in queues))
-        for queue in texts:
-            _check_queue("assign", queue)
-        assigned[topic] = texts
-    return assigned
-
-
-def _check_queue(option: str, queue: str) -> None:
-    if not queue.rpartition(":")[2].isdecimal():
-        raise ConfigError(f"{option}: {queue!r} is not a queue id, nor broker:queue id", key=option)

@@ -28,20 +28,44 @@ def plan_tasks(
     cores: int,
     min_partitions: int | None = None,
     max_partitions: int | None = None,
+    max_rows: int | None = None,
 ) -> list[list[QueueRange]]:
-    """Every range in exactly one task. No ranges, no task."""
+    """Every range in exactly one task. No ranges, no task. ``max_rows``: no task has more (maxRecordsPerPartition)."""
     work = [each for each in ranges if each.rows > 0]
     if not work:
         return []
     total = sum(each.rows for each in work)
     wanted = min(_ceil(total, SMALL_TASK_ROWS), max(cores, _ceil(total, LARGE_TASK_ROWS)))
+    if max_rows is not None:
+        work = [piece for each in work for piece in _pieces(each, _ceil(each.rows, max_rows))]
     if min_partitions is not None:
         wanted = max(wanted, min_partitions)
         if wanted > len(work):
             work = _split(work, wanted, total)
     if max_partitions is not None:
         wanted = min(wanted, max_partitions)
-    return _pack(work, min(wanted, len(work)))
+    tasks = _pack(work, min(wanted, len(work)))
+    if max_rows is not None:
+        tasks = [part for task in tasks for part in _bounded(task, max_rows)]
+    return tasks
+
+
+def _bounded(task: Sequence[QueueRange], max_rows: int) -> list[list[QueueRange]]:
+    """The task as several, none of them with more rows. No range of it has more by itself."""
+    parts: list[list[QueueRange]] = []
+    room = 0
+    for each in task:
+        if each.rows > room:
+            parts.append([])
+            room = max_rows
+        parts[-1].append(each)
+        room -= each.rows
+    return parts
+
+
+def _pieces(each: QueueRange, count: int) -> list[QueueRange]:
+    cuts = [each.start + each.rows * index // count for index in range(count + 1)]
+    return [QueueRange(each.queue, a, b) for a, b in itertools.pairwise(cuts)]
 
 
 def _split(work: Sequence[QueueRange], wanted: int, total: int) -> list[QueueRange]:
@@ -49,8 +73,7 @@ def _split(work: Sequence[QueueRange], wanted: int, total: int) -> list[QueueRan
     pieces = []
     for each in work:
         count = max(1, min(each.rows, round(wanted * each.rows / total)))
-        cuts = [each.start + each.rows * index // count for index in range(count + 1)]
-        pieces += [QueueRange(each.queue, a, b) for a, b in itertools.pairwise(cuts)]
+        pieces += _pieces(each, count)
     while len(pieces) < wanted:
         largest = max(pieces, key=lambda piece: piece.rows)
         if largest.rows < 2:

@@ -46,6 +46,7 @@ def partitions_of(
         cores=os.cpu_count() or 1,
         min_partitions=options.min_partitions,
         max_partitions=options.max_partitions,
+        max_rows=options.max_records_per_partition,
     )
     return [
         RangePartition(
@@ -54,6 +55,7 @@ def partitions_of(
                 places={each.queue.broker_name: cluster.place(queues[each.queue]) for each in task},
                 columns=columns,
                 tags=options.tags,
+                sql_filter=options.sql_filter,
                 group=options.group or DEFAULT_GROUP,
                 fail_on_data_loss=options.fail_on_data_loss,
             )

@@ -18,9 +18,19 @@ from mqspark.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "PROPERTIES", "arrow_schema", "arrow_type", "default_schema", "selected_columns"]
+__all__ = [
+    "COLUMNS",
+    "HEADERS",
+    "PROPERTIES",
+    "arrow_schema",
+    "arrow_type",
+    "default_schema",
+    "selected_columns",
+]
 
 PROPERTIES = "properties"
+HEADERS = "headers"
+"""The properties in the shape of Kafka's record headers."""
 
 COLUMNS: dict[str, str] = {
     "key": "string",
@@ -34,13 +44,18 @@ COLUMNS: dict[str, str] = {
     "bornTimestamp": "timestamp",
     "msgId": "string",
     PROPERTIES: "map<string,string>",
+    HEADERS: "array<struct<key:string,value:binary>>",
+    "physicalOffset": "bigint",
+    "sysFlag": "int",
 }
-"""Name to Spark type, in the order of the full schema; ``properties`` only with includeProperties=true."""
+"""Name to Spark type. Those from ``properties`` on are there when an option or ``.schema(...)`` asks for them."""
+
+_ASKED_FOR = (PROPERTIES, HEADERS, "physicalOffset", "sysFlag")
 
 
-def default_schema(include_properties: bool) -> str:
-    """The DDL text Spark gets when the user gave no ``.schema(...)``."""
-    names = [name for name in COLUMNS if include_properties or name != PROPERTIES]
+def default_schema(*asked: str) -> str:
+    """The DDL text Spark gets when the user gave no ``.schema(...)``: the plain columns, and those ``asked`` for."""
+    names = [name for name in COLUMNS if name in asked or name not in _ASKED_FOR]
     return ", ".join(f"`{name}` {COLUMNS[name]}" for name in names)
 
 
@@ -79,6 +94,9 @@ def arrow_type(column: str) -> pa.DataType:
         "bigint": pa.int64(),
         "timestamp": pa.timestamp("us", tz="UTC"),
         "map<string,string>": pa.map_(pa.string(), pa.string()),
+        "array<struct<key:string,value:binary>>": pa.list_(
+            pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
+        ),
     }
     return types[COLUMNS[column]]
 

@@ -9,8 +9,10 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from pyspark_pymq.keyread import KeyReader
     from pyspark_pymq.reader import BatchReader
     from pyspark_pymq.sink import BatchWriter, StreamWriter
+    from pyspark_pymq.storeread import StoreReader
     from pyspark_pymq.stream import CheckpointedReader
 
 __all__ = ["DefaultSource"]
@@ -20,7 +22,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     """``format("pymq")``. Options: ``pyspark_pymq.options``; columns: ``pyspark_pymq.schema``.
 
     There is no ``pushFilters`` and there will be none: Spark 4.1 to 4.3 return wrong rows with it when one ``load()``
-    is used twice (reference spark-datasource §4). ``tags`` is an option.
+    is used twice (reference spark-datasource §4). ``tags`` and ``sqlFilter`` are options.
     """
 
     @classmethod
@@ -28,26 +30,36 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return "pymq"
 
     def schema(self) -> str:
-        from pyspark_pymq.options import ReadOptions
+        from pyspark_pymq.options import asked_columns
         from pyspark_pymq.schema import default_schema
 
-        include = self.options.get("includeProperties", "false")
-        if include.strip().lower() not in ("true", "false"):
-            ReadOptions.parse(self.options, streaming=False)
-        return default_schema(include.strip().lower() == "true")
+        return default_schema(*asked_columns(self.options))
 
-    def reader(self, schema: StructType) -> BatchReader:
-        from pyspark_pymq.options import ReadOptions
-        from pyspark_pymq.reader import BatchReader
+    def reader(self, schema: StructType) -> BatchReader | StoreReader | KeyReader:
+        from pyspark_pymq.options import ReadOptions, StoreOptions
         from pyspark_pymq.schema import selected_columns
 
-        return BatchReader(ReadOptions.parse(self.options, streaming=False), selected_columns(schema))
+        columns = selected_columns(schema)
+        if "store" in self.options:
+            from pyspark_pymq.storeread import StoreReader
+
+            return StoreReader(StoreOptions.parse(self.options, streaming=False), columns)
+        options = ReadOptions.parse(self.options, streaming=False)
+        if options.keys:
+            from pyspark_pymq.keyread import KeyReader
+
+            return KeyReader(options, columns)
+        from pyspark_pymq.reader import BatchReader
+
+        return BatchReader(options, columns)
 
     def streamReader(self, schema: StructType) -> CheckpointedReader:
-        from pyspark_pymq.options import ReadOptions
+        from pyspark_pymq.options import ReadOptions, StoreOptions
         from pyspark_pymq.schema import selected_columns
         from pyspark_pymq.stream import stream_reader
 
+        if "store" in self.options:
+            StoreOptions.parse(self.options, streaming=True)
         return stream_reader(ReadOptions.parse(self.options, streaming=True), selected_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

@@ -33,7 +33,9 @@ try:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
+        ReadMaxBytes,
         ReadMaxRows,
+        ReadMinRows,
         SupportsTriggerAvailableNow,
     )
 except ImportError:  # Spark 4.1: no admission control, one batch takes all there is
@@ -60,6 +62,8 @@ class CheckpointedReader(DataSourceStreamReader):  # type: ignore[misc]
         self._target: Offsets | None = None
         """Where an AvailableNow run ends."""
         self._asked = False
+        self._begun_at = time.monotonic()
+        """When the last batch was begun: minOffsetsPerTrigger waits from there on."""
         self._seen: Offsets = {}
         self._published: Offsets = {}
 
@@ -95,18 +99,54 @@ class CheckpointedReader(DataSourceStreamReader):  # type: ignore[misc]
         if self._connected is not None:
             self._connected.client.close()
 
-    def _next(self, start: dict[str, Any], max_rows: int | None) -> dict[str, Any]:
-        """The end of the next batch; ``start`` itself, unchanged to the letter, when there is nothing."""
+    def _next(self, start: dict[str, Any], max_rows: int | None, *, limited: bool = True) -> dict[str, Any]:
+        """The end of the next batch; ``start`` itself, unchanged to the letter, when there is nothing.
+
+        ``limited``: by bytes and by a least number of rows, which Trigger.Once ignores.
+        """
         position = Positions.from_json(start)
         self._cluster.publish(position.offsets, self._published)
-        following = self._advanced(position, max_rows)
+        following = self._wanted(position, max_rows, limited=limited)
         # The first batch is recorded at once, empty or not: from then on its start survives a crash.
         is_first, self._asked = not self._asked, True
         if following is None and not is_first and self._target is None and self._arrivals is not None:
             queues = self._cluster.queues()
-            self._arrivals.wait(queues, position.offsets, self._options.poll_timeout_ms / 1000)
-            following = self._advanced(position, max_rows)
-        return start if following is None else following.to_json()
+            waiting_s = self._options.poll_timeout_ms / 1000
+            if self._backlog(position):
+                time.sleep(min(waiting_s, self._patience_s()))
+            else:
+                self._arrivals.wait(queues, position.offsets, waiting_s)
+            following = self._wanted(position, max_rows, limited=limited)
+        if following is None:
+            return start
+        self._begun_at = time.monotonic()
+        return following.to_json()
+
+    def _wanted(self, start: Positions, max_rows: int | None, *, limited: bool) -> Positions | None:
+        """``_advanced``, unless less than minOffsetsPerTrigger is there and may wait."""
+        options = self._options
+        if limited and options.max_bytes_per_trigger is not None:
+            bytes_rows = self._rows_in(start, options.max_bytes_per_trigger)
+            max_rows = bytes_rows if max_rows is None else min(max_rows, bytes_rows)
+        following = self._advanced(start, max_rows)
+        least = options.min_offsets_per_trigger
+        if following is None or not limited or least is None or self._target is not None or not self._asked:
+            return following
+        return following if self._backlog(start) >= least or self._patience_s() <= 0 else None
+
+    def _patience_s(self) -> float:
+        return self._begun_at + self._options.max_trigger_delay_ms / 1000 - time.monotonic()
+
+    def _backlog(self, start: Positions) -> int:
+        """How many offsets lie behind ``start``, as far as ``_advanced`` saw."""
+        return sum(max(0, end - start.offsets.get(queue, end)) for queue, end in self._seen.items())
+
+    def _rows_in(self, start: Positions, max_bytes: int) -> int:
+        """About how many of the next messages are so many bytes: by the size of the next few of each queue."""
+        queues = self._cluster.queues()
+        waiting = {q: offset for q, offset in start.offsets.items() if q in queues}
+        mean = self._cluster.mean_record_bytes(waiting)
+        return max(1, int(max_bytes // mean)) if mean else max_bytes
 
     def _advanced(self, start: Positions, max_rows: int | None) -> Positions | None:
         """``start`` moved on as far as there are messages and the limit allows; None when there are none."""
@@ -212,13 +252,22 @@ if ADMISSION_CONTROL:
         """For Spark 4.2 and later."""
 
         def getDefaultReadLimit(self) -> ReadLimit:
-            limit = self._options.max_offsets_per_trigger
-            return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+            options = self._options
+            if options.max_offsets_per_trigger is not None:
+                return ReadMaxRows(options.max_offsets_per_trigger)
+            if options.max_bytes_per_trigger is not None:
+                return ReadMaxBytes(options.max_bytes_per_trigger)
+            if options.min_offsets_per_trigger is not None:
+                return ReadMinRows(options.min_offsets_per_trigger)
+            return ReadAllAvailable()
 
         def prepareForTriggerAvailableNow(self) -> None:
             self._target = self._cluster.latest(self._cluster.queues())
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+            # Trigger.Once takes everything in one batch whatever the options say, and asks with ReadAllAvailable.
+            if isinstance(limit, ReadAllAvailable):
+                return self._next(start, None, limited=False)
             return self._next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
         def reportLatestOffset(self) -> dict[str, Any] | None:

@@ -40,6 +40,7 @@ from mqspark.protocol.headers import (
     PullMessageRequestHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
+    QueryMessageRequestHeader,
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
@@ -404,6 +405,21 @@ class BlockingClient:
                 connection.wait(connection.send(RequestCode.PULL_MESSAGE, header), self._timeout_ms)
                 self.request_all(address, code, headers)
 
+    # --- messages ---------------------------------------------------------------------------------------------
+
+    def messages_by_key(self, address: str, topic: str, key: str, max_messages: int) -> bytes | memoryview:
+        """Records of messages with that key, back to back; others of the same hash may be among them."""
+        header = QueryMessageRequestHeader(
+            topic=topic, key=key, max_num=max_messages, begin_timestamp=0, end_timestamp=(1 << 63) - 1
+        )
+        answer = self.request(
+            address,
+            RequestCode.QUERY_MESSAGE,
+            header,
+            accept=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
+        )
+        return answer.body if answer.code == ResponseCode.SUCCESS else b""
+
     # --- brokers ----------------------------------------------------------------------------------------------
 
     def runtime_info(self, address: str) -> dict[str, str]:
@@ -420,9 +436,10 @@ def pull_header(
     max_messages: int,
     max_bytes: int | None = None,
     expression: str = "*",
+    expression_type: str = "TAG",
     suspend_ms: int = 0,
 ) -> PullMessageRequestHeader:
-    """A pull that carries its own tag expression: the group needs no heartbeat for it."""
+    """A pull that carries its own filter: the group needs no heartbeat for it."""
     return PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -434,7 +451,7 @@ def pull_header(
         suspend_timeout_millis=suspend_ms,
         sub_version=0,
         subscription=expression,
-        expression_type="TAG",
+        expression_type=expression_type,
         max_msg_bytes=max_bytes,
         bname=queue.broker_name,
     )

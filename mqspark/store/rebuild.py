@@ -31,13 +31,14 @@ from mqspark.store.consumequeue import ENTRY_BYTES, QueueTable
 from mqspark.store.delay import DelayLevels
 from mqspark.store.files import OsFiles
 from mqspark.store.indexfile import Header, IndexFile, IndexMaps, Shape
-from mqspark.store.keys import KeyColumns, record_keys
+from mqspark.store.keys import Ints, KeyColumns, record_keys, record_starts
 from mqspark.store.recovery import Recovery
 from mqspark.store.scan import Run
 
 __all__ = [
     "QueuePart",
     "ScanManifest",
+    "SegmentRecords",
     "build_index_file",
     "build_queue",
     "fetch_keys",
@@ -47,6 +48,8 @@ __all__ = [
 _ROW_DTYPE = np.dtype([("offset", "<i8"), ("entry", f"V{ENTRY_BYTES}")])
 _KEY_DTYPE = np.dtype([("hash", "<i4"), ("position", "<i8"), ("time", "<i8")])
 _KEYS_AT_ONCE = 1 << 18
+_RECORDS_AT_ONCE = 1 << 16
+_PHYSICAL_OFFSET_AT = 28
 _MAX_MAPPED = 64
 
 
@@ -94,6 +97,45 @@ class ScanManifest:
         os.replace(temporary, target)
 
 
+# --- one segment to positions ---------------------------------------------------------------------------------
+
+
+class SegmentRecords:
+    """The records of one segment by position, damage stepped over as recovery does; bodies' CRCs are not looked at.
+
+    ``view``: the mapped file. ``damaged``: ranges that hold no valid record but are followed by one, so far.
+    """
+
+    def __init__(self, path: Path, start: int, segment_bytes: int) -> None:
+        self._segment = Segment(path, start, path.stat().st_size, start + segment_bytes)
+        self._scan = _SegmentScan(self._segment, DelayLevels(""), set(), verify_crc=False)
+        self.view = self._scan.view
+        self.damaged: list[tuple[int, int]] = []
+
+    def between(self, low: int, high: int) -> Iterator[Ints]:
+        """Positions within the file, ascending, in runs of at most 65,536 records. ``low``: where a record begins."""
+        segment, scan = self._segment, self._scan
+        position = max(low, segment.start)
+        data_end = min(scan.data_end(position), max(high, position))
+        while position < data_end:
+            starts, _ = record_starts(
+                self.view, position - segment.start, data_end - segment.start, _RECORDS_AT_ONCE
+            )
+            at = scan.in_place(np.array(starts, np.int64))
+            if len(at):
+                yield at
+                last = int(at[-1])
+                position = segment.start + last + int.from_bytes(self.view[last : last + 4], "big")
+                continue
+            if scan.is_blank(position, data_end):
+                return
+            following = scan.next_valid(position, data_end)
+            if following is None:
+                return
+            self.damaged.append((position, following))
+            position = following
+
+
 # --- one segment to rows --------------------------------------------------------------------------------------
 
 
@@ -116,12 +158,29 @@ class _SegmentScan(Recovery):
         table.batch_topics = batch_topics
         super().__init__(log, table, Checkpoint(), levels, clean=True, verify_crc=verify_crc)
         self._segment = segment
-        self._view = log.view(segment)
+        self.view = log.view(segment)
         self.parts: list[QueuePart] = []
         self.rows = 0
         self.keys = 0
         self._entries_file: BinaryIO | None = None
         self._keys_file: BinaryIO | None = None
+
+    def data_end(self, position: int) -> int:
+        return self._data_end(self._segment, position)
+
+    def is_blank(self, position: int, data_end: int) -> bool:
+        return self._is_blank(self._segment, position, data_end)
+
+    def next_valid(self, position: int, data_end: int) -> int | None:
+        return self._next_valid(self._segment, position, data_end)
+
+    def in_place(self, starts: Ints) -> Ints:
+        """Those before the first that does not say that it lies where it lies."""
+        if not len(starts):
+            return starts
+        every = np.ndarray((len(self.view) - 7,), ">i8", buffer=self.view, strides=(1,))
+        wrong = np.flatnonzero(every[starts + _PHYSICAL_OFFSET_AT] != starts + self._segment.start)
+        return starts[: wrong[0]] if len(wrong) else starts
 
     def write_to(self, entries: BinaryIO, keys: BinaryIO) -> int:
         """Read the whole segment; gives back where the last valid record ends, or the segment itself."""
@@ -139,7 +198,7 @@ class _SegmentScan(Recovery):
         super()._take_run(run)
 
     def _take_keys(self, starts: list[int]) -> None:
-        columns, _ = record_keys(self._view, starts, self._segment.start)
+        columns, _ = record_keys(self.view, starts, self._segment.start)
         rows = np.empty(len(columns.hashes), _KEY_DTYPE)
         rows["hash"], rows["position"], rows["time"] = columns
         self.keys += len(rows)

@@ -34,7 +34,6 @@ def test_defaults() -> None:
     assert (batch.starting.position, batch.ending.position) == (Position.EARLIEST, Position.LATEST)
     assert stream.starting.position is Position.LATEST
     assert stream.fail_on_data_loss
-    assert not stream.include_properties
 
 
 @pytest.mark.parametrize(
@@ -226,6 +225,28 @@ def test_small_batches_are_one_task_and_larger_ones_a_task_a_core() -> None:
     assert plan_tasks([], cores=4) == []
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 400)), max_size=8),
+    st.integers(1, 120),
+    st.integers(1, 4),
+)
+def test_no_task_has_more_rows_than_asked_for(
+    sizes: list[tuple[int, int]], max_rows: int, cores: int
+) -> None:
+    ranges = [
+        QueueRange(MessageQueue("T", "b", index), start, start + rows)
+        for index, (start, rows) in enumerate(sizes)
+    ]
+    tasks = plan_tasks(ranges, cores=cores, max_rows=max_rows)
+    assert all(0 < sum(each.rows for each in task) <= max_rows for task in tasks)
+    planned = sorted(
+        (each.queue, offset) for task in tasks for each in task for offset in range(each.start, each.end)
+    )
+    assert planned == sorted(
+        (each.queue, offset) for each in ranges for offset in range(each.start, each.end)
+    )
+
+
 # --- the rest -------------------------------------------------------------------------------------------------
 
 
@@ -236,10 +257,10 @@ def test_key_hashes_are_those_of_java(keys: list[str | None]) -> None:
 
 
 def test_the_schema_begins_as_the_kafka_source_does() -> None:
-    names = [column.split()[0].strip("`") for column in default_schema(False).split(", ")]
+    names = [column.split()[0].strip("`") for column in default_schema().split(", ")]
     assert names[:6] == ["key", "value", "topic", "partition", "offset", "timestamp"]
     assert names[6:] == ["tags", "broker", "bornTimestamp", "msgId"]
-    assert default_schema(True).endswith("`properties` map<string,string>")
+    assert default_schema("properties").endswith("`properties` map<string,string>")
 
 
 def test_filters_are_not_pushed_down() -> None:

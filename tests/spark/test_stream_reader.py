@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from mqspark.errors import MQError
 from mqspark.message import MessageQueue
@@ -24,6 +24,10 @@ class FakeCluster(Cluster):
         super().__init__(options)
         self.low, self.high = low, high
         self.shown: list[Offsets] = []
+        self.mean_bytes = 0.0
+
+    def mean_record_bytes(self, offsets: Offsets) -> float:
+        return self.mean_bytes
 
     def queues(self) -> dict[MessageQueue, str]:
         return dict.fromkeys(sorted(self.high), "h:1")
@@ -190,3 +194,40 @@ def test_spark_4_1_asks_without_a_start() -> None:
     assert rows_of(again.partitions(end, following)) == {Q0: (12, 13), Q2: (1, 2)}
     cluster.high[Q1] = 11
     assert rows_of(again.partitions(following, spark_json(again.latestOffset()))) == {Q1: (10, 11)}
+
+
+def test_little_waits_for_more_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("pyspark_pymq.stream.time.monotonic", lambda: now)
+    monkeypatch.setattr("pyspark_pymq.stream.time.sleep", lambda seconds: None)
+    reader, cluster = make(minOffsetsPerTrigger="6", maxTriggerDelay="30s", pollTimeoutMs="0")
+    assert reader.getDefaultReadLimit() == ReadMinRows(6)
+    limit = reader.getDefaultReadLimit()
+    # The first batch is recorded at once: its start has to survive.
+    end = spark_json(reader.latestOffset(spark_json(reader.initialOffset()), limit))
+    cluster.high = {Q0: 13, Q1: 12}
+    assert spark_json(reader.latestOffset(end, limit)) == end
+    now += 29
+    assert spark_json(reader.latestOffset(end, limit)) == end
+    now += 2
+    late = spark_json(reader.latestOffset(end, limit))
+    assert rows_of(reader.partitions(end, late)) == {Q0: (10, 13), Q1: (10, 12)}
+    cluster.high = {Q0: 16, Q1: 15}
+    enough = spark_json(reader.latestOffset(late, limit))
+    assert rows_of(reader.partitions(late, enough)) == {Q0: (13, 16), Q1: (12, 15)}
+    # Trigger.Once takes what there is.
+    cluster.high = {Q0: 17, Q1: 15}
+    assert spark_json(reader.latestOffset(enough, ReadAllAvailable())) != enough
+
+
+def test_bytes_become_rows_by_the_size_of_the_next_messages() -> None:
+    reader, cluster = make(startingOffsets="earliest", maxBytesPerTrigger="1k")
+    cluster.mean_bytes = 256.0
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxBytes(1024)
+    start = spark_json(reader.initialOffset())
+    end = spark_json(reader.latestOffset(start, limit))
+    assert rows_of(reader.partitions(start, end)) == {Q0: (0, 2), Q1: (0, 2)}
+    cluster.mean_bytes = 5000.0
+    following = spark_json(reader.latestOffset(end, limit))
+    assert rows_of(reader.partitions(end, following)) == {Q0: (2, 3), Q1: (2, 3)}

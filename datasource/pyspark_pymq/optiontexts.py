@@ -1,0 +1,321 @@
+"""Option texts to values: every check that one option needs, with an error that begins with its name.
+
+``pyspark_pymq.options`` says which options there are and how they go together. Must not import pyspark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from mqspark.client.blocking import parse_addresses
+from mqspark.errors import ConfigError, InvalidMessage
+from mqspark.message import check_group, check_topic
+
+__all__ = [
+    "EARLIEST_OFFSET",
+    "LATEST_OFFSET",
+    "OffsetSpec",
+    "OptionTexts",
+    "Position",
+    "QueueTexts",
+    "Topics",
+]
+
+QueueTexts = dict[str, dict[str, int]]
+"""Topic to queue to number, as users write it: the queue is ``"0"`` or ``"broker-a:0"``."""
+
+EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
+"""In JSON offsets, as in the Kafka source."""
+
+
+class Position(Enum):
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    GROUP = "group"
+    """What the consumer group has committed; a queue it has not touched begins at its first message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Which queues are meant: exactly one of the three."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Topic to queues (``"0"``: on every broker; ``"broker-a:0"``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSpec:
+    """Where to begin or to end: ``offsets``, else ``timestamps_ms``, else ``timestamp_ms``, else ``position``."""
+
+    option: str
+    position: Position
+    offsets: QueueTexts | None = None
+    timestamp_ms: int | None = None
+    timestamps_ms: QueueTexts | None = None
+
+
+_ALIASES = {
+    "subscribe": "topic",
+    "topics": "topic",
+    "path": "topic",  # load("a topic")
+    "subscribepattern": "topicpattern",
+}
+_SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
+"""Spark passes these on to a sink."""
+
+
+class OptionTexts:
+    """Takes options out of a mapping; what is left at the end is unknown."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._values: dict[str, str] = {}
+        self._spelled: dict[str, str] = {}
+        self._seen: set[str] = set()
+        for key, value in options.items():
+            name = _ALIASES.get(key.lower(), key.lower())
+            if name in self._values:
+                if key.lower() == "path" or self._spelled[name].lower() == "path":
+                    raise ConfigError(
+                        f"{key}: the topic is given twice, in load(...) and as an option", key=key
+                    )
+                raise ConfigError(
+                    f"{key}: means the same as {self._spelled[name]}; give one of them", key=key
+                )
+            self._values[name] = str(value)
+            self._spelled[name] = key
+
+    def text(self, name: str) -> str | None:
+        self._seen.add(name.lower())
+        value = self._values.get(name.lower())
+        return None if value is None else value.strip()
+
+    def is_given(self, name: str) -> bool:
+        return name.lower() in self._values
+
+    def given_topics(self) -> str | None:
+        """How the option that names topics was spelled, if there is one."""
+        return next(
+            (self._spelled[name] for name in ("topic", "topicpattern", "assign") if name in self._values),
+            None,
+        )
+
+    def given(self, prefix: str) -> str | None:
+        """How an option that starts so was spelled, if one is there."""
+        return next((self._spelled[name] for name in sorted(self._values) if name.startswith(prefix)), None)
+
+    def check_all_known(self, what: str) -> None:
+        unknown = sorted(self._spelled[name] for name in self._values.keys() - self._seen - _SPARK_OWN)
+        if unknown:
+            raise ConfigError(
+                f"{unknown[0]}: not an option of the pymq {what}; it knows {', '.join(sorted(self._seen))}",
+                key=unknown[0],
+            )
+
+    def nameserver(self) -> str:
+        value = self.text("nameserver")
+        if not value:
+            raise ConfigError(
+                "nameserver: required, as host:port, several separated by ';'", key="nameserver"
+            )
+        try:
+            parse_addresses(value)
+        except ConfigError as error:
+            raise ConfigError(f"nameserver: {error}", key="nameserver") from None
+        return value
+
+    def group(self) -> str | None:
+        value = self.text("group")
+        if value is not None:
+            try:
+                check_group(value)
+            except InvalidMessage as error:
+                raise ConfigError(f"group: {error}", key="group") from None
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise ConfigError(f"{name}: true or false, not {value!r}", key=name)
+        return value.lower() == "true"
+
+    def number(self, name: str, default: int, *, lowest: int) -> int:
+        value = self.text(name)
+        if value is None:
+            return default
+        if not value.isdecimal() or int(value) < lowest:
+            raise ConfigError(f"{name}: a whole number from {lowest} on, not {value!r}", key=name)
+        return int(value)
+
+    def positive(self, name: str) -> int | None:
+        value = self.number(name, 0, lowest=1)
+        return value or None
+
+    def bytes_size(self, name: str) -> int | None:
+        """``1048576``, ``512k``, ``64m`` or ``1g``, as in Spark's settings."""
+        value = self.text(name)
+        if value is None:
+            return None
+        found = re.fullmatch(r"(\d+)\s*(?:([kmg])b?|b)?", value.lower())
+        if found is None or int(found[1]) == 0:
+            raise ConfigError(f"{name}: a size like 1048576, 512k or 64m, not {value!r}", key=name)
+        return int(found[1]) << {"k": 10, "m": 20, "g": 30, None: 0}[found[2]]
+
+    def duration_ms(self, name: str, default: int) -> int:
+        """``500ms``, ``30s``, ``15m`` or ``1h``, as in Spark's settings."""
+        value = self.text(name)
+        if value is None:
+            return default
+        found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h)", value.lower())
+        if found is None:
+            raise ConfigError(f"{name}: a time like 500ms, 30s, 15m or 1h, not {value!r}", key=name)
+        return int(found[1]) * {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}[found[2]]
+
+    @staticmethod
+    def check_topic(option: str, name: str) -> None:
+        _check_topic(option, name)
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        value = (self.text(name) or default).lower()
+        if value not in choices:
+            raise ConfigError(f"{name}: one of {', '.join(choices)}, not {value!r}", key=name)
+        return value
+
+    def tags(self) -> tuple[str, ...]:
+        value = self.text("tags")
+        if value is None or value in ("", "*"):
+            return ()
+        names = tuple(name for part in value.split("||") if (name := part.strip()))
+        if not names or "*" in names:
+            raise ConfigError(f"tags: tags separated by '||', or '*' alone, not {value!r}", key="tags")
+        return names
+
+    def topics(self) -> Topics:
+        given = [name for name in ("topic", "topicpattern", "assign") if name in self._values]
+        names, pattern, assign = self.text("topic"), self.text("topicPattern"), self.text("assign")
+        if len(given) > 1:
+            first, second = (self._spelled[name] for name in given[:2])
+            raise ConfigError(
+                f"{second}: contradicts {first}; give one of topic, topicPattern, assign", key=second
+            )
+        if names is not None:
+            listed = tuple(dict.fromkeys(name for part in names.split(",") if (name := part.strip())))
+            if not listed:
+                raise ConfigError("topic: no topic is named", key="topic")
+            for name in listed:
+                _check_topic("topic", name)
+            return Topics(names=listed)
+        if pattern is not None:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ConfigError(
+                    f"topicPattern: not a regular expression ({error})", key="topicPattern"
+                ) from None
+            return Topics(pattern=pattern)
+        if assign is not None:
+            return Topics(assigned=_assigned(assign))
+        raise ConfigError("topic: required (or topicPattern, or assign)", key="topic")
+
+    def offset_spec(
+        self,
+        prefix: str,
+        default: Position,
+        *,
+        allow_latest: bool = True,
+        allow_earliest: bool = True,
+        group: str | None = None,
+    ) -> OffsetSpec:
+        names = (f"{prefix}Offsets", f"{prefix}Timestamp", f"{prefix}OffsetsByTimestamp")
+        text, timestamp, by_timestamp = (self.text(name) for name in names)
+        chosen = [name for name in names if name.lower() in self._values]
+        if len(chosen) > 1:
+            raise ConfigError(f"{chosen[1]}: contradicts {chosen[0]}; give one of them", key=chosen[1])
+        option = chosen[0] if chosen else names[0]
+        if timestamp is not None:
+            if not timestamp.isdecimal():
+                raise ConfigError(f"{option}: milliseconds since the epoch, not {timestamp!r}", key=option)
+            return OffsetSpec(option, default, timestamp_ms=int(timestamp))
+        if by_timestamp is not None:
+            return OffsetSpec(option, default, timestamps_ms=_queue_numbers(option, by_timestamp, lowest=0))
+        if text is None:
+            return OffsetSpec(option, default)
+        if text.startswith("{"):
+            offsets = _queue_numbers(option, text, lowest=EARLIEST_OFFSET)
+            numbers = {number for queues in offsets.values() for number in queues.values()}
+            if LATEST_OFFSET in numbers and not allow_latest:
+                raise ConfigError(f"{option}: -1 (latest) is no start of a batch read", key=option)
+            if EARLIEST_OFFSET in numbers and not allow_earliest:
+                raise ConfigError(f"{option}: -2 (earliest) is no end", key=option)
+            return OffsetSpec(option, default, offsets=offsets)
+        allowed = {
+            "earliest": allow_earliest,
+            "latest": allow_latest,
+            "group": prefix == "starting",
+        }
+        if not allowed.get(text.lower()):
+            words = ", ".join(word for word, permitted in allowed.items() if permitted)
+            raise ConfigError(f"{option}: {words} or JSON, not {text!r}", key=option)
+        position = Position(text.lower())
+        if position is Position.GROUP and group is None:
+            raise ConfigError(f"{option}: group needs the option group", key=option)
+        return OffsetSpec(option, position)
+
+
+def _check_topic(option: str, name: str) -> None:
+    try:
+        check_topic(name)
+    except InvalidMessage as error:
+        raise ConfigError(f"{option}: {name!r}: {error}", key=option) from None
+
+
+def _json_object(option: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: not JSON ({error})", key=option) from None
+    if not isinstance(value, dict) or not value:
+        raise ConfigError(f"{option}: a JSON object of topics is needed", key=option)
+    for topic in value:
+        _check_topic(option, topic)
+    return value
+
+
+def _queue_numbers(option: str, text: str, *, lowest: int) -> QueueTexts:
+    numbers: QueueTexts = {}
+    for topic, queues in _json_object(option, text).items():
+        if not isinstance(queues, dict) or not queues:
+            raise ConfigError(f"{option}: topic {topic!r} needs an object of queues", key=option)
+        for queue, number in queues.items():
+            _check_queue(option, queue)
+            if isinstance(number, bool) or not isinstance(number, int) or number < lowest:
+                raise ConfigError(
+                    f"{option}: {topic} {queue}: a whole number is needed, not {number!r}", key=option
+                )
+        numbers[topic] = dict(queues)
+    return numbers
+
+
+def _assigned(text: str) -> dict[str, tuple[str, ...]]:
+    assigned = {}
+    for topic, queues in _json_object("assign", text).items():
+        if not isinstance(queues, list) or not queues:
+            raise ConfigError(f"assign: topic {topic!r} needs a list of queues", key="assign")
+        texts = tuple(dict.fromkeys(str(queue) for queue in queues))
+        for queue in texts:
+            _check_queue("assign", queue)
+        assigned[topic] = texts
+    return assigned
+
+
+def _check_queue(option: str, queue: str) -> None:
+    if not queue.rpartition(":")[2].isdecimal():
+        raise ConfigError(f"{option}: {queue!r} is not a queue id, nor broker:queue id", key=option)
