@@ -124,8 +124,7 @@ class ConsumeQueue:
         is_new = not self._has_file(start)
         if is_new:
             files.make_directory(self._directory)
-            topic_directory = os.path.dirname(self._directory)
-            self._table.new_directories.update((self._directory, topic_directory, str(self._table.directory)))
+            self.unsettle()
         fd = files.open(path, create=is_new)
         try:
             if files.length(fd) != self._file_bytes:
@@ -296,6 +295,10 @@ class ConsumeQueue:
         self.max_offset = self.next_offset = self.reserved_end = offset
         self.min_offset = min(self.min_offset, offset)
 
+    def has_file_from(self, offset: int) -> bool:
+        """Whether a file begins at ``offset`` or behind it."""
+        return bool(self.file_starts) and self.file_starts[-1] >= offset * self._entry_bytes
+
     def clear_tail(self) -> int:
         """Zero every entry from max_offset on and remove the files that begin there; gives back how many
         there were.
@@ -425,6 +428,11 @@ class ConsumeQueue:
     def is_settled(self) -> bool:
         """Whether the names of all its files are on disk."""
         return self._directory not in self._table.new_directories
+
+    def unsettle(self) -> None:
+        """The names of its files may not be on disk: the next checkpoint syncs them."""
+        topic_directory = os.path.dirname(self._directory)
+        self._table.new_directories.update((self._directory, topic_directory, str(self._table.directory)))
 
     def remove_oldest_file(self) -> None:
         self._remove_file(self.file_starts[0])

@@ -187,10 +187,14 @@ class Recovery:
         """End every queue before ``limit``; where the last record that they know ends, if that can be
         believed."""
         known_end = 0
+        mark = self._checkpoint.position
         last: ConsumeQueue | None = None
         for queue in self._all_queues():
             end_offset, end = queue.locate_end(limit)
             queue.set_end(end_offset)
+            if not self.report.clean and (mark < 0 or queue.has_file_from(end_offset)):
+                # Made since the checkpoint, and a checkpoint is what syncs the names of files.
+                queue.unsettle()
             if end > known_end:
                 known_end, last = end, queue
         if self._batch_table is not None:
@@ -571,11 +575,14 @@ class Recovery:
                 batch_queue.recovered()
 
     def _lost_last_entries(self, queue: ConsumeQueue) -> Iterator[None]:
-        """Entries behind the queue's last record that point into damage: their offsets were given away."""
+        """Entries behind the queue's last record that point into damage, or did when the last recovery saw them: their
+        offsets were given away."""
         while self.report.damaged:
             entry = queue.entry(queue.next_offset)
             if entry is None or entry[1] <= 0:
                 return
-            if not any(low <= entry[0] < high for low, high in self.report.damaged):
+            if entry[1] != FILLER_SIZE and not any(
+                low <= entry[0] < high for low, high in self.report.damaged
+            ):
                 return
             yield

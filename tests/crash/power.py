@@ -1,0 +1,414 @@
+"""Scripted runs of a store on a recorded disk, and the check that every image of them has to pass."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mqspark.message import TRANSACTION_PREPARED_TYPE, MessageExt, decode_properties
+from mqspark.store import ConfigFile, MessageStore
+from mqspark.store.files import FileLayer
+from tests.crash.disk import (
+    Choice,
+    DirectorySynced,
+    MemoryFiles,
+    Noted,
+    Power,
+    RecordedFiles,
+    Synced,
+    Tree,
+    digest,
+)
+from tests.store_tools import TestClock, checkpoint, crash, drain, make_store, put
+
+ROOT = Path("/disk")
+QUEUES = [("Orders", 0), ("Orders", 1), ("Other", 0)]
+SETTINGS = {"max_index_num": 24, "max_hash_slot_num": 8}
+"""The log rolls each 4096 bytes, a queue each 10 messages, the index each 23 keys."""
+
+Place = tuple[str, int, int]
+"""Topic, queue id, queue offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    place: Place
+    position: int
+    body: bytes
+    properties: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """From now on these are there, whatever happens; records before ``begin`` may have been deleted."""
+
+    messages: tuple[Sent, ...]
+    begin: int = 0
+    ends: tuple[int, ...] = ()
+    """Max offsets that were shown, in the order of QUEUES: none may be smaller later."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSaved:
+    number: int
+
+
+def _open(files: FileLayer, *, sync: bool, **settings: object) -> MessageStore:
+    return make_store(ROOT, TestClock(), files, sync=sync, **{**SETTINGS, **settings})
+
+
+@dataclass
+class Script:
+    """Does things to a store, and tells the recording what was promised when."""
+
+    sync: bool = True
+    seed: int = 0
+    settings: dict[str, object] = field(default_factory=dict)
+    files: RecordedFiles = field(default_factory=lambda: RecordedFiles(ROOT))
+    sent: dict[Place, list[Sent]] = field(default_factory=dict)
+    config_number: int = 0
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.seed)
+        self._unacked: list[tuple[int, Sent]] = []
+        self._count = 0
+        self._config = ConfigFile(ROOT / "config" / "topics.json", self.files)
+        self.start()
+
+    def start(self) -> None:
+        """What is found at a start is shown to consumers, so it has to stay."""
+        self.store = _open(self.files, sync=self.sync, **self.settings)
+        self.store.open()
+        self._unacked.clear()
+        found = []
+        for queue in QUEUES:
+            for message in drain(self.store, *queue):
+                place = (*queue, message.queue_offset)
+                found += [s for s in self.sent[place] if s.position == message.physical_offset]
+        ends = tuple(self.store.max_offset(*queue) for queue in QUEUES)
+        self.files.note(Acked(tuple(found), ends=ends))
+
+    def put(self, size: int | None = None, queue: tuple[str, int] | None = None) -> None:
+        topic, queue_id = queue or self._chance.choice(QUEUES)
+        self._count += 1
+        size = self._chance.choice((5, 60, 300, 700)) if size is None else size
+        body = b"%d:" % self._count + self._chance.randbytes(size)
+        properties = b"TAGS\x01T%d\x02KEYS\x01k%d\x02" % (self._count % 3, self._count)
+        if self._count % 17 == 0:  # takes its place in the log, none in a queue
+            put(self.store, topic, queue_id, body, properties, sys_flag=TRANSACTION_PREPARED_TYPE)
+            return
+        offset, position, end = put(self.store, topic, queue_id, body, properties)
+        sent = Sent((topic, queue_id, offset), position, body, properties)
+        self.sent.setdefault(sent.place, []).append(sent)
+        self._unacked.append((end, sent))
+
+    def put_batch(self, count: int) -> None:
+        topic, queue_id = self._chance.choice(QUEUES)
+        items = []
+        for _ in range(count):
+            self._count += 1
+            items.append((0, b"%d:batch" % self._count * 9, b"KEYS\x01k%d\x02" % self._count))
+        first, positions, end = self.store.put_batch(topic, queue_id, items, 1, bytes(8))
+        for number, ((_, body, properties), position) in enumerate(zip(items, positions, strict=True)):
+            sent = Sent((topic, queue_id, first + number), position, body, properties)
+            self.sent.setdefault(sent.place, []).append(sent)
+            self._unacked.append((end, sent))
+
+    def commit(self) -> None:
+        self._progressed(self.store.commit().acked)
+
+    def flush(self, meanwhile: Callable[[], None] | None = None) -> None:
+        """``meanwhile``: what the loop does while the worker syncs."""
+        self.commit()
+        job = self.store.begin_flush()
+        if job is not None:
+            self.files.during_sync = meanwhile
+            job.run()
+            assert job.error is None
+            self.files.during_sync = None
+            self.store.end_flush(job)
+            self._progressed(job.end)
+
+    def _progressed(self, durable: int) -> None:
+        """Only what is durable is promised to survive, also where (ASYNC_FLUSH) acks do not wait for it."""
+        durable = min(durable, self.store.flushed_offset)
+        acked = tuple(sent for end, sent in self._unacked if end <= durable)
+        if acked:
+            self._unacked = [item for item in self._unacked if item[0] > durable]
+            self.files.note(Acked(acked))
+
+    def checkpoint(self, meanwhile: Callable[[], None] | None = None) -> None:
+        self.files.during_sync = meanwhile
+        checkpoint(self.store)
+        self.files.during_sync = None
+        assert self.store.read_only is None
+
+    def delete_oldest(self) -> None:
+        """Every segment is old enough for retention."""
+        self.store.clean_expired()
+        for _ in range(3):
+            jobs = self.store.maintenance()
+            self.files.note(Acked((), begin=self.store.min_physical_offset))
+            for job in jobs:
+                job.run()
+                job.done()
+
+    def sync_index(self) -> None:
+        self.store._clock.now += 20_000
+        self.checkpoint()
+
+    def save_config(self) -> None:
+        self.config_number += 1
+        self._config.save(b'{"number": %d}' % self.config_number)
+        self.files.note(ConfigSaved(self.config_number))
+
+    def kill(self) -> None:
+        crash(self.store)
+        self.start()
+
+    def stop(self) -> None:
+        self.flush()
+        self.store.close()
+        self.start()
+
+
+def everyday(sync: bool, seed: int, rounds: int, **settings: object) -> Script:
+    """Groups of sends, sends while a sync is under way, checkpoints, config saves, every kind of roll."""
+    script = Script(sync, seed, settings)
+    chance = random.Random(seed)
+    for number in range(rounds):
+        for _ in range(chance.randrange(1, 4)):
+            script.put()
+        if number % 3 == 2:
+            script.put_batch(3)
+
+        def meanwhile() -> None:
+            script.put()
+            script.commit()
+
+        script.flush(meanwhile if number % 2 else None)
+        if number % 4 == 3:
+            script.save_config()
+        if number % 5 == 4:
+            script.checkpoint(meanwhile if number % 2 else None)
+        if number % 9 == 8:
+            script.sync_index()
+    return script
+
+
+def retention(sync: bool, seed: int, rounds: int, **settings: object) -> Script:
+    """The oldest segments, queue files and index files are deleted while messages come."""
+    script = Script(sync, seed, settings)
+    for number in range(rounds):
+        for _ in range(3):
+            script.put(600)
+        script.flush()
+        if number % 3 == 2:
+            script.checkpoint()
+        if number % 6 == 5:
+            script.delete_oldest()
+        if number == rounds // 2:
+            script.kill()
+    return script
+
+
+def restarts(sync: bool, seed: int, rounds: int, **settings: object) -> Script:
+    """Kills with and without something that was not flushed, and clean stops."""
+    script = Script(sync, seed, settings)
+    for number in range(rounds):
+        for _ in range(4):
+            script.put()
+        script.flush()
+        script.put()
+        if number % 2:
+            script.commit()
+        if number % 3 == 1:
+            script.checkpoint()
+        if number % 4 == 3:
+            script.stop()
+        else:
+            script.kill()
+    return script
+
+
+# --- images ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Image:
+    """A disk after a power cut, and what must be on it."""
+
+    tree: Tree
+    event: int
+    choice: Choice
+    acked: dict[Place, Sent]
+    begin: int
+    ends: tuple[int, ...]
+    config_number: int
+
+
+def images(script: Script, limit: int, chance: random.Random, before: Image | None = None) -> Iterator[Image]:
+    """At every event what a kill leaves; before and after each sync up to ``limit`` things a power cut may leave. No
+    image comes twice unless more was promised meanwhile. ``before``: what the script began with."""
+    power = Power(script.files)
+    acked = dict(before.acked) if before else {}
+    begin, config_number = (before.begin, before.config_number) if before else (0, 0)
+    ends = before.ends if before else ()
+    seen: set[tuple[bytes, int, int]] = set()
+    for number, event in enumerate([*script.files.events, None]):
+        is_sync = event is None or isinstance(event, Synced | DirectorySynced)
+        for choice in power.choices(limit, chance) if is_sync else ({},):
+            tree = power.image(choice)
+            name = (digest(tree), len(acked), config_number)
+            if name not in seen:
+                seen.add(name)
+                yield Image(tree, number, choice, dict(acked), begin, ends, config_number)
+        if event is None:
+            return
+        power.follow(event)
+        if isinstance(event, Noted):
+            if isinstance(event.what, Acked):
+                acked.update((sent.place, sent) for sent in event.what.messages)
+                begin = max(begin, event.what.begin)
+                ends = event.what.ends or ends
+            elif isinstance(event.what, ConfigSaved):
+                config_number = event.what.number
+
+
+def images_of_recovery(script: Script, image: Image, limit: int, chance: random.Random) -> Iterator[Image]:
+    """The power goes a second time while the store recovers from ``image``, or right after."""
+    recovery = Script(
+        script.sync,
+        script.seed,
+        script.settings,
+        RecordedFiles(ROOT, image.tree),
+        script.sent,
+        script.config_number,
+    )
+    yield from images(recovery, limit, chance, image)
+
+
+# --- check -----------------------------------------------------------------------------------------------------
+
+
+def _served(store: MessageStore) -> dict[Place, MessageExt]:
+    return {
+        (topic, queue_id, m.queue_offset): m
+        for topic, queue_id in QUEUES
+        for m in drain(store, topic, queue_id)
+    }
+
+
+def _truth(tree: Tree) -> tuple[object, object]:
+    return tree["commitlog"], tree["consumequeue"]
+
+
+def _has(message: MessageExt, sent: Sent) -> bool:
+    return all(
+        message.properties.get(name) == value for name, value in decode_properties(sent.properties).items()
+    )
+
+
+def check(script: Script, image: Image, files: MemoryFiles | None = None) -> None:
+    """Raises AssertionError. ``files``: where the image lies, if it matters."""
+    files = files or MemoryFiles(ROOT, image.tree)
+    store = _open(files, sync=script.sync, **script.settings)
+    report = store.open()
+    served = _served(store)
+    for place, m in served.items():
+        assert any(
+            (sent.position, sent.body) == (m.physical_offset, m.body) and _has(m, sent)
+            for sent in script.sent.get(place, ())
+        ), f"{place} at {m.physical_offset} was never sent"
+    for place, sent in image.acked.items():
+        if sent.position >= image.begin:
+            assert place in served, f"acknowledged at {place} ({sent.position}) and lost"
+            assert served[place].body == sent.body, f"acknowledged at {place}, replaced"
+        assert store.max_offset(*place[:2]) > place[2], f"the offset of {place} comes again"
+    ends = {}
+    for topic, queue_id in QUEUES:
+        low, high = max(store.min_offset(topic, queue_id), 0), store.max_offset(topic, queue_id)
+        ends[topic, queue_id] = high
+        for offset in range(low, high):
+            if (topic, queue_id, offset) not in served:
+                assert store._queues[topic, queue_id].entry(offset) == (0, 0x7FFFFFFF, 0), "a hole"
+                assert (topic, queue_id, offset) not in image.acked
+    for queue, end in zip(QUEUES, image.ends, strict=False):
+        assert store.max_offset(*queue) >= end, f"{queue} had {end} messages before"
+    config = ConfigFile(ROOT / "config" / "topics.json", files).load()
+    number = int(config[len(b'{"number": ') : -1]) if config else 0
+    assert image.config_number <= number <= script.config_number
+    assert config is None or config == b'{"number": %d}' % number
+
+    crash(store)
+    before = _truth(files.tree())
+    store = _open(files, sync=script.sync, **script.settings)
+    again = store.open()
+    assert _truth(files.tree()) == before, "the second recovery changed something"
+    assert (again.torn_bytes, again.cleared_entries) == (0, 0), again
+    assert again.end_position == report.end_position
+    assert _served(store) == served, "the second recovery shows something else"
+    for sent in [*image.acked.values()][-2:]:
+        if sent.position >= image.begin:
+            _, _, key = sent.properties.partition(b"KEYS\x01")
+            found = store.query_message(sent.place[0], key[:-1].decode(), 64, 0, 1 << 62)
+            assert any(sent.body in bytes(record) for record in found), (
+                f"{sent.place} is not found by its key"
+            )
+    for queue, end in ends.items():
+        assert put(store, *queue, b"new")[0] == end
+    store.commit()
+    job = store.begin_flush()
+    assert job is not None
+    job.run()
+    store.end_flush(job)
+    for queue, end in ends.items():
+        last = drain(store, *queue)[-1]
+        assert (last.queue_offset, last.body) == (end, b"new")
+    crash(store)
+
+
+def assert_images(script: Script, limit: int, *, at_least: int, found: Iterator[Image] | None = None) -> None:
+    """Check all images (or those ``found``); the first that does not pass tells how it came about."""
+    count = 0
+    for image in found or images(script, limit, random.Random(script.seed)):
+        count += 1
+        try:
+            check(script, image)
+        except Exception as error:
+            raise AssertionError(f"{error}\n{describe(image, script)}") from error
+    print(f"{count} images")
+    assert count >= at_least, f"only {count} images"
+
+
+def describe(image: Image, script: Script) -> str:
+    """For the person who has to find out why."""
+    lines = [f"event {image.event} of {len(script.files.events)}, {len(image.acked)} acknowledged"]
+    names = {
+        id(node): f"{path}/{name}"
+        for path, directory in script.files.directories.items()
+        for name, node in directory.entries.items()
+    }
+    for (thing, part), version in image.choice.items():
+        name = names.get(id(thing)) or next(
+            (p for p, d in script.files.directories.items() if d is thing), f"gone {id(thing)}"
+        )
+        lines.append(f"  {name} [{part}]: version {version}")
+    return "\n".join(lines)
+
+
+__all__ = [
+    "QUEUES",
+    "Image",
+    "Script",
+    "assert_images",
+    "check",
+    "describe",
+    "everyday",
+    "images",
+    "images_of_recovery",
+    "restarts",
+    "retention",
+]

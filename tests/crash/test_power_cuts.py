@@ -1,0 +1,50 @@
+"""Power cuts in everyday work under SYNC_FLUSH: nothing acknowledged is lost (``disk.py`` says what a disk may do).
+
+Together with ``test_power_cuts_restarts.py`` more than 10,000 images; two files, so that two workers share them.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.crash.power import QUEUES, Script, assert_images, everyday, images, images_of_recovery, retention
+
+
+def test_the_script_crosses_every_kind_of_roll() -> None:
+    """Else the images would prove less than they seem to."""
+    script = everyday(True, 1, 30)
+    log, index = script.store._log, script.store._index
+    assert len(log.segments) > 3
+    assert max(len(script.store._queues[queue].file_starts) for queue in QUEUES) > 1
+    assert len(index.index_files) > 1
+    assert script.files.read(script.store.paths.mark) is not None
+    assert script.config_number > 2
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_power_cut_at_any_sync(seed: int) -> None:
+    assert_images(everyday(True, seed, 16), 50, at_least=1400)
+
+
+def test_a_power_cut_while_old_segments_are_deleted() -> None:
+    assert_images(retention(True, 1, 16), 50, at_least=1500)
+
+
+def test_a_second_power_cut_in_the_recovery() -> None:
+    script = everyday(True, 4, 12)
+    chance = random.Random(4)
+    firsts = list(images(script, 20, chance))
+    assert_images(script, 12, at_least=600, found=(
+        second for first in chance.sample(firsts, 40) for second in images_of_recovery(script, first, 12, chance)
+    ))  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", [everyday, retention])
+@pytest.mark.parametrize("seed", range(10, 14))
+def test_every_subset_of_what_was_not_synced(kind: type[Script], seed: int) -> None:
+    """All of them where they are no more than 2048 for a sync, else as many of them."""
+    assert_images(kind(True, seed, 30), 2048, at_least=20_000)

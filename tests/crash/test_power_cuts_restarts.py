@@ -1,0 +1,36 @@
+"""Power cuts in stores that were killed and stopped before, and under ASYNC_FLUSH."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.crash.power import assert_images, everyday, images, images_of_recovery, restarts
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_power_cut_between_restarts(sync: bool) -> None:
+    assert_images(restarts(sync, 1, 12), 50, at_least=2000)
+
+
+def test_a_power_cut_under_async_flush() -> None:
+    """What was synced is there, and nothing else than what was sent."""
+    assert_images(everyday(False, 2, 16), 50, at_least=1500)
+
+
+def test_a_second_power_cut_in_the_recovery_after_restarts() -> None:
+    script = restarts(True, 5, 8)
+    chance = random.Random(5)
+    firsts = list(images(script, 20, chance))
+    assert_images(script, 12, at_least=500, found=(
+        second for first in chance.sample(firsts, 40) for second in images_of_recovery(script, first, 12, chance)
+    ))  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(20, 24))
+@pytest.mark.parametrize("sync", [True, False])
+def test_every_subset_of_what_was_not_synced(sync: bool, seed: int) -> None:
+    assert_images(restarts(sync, seed, 20), 2048, at_least=20_000)
