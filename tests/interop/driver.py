@@ -69,6 +69,11 @@ class JavaDriver:
     def call(self, verb: str, /, **arguments: Any) -> Any:
         return self.submit(verb, **arguments).result(CALL_TIMEOUT_S)
 
+    def kill(self) -> None:
+        """The JVM and all its clients are gone at once, and say goodbye to nobody."""
+        self._child.kill()
+        self._child.wait()
+
     def mqadmin(self, *arguments: str) -> str:
         """What the mqadmin command printed. A stack trace or error text on stderr fails the caller."""
         result = self.call("mqadmin", arguments=list(arguments))

@@ -36,8 +36,12 @@ import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.producer.TransactionSendResult;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.UtilAll;
 import org.apache.rocketmq.common.compression.CompressionType;
@@ -129,6 +133,16 @@ public final class Driver {
             case "producer.create_topic":
                 ((DefaultMQProducer) object(with)).createTopic(with.getString("key"), with.getString("topic"), with.getIntValue("queues"), Map.of());
                 return null;
+            case "transaction.start": return transactionStart(with);
+            case "transaction.send": {
+                Transactions kept = object(with);
+                TransactionSendResult result = kept.producer.sendMessageInTransaction(message(with.getJSONObject("message")), null);
+                JSONObject json = sent(result);
+                json.put("state", result.getLocalTransactionState().name());
+                return json;
+            }
+            case "transaction.checked": return ((Transactions) object(with)).checked();
+            case "transaction.stop": ((Transactions) OBJECTS.remove(with.getIntValue("handle"))).producer.shutdown(); return null;
             case "push.start": return pushStart(with);
             case "push.take": return pushTake(object(with), with);
             case "push.queues": return pushQueues(object(with), with);
@@ -191,6 +205,47 @@ public final class Driver {
         }
         producer.start();
         return started(producer, producer);
+    }
+
+    /**
+     * A transactional producer. Each message says itself what comes of it: the property {@code local} is the state
+     * of the local transaction, {@code checks} the answers to checks, separated by commas; the last one is repeated.
+     */
+    private static final class Transactions implements TransactionListener {
+        final TransactionMQProducer producer;
+        private final List<MessageExt> asked = new ArrayList<>();
+
+        Transactions(TransactionMQProducer producer) {
+            this.producer = producer;
+        }
+
+        @Override
+        public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+            return LocalTransactionState.valueOf(message.getUserProperty("local"));
+        }
+
+        @Override
+        public synchronized LocalTransactionState checkLocalTransaction(MessageExt message) {
+            String[] answers = message.getUserProperty("checks").split(",");
+            long before = asked.stream().filter(other -> other.getTransactionId().equals(message.getTransactionId())).count();
+            asked.add(message);
+            return LocalTransactionState.valueOf(answers[(int) Math.min(before, answers.length - 1)]);
+        }
+
+        synchronized JSONArray checked() {
+            JSONArray array = new JSONArray();
+            asked.forEach(one -> array.add(message(one)));
+            return array;
+        }
+    }
+
+    private static Object transactionStart(JSONObject with) throws Exception {
+        TransactionMQProducer producer = new TransactionMQProducer(with.getString("group"));
+        configure(producer, with);
+        Transactions kept = new Transactions(producer);
+        producer.setTransactionListener(kept);
+        producer.start();
+        return started(kept, producer);
     }
 
     private static Message message(JSONObject json) {
@@ -319,6 +374,10 @@ public final class Driver {
         consumer.setConsumeMessageBatchMaxSize(with.getIntValue("consume_batch", 1));
         consumer.setConsumeThreadMin(4);
         consumer.setConsumeThreadMax(4);
+        if (with.getBooleanValue("server_assigns")) {
+            consumer.setClientRebalance(false);
+        }
+        consumer.setPopInvisibleTime(with.getIntValue("invisible_ms", 60000));
         if (with.containsKey("sql")) {
             consumer.subscribe(with.getString("topic"), MessageSelector.bySql(with.getString("sql")));
         } else {
@@ -331,13 +390,27 @@ public final class Driver {
                 return ConsumeOrderlyStatus.SUCCESS;
             });
         } else {
+            int failures = with.getIntValue("failures");
+            boolean hangs = with.getBooleanValue("hangs");
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 push.received.addAll(messages);
-                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                if (hangs) {
+                    awaitTheEnd();
+                }
+                return messages.get(0).getReconsumeTimes() < failures
+                    ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
         consumer.start();
         return started(push, consumer);
+    }
+
+    private static void awaitTheEnd() {
+        try {
+            Thread.sleep(Long.MAX_VALUE);
+        } catch (InterruptedException stopped) {
+            Thread.currentThread().interrupt();
+        }
     }
 
     /** At least count messages if they come within the timeout, and whatever came besides. */
