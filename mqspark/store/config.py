@@ -35,6 +35,9 @@ class StoreConfig:
     """Bytes, rounded up to whole entries; for a new store, as above."""
     mapper_file_size_batch_consume_queue: int = 300_000 * 46
     """The same of a BatchConsumeQueue file (RocketMQ spells it so)."""
+    enable_consume_queue_ext: bool = False
+    """Whether each queue entry also gets a unit of ConsumeQueueExt."""
+    mapped_file_size_consume_queue_ext: int = 48 << 20
     enable_lmq: bool = False
     enable_multi_dispatch: bool = False
     """Both: a message that names light message queues (INNER_MULTI_DISPATCH) enters those, too."""

@@ -28,9 +28,11 @@ import numpy as np
 from mqspark.errors import InvalidMessage, StoreCorrupt
 from mqspark.message import MAX_TOPIC_LENGTH, SCHEDULE_TOPIC
 from mqspark.record import MAGIC_V1, MAGIC_V2
+from mqspark.store.dispatch import is_lmq
 from mqspark.store.files import FileLayer, disk_full_as_typed
 from mqspark.store.layout import file_name, file_start, is_storable_topic
 from mqspark.store.mapped import Entries, MappedFiles
+from mqspark.store.queueext import EXT_ADDRESS_BELOW, QueueExt
 
 __all__ = [
     "ENTRY",
@@ -62,6 +64,8 @@ class ConsumeQueue:
         "_file_bytes",
         "_table",
         "entries",
+        "ext",
+        "ext_out",
         "file_starts",
         "is_schedule",
         "key",
@@ -95,6 +99,10 @@ class ConsumeQueue:
         """Of a record of this queue, without head, body and properties."""
         self.entries = bytearray()
         """Of the records appended since the last commit, not yet visible."""
+        self.ext = table.ext_of(topic, queue_id)
+        """Where its entries' tags codes are when they are addresses, or None."""
+        self.ext_out = self.ext if table.ext_enabled else None
+        """The same when new entries get units, too."""
         self.file_starts: list[int] = []
         """In bytes of the queue's space, ascending."""
         self.min_offset = 0
@@ -137,6 +145,8 @@ class ConsumeQueue:
                 files.write(fd, FILLER * ((position - fill_from) // self._entry_bytes), 0)
         finally:
             files.close(fd)
+        if self.ext_out is not None:
+            self.ext_out.reserve(step_end // self._entry_bytes - self.next_offset)
         if is_new:
             if not self.file_starts:
                 self.min_offset = position // self._entry_bytes
@@ -146,6 +156,8 @@ class ConsumeQueue:
 
     def append(self, entries: bytes | bytearray) -> None:
         """Make entries visible. Their room was reserved."""
+        if self.ext_out is not None:
+            self.ext_out.write()
         position = self.max_offset * self._entry_bytes
         end = position + len(entries)
         done = 0
@@ -294,10 +306,23 @@ class ConsumeQueue:
         ``clear_tail``."""
         self.max_offset = self.next_offset = self.reserved_end = offset
         self.min_offset = min(self.min_offset, offset)
+        if self.ext is not None:
+            self.ext.set_end(self._last_address())
 
     def has_file_from(self, offset: int) -> bool:
         """Whether a file begins at ``offset`` or behind it."""
         return bool(self.file_starts) and self.file_starts[-1] >= offset * self._entry_bytes
+
+    def _last_address(self) -> int | None:
+        """Of the unit of the last entry before the end that has one."""
+        end = self.max_offset * self._entry_bytes
+        for start in reversed(self.file_starts):
+            _, entries = self._table.maps.get(self._path(start))
+            codes = entries["tags_code"][: max(end - start, 0) // self._entry_bytes]
+            addresses = np.flatnonzero(codes < EXT_ADDRESS_BELOW)
+            if len(addresses):
+                return int(codes[addresses[-1]])
+        return None
 
     def clear_tail(self) -> int:
         """Zero every entry from max_offset on and remove the files that begin there; gives back how many
@@ -437,12 +462,17 @@ class ConsumeQueue:
     def remove_oldest_file(self) -> None:
         self._remove_file(self.file_starts[0])
         del self.file_starts[0]
+        first = self.entry(self.min_offset) if self.ext is not None else None
+        if self.ext is not None and first is not None and first[2] < EXT_ADDRESS_BELOW:
+            self.ext.delete_before(first[2])
 
     def remove(self) -> None:
         for start in self.file_starts:
             self._remove_file(start)
         self.file_starts = []
         self._table.files.remove(self._directory)
+        if self.ext is not None:
+            self.ext.remove()
 
     def _remove_file(self, start: int) -> None:
         path = self._path(start)
@@ -467,6 +497,9 @@ class QueueTable:
         "dirty_files",
         "dtype",
         "entry_bytes",
+        "ext_directory",
+        "ext_enabled",
+        "ext_file_bytes",
         "file_bytes",
         "files",
         "maps",
@@ -482,13 +515,20 @@ class QueueTable:
         file_bytes: int,
         max_mapped: int,
         dtype: np.dtype[np.void] = ENTRY_DTYPE,
+        ext_directory: Path | None = None,
+        ext_file_bytes: int = 0,
+        ext_enabled: bool = False,
     ) -> None:
-        """``dtype``: of an entry; its first three fields are those of ENTRY_DTYPE."""
+        """``dtype``: of an entry; its first three fields are those of ENTRY_DTYPE. ``ext_…``: of the queues'
+        ConsumeQueueExt, which are read when they are there and written when enabled."""
         self.directory = directory
         self.files = files
         self.dtype = dtype
         self.entry_bytes = dtype.itemsize
         self.file_bytes = -(-file_bytes // self.entry_bytes) * self.entry_bytes
+        self.ext_directory = ext_directory
+        self.ext_file_bytes = ext_file_bytes
+        self.ext_enabled = ext_enabled
         self.maps = MappedFiles(files, max_mapped, dtype)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.batch_topics: set[str] = set()
@@ -503,6 +543,12 @@ class QueueTable:
         self.files.make_directory(self.directory)
         if batch_directory is not None:
             self.batch_topics = set(self.files.names(batch_directory))
+        if (
+            self.ext_directory is not None
+            and not self.ext_enabled
+            and not self.files.names(self.ext_directory)
+        ):
+            self.ext_directory = None
         found: list[tuple[str, int]] = []
         length = 0
         for topic, queue_id, path in self._directories():
@@ -549,6 +595,18 @@ class QueueTable:
         queue = ConsumeQueue(self, topic, queue_id)
         self.queues[queue.key] = queue
         return queue
+
+    def ext_of(self, topic: str, queue_id: int) -> QueueExt | None:
+        """RocketMQ gives none to light message queues."""
+        if self.ext_directory is None or is_lmq(topic):
+            return None
+        return QueueExt(
+            self.ext_directory / topic / str(queue_id),
+            self.files,
+            file_bytes=self.ext_file_bytes,
+            dirty_files=self.dirty_files,
+            new_directories=self.new_directories,
+        )
 
     @property
     def used_queues(self) -> int:

@@ -23,6 +23,7 @@ from mqspark.store.commitlog import CommitLog
 from mqspark.store.config import StoreConfig
 from mqspark.store.consumequeue import ENTRY_BYTES, FILLER_SIZE, Entries, QueueTable
 from mqspark.store.files import memory_bytes
+from mqspark.store.queueext import EXT_ADDRESS_BELOW, QueueExt, resolve_tags_codes
 
 __all__ = ["Fetcher", "GetResult", "GetStatus"]
 
@@ -33,8 +34,6 @@ _MAGIC_MASK = ~0x0C
 _MAGIC = MAGIC_V1 & _MAGIC_MASK
 _HEAD_BYTES = np.arange(8)
 _SIZE_MAGIC = struct.Struct(">ii")
-_EXT_ADDRESS_BELOW = -(1 << 31)
-"""A tags code below is the address of a ConsumeQueueExt unit (reference store-and-broker §3.2)."""
 
 
 class GetStatus(enum.Enum):
@@ -121,7 +120,7 @@ class Fetcher:
         entries = queue.read(offset, window)
         if not len(entries):
             return GetResult(GetStatus.OFFSET_FOUND_NULL, queue.next_existing_offset(offset), low, high)
-        matched = _matching(entries, tag_codes) if tag_codes else None
+        matched = _matching(entries, queue.ext, tag_codes) if tag_codes else None
         if matched is not None:
             if not len(matched):
                 return GetResult(GetStatus.NO_MATCHED_MESSAGE, offset + len(entries), low, high)
@@ -186,7 +185,7 @@ class Fetcher:
         chosen, chosen_ends = entries, ends
         if tag_codes:
             # A batch without tags of its own may hold any.
-            matched = _matching(entries, tag_codes | {0})
+            matched = _matching(entries, None, tag_codes | {0})
             if not len(matched):
                 return GetResult(GetStatus.NO_MATCHED_MESSAGE, int(ends[-1]), low, high)
             chosen, chosen_ends = entries[matched], ends[matched]
@@ -281,11 +280,11 @@ def _heads_agree(
     return agree
 
 
-def _matching(entries: Entries, tag_codes: frozenset[int]) -> npt.NDArray[np.intp]:
-    """Indexes whose tags code is wanted. Ext addresses pass: the hash is elsewhere, and the reader compares
+def _matching(entries: Entries, ext: QueueExt | None, tag_codes: frozenset[int]) -> npt.NDArray[np.intp]:
+    """Indexes whose tags code is wanted. Addresses that lead nowhere pass: the hash is lost, and the reader compares
     anyway."""
-    codes = entries["tags_code"].astype(np.int64)
-    mask = codes < _EXT_ADDRESS_BELOW
+    codes = resolve_tags_codes(ext, entries["tags_code"].astype(np.int64))
+    mask = codes < EXT_ADDRESS_BELOW
     for code in tag_codes:
         mask |= codes == code
     return np.flatnonzero(mask)

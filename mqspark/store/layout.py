@@ -36,6 +36,7 @@ class StorePaths:
         "commit_log",
         "config",
         "consume_queue",
+        "consume_queue_ext",
         "index",
         "index_mark",
         "lock",
@@ -48,6 +49,7 @@ class StorePaths:
         self.root = root
         self.commit_log = commit_log if commit_log is not None else root / "commitlog"
         self.consume_queue = root / "consumequeue"
+        self.consume_queue_ext = root / "consumequeue_ext"
         self.batch_consume_queue = root / "batchconsumequeue"
         self.index = root / "index"
         self.config = root / "config"

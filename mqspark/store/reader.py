@@ -20,7 +20,9 @@ import numpy as np
 
 from mqspark.errors import InvalidMessage, StoreCorrupt
 from mqspark.store.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, Entries
+from mqspark.store.files import OsFiles
 from mqspark.store.layout import StorePaths, file_name, file_start, is_storable_topic
+from mqspark.store.queueext import EXT_ADDRESS_BELOW, QueueExt
 
 __all__ = ["StoreReader"]
 
@@ -67,6 +69,15 @@ class StoreReader:
                 break
         found = np.concatenate(parts) if parts else np.empty(0, dtype=ENTRY_DTYPE)
         native: Entries = found[found["size"] != FILLER_SIZE].astype(_NATIVE_DTYPE)
+        if (native["tags_code"] < EXT_ADDRESS_BELOW).any():
+            ext = QueueExt(
+                self.paths.consume_queue_ext / topic / str(queue_id),
+                OsFiles(),
+                file_bytes=1,
+                dirty_files=set(),
+                new_directories=set(),
+            )
+            native["tags_code"] = ext.tags_codes(native["tags_code"])
         return native
 
     def segment(self, physical_offset: int) -> tuple[memoryview, int]:

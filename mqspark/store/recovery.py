@@ -55,6 +55,7 @@ from mqspark.store.consumequeue import (
 from mqspark.store.delay import DelayLevels
 from mqspark.store.dispatch import DISPATCH_MARK, LMQ_QUEUE_ID, dispatched_queues
 from mqspark.store.layout import is_storable_topic
+from mqspark.store.queueext import QueueExt
 from mqspark.store.scan import Run, read_run
 
 __all__ = ["Recovery", "RecoveryReport", "is_queued"]
@@ -553,9 +554,18 @@ class Recovery:
     def _append(self, queue: ConsumeQueue, entries: bytes | bytearray) -> None:
         count = len(entries) // ENTRY_BYTES
         queue.reserve(count)
+        if queue.ext_out is not None:
+            entries = self._with_units(queue.ext_out, entries)
         queue.append(entries)
         queue.next_offset = queue.max_offset
         self.report.entries += count
+
+    def _with_units(self, ext: QueueExt, entries: bytes | bytearray) -> bytes:
+        changed = np.frombuffer(entries, ENTRY_DTYPE).copy()
+        for index, (position, size, code) in enumerate(changed.tolist()):
+            if size != FILLER_SIZE:
+                changed["tags_code"][index] = ext.put(code, self._log.store_timestamp_at(position))
+        return changed.tobytes()
 
     def _finish_queues(self) -> None:
         min_position = self._log.min_offset

@@ -24,6 +24,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from mqspark.clock import Clock
 from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
 from mqspark.message import (
@@ -95,6 +97,9 @@ class MessageStore:
             self._files,
             file_bytes=config.mapped_file_size_consume_queue,
             max_mapped=config.max_mapped_files,
+            ext_directory=self.paths.consume_queue_ext,
+            ext_file_bytes=config.mapped_file_size_consume_queue_ext,
+            ext_enabled=config.enable_consume_queue_ext,
         )
         self._queues = self._table.queues
         self._batch_table = BatchTable(
@@ -331,6 +336,8 @@ class MessageStore:
         else:
             if queue.is_schedule:
                 tags_code = self._levels.schedule_tags_code(properties, tags_code, self._now_ms)
+            if queue.ext_out is not None:
+                tags_code = queue.ext_out.put(tags_code, self._now_ms)
             if not queue.entries:
                 self._dirty.append(queue)
             queue.entries += _pack_entry(position, size, tags_code)
@@ -734,7 +741,8 @@ class MessageStore:
         for table in (self._table, self._batch_table):
             queue_files |= table.dirty_files
             directories |= table.new_directories
-            table.dirty_files, table.new_directories = set(), set()
+            table.dirty_files.clear()
+            table.new_directories.clear()
         unfinished = self._checkpoint_job
         if unfinished is not None:
             queue_files.update(unfinished.queue_files)
@@ -828,6 +836,9 @@ class MessageStore:
         if not len(found):
             offset = queue.next_existing_offset(offset)
             found = queue.read(offset, limit) if offset < queue.max_offset else found
+        if queue.ext is not None and len(found):
+            found = found.copy()
+            found["tags_code"] = queue.ext.tags_codes(found["tags_code"].astype(np.int64))
         return offset, found.tolist()
 
     def _queue(self, topic: str, queue_id: int) -> Queue | None:
