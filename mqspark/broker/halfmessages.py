@@ -132,17 +132,20 @@ class Half:
         return now_ms - self.parts.born_timestamp_ms > limit_ms
 
     def committed(self) -> Draft | None:
-        """The message that consumers will see; None when the half message does not say where it belongs."""
+        """The message that consumers will see; None when the half message does not say where it belongs.
+
+        As RocketMQ 5.5 makes it. (5.3 leaves the real topic and queue among the properties.)
+        """
         target = self.real_queue
         if target is None:
             return None
         parts = self.parts
-        properties = dict(self.properties)
+        properties = {
+            name: value for name, value in self.properties.items() if name not in (REAL_TOPIC, REAL_QUEUE_ID)
+        }
         if not _WAITING.isdisjoint(properties):
-            # It goes to another topic first, under properties made anew; RocketMQ leaves the old ones to a
-            # message that goes straight to its queue.
-            for name in (TRANSACTION_PREPARED, REAL_TOPIC, REAL_QUEUE_ID):
-                properties.pop(name, None)
+            # It waits elsewhere first; RocketMQ drops the property from such a message only.
+            properties.pop(TRANSACTION_PREPARED, None)
         return Draft(
             target[0],
             target[1],
