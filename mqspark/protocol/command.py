@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Mapping
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -137,7 +137,9 @@ class Command:
         """``extFields`` as a typed header. ProtocolError names the field that is missing or malformed."""
         if self.serialize_type != JSON:
             # The binary form cannot tell an empty text from null; RocketMQ reads null (§2.3).
-            ext = {name: value for name, value in self.ext.items() if value}
+            ext = self.ext
+            if not all(ext.values()):
+                ext = {name: value for name, value in ext.items() if value}
             header = from_texts(header_type, ext)
             return header if header is not None else from_ext(header_type, ext)
         if not self._raw:
@@ -266,27 +268,63 @@ def _decode_binary_header(header: bytes, body: bytes | memoryview) -> Command:
         position += 4
         if ext_length != end - position:
             raise ProtocolError(f"ext length {ext_length} where {end - position} bytes are left")
-        ext: dict[str, str] | None = None
-        if ext_length:
-            ext = {}
-            unpack_i16, unpack_i32 = _I16.unpack_from, _I32.unpack_from
-            while position < end:
-                (length,) = unpack_i16(header, position)
-                start = position + 2
-                position = start + length
-                if not 0 <= length <= end - start - 4:
-                    raise ProtocolError(f"ext name length {length} exceeds its block")
-                name = header[start:position].decode()
-                (length,) = unpack_i32(header, position)
-                start = position + 4
-                position = start + length
-                if not 0 <= length <= end - start:
-                    raise ProtocolError(f"ext value length {length} exceeds its block")
-                ext[name] = header[start:position].decode()
+        ext = _decode_binary_ext(header[position:]) if ext_length else None
     except (struct.error, UnicodeDecodeError) as error:
         raise ProtocolError(f"undecodable binary header: {error}") from None
     language = language if language in _LANGUAGE_NAMES else -1
     return Command(code, opaque, flag, language, version, remark, _NO_FIELDS, ext, BINARY, body)
+
+
+class _Layout(NamedTuple):
+    """The fields of one binary ext block, and how to take another apart that differs in values of the same length.
+
+    Building it costs more than decoding once; a client sends the same layout again and again.
+    """
+
+    unpack: Callable[[bytes], tuple[bytes, ...]]
+    """Into name length, name and value length as one, value, and so on in turn."""
+    frames: tuple[bytes, ...]
+    """What comes before each value."""
+    names: tuple[str, ...]
+
+
+_MAX_LENGTHS, _MAX_LAYOUTS = 1024, 4
+_layouts: dict[int, tuple[_Layout, ...]] = {}
+"""By length of the block: the last ones of that length, the newest first."""
+
+
+def _decode_binary_ext(block: bytes) -> dict[str, str]:
+    layouts = _layouts.get(len(block), ())
+    for layout in layouts:
+        parts = layout.unpack(block)
+        if parts[::2] == layout.frames:
+            return dict(zip(layout.names, map(bytes.decode, parts[1::2]), strict=True))
+    ext: dict[str, str] = {}
+    frames: list[bytes] = []
+    lengths: list[int] = []
+    position, end = 0, len(block)
+    while position < end:
+        begin = position
+        (length,) = _I16.unpack_from(block, position)
+        start = position + 2
+        position = start + length
+        if not 0 <= length <= end - start - 4:
+            raise ProtocolError(f"ext name length {length} exceeds its block")
+        name = block[start:position].decode()
+        (length,) = _I32.unpack_from(block, position)
+        start = position + 4
+        position = start + length
+        if not 0 <= length <= end - start:
+            raise ProtocolError(f"ext value length {length} exceeds its block")
+        ext[name] = block[start:position].decode()
+        frames.append(block[begin:start])
+        lengths += (start - begin, length)
+    if len(_layouts) >= _MAX_LENGTHS:
+        _layouts.clear()
+    unpack = struct.Struct("".join([f"{length}s" for length in lengths])).unpack
+    layout = _Layout(unpack, tuple(frames), tuple(frame[2:-4].decode() for frame in frames))
+    _layouts[end] = (layout, *layouts[: _MAX_LAYOUTS - 1])
+    return ext
 
 
 # --- encode -------------------------------------------------------------------------------------------------

@@ -44,8 +44,8 @@ class Segment:
 
 
 class CommitLog:
-    """``position`` is where the next record goes, ``written`` what the files have, ``durable`` what is
-    synced."""
+    """``position`` is where the next record goes, ``written`` what the files have or a flush job takes there,
+    ``durable`` what is synced."""
 
     __slots__ = (
         "_allocated_end",
@@ -233,10 +233,15 @@ class CommitLog:
     def write_pending(self) -> None:
         """One pwritev for everything appended since the last. OSError: any part of it may be on disk."""
         if self.pending:
-            data = self.pending[0] if len(self.pending) == 1 else b"".join(self.pending)
-            self._files.write(self._fd, data, self.written - self.segments[-1].start)
-            self.pending.clear()
-            self.written = self.position
+            self._files.write(self._fd, b"".join(self.pending), self.written - self.segments[-1].start)
+            self.take_pending()
+
+    def take_pending(self) -> tuple[int, list[bytes | memoryview]]:
+        """Everything appended since the last write, and where in the active file the caller has to write it."""
+        offset, buffers = self.written - self.segments[-1].start, self.pending
+        self.pending = []
+        self.written = self.position
+        return offset, buffers
 
     def _roll(self) -> None:
         old = self.segments[-1]

@@ -7,7 +7,7 @@ the second time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -42,9 +42,20 @@ class Progress:
 
 
 class FlushJob:
-    """fdatasync of the log up to ``end``."""
+    """Write of what has to go into the active file (``offset``, ``buffers``) and fdatasync of the log up to ``end``."""
 
-    __slots__ = ("_directories", "_files", "active", "end", "error", "left", "store_timestamp_ms")
+    __slots__ = (
+        "_buffers",
+        "_directories",
+        "_files",
+        "_offset",
+        "active",
+        "end",
+        "error",
+        "left",
+        "step",
+        "store_timestamp_ms",
+    )
 
     def __init__(
         self,
@@ -54,18 +65,27 @@ class FlushJob:
         directories: list[Path],
         end: int,
         store_timestamp_ms: int,
+        offset: int = 0,
+        buffers: Sequence[bytes | memoryview] = (),
     ) -> None:
         self._files = files
+        self._offset = offset
+        self._buffers = buffers
         self._directories = directories
         self.left = left
         """Descriptors of segments that are complete; closed when the job is."""
         self.active = active
         self.end = end
         self.store_timestamp_ms = store_timestamp_ms
+        self.step = "writing"
+        """What failed, if something did."""
         self.error: OSError | None = None
 
     def run(self) -> None:
         try:
+            if self._buffers:
+                self._files.write(self.active, b"".join(self._buffers), self._offset)
+            self.step = "syncing"
             for fd in self.left:
                 self._files.sync(fd)
             self._files.sync(self.active)

@@ -4,7 +4,7 @@ elsewhere.
 A message goes through four positions, each behind the one before:
 
     position  encoded into the pending buffer, offset given      put
-    written   in the file, one pwritev for everything pending    commit
+    written   in the file, one pwritev for everything pending    commit (SYNC_FLUSH: FlushJob.run)
     durable   fdatasync returned                                 begin_flush / FlushJob.run / end_flush
     acked     the producer may be told OK                        written (ASYNC_FLUSH) or durable (SYNC_FLUSH)
 
@@ -617,11 +617,11 @@ class MessageStore:
         """Write everything that was put. Under ASYNC_FLUSH it becomes visible here. Never raises, never
         syncs.
 
-        Under SYNC_FLUSH nothing is written while a flush is under way: it could not be acked before that one
-        ends, and then one write serves all of it (``end_flush``); up to MAX_UNWRITTEN_BYTES, for a slow disk.
+        Under SYNC_FLUSH the next flush job writes it: nothing could be acked before that one ends. Only what exceeds
+        MAX_UNWRITTEN_BYTES while a slow disk syncs is written here.
         """
         waiting = self._log.position - self._log.written
-        if self._sync and self._flush_in_flight is not None and waiting < MAX_UNWRITTEN_BYTES:
+        if self._sync and (self._flush_in_flight is None or waiting < MAX_UNWRITTEN_BYTES):
             return self._progress([])
         return self._write()
 
@@ -632,29 +632,47 @@ class MessageStore:
             except OSError as error:
                 self._poison("writing the CommitLog failed", error)
                 return self._progress([])
-            self._written_store_ms = self._now_ms
-            group: Group = []
-            for queue in self._dirty:
-                group.append((queue, queue.entries))
-                queue.entries = bytearray()
-            self._dirty.clear()
+            group = self._take_group()
             if not self._sync:
                 return self._progress(self._dispatch(group))
             self._groups.append((self._log.written, group))
         return self._progress([])
 
-    def begin_flush(self) -> FlushJob | None:
-        """A job that syncs what is written, or None when there is nothing to do or one is under way.
+    def _take_group(self) -> Group:
+        """The queue entries of everything that is leaving ``pending``."""
+        self._written_store_ms = self._now_ms
+        group: Group = []
+        for queue in self._dirty:
+            group.append((queue, queue.entries))
+            queue.entries = bytearray()
+        self._dirty.clear()
+        return group
 
-        SYNC_FLUSH: ask after every commit and every finished job. ASYNC_FLUSH: every
+    def begin_flush(self) -> FlushJob | None:
+        """A job that makes the log durable, or None when there is nothing to do or one is under way.
+
+        SYNC_FLUSH: writes, too; ask after every commit and every finished job. ASYNC_FLUSH: every
         flush_interval_commit_log.
         """
         log = self._log
-        if self.read_only is not None or self._flush_in_flight is not None or log.written <= log.durable:
+        if self.read_only is not None or self._flush_in_flight is not None:
+            return None
+        offset, buffers = 0, list[bytes | memoryview]()
+        if self._sync and (log.pending or self._dirty):
+            offset, buffers = log.take_pending()
+            self._groups.append((log.written, self._take_group()))
+        if log.written <= log.durable:
             return None
         left, active, directories = log.take_unsynced()
         self._flush_in_flight = FlushJob(
-            self._files, left, active, directories, log.written, self._written_store_ms
+            self._files,
+            left,
+            active,
+            directories,
+            log.written,
+            self._written_store_ms,
+            offset,
+            buffers,
         )
         return self._flush_in_flight
 
@@ -663,7 +681,7 @@ class MessageStore:
         self._flush_in_flight = None
         arrivals: list[tuple[str, int, int]] = []
         if job.error is not None:
-            self._poison("syncing the CommitLog failed", job.error)
+            self._poison(f"{job.step} the CommitLog failed", job.error)
             self._log.synced(job.left, self._log.durable)
         else:
             self._log.synced(job.left, job.end)
@@ -676,8 +694,6 @@ class MessageStore:
                     else:
                         merged[queue] = entries
             arrivals = self._dispatch(list(merged.items()))
-        if self._sync:
-            self._write()
         return self._progress(arrivals)
 
     def _dispatch(self, group: Group) -> list[tuple[str, int, int]]:

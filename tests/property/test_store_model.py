@@ -51,13 +51,19 @@ class StoreLife(RuleBasedStateMachine):
         self.visible = {key: len(messages) for key, messages in self.written.items()}
 
     def _commit(self) -> None:
+        """Until the files have everything: under SYNC_FLUSH it is the flush that writes."""
         progress = self.store.commit()
         assert progress.failed is None
+        self._see(progress.arrivals)
+        if self.sync:
+            self.flush()
+        else:
+            self._note_written()
+
+    def _note_written(self) -> None:
         for key, message in self.pending:
             self.written.setdefault(key, []).append(message)
         self.pending.clear()
-        if not self.sync:
-            self._see(progress.arrivals)
 
     def _see(self, arrivals: list[tuple[str, int, int]]) -> None:
         for topic, queue_id, max_offset in arrivals:
@@ -95,13 +101,18 @@ class StoreLife(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        self._commit()
+        if self.sync:
+            assert self.store.commit().arrivals == []
+        else:
+            self._commit()
 
     @rule()
     def flush(self) -> None:
         job = self.store.begin_flush()
         if job is not None:
             job.run()
+            if self.sync:
+                self._note_written()
             progress = self.store.end_flush(job)
             assert progress.failed is None
             self._see(progress.arrivals)

@@ -214,14 +214,13 @@ def test_sync_flush_shows_and_acks_what_is_durable(tmp_path: Path) -> None:
     assert store.commit().arrivals == []
     job = store.begin_flush()
     assert job is not None
-    _, _, end_two = put(store, "T", 0, b"two")
+    put(store, "T", 0, b"two")
     put(store, "T", 1, b"three")
     progress = store.commit()
     assert (progress.written, progress.acked) == (end_one, 0), "waits for the flush under way"
     assert store.get("T", 0, 0, 1, 1).status is GetStatus.NO_MESSAGE_IN_QUEUE
     job.run()
     progress = store.end_flush(job)
-    assert progress.written > end_two
     assert (progress.acked, progress.arrivals) == (end_one, [("T", 0, 1)])
     assert bodies(store) == [b"one"]
     assert flush(store) == [("T", 0, 2), ("T", 1, 1)]
