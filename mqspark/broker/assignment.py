@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from mqspark.broker.routes import Routes
 from mqspark.broker.state import BrokerState
 from mqspark.message import LMQ_PREFIX, RETRY_PREFIX, MessageQueue
@@ -174,10 +172,7 @@ class Assignments:
 
     def set_mode(self, session: Session, command: Command) -> None:
         state = self._state
-        try:
-            mode = decode_body(SetMessageRequestModeRequestBody, command.body)
-        except msgspec.ValidationError as error:
-            raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        mode = decode_body(SetMessageRequestModeRequestBody, command.body)
         if not mode.topic or not mode.consumer_group or mode.mode not in (PULL, POP):
             raise Refusal(
                 ResponseCode.INVALID_PARAMETER, "a topic, a consumerGroup and a mode, PULL or POP, are needed"

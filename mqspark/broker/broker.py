@@ -167,7 +167,12 @@ class Broker:
         self._transactions = Transactions(state, self.acks, store_host)
         state.writer.diversions.append(self._delays.divert)
         lookups = Lookups(state, memory_bytes or physical_memory_bytes())
-        self._pop = PopService(state, self.acks, starts_in_memory=lookups.starts_in_memory)
+        self._pop = PopService(
+            state,
+            self.acks,
+            starts_in_memory=lookups.starts_in_memory,
+            order_file=config_file("consumerOrderInfo.json"),
+        )
         self._services: list[Service] = [self._delays, self._transactions, self._pop]
         for service in self._services:
             service.load()

@@ -7,28 +7,32 @@ Messages that were not acknowledged in time come back through the group's retry 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 
 from mqspark.broker.acks import Deferred
-from mqspark.broker.groups import TAG
+from mqspark.broker.popchecks import (
+    check_group,
+    check_readable,
+    check_time,
+    check_topic,
+    parse_wanted,
+)
 from mqspark.broker.pophold import ANY_QUEUE, ParkedPops, Waiter
 from mqspark.broker.popoffsets import PopOffsets, Step
-from mqspark.broker.pull import FAQ
+from mqspark.broker.poporder import PopOrder
 from mqspark.broker.revivelog import MAX_INVISIBLE_MS, CheckKey, CheckPoint, ReviveLog
 from mqspark.broker.selection import Wanted, get_wanted
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topics import Topic
-from mqspark.errors import DiskFull, InvalidFilter, InvalidMessage, StoreReadOnly
-from mqspark.filter.sql import SQL92, compile_sql
-from mqspark.filter.tags import parse_tags
-from mqspark.message import PERM_READ, POP_CK
+from mqspark.errors import DiskFull, InvalidMessage, StoreReadOnly
+from mqspark.message import POP_CK
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers import PopMessageRequestHeader
 from mqspark.protocol.receipts import (
     NORMAL,
+    ORDER_REVIVE_QUEUE,
     RETRY_V1,
     RETRY_V2,
     Receipt,
@@ -39,21 +43,10 @@ from mqspark.protocol.session import Session
 from mqspark.record import find_property, peek_properties, queue_offsets, readdressed
 from mqspark.store.store import GetResult, GetStatus
 
-__all__ = [
-    "MAX_MESSAGES",
-    "Pops",
-    "check_group",
-    "check_readable",
-    "check_time",
-    "check_topic",
-    "parse_wanted",
-]
+__all__ = ["MAX_MESSAGES", "Pops"]
 
 MAX_MESSAGES = 32
 """Of one pop; RocketMQ refuses more."""
-
-LATE_MS = 500
-"""A request whose polling time ended longer ago than this has lost its client."""
 
 _MOVED = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
 _NOTHING_WANTED = (GetStatus.NO_MATCHED_MESSAGE, GetStatus.OFFSET_FOUND_NULL, GetStatus.MESSAGE_WAS_REMOVING)
@@ -91,6 +84,7 @@ class _Taking:
         "count",
         "end_offset",
         "message_offsets",
+        "order_counts",
         "pop_time_ms",
         "problem",
         "rest",
@@ -112,12 +106,13 @@ class _Taking:
         """Of the last check point in the log."""
         self.start_offsets: list[str] = []
         self.message_offsets: list[str] = []
+        self.order_counts: list[str] = []
         self.steps: list[Step] = []
         self.problem: Exception | None = None
         """Why messages that are there were not handed out."""
 
     def ext(self, pop: Pop) -> dict[str, str]:
-        return {
+        ext = {
             "popTime": str(self.pop_time_ms),
             "invisibleTime": str(pop.invisible_time_ms),
             "reviveQid": str(self.revive_queue),
@@ -125,88 +120,9 @@ class _Taking:
             "startOffsetInfo": ";".join(self.start_offsets),
             "msgOffsetInfo": ";".join(self.message_offsets),
         }
-
-
-@functools.lru_cache(10_000)
-def _tag_codes(expression: str) -> frozenset[int] | None:
-    return parse_tags(expression).codes or None
-
-
-# --- checks that POP's requests share ---------------------------------------------------------------------------
-
-
-def check_time(state: BrokerState, what: str, born_ms: int, poll_ms: int) -> int:
-    """How long the request may wait from now on, in ms: no longer than it says, whatever the client's clock says.
-    Raises Refusal when it came too late."""
-    now_ms = state.clock.now_ms()
-    waited_ms = now_ms - (born_ms or now_ms)
-    if waited_ms - poll_ms > LATE_MS:
-        raise Refusal(
-            ResponseCode.POLLING_TIMEOUT, f"the broker[{state.config.broker_ip1}] {what} is timeout too much"
-        )
-    return min(poll_ms, poll_ms - waited_ms)
-
-
-def check_readable(state: BrokerState, session: Session, command: Command, what: str) -> None:
-    """Raises Refusal."""
-    if session.fast:
-        raise Refusal(
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-            f" request type {command.code} not supported on the fast port",
-        )
-    if not state.config.broker_permission & PERM_READ:
-        raise Refusal(
-            ResponseCode.NO_PERMISSION, f"the broker[{state.config.broker_ip1}] {what} is forbidden"
-        )
-
-
-def check_topic(state: BrokerState, session: Session, name: str, queue_id: int) -> Topic:
-    """Raises Refusal."""
-    topic = state.topics.get(name)
-    if topic is None:
-        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! {FAQ}")
-    if not topic.readable:
-        raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden")
-    if not ANY_QUEUE <= queue_id < topic.read_queue_nums:
-        raise Refusal(
-            ResponseCode.INVALID_PARAMETER,
-            f"queueId[{queue_id}] is illegal, topic:[{name}]"
-            f" topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{session.peer}]",
-        )
-    return topic
-
-
-def check_group(state: BrokerState, name: str) -> None:
-    """Raises Refusal."""
-    group = state.subscriptions.find(name)
-    if group is None:
-        raise Refusal(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist, {FAQ}"
-        )
-    if not group.consume_enable:
-        raise Refusal(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}")
-
-
-def parse_wanted(kind: str | None, expression: str | None) -> Wanted:
-    """What the expression of a request takes. Raises Refusal."""
-    if not expression:
-        return None
-    try:
-        if not kind or kind == TAG:
-            return _tag_codes(expression)
-        if kind == SQL92:
-            return compile_sql(expression)
-    except (InvalidMessage, InvalidFilter) as error:
-        raise Refusal(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
-        ) from None
-    raise Refusal(
-        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-        f"parse the consumer's subscription failed: {kind} is no type of expression",
-    )
-
-
-# --- the processor ----------------------------------------------------------------------------------------------
+        if pop.order:
+            ext["orderCountInfo"] = ";".join(self.order_counts)
+        return ext
 
 
 class Pops:
@@ -215,9 +131,11 @@ class Pops:
         state: BrokerState,
         log: ReviveLog,
         offsets: PopOffsets,
+        order: PopOrder,
         deferred: Deferred,
     ) -> None:
         self._state = state
+        self._order = order
         self._log = log
         self._offsets = offsets
         self._deferred = deferred
@@ -303,8 +221,6 @@ class Pops:
                 ResponseCode.INVALID_PARAMETER,
                 f"invisibleTime={header.invisible_time} is not between 1 and {MAX_INVISIBLE_MS} ms",
             )
-        if header.order:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, "ordered pops are not available yet")
         check_topic(state, session, header.topic, header.queue_id)
         check_group(state, header.consumer_group)
         wanted = parse_wanted(header.exp_type, header.exp)
@@ -325,7 +241,7 @@ class Pops:
         config = self._state.config
         parked = self.parked
         if pop.deadline_ms <= self._state.clock.monotonic_ms():
-            pop.session.send(_nothing(pop, self._new_taking()))
+            pop.session.send(_nothing(pop, self._new_taking(pop)))
             return True
         if (
             parked.count >= config.max_pop_polling_size
@@ -337,27 +253,30 @@ class Pops:
 
     # --- taking ---
 
-    def _new_taking(self) -> _Taking:
+    def _new_taking(self, pop: Pop) -> _Taking:
+        if pop.order:
+            return _Taking(self._state.clock.now_ms(), ORDER_REVIVE_QUEUE)
         self._pops += 1
         return _Taking(self._state.clock.now_ms(), self._pops % self._log.queues)
 
     def _take(self, pop: Pop) -> _Taking:
-        """Take what there is, as RocketMQ does: retries first in one of five pops, else when there is room left."""
+        """Take what there is, as RocketMQ does: retries first in one of five pops, else when there is room left.
+        Ordered messages are retried where they are."""
         state = self._state
         config = state.config
-        taking = self._new_taking()
+        taking = self._new_taking(pop)
         topic = state.topics.get(pop.topic)
         if topic is None:  # deleted while the pop was parked
             return taking
         luck = state.random.randrange(100)
         retries_first = luck < config.pop_from_retry_probability
-        if retries_first:
+        if retries_first and not pop.order:
             self._take_retries(pop, taking, luck)
         if pop.queue_id != ANY_QUEUE:
             self._take_queue(pop, taking, topic.name, pop.queue_id, NORMAL)
         else:
             self._take_topic(pop, taking, topic, luck, NORMAL)
-        if not retries_first and taking.count < pop.max_messages:
+        if not retries_first and taking.count < pop.max_messages and not pop.order:
             self._take_retries(pop, taking, luck)
         return taking
 
@@ -377,7 +296,11 @@ class Pops:
 
     def _take_queue(self, pop: Pop, taking: _Taking, topic: str, queue_id: int, flag: str) -> None:
         state = self._state
-        offset, _ = self._offsets.begin(pop.group, topic, queue_id, pop.init_mode)
+        offset, is_reset = self._offsets.begin(pop.group, topic, queue_id, pop.init_mode)
+        if is_reset:
+            self._order.clear(topic, pop.group, queue_id)
+        if pop.order and self._order.is_blocked(topic, pop.group, queue_id, pop.attempt_id):
+            return
         wanted_bytes = state.store_config.max_transfer_bytes_on_message_in_memory - taking.size_bytes
         if taking.count >= pop.max_messages or wanted_bytes <= 0 or taking.problem is not None:
             taking.rest += max(0, state.store.max_offset(topic, queue_id) - offset)
@@ -391,6 +314,8 @@ class Pops:
             result = get_wanted(state.store, topic, queue_id, offset, wanted_count, wanted_bytes, pop.wanted)
         if result.status is GetStatus.FOUND:
             self._hand_out(pop, taking, topic, queue_id, offset, result, flag)
+        elif result.status in _NOTHING_WANTED and result.next_offset > offset and pop.order:
+            state.offsets.commit(pop.group, topic, queue_id, result.next_offset)
         elif result.status in _NOTHING_WANTED and result.next_offset > offset:
             taking.steps.append(self._offsets.step(pop.group, topic, queue_id, result.next_offset))
         taking.rest += max(0, result.max_offset - result.next_offset)
@@ -400,15 +325,19 @@ class Pops:
     ) -> None:
         state = self._state
         offsets = queue_offsets(result.buffers)
-        key = CheckKey(topic, pop.group, queue_id, start, taking.pop_time_ms, state.config.broker_name)
-        check_point = CheckPoint(key, pop.invisible_time_ms, [offset - start for offset in offsets])
-        try:
-            taking.end_offset = self._log.put_check_point(taking.revive_queue, check_point)
-        except (Refusal, StoreReadOnly, DiskFull, InvalidMessage) as error:
-            taking.problem = error
-            taking.rest += result.count
+        if pop.order:
+            taking.order_counts += self._order.hand_out(
+                topic,
+                pop.group,
+                queue_id,
+                offsets,
+                attempt_id=pop.attempt_id,
+                pop_time_ms=taking.pop_time_ms,
+                invisible_time_ms=pop.invisible_time_ms,
+            )
+            state.offsets.commit(pop.group, topic, queue_id, start)
+        elif not self._put_check_point(pop, taking, topic, queue_id, start, offsets, result):
             return
-        taking.steps.append(self._offsets.step(pop.group, topic, queue_id, result.next_offset))
         taking.start_offsets.append(f"{flag} {queue_id} {start}")
         taking.message_offsets.append(f"{flag} {queue_id} {','.join(map(str, offsets))}")
         if flag == NORMAL:
@@ -430,6 +359,29 @@ class Pops:
         taking.count += result.count
         state.stats.got(topic, pop.group, result.count, result.size_bytes)
 
+    def _put_check_point(
+        self,
+        pop: Pop,
+        taking: _Taking,
+        topic: str,
+        queue_id: int,
+        start: int,
+        offsets: list[int],
+        result: GetResult,
+    ) -> bool:
+        """False when that is impossible: the messages must not be handed out."""
+        state = self._state
+        key = CheckKey(topic, pop.group, queue_id, start, taking.pop_time_ms, state.config.broker_name)
+        check_point = CheckPoint(key, pop.invisible_time_ms, [offset - start for offset in offsets])
+        try:
+            taking.end_offset = self._log.put_check_point(taking.revive_queue, check_point)
+        except (Refusal, StoreReadOnly, DiskFull, InvalidMessage) as error:
+            taking.problem = error
+            taking.rest += result.count
+            return False
+        taking.steps.append(self._offsets.step(pop.group, topic, queue_id, result.next_offset))
+        return True
+
     # --- answering ---
 
     def _answer(self, pop: Pop, taking: _Taking) -> None:
@@ -438,6 +390,12 @@ class Pops:
         self._given[session.id] = self._given.get(session.id, 0) + taking.size_bytes
         ext = taking.ext(pop)
         buffers = taking.buffers
+        if pop.order:  # no check point to wait for
+            size_bytes = sum(map(len, buffers))
+            session.send(
+                encode_response_head(opaque, ResponseCode.SUCCESS, ext, size_bytes, "FOUND"), *buffers
+            )
+            return
 
         def answer(is_acked: bool) -> None:
             if is_acked:

@@ -7,9 +7,10 @@ record at the end of the turn; each is answered when that is acked by the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from mqspark.broker.acks import Acks
+from mqspark.broker.poporder import ILLEGAL, PopOrder
 from mqspark.broker.pull import FAQ
 from mqspark.broker.revivelog import MAX_INVISIBLE_MS, CheckKey, CheckPoint, ReviveLog
 from mqspark.broker.state import BrokerState
@@ -47,8 +48,18 @@ class _Record:
 
 
 class PopAcks:
-    def __init__(self, state: BrokerState, log: ReviveLog, acks: Acks) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        log: ReviveLog,
+        order: PopOrder,
+        acks: Acks,
+        freed: Callable[[str, str, int], None],
+    ) -> None:
+        """``freed(topic, group, queue id)`` is called when a queue of ordered pops is not blocked any more."""
         self._state = state
+        self._order = order
+        self._freed = freed
         self._log = log
         self._acks = acks
         self._records: dict[tuple[CheckKey, int], _Record] = {}
@@ -61,7 +72,7 @@ class PopAcks:
 
     # --- events ---
 
-    def ack(self, session: Session, command: Command) -> None:
+    def ack(self, session: Session, command: Command) -> bytes | None:
         header = command.header(AckMessageRequestHeader)
         low, high = self._limits(session, header.topic, header.queue_id)
         if not low <= header.offset <= high:
@@ -72,12 +83,16 @@ class PopAcks:
             )
         receipt = parse_receipt(header.extra_info)
         if receipt.is_order:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, "ordered pops are not available yet")
+            self._ack_in_order(
+                header.topic, header.consumer_group, header.queue_id, header.offset, receipt.pop_time_ms
+            )
+            return ok(command)
         self._check_busy()
         record = self._record(_key(header.topic, header.consumer_group, header.queue_id, receipt), receipt)
         record.offsets[header.offset] = None
         if not command.is_oneway:
             record.answers.append((session, command.opaque))
+        return None
 
     def batch_ack(self, session: Session, command: Command) -> bytes | None:
         """Entries of unknown queues and offsets that do not exist are passed over."""
@@ -88,10 +103,12 @@ class PopAcks:
         broker_name = body.broker_name or self._state.config.broker_name
         last = None
         for entry in body.acks:
-            if entry.revive_queue_id == ORDER_REVIVE_QUEUE:
-                raise Refusal(ResponseCode.SYSTEM_ERROR, "ordered pops are not available yet")
             topic = real_topic(entry.topic, entry.consumer_group, entry.retry)
             offsets = self._existing(topic, entry)
+            if entry.revive_queue_id == ORDER_REVIVE_QUEUE:
+                for offset in offsets:
+                    self._ack_in_order(topic, entry.consumer_group, entry.queue_id, offset, entry.pop_time)
+                continue
             if not offsets:
                 continue
             receipt = Receipt(
@@ -112,7 +129,7 @@ class PopAcks:
             next(reversed(self._records.values())).answers.append((session, command.opaque))
         return None
 
-    def change_invisible_time(self, session: Session, command: Command) -> None:
+    def change_invisible_time(self, session: Session, command: Command) -> bytes | None:
         """A new check point of this one message, then an acknowledgement of the old one."""
         state = self._state
         header = command.header(ChangeInvisibleTimeRequestHeader)
@@ -126,7 +143,7 @@ class PopAcks:
             )
         receipt = parse_receipt(header.extra_info)
         if receipt.is_order:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, "ordered pops are not available yet")
+            return ok(command, self._change_in_order(header, receipt.pop_time_ms))
         queue = self._revive_queue(receipt)
         now_ms = state.clock.now_ms()
         if receipt.visible_again_ms <= now_ms:
@@ -151,6 +168,7 @@ class PopAcks:
                 pop_time=pop_time_ms, invisible_time=header.invisible_time, revive_qid=receipt.revive_queue
             )
             self._acks.waiting.append((end_offset, session, ok(command, answer)))
+        return None
 
     def end_turn(self) -> None:
         """Write what came in this turn; before the store's commit."""
@@ -174,6 +192,42 @@ class PopAcks:
                 else:
                     remark = f"the acknowledgement could not be stored: {problem}"
                     session.send(encode_response(opaque, ResponseCode.SYSTEM_ERROR, remark=remark))
+
+    # --- ordered pops ---
+
+    def _ack_in_order(self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int) -> None:
+        """Raises Refusal."""
+        offsets = self._state.offsets
+        committed = offsets.query(group, topic, queue_id)
+        if offset < committed:
+            return
+        reached = self._order.ack(topic, group, queue_id, offset, pop_time_ms)
+        if reached == ILLEGAL:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"offset is illegal, key:{topic}@{group}@{queue_id}, old:{committed}, commit:{offset}",
+            )
+        if reached is None:
+            return
+        if offsets.pending_reset(group, topic, queue_id) is None:
+            offsets.commit(group, topic, queue_id, reached)
+        if not self._order.is_blocked(topic, group, queue_id):
+            self._freed(topic, group, queue_id)
+
+    def _change_in_order(
+        self, header: ChangeInvisibleTimeRequestHeader, pop_time_ms: int
+    ) -> ChangeInvisibleTimeResponseHeader:
+        """Raises Refusal."""
+        topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
+        state = self._state
+        if header.offset < state.offsets.query(group, topic, queue_id):  # done already
+            return ChangeInvisibleTimeResponseHeader()
+        visible_ms = state.clock.now_ms() + header.invisible_time
+        if not self._order.change(topic, group, queue_id, header.offset, pop_time_ms, visible_ms):
+            raise Refusal(ResponseCode.NO_MESSAGE, "the message was handed out again, or never was")
+        return ChangeInvisibleTimeResponseHeader(
+            pop_time=pop_time_ms, invisible_time=visible_ms - pop_time_ms, revive_qid=ORDER_REVIVE_QUEUE
+        )
 
     # --- inside ---
 

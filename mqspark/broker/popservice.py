@@ -8,11 +8,13 @@ from mqspark.broker.acks import Acks, Deferred
 from mqspark.broker.pop import Pops
 from mqspark.broker.popack import PopAcks
 from mqspark.broker.popoffsets import PopOffsets
+from mqspark.broker.poporder import PopOrder
 from mqspark.broker.poprevive import PopRevival
 from mqspark.broker.popwatch import PopWatch
 from mqspark.broker.revivelog import ReviveLog
 from mqspark.broker.state import BrokerState
 from mqspark.protocol.dispatch import Handler
+from mqspark.store.configfile import ConfigFile
 from mqspark.store.saved import SavedTable
 from mqspark.store.store import Progress
 
@@ -30,6 +32,7 @@ class PopService:
         acks: Acks,
         *,
         starts_in_memory: Callable[[str, int], bool],
+        order_file: ConfigFile,
         timer_is_idle: Callable[[], bool] = lambda: True,
     ) -> None:
         """``starts_in_memory(topic, queue id)``: a young queue that a new group consumes from its start;
@@ -37,9 +40,11 @@ class PopService:
         self._deferred = Deferred()
         log = ReviveLog(state)
         offsets = PopOffsets(state, starts_in_memory)
-        self.pops = Pops(state, log, offsets, self._deferred)
-        self._watch = PopWatch(state, self.pops, offsets)
-        self._acks = PopAcks(state, log, acks)
+        self._order = PopOrder(state)
+        self._saved_order = SavedTable(self._order, order_file)
+        self.pops = Pops(state, log, offsets, self._order, self._deferred)
+        self._watch = PopWatch(state, self.pops, offsets, self._order)
+        self._acks = PopAcks(state, log, self._order, acks, self._wake)
         self._revival = PopRevival(state, log, self._deferred, timer_is_idle)
         self.handlers: dict[int, Handler] = {
             **self.pops.handlers,
@@ -48,19 +53,27 @@ class PopService:
         }
 
     def load(self) -> None:
+        """Raises StoreCorrupt."""
+        self._saved_order.load()
         self._revival.load()
 
     def saved_tables(self) -> Sequence[SavedTable]:
-        return ()
+        return (self._saved_order,)
 
     def tick(self) -> int:
         self.pops.expire()
         self._watch.expire()
+        for key in self._order.freed():
+            self._wake(*key)
         return min(TICK_MS, self._revival.tick())
 
     def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
         self.pops.arrived(arrivals)
         self._watch.arrived(arrivals)
+
+    def _wake(self, topic: str, group: str, queue_id: int) -> None:
+        self.pops.wake(topic, group, queue_id)
+        self._watch.wake(topic, group, queue_id)
 
     def before_commit(self) -> None:
         """The end of a turn, before the store writes what it brought."""

@@ -5,16 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mqspark.broker.pop import (
-    MAX_MESSAGES,
-    Pops,
-    check_group,
-    check_readable,
-    check_time,
-    check_topic,
-)
+from mqspark.broker.pop import MAX_MESSAGES, Pops
+from mqspark.broker.popchecks import check_group, check_readable, check_time, check_topic
 from mqspark.broker.pophold import ANY_QUEUE, ParkedPops, Waiter
 from mqspark.broker.popoffsets import PopOffsets
+from mqspark.broker.poporder import PopOrder
 from mqspark.broker.state import BrokerState
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
@@ -37,12 +32,22 @@ __all__ = ["PopWatch"]
 class _Notification(Waiter):
     """A request that wants to know when there is something to pop."""
 
-    __slots__ = ()
+    __slots__ = ("attempt_id", "order")
+
+    def __init__(
+        self, session: Session, command: Command, header: NotificationRequestHeader, deadline_ms: int
+    ) -> None:
+        super().__init__(
+            session, command.opaque, header.topic, header.consumer_group, header.queue_id, deadline_ms
+        )
+        self.order = header.order
+        self.attempt_id = header.attempt_id
 
 
 class PopWatch:
-    def __init__(self, state: BrokerState, pops: Pops, offsets: PopOffsets) -> None:
+    def __init__(self, state: BrokerState, pops: Pops, offsets: PopOffsets, order: PopOrder) -> None:
         self._state = state
+        self._order = order
         self._pops = pops
         self._offsets = offsets
         self.parked: ParkedPops[_Notification] = ParkedPops(state.clock)
@@ -101,14 +106,7 @@ class PopWatch:
         check_readable(state, session, command, "peeking message")
         check_topic(state, session, header.topic, header.queue_id)
         check_group(state, header.consumer_group)
-        waiter = _Notification(
-            session,
-            command.opaque,
-            header.topic,
-            header.consumer_group,
-            header.queue_id,
-            state.clock.monotonic_ms() + wait_ms,
-        )
+        waiter = _Notification(session, command, header, state.clock.monotonic_ms() + wait_ms)
         has_message = self._has_message(waiter)
         if has_message or wait_ms <= 0 or command.is_oneway:
             return ok(command, NotificationResponseHeader(has_msg=has_message))
@@ -146,10 +144,11 @@ class PopWatch:
             _answer(waiter, has_message=self._has_message(waiter))
 
     def _has_message(self, waiter: _Notification) -> bool:
-        store = self._state.store
+        store, order, group = self._state.store, self._order, waiter.group
         return any(
-            store.max_offset(topic, queue_id) > self._offsets.peek(waiter.group, topic, queue_id)
-            for topic, queue_id in self._queues(waiter.topic, waiter.group, waiter.queue_id, 0)
+            store.max_offset(topic, queue_id) > self._offsets.peek(group, topic, queue_id)
+            and not (waiter.order and order.is_blocked(topic, group, queue_id, waiter.attempt_id))
+            for topic, queue_id in self._queues(waiter.topic, group, waiter.queue_id, 0)
         )
 
     # --- polling info ---

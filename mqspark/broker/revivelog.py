@@ -11,13 +11,11 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from mqspark.broker.state import BrokerState
 from mqspark.broker.writer import Draft
-from mqspark.errors import InvalidMessage
+from mqspark.errors import InvalidMessage, ProtocolError
 from mqspark.message import TAGS, TIMER_DELIVER_MS, UNIQ_KEY, encode_host
-from mqspark.protocol import fastjson
+from mqspark.protocol.bodies import Body, decode_body
 
 __all__ = [
     "ACK_INTERVAL_MS",
@@ -90,7 +88,7 @@ class CheckPoint:
         return [start + diff for index, diff in enumerate(self.diffs) if not self.acked >> index & 1]
 
 
-class _Body(msgspec.Struct):
+class _Body(Body):
     """Both bodies, as fastjson writes them: one letter or two, in older records the whole name."""
 
     t: str | None = None
@@ -107,12 +105,12 @@ class _Body(msgspec.Struct):
     ao: int | None = None
     aol: list[int] | None = None
     topic: str | None = None
-    consumer_group: str | None = msgspec.field(default=None, name="consumerGroup")
-    queue_id: int = msgspec.field(default=0, name="queueId")
-    start_offset: int = msgspec.field(default=0, name="startOffset")
-    pop_time: int = msgspec.field(default=0, name="popTime")
-    broker_name: str | None = msgspec.field(default=None, name="brokerName")
-    ack_offset: int = msgspec.field(default=-1, name="ackOffset")
+    consumer_group: str | None = None
+    queue_id: int = 0
+    start_offset: int = 0
+    pop_time: int = 0
+    broker_name: str | None = None
+    ack_offset: int = -1
 
     def key(self, broker_name: str) -> CheckKey:
         """``broker_name``: this broker's, which some records leave out."""
@@ -130,19 +128,10 @@ class _Body(msgspec.Struct):
         )
 
 
-_decode = msgspec.json.Decoder(_Body).decode
-
-
 def _parse(body: bytes | memoryview) -> _Body:
     try:
-        return _decode(body)
-    except msgspec.ValidationError as error:
-        raise InvalidMessage(f"a record of the revive log: {error}", field="body") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        pass  # fastjson's own dialect, then
-    try:
-        return msgspec.convert(fastjson.loads(body), _Body)
-    except (ValueError, msgspec.ValidationError) as error:
+        return decode_body(_Body, body)
+    except ProtocolError as error:
         raise InvalidMessage(f"a record of the revive log: {error}", field="body") from None
 
 
