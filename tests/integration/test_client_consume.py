@@ -1,0 +1,284 @@
+"""What becomes of messages that fail, take too long, or have to keep their order: push consumers on our broker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from mqspark.aio import (
+    AdminClient,
+    ConsumeFromWhere,
+    ConsumeStatus,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    RetryLater,
+)
+from mqspark.testing import Broker, Cluster
+
+pytest_plugins = ["mqspark.testing.pytest_plugin"]
+pytestmark = pytest.mark.anyio
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def until(condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+async def create(cluster: Cluster, topic: str, queues: int = 1) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        await admin.create_topic(topic, queues=queues)
+
+
+async def send(cluster: Cluster, topic: str, numbers: range, queues: int = 1) -> None:
+    """Each number to the queue of its remainder, in order."""
+    async with Producer(cluster.namesrv, group="numbers") as producer:
+        places = await producer.queues(topic)
+        for number in numbers:
+            await producer.send(Message.of(topic, str(number)), queue=places[number % queues])
+
+
+def own(consumer: PushConsumer, topic: str) -> list[MessageQueue]:
+    return [queue for queue in consumer.assignment() if queue.topic == topic]
+
+
+async def test_a_failed_message_comes_back_from_the_broker(mq_broker: Broker, mq_topic: str) -> None:
+    await create(mq_broker, mq_topic)
+    await send(mq_broker, mq_topic, range(8))
+    seen: list[tuple[int, int]] = []
+
+    async def listen(messages: list[MessageExt]) -> RetryLater | ConsumeStatus | None:
+        seen.extend((int(message.body), message.reconsume_times) for message in messages)
+        assert all(message.topic == mq_topic for message in messages)
+        if messages[0].body == b"0":
+            return RetryLater(delay_level=1, consumed=2)
+        return None
+
+    group = f"back-{mq_topic}"
+    consumer = PushConsumer(
+        mq_broker.namesrv, group=group, batch_listener=listen, batch_size=4, concurrency=1, consume_from=FIRST
+    )
+    consumer.subscribe(mq_topic)
+    async with consumer:
+        await until(lambda: len(seen) == 10, "eight messages and two of them again")
+        await until(lambda: consumer.progress()[own(consumer, mq_topic)[0]] == 8, "progress past all")
+    assert seen[:8] == [(number, 0) for number in range(8)]
+    assert sorted(seen[8:]) == [(2, 1), (3, 1)]
+
+
+async def test_a_listener_that_takes_too_long_has_failed(mq_broker: Broker, mq_topic: str) -> None:
+    await create(mq_broker, mq_topic)
+    await send(mq_broker, mq_topic, range(3))
+    release = asyncio.Event()
+    seen: Counter[bytes] = Counter()
+
+    async def listen(message: MessageExt) -> None:
+        seen[message.body] += 1
+        if message.body == b"1":
+            await release.wait()
+            raise ValueError("too late to matter")
+
+    group = f"slow-{mq_topic}"
+    consumer = PushConsumer(
+        mq_broker.namesrv, group=group, listener=listen, consume_from=FIRST, consume_timeout_ms=200
+    )
+    consumer.subscribe(mq_topic)
+    async with consumer:
+        await until(lambda: len(seen) == 3, "three messages")
+        (queue,) = own(consumer, mq_topic)
+        await until(lambda: consumer.progress()[queue] == 3, "the slow one is sent back")
+        release.set()
+        await asyncio.sleep(0)
+    assert seen == Counter([b"0", b"1", b"2"])
+
+
+async def test_in_order_a_failed_message_is_repeated_before_the_next(
+    mq_broker: Broker, mq_topic: str
+) -> None:
+    await create(mq_broker, mq_topic)
+    await send(mq_broker, mq_topic, range(6))
+    seen: list[tuple[int, int]] = []
+
+    def listen(message: MessageExt) -> object:
+        seen.append((int(message.body), message.reconsume_times))
+        if message.body == b"1" and message.reconsume_times < 2:
+            return ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+        if message.body == b"3":
+            raise ValueError("never")
+        return RetryLater(suspend_ms=10) if (message.body, message.reconsume_times) == (b"4", 0) else None
+
+    group = f"order-{mq_topic}"
+    consumer = PushConsumer(
+        mq_broker.namesrv,
+        group=group,
+        listener=listen,
+        consume_from=FIRST,
+        ordered=True,
+        suspend_queue_ms=10,
+        max_reconsume_times=2,
+    )
+    consumer.subscribe(mq_topic)
+    async with consumer:
+        (wanted,) = [(5, 0)]
+        await until(lambda: wanted in seen, "the last message")
+        await until(lambda: consumer.progress()[own(consumer, mq_topic)[0]] == 6, "progress past all")
+    assert seen == [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0), (3, 0), (3, 1), (3, 2), (4, 0), (4, 1), (5, 0)]
+    async with LitePullConsumer(mq_broker.namesrv, group="letters") as letters:
+        (place,) = await letters.fetch_message_queues(f"%DLQ%{group}")
+        await letters.assign([place])
+        await letters.seek_to_begin(place)
+        assert [message.body for message in await letters.poll(30_000)] == [b"3"]
+
+
+async def test_a_lost_lock_stops_a_queue_until_it_is_back(mq_broker: Broker, mq_topic: str) -> None:
+    await create(mq_broker, mq_topic)
+    seen: list[int] = []
+
+    async def listen(message: MessageExt) -> None:
+        seen.append(int(message.body))
+
+    group = f"lost-{mq_topic}"
+    consumer = PushConsumer(
+        mq_broker.namesrv,
+        group=group,
+        listener=listen,
+        consume_from=FIRST,
+        ordered=True,
+        lock_interval_ms=50,
+        persist_interval_ms=60_000,
+    )
+    consumer.subscribe(mq_topic)
+    async with consumer, AdminClient(mq_broker.namesrv) as admin:
+        await until(lambda: len(own(consumer, mq_topic)) == 1, "the queue")
+        (queue,) = own(consumer, mq_topic)
+        await send(mq_broker, mq_topic, range(3))
+        await until(lambda: seen == [0, 1, 2], "three messages")
+        locks = mq_broker._cluster.brokers[0].broker.state.locks
+
+        def steal() -> None:
+            locks.unlock(group, consumer.client_id, [queue])
+            assert locks.lock(group, "thief", [queue]) == [queue]
+
+        mq_broker.call(steal)
+        await until(lambda: queue not in consumer.progress(), "it is noticed")
+        await send(mq_broker, mq_topic, range(3, 5))
+        # The other one consumed the fourth, and a little of what we had.
+        await admin.update_offset(group, queue, 4)
+        await asyncio.sleep(0.3)
+        assert seen == [0, 1, 2]
+        mq_broker.call(lambda: locks.unlock(group, "thief", [queue]))
+        await until(lambda: len(seen) == 4, "it goes on where the group is")
+    assert seen == [0, 1, 2, 4]
+
+
+@pytest.mark.parametrize("as_thread", [False, True])
+async def test_order_survives_members_that_come_and_go(mq_topic: str, as_thread: bool) -> None:
+    queues, total = 4, 400
+    with Cluster(brokers=2) as cluster:
+        await create(cluster, mq_topic, queues)
+        seen: list[tuple[MessageQueue, int]] = []
+        at: Counter[MessageQueue] = Counter()
+
+        def note(message: MessageExt) -> None:
+            at[message.queue] += 1
+            assert at[message.queue] == 1, f"two listeners at {message.queue}"
+            seen.append((message.queue, message.queue_offset))
+
+        def leave(message: MessageExt) -> None:
+            at[message.queue] -= 1
+
+        async def listen_on_loop(message: MessageExt) -> None:
+            note(message)
+            await asyncio.sleep(0.002)
+            leave(message)
+
+        def listen_in_thread(message: MessageExt) -> None:
+            note(message)
+            time.sleep(0.002)
+            leave(message)
+
+        def member() -> PushConsumer:
+            consumer = PushConsumer(
+                cluster.namesrv,
+                group="moving",
+                listener=listen_in_thread if as_thread else listen_on_loop,
+                consume_from=FIRST,
+                ordered=True,
+                pull_batch_size=8,
+            )
+            consumer.subscribe(mq_topic)
+            return consumer
+
+        async with Producer(cluster.namesrv, group="numbers") as producer:
+            members = [member()]
+            await members[0].start()
+            places = await producer.queues(mq_topic)
+            assert len(places) == 2 * queues
+            for number in range(total):
+                await producer.send(Message.of(mq_topic, str(number)), queue=places[number % len(places)])
+                if number % 100 == 50:
+                    members.append(member())
+                    await members[-1].start()
+                elif number % 100 == 99:
+                    await members.pop(0).stop()
+            await until(lambda: len({*seen}) == total, f"all {total}")
+
+            def owned() -> Counter[MessageQueue]:
+                return Counter(queue for each in members for queue in own(each, mq_topic))
+
+            await until(lambda: owned() == Counter(places), "one owner for each queue")
+            for each in members:
+                await each.stop()
+    for place in places:
+        offsets = [offset for queue, offset in seen if queue == place]
+        assert offsets == sorted(offsets), "somebody went back"
+    assert len(seen) == total, "something came twice although everybody said good-bye"
+
+
+async def test_what_a_topic_may_have_cached_is_divided_among_its_queues(
+    mq_broker: Broker, mq_topic: str
+) -> None:
+    await create(mq_broker, mq_topic, 4)
+    await send(mq_broker, mq_topic, range(400), 4)
+    gate = asyncio.Event()
+    seen: Counter[bytes] = Counter()
+
+    async def listen(message: MessageExt) -> None:
+        await gate.wait()
+        seen[message.body] += 1
+
+    consumer = PushConsumer(
+        mq_broker.namesrv,
+        group=f"share-{mq_topic}",
+        listener=listen,
+        consume_from=FIRST,
+        pull_batch_size=4,
+        max_cached_messages_per_topic=40,
+    )
+    consumer.subscribe(mq_topic)
+    async with consumer:
+        processes = consumer._readers
+        await until(
+            lambda: sum(reader.process.message_count > 10 for reader in processes.values()) == 4, "full"
+        )
+        await asyncio.sleep(0.2)
+        assert max(reader.process.message_count for reader in processes.values()) <= 14
+        gate.set()
+        await until(lambda: len(seen) == 400, "everything")
+    assert set(seen.values()) == {1}
