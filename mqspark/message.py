@@ -6,6 +6,7 @@ PermName. Must not know how a message is stored (``mqspark.record``) or sent (``
 
 from __future__ import annotations
 
+import base64
 import datetime
 import ipaddress
 import os
@@ -62,9 +63,15 @@ MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 POP_CK = "POP_CK"
 FIRST_POP_TIME = "1ST_POP_TIME"
 SHARDING_KEY = "__SHARDINGKEY"
+BORN_TIMESTAMP = "BORN_TIMESTAMP"
 TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+TIMER_OUT_MS = "TIMER_OUT_MS"
+TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"
+TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
+TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
+TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
 CRC32 = "__CRC32#"
 
 NAME_VALUE_SEPARATOR = "\x01"
@@ -126,6 +133,7 @@ SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC = "BenchmarkTest"
 OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
 TRANS_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 TRANS_OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -260,6 +268,32 @@ def format_host(host: bytes | memoryview) -> str:
 def encode_offset_id(store_host: bytes, physical_offset: int) -> str:
     """The broker's message id: store host and physical offset in upper-case hex, 32 or 56 characters."""
     return (store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
+
+
+def encode_recall_handle(topic: str, broker_name: str, deliver_ms: int, unique_id: str) -> str:
+    """What its producer can take a timer message back with (RecallMessageHandle)."""
+    text = f"v1 {topic} {broker_name} {deliver_ms} {unique_id}"
+    return base64.urlsafe_b64encode(text.encode()).decode("ascii")
+
+
+def decode_recall_handle(handle: str) -> tuple[str, str, int, str]:
+    """(topic, broker name, deliver time in ms, unique id); -1 for a time that is no number. Raises
+    InvalidMessage(field="recallHandle")."""
+    try:
+        # Java takes it without the padding, and nothing that is not of its alphabet.
+        if not handle.isascii() or "+" in handle or "/" in handle:
+            raise ValueError(handle)
+        raw = base64.b64decode(
+            handle.rstrip("=") + "=" * (-len(handle.rstrip("=")) % 4), b"-_", validate=True
+        )
+        words = raw.decode("utf-8", "replace").rstrip(" ").split(" ")
+    except ValueError:
+        words = []
+    if len(words) < 5 or words[0] != "v1":
+        raise InvalidMessage("recall handle is invalid", field="recallHandle")
+    _, topic, broker_name, time_text, unique_id, *_ = words
+    is_number = time_text.isascii() and time_text.isdigit() and len(time_text) < 19
+    return topic, broker_name, int(time_text) if is_number else -1, unique_id
 
 
 def decode_offset_id(message_id: str) -> tuple[str, int, PhysicalOffset]:

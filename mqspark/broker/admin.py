@@ -91,7 +91,6 @@ _NOT_YET = (
     RequestCode.QUERY_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE_V2,
-    RequestCode.RECALL_MESSAGE,
     RequestCode.QUERY_ASSIGNMENT,
     RequestCode.SET_MESSAGE_REQUEST_MODE,
     RequestCode.POP_MESSAGE,

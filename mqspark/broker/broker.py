@@ -29,6 +29,7 @@ from mqspark.broker.lookups import Lookups
 from mqspark.broker.offsets import ConsumerOffsets
 from mqspark.broker.popservice import PopService
 from mqspark.broker.pull import Pulls
+from mqspark.broker.recall import Recalls
 from mqspark.broker.relays import Relays
 from mqspark.broker.retry import SendBacks
 from mqspark.broker.routes import Routes
@@ -38,6 +39,7 @@ from mqspark.broker.service import Service
 from mqspark.broker.state import BrokerState, Random
 from mqspark.broker.stats import SAMPLE_INTERVAL_MS, Stats
 from mqspark.broker.subscriptions import SubscriptionGroups
+from mqspark.broker.timers import Timers
 from mqspark.broker.topics import PERM_READ_WRITE, Topics, copy_config
 from mqspark.broker.transactions import Transactions
 from mqspark.broker.views import groups_view, topics_view
@@ -63,8 +65,10 @@ from mqspark.protocol.headers import (
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.configfile import ConfigFile
+from mqspark.store.files import OsFiles
 from mqspark.store.saved import Job, SavedTable
 from mqspark.store.store import MessageStore, Progress
+from mqspark.store.timerfiles import TimerFiles
 
 __all__ = ["Broker", "Registration"]
 
@@ -165,15 +169,23 @@ class Broker:
         self.acks = Acks(clock)
         self._delays = Delays(state, config_file("delayOffset.json"))
         self._transactions = Transactions(state, self.acks, store_host)
-        state.writer.diversions.append(self._delays.divert)
+        timer_files = TimerFiles(
+            Path(store_config.store_path_root_dir),
+            OsFiles(),
+            precision_ms=store_config.timer_precision_ms,
+            log_file_bytes=store_config.mapped_file_size_timer_log,
+        )
+        self._timers = Timers(state, timer_files, config_file("timermetrics"))
+        state.writer.diversions += [self._delays.divert, self._timers.divert]
         lookups = Lookups(state, memory_bytes or physical_memory_bytes())
         self._pop = PopService(
             state,
             self.acks,
             starts_in_memory=lookups.starts_in_memory,
             order_file=config_file("consumerOrderInfo.json"),
+            timer_is_idle=self._timers.is_idle,
         )
-        self._services: list[Service] = [self._delays, self._transactions, self._pop]
+        self._services: list[Service] = [self._delays, self._timers, self._transactions, self._pop]
         for service in self._services:
             service.load()
         self._service_tables = [table for service in self._services for table in service.saved_tables()]
@@ -190,6 +202,7 @@ class Broker:
             **Relays(state, state.calls, self.pulls.answer_resets).handlers,
             **self._sends.handlers,
             **SendBacks(state, self.acks).handlers,
+            **Recalls(state, self.acks).handlers,
             **self._transactions.handlers,
             **self._pop.handlers,
             **Assignments(state, modes, self.routes, self._mode_changed).handlers,
@@ -377,6 +390,7 @@ class Broker:
             self._next_offsets_ms = now_ms + self.config.flush_consumer_offset_interval
             tables = (self._saved_offsets, *self._service_tables)
             jobs.extend(table.job() for table in tables if table.behind)
+        jobs.extend(self._timers.jobs())
         jobs.extend(self.store.maintenance())
         return jobs
 
@@ -396,14 +410,15 @@ class Broker:
             self._saved_offsets,
             *self._service_tables,
         )
-        return [table.job() for table in tables if table.behind]
+        jobs: list[Job] = [table.job() for table in tables if table.behind]
+        return jobs + self._timers.jobs(final=True)
 
     # --- views ---
 
     def runtime_info(self) -> dict[str, str]:
         """The table of code 28."""
         table = runtime_table(self.state, len(self.acks), self.pulls.parked.count)
-        return table | self._delays.runtime_info()
+        return table | self._delays.runtime_info() | self._timers.runtime_info()
 
     def topics_view(self) -> list[dict[str, Any]]:
         return topics_view(self.state)

@@ -87,6 +87,9 @@ class BrokerConfig:
     """Whether a reset of a group's offsets (222) is noted by the broker and takes force with the next pull, or sent to
     the group's clients (220), of which one must be online."""
     delay_offset_update_version_step: int = 200
+    recall_message_enable: bool = False
+    """Whether a timer message can be taken back by the handle that its producer got."""
+    allow_recall_when_broker_not_writeable: bool = True
 
     reject_transaction_message: bool = False
     transaction_time_out: int = 6_000
@@ -180,6 +183,8 @@ UPDATABLE_KEYS = frozenset(
         "rebalanceLockMaxLiveTime",
         "flushConsumerOffsetInterval",
         "consumerOffsetUpdateVersionStep",
+        "recallMessageEnable",
+        "allowRecallWhenBrokerNotWriteable",
         "useServerSideResetOffset",
         "rejectTransactionMessage",
         "transactionTimeOut",
@@ -196,6 +201,11 @@ UPDATABLE_KEYS = frozenset(
         "maxTransferCountOnMessageInMemory",
         "fileReservedTime",
         "deleteWhen",
+        "timerWheelEnable",
+        "timerMaxDelaySec",
+        "timerCongestNumEachSlot",
+        "timerFlushIntervalMs",
+        "appendTopicForTimerDeleteKey",
         "deleteFileBatchMax",
         "cleanResourceInterval",
         "cleanFileForciblyEnable",

@@ -5,8 +5,6 @@ The path of one ordinary message is kept short: facts of a topic are looked up o
 string is searched and extended but not taken apart, the answer is preformatted and waits in ``Acks``. A
 property string that holds a name which the broker must treat specially goes through ``_rewrite``, which does
 take it apart.
-
-Timed messages are refused: storing them as ordinary ones would deliver them at the wrong time.
 """
 
 from __future__ import annotations
@@ -31,10 +29,13 @@ from mqspark.message import (
     MULTI_TAGS,
     NEED_UNWRAP,
     PERM_WRITE,
+    REAL_TOPIC,
     RETRY_PREFIX,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    TIMER_TOPIC,
     TRACE_ON,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
@@ -42,6 +43,7 @@ from mqspark.message import (
     check_topic,
     decode_properties,
     encode_properties,
+    encode_recall_handle,
     java_hash,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -55,12 +57,7 @@ __all__ = ["Sends"]
 
 MAX_BATCH_TOPIC_LENGTH = MAX_TOPIC_LENGTH
 
-_UNAVAILABLE = (
-    (TIMER_DELAY_MS, "timed messages are"),
-    (TIMER_DELAY_SEC, "timed messages are"),
-    (TIMER_DELIVER_MS, "timed messages are"),
-)
-
+_TIMED = frozenset((TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS))
 _UNAVAILABLE_FLAGS = NEED_UNWRAP | INNER_BATCH
 
 _tags_code = functools.lru_cache(10_000)(java_hash)
@@ -235,7 +232,18 @@ class Sends:
         except (MessageTooLarge, InvalidMessage, StoreReadOnly, DiskFull) as error:
             raise self._store_refusal(error) from None
         if not command.is_oneway:
-            self._answer_later(session, command, queue_id, stored, unique_id)
+            self._answer_later(
+                session, command, queue_id, stored, unique_id, self._recall_handle(draft, unique_id)
+            )
+
+    def _recall_handle(self, draft: Draft, unique_id: str) -> str | None:
+        """Of a message that waits for its time."""
+        if draft.topic != TIMER_TOPIC or draft.properties[REAL_TOPIC].startswith(RETRY_PREFIX):
+            return None
+        deliver_ms = int(draft.properties[TIMER_OUT_MS]) + 1  # the handle is read as a deliver time again
+        return encode_recall_handle(
+            draft.properties[REAL_TOPIC], self._state.config.broker_name, deliver_ms, unique_id
+        )
 
     def _prepare(self, draft: Draft) -> None:
         """Make a half message of a prepared one."""
@@ -264,10 +272,18 @@ class Sends:
         return command.body
 
     def _answer_later(
-        self, session: Session, command: Command, queue_id: int, stored: Stored, unique_id: str
+        self,
+        session: Session,
+        command: Command,
+        queue_id: int,
+        stored: Stored,
+        unique_id: str,
+        recall_handle: str | None = None,
     ) -> None:
         message_id = f"{self._id_prefix}{stored.physical_offset:016X}"
-        frame = self._answer(command.opaque, message_id, queue_id, stored.queue_offset, unique_id)
+        frame = self._answer(
+            command.opaque, message_id, queue_id, stored.queue_offset, unique_id, recall_handle
+        )
         self._waiting.append((stored.end_offset, session, frame))
 
     def _send_batch(
@@ -380,13 +396,21 @@ class Sends:
             self._waiting.append((stored.end_offset, session, frame))
 
     def _answer(
-        self, opaque: int, ids: str, queue_id: int, queue_offset: int, unique_id: str | None
+        self,
+        opaque: int,
+        ids: str,
+        queue_id: int,
+        queue_offset: int,
+        unique_id: str | None,
+        recall_handle: str | None = None,
     ) -> bytes:
-        if self._plain_answer:
+        if self._plain_answer and recall_handle is None:
             return send_response_frame(opaque, ids, queue_id, queue_offset, unique_id, region=self._region)
         ext = {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(queue_offset), **self._trace}
         if unique_id is not None:
             ext["transactionId"] = unique_id
+        if recall_handle is not None:
+            ext["recallHandle"] = recall_handle
         return encode_response(opaque, ResponseCode.SUCCESS, ext)
 
     # --- what is not ordinary ---
@@ -445,21 +469,15 @@ class Sends:
 
     def _check_member(self, text: str) -> None:
         """Of a batch: one record cannot be in two topics."""
-        if "DELAY" in text and delay_level(decode_properties(text).get(DELAY)) > 0:
+        properties = decode_properties(text) if "DELAY" in text or "TIMER_DELIVER_MS" in text else {}
+        if delay_level(properties.get(DELAY)) > 0 or not _TIMED.isdisjoint(properties):
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a batch cannot be delayed")
         if "TRAN_MSG" in text and decode_properties(text).get(TRANSACTION_PREPARED, "").lower() == "true":
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a batch cannot be transactional")
 
     def _rewrite(self, text: str) -> str:
-        """Refuse what cannot be honoured; drop what the broker sets itself and POP_CK."""
+        """Drop what the broker sets itself and POP_CK."""
         properties = decode_properties(text)
-        for name, what in _UNAVAILABLE:
-            value = properties.get(name)
-            if value is None or value == "false":
-                continue
-            raise self._refusal(
-                ResponseCode.MESSAGE_ILLEGAL, f"{what} not available yet (property {name}={value[:40]})"
-            )
         for name in (MSG_REGION, TRACE_ON, CLUSTER, "POP_CK"):
             properties.pop(name, None)
         return encode_properties(properties).decode()

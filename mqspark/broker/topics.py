@@ -22,6 +22,7 @@ from mqspark.message import (
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     SEND_FORBIDDEN_TOPICS,
+    TIMER_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
     check_topic,
@@ -151,7 +152,7 @@ class Topics:
         yield _topic(f"rmq_sys_SYNC_BROKER_MEMBER_{config.broker_name}", 1, PERM_INHERIT)
         yield _topic(TRANS_HALF_TOPIC, 1)
         yield _topic(TRANS_OP_HALF_TOPIC, 1)
-        yield _topic("rmq_sys_wheel_timer", 1)
+        yield _topic(TIMER_TOPIC, 1)
 
     def _template(self) -> TopicConfig:
         return _topic(DEFAULT_TOPIC, self._config.default_topic_queue_nums, PERM_INHERIT | PERM_READ_WRITE)

@@ -21,6 +21,7 @@ from mqspark.message import (
     MULTI_TAGS,
     STORE_HOST_V6,
     TAGS,
+    decode_properties,
     encode_properties,
     java_hash,
 )
@@ -32,6 +33,7 @@ __all__ = ["Diversion", "Draft", "Stored", "Writer"]
 
 _tags_code = functools.lru_cache(10_000)(java_hash)
 
+_CRC_NAME = CRC32.encode()
 _HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
 """The store sets them by the hosts it is given."""
 
@@ -110,6 +112,10 @@ class Writer:
 
         Raises what ``MessageStore.put`` raises.
         """
+        if _CRC_NAME in properties:  # of the record that it was read from
+            found = decode_properties(properties)
+            found.pop(CRC32, None)
+            properties = encode_properties(found)
         stored = self._append(
             topic,
             queue_id,

@@ -53,6 +53,20 @@ class StoreConfig:
     max_message_size: int = 4 << 20
     """Of a body."""
     message_delay_level: str = DEFAULT_DELAY_LEVELS
+    timer_wheel_enable: bool = True
+    """Whether messages with a deliver time are accepted."""
+    timer_precision_ms: int = 1000
+    """The tick of the timer wheel; never change it while timer messages wait."""
+    timer_max_delay_sec: int = 3 * 86_400
+    timer_roll_window_slot: int = 2 * 86_400
+    """Ticks ahead from which on a message goes into the wheel in more than one step."""
+    timer_congest_num_each_slot: int = 0x7FFFFFFF
+    """Messages of one tick from which on others are refused at random; all from twice as many."""
+    append_topic_for_timer_delete_key: bool = False
+    """Whether the key of a recalled message is written with its topic, as RocketMQ up to 5.3 expects it."""
+    timer_flush_interval_ms: int = 1000
+    mapped_file_size_timer_log: int = 100 << 20
+    """Bytes; for a new timer log."""
     message_index_enable: bool = True
     """Whether messages can be found by key."""
     max_hash_slot_num: int = 5_000_000
@@ -108,6 +122,16 @@ class StoreConfig:
                 raise ConfigError(
                     f"setting {key}={getattr(self, name)} is not a percentage of 1 to 100", key=key
                 )
+        for name in (
+            "timer_precision_ms",
+            "timer_max_delay_sec",
+            "timer_congest_num_each_slot",
+            "timer_flush_interval_ms",
+            "mapped_file_size_timer_log",
+        ):
+            if getattr(self, name) <= 0:
+                key = camel_case(name)
+                raise ConfigError(f"setting {key}={getattr(self, name)} must be positive", key=key)
         for name in ("file_reserved_time", "clean_resource_interval", "delete_file_batch_max"):
             if getattr(self, name) < (name != "file_reserved_time"):
                 key = camel_case(name)

@@ -96,6 +96,7 @@ class Bench:
         directory: Path,
         *,
         sync: bool = False,
+        start: bool = True,
         store_settings: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
@@ -106,7 +107,8 @@ class Bench:
         self.sync = sync
         self._sessions = 0
         self.outbox: list[Session] = []
-        self.open()
+        if start:
+            self.open()
 
     def open(self) -> None:
         self.config = BrokerConfig(

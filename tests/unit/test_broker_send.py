@@ -128,8 +128,6 @@ def test_a_topic_needs_a_template_with_the_inherit_bit(bench: Bench) -> None:
         ({}, b"", 1, "no body"),
         ({}, b"x" * (4 << 20) + b"x", 13, "exceeds the limit"),
         ({"i": "a\x01" + "x" * 33_000 + "\x02"}, b"x", 13, "exceeds the limit"),
-        ({"i": "TIMER_DELAY_MS\x013000\x02"}, b"x", 13, "timed messages are not available yet"),
-        ({"i": "TIMER_DELIVER_MS\x0199\x02"}, b"x", 13, "not available yet"),
         ({"f": "4"}, b"x", 13, "the property TRAN_MSG does not"),
         ({"f": "128"}, b"x", 13, "for the broker to say"),
         ({"b": "%RETRY%G", "m": "true"}, b"x", 13, "batch"),

@@ -73,7 +73,7 @@ LATER = {
 
 
 class RecordedClock(SystemClock):
-    """Wall time is that of the recording: a pop says when it was sent."""
+    """Wall time is that of the recording: a pop and a send say when they were sent."""
 
     shift_ms = 0
 
@@ -81,8 +81,9 @@ class RecordedClock(SystemClock):
         return super().now_ms() + self.shift_ms
 
     def follow(self, request: Command) -> None:
-        born_ms = request.ext.get("bornTime")
-        if request.code == RequestCode.POP_MESSAGE and born_ms is not None:
+        name = {RequestCode.POP_MESSAGE: "bornTime", RequestCode.SEND_MESSAGE_V2: "g"}.get(request.code)
+        born_ms = request.ext.get(name) if name is not None else None
+        if born_ms is not None and born_ms.isdigit():
             self.shift_ms += int(born_ms) - self.now_ms()
 
 
@@ -145,6 +146,7 @@ def test_answers_are_those_of_the_recording(path: pathlib.Path, tmp_path: pathli
             listen_port=11911,
             auto_create_topic_enable=True,
             enable_property_filter=True,
+            recall_message_enable=True,
         )
         broker = Broker(config, store_config, store, clock, random=random.Random(1))
         for name, queues in recording.topics().items():

@@ -1,0 +1,61 @@
+"""How many timer messages wait for each topic: ``config/timermetrics`` (TimerMetrics; reference store-and-broker
+§1.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from mqspark.broker.topics import Topics, next_version
+from mqspark.clock import Clock
+from mqspark.protocol.bodies import Body, DataVersion, decode_body, encode_body
+
+__all__ = ["TimerMetrics"]
+
+
+class _Metric(Body):
+    count: int = 0
+    time_stamp: int = 0
+
+
+class _Metrics(Body):
+    timing_count: dict[str, _Metric] = msgspec.field(default_factory=dict)
+    data_version: DataVersion | None = None
+
+
+class TimerMetrics:
+    """Counts of topics that are gone are forgotten when the table is saved."""
+
+    def __init__(self, clock: Clock, topics: Topics) -> None:
+        self._clock = clock
+        self._topics = topics
+        self._table: dict[str, tuple[int, int]] = {}
+        """topic → messages, ms of the last change."""
+        self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
+        self.generation = 0
+
+    def add(self, topic: str, count: int) -> None:
+        self._table[topic] = (max(0, self.count(topic) + count), self._clock.now_ms())
+        self.generation += 1
+
+    def count(self, topic: str) -> int:
+        return self._table.get(topic, (0, 0))[0]
+
+    def load(self, data: bytes) -> None:
+        """Raises ProtocolError when it is not that file."""
+        found = decode_body(_Metrics, data)
+        self._table = {
+            topic: (metric.count, metric.time_stamp) for topic, metric in found.timing_count.items()
+        }
+        if found.data_version is not None:
+            self.data_version = found.data_version
+
+    def snapshot(self) -> Callable[[], bytes]:
+        self._table = {topic: entry for topic, entry in self._table.items() if topic in self._topics}
+        self.data_version = next_version(self.data_version, self._clock.now_ms())
+        found = _Metrics(
+            timing_count={topic: _Metric(*entry) for topic, entry in self._table.items()},
+            data_version=self.data_version,
+        )
+        return lambda: encode_body(found)

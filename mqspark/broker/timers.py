@@ -1,0 +1,561 @@
+"""Timer messages: delivery at any time up to timerMaxDelaySec (TimerMessageStore, HookUtils; reference
+store-and-broker §10.2).
+
+A message with TIMER_DELIVER_MS, TIMER_DELAY_MS or TIMER_DELAY_SEC is stored in rmq_sys_wheel_timer with the tick in
+whose slot of the wheel it belongs (TIMER_OUT_MS). Each call of ``tick``
+
+    enqueues    what is new in that queue: one record in the timer log, at the head of its slot's chain
+    dequeues    the slots whose tick is over: their messages are stored again under their real topic, in the order
+                in which they came
+
+A tick is the time from a multiple of timerPrecisionMs to the next one, and a message belongs into the last one that
+ends at its deliver time or before it is over: it is never early, and late by no more than one tick and the time the
+work takes. Deliver times further ahead than the wheel goes are put into it again on the way.
+
+A slot may hold deletions: messages that name another one, which then is not delivered (``mqspark.broker.recall``).
+
+What the checkpoint says is only what is on the disk: after a crash messages may come twice, never not at all. When
+the clock goes back, so does the reading of the wheel: slots that were delivered are empty by then. (RocketMQ goes
+on from where it was, and delivers what is due before that at once.)
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mqspark.broker.delays import can_wait, delay_level, real_queue
+from mqspark.broker.state import BrokerState
+from mqspark.broker.timermetrics import TimerMetrics
+from mqspark.broker.writer import Draft
+from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
+from mqspark.message import (
+    DELAY,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+    TIMER_TOPIC,
+    TRANS_HALF_TOPIC,
+    UNIQ_KEY,
+    decode_properties,
+    encode_properties,
+    java_hash,
+)
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.dispatch import Refusal
+from mqspark.record import Parts, find_property, peek_properties, take_apart
+from mqspark.store.configfile import ConfigFile
+from mqspark.store.saved import Job, SavedTable
+from mqspark.store.timerfiles import TimerCheckpoint, TimerFiles
+from mqspark.store.timerlog import DELETE, NONE, ROLL, TimerRecord
+from mqspark.store.timerwheel import SLOTS
+
+__all__ = ["Timers"]
+
+_log = logging.getLogger(__name__)
+
+BATCH_MESSAGES = 512
+"""What is enqueued, and what is delivered, in one call of ``tick``."""
+BATCH_BYTES = 1 << 20
+"""The same for the bytes of messages; the last may exceed it."""
+IDLE_MS = 60_000
+RETRY_MS = 100
+BLANK_SLOTS = 60
+"""TIMER_BLANK_SLOTS: ticks by which a message stays away from where the wheel meets itself."""
+NEVER_ENQUEUED = (1 << 63) - 1
+"""TIMER_ENQUEUE_MS of a message that was due before it got into the wheel."""
+
+
+class _Walk:
+    """A slot that is being delivered."""
+
+    __slots__ = ("cursor", "deleted", "keys", "positions", "tick")
+
+    def __init__(self, tick: int, last: int) -> None:
+        self.tick = tick
+        self.cursor = last
+        """The next record of its chain to look at, ``NONE`` at the end."""
+        self.positions = array("q")
+        """Of the records that are to be delivered, newest first; taken from the end."""
+        self.keys: dict[str, str] = {}
+        """Of deletions → the real topic of the deletion."""
+        self.deleted: set[str] = set()
+
+
+class Timers:
+    """Diversion and service (``mqspark.broker.service``) of the timer messages."""
+
+    def __init__(self, state: BrokerState, files: TimerFiles, metrics_file: ConfigFile) -> None:
+        config = state.store_config
+        self._state = state
+        self._clock = state.clock
+        self._store = state.store
+        self._files = files
+        self._wheel = files.wheel
+        self._timer_log = files.log
+        self._precision_ms = config.timer_precision_ms
+        window = config.timer_roll_window_slot
+        most = SLOTS // 2 - BLANK_SLOTS
+        self._window = window if 2 <= window <= most else most
+        self.metrics = TimerMetrics(state.clock, state.topics)
+        self._saved_metrics = SavedTable(self.metrics, metrics_file)
+        self._queue_offset = 0
+        """In the timer topic: messages before it are enqueued."""
+        self._read_tick = 0
+        """The next slot to deliver; 0 until there is one."""
+        self._walk: _Walk | None = None
+        self._delivered: dict[int, int] = {}
+        """Ticks whose slots were delivered, but perhaps not on the disk yet → where their chains began."""
+        self._undurable: deque[tuple[int, TimerCheckpoint, list[tuple[int, int]]]] = deque()
+        """(position in the log that must be on the disk, what may be saved then, what may be forgotten then of
+        ``_delivered``)."""
+        self._due = TimerCheckpoint()
+        """What may be saved now."""
+        self._known: set[int] = set()
+        """Messages that a crash left in the timer log behind its checkpoint: positions in the CommitLog."""
+        self._rebuilt_before = 0
+        """Queue offsets that the checkpoint knew as enqueued although their records are gone."""
+        self._next_flush_ms = 0
+        self._problem: str | None = None
+        self._is_broken = False
+        self.skipped_count = 0
+
+    # --- diversion ------------------------------------------------------------------------------------------
+
+    def divert(self, draft: Draft) -> None:
+        """Send a draft with a deliver time that is not over to the timer topic. Raises Refusal."""
+        properties = draft.properties
+        if not (
+            TIMER_DELIVER_MS in properties or TIMER_DELAY_MS in properties or TIMER_DELAY_SEC in properties
+        ):
+            return
+        if draft.topic == TIMER_TOPIC or TIMER_OUT_MS in properties or not can_wait(draft):
+            return
+        if delay_level(properties.get(DELAY)) > 0:
+            return
+        config = self._state.store_config
+        if not config.timer_wheel_enable:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                "accurate timer message is not enabled, timerWheelEnable is false",
+            )
+        now_ms = self._clock.now_ms()
+        deliver_ms = self._deliver_time_ms(properties, now_ms)
+        if deliver_ms <= now_ms:
+            if TIMER_DEL_UNIQKEY in properties:
+                raise self._illegal()
+            return
+        if deliver_ms - now_ms > config.timer_max_delay_sec * 1000:
+            raise self._illegal()
+        tick = -(-deliver_ms // self._precision_ms) - 1
+        self._check_congestion(tick)
+        properties[TIMER_OUT_MS] = str(tick * self._precision_ms)
+        properties[REAL_TOPIC] = draft.topic
+        properties[REAL_QUEUE_ID] = str(draft.queue_id)
+        draft.topic = TIMER_TOPIC
+        draft.queue_id = 0
+
+    def _deliver_time_ms(self, properties: dict[str, str], now_ms: int) -> int:
+        for name, unit_ms, since_ms in (
+            (TIMER_DELAY_SEC, 1000, now_ms),
+            (TIMER_DELAY_MS, 1, now_ms),
+            (TIMER_DELIVER_MS, 1, 0),
+        ):
+            text = properties.get(name)
+            if text is not None:
+                if not (text.isascii() and text.lstrip("+-").isdigit() and len(text) <= 19):
+                    raise self._illegal()
+                return since_ms + int(text) * unit_ms
+        raise AssertionError("the caller saw one of them")
+
+    def _illegal(self) -> Refusal:
+        longest_ms = self._state.store_config.timer_max_delay_sec * 1000
+        return Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"timer message illegal, the delay time should not be bigger than the max delay {longest_ms}ms;"
+            " or if set del msg, the delay time should be bigger than the current time",
+        )
+
+    def _check_congestion(self, tick: int) -> None:
+        limit = self._state.store_config.timer_congest_num_each_slot
+        slot = self._wheel.get(tick)
+        excess = slot.messages - limit if slot is not None else 0
+        if excess <= 0:
+            return
+        # As RocketMQ computes it: the fuller, the rarer a refusal, until all are refused.
+        if excess >= limit or self._state.random.randrange(1000) > 1000 * excess / (limit + 0.1):
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"timer message is under flow control, max num limit is {limit * 2} or the current value is"
+                f" greater than {limit} and less than {limit * 2}, trigger random flow control",
+            )
+
+    # --- service --------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        files = self._files
+        files.load()
+        self._saved_metrics.load()
+        saved = files.checkpoint
+        queue_offset = min(saved.queue_offset, saved.master_queue_offset)
+        if self._timer_log.position < saved.log_position:
+            self._rebuilt_before = queue_offset
+            queue_offset = min(queue_offset, self._first_unknown())
+        else:
+            for start in self._timer_log.files_from(saved.log_position):
+                positions, records = self._timer_log.records(start)
+                self._known.update(records["position"][positions >= saved.log_position].tolist())
+        low = max(0, self._store.min_offset(TIMER_TOPIC, 0))
+        self._queue_offset = max(low, min(queue_offset, self._store.max_offset(TIMER_TOPIC, 0)))
+        self._read_tick = saved.read_time_ms // self._precision_ms
+        self._due = saved
+
+    def _first_unknown(self) -> int:
+        """The queue offset behind that of the timer log's last message that can be found."""
+        for start in reversed(self._timer_log.files_from(0)):
+            _, records = self._timer_log.records(start)
+            for position in records["position"][::-1].tolist():
+                record = self._store.record_at(position)
+                if record is not None and (parts := take_apart(record)).topic == TIMER_TOPIC:
+                    return parts.queue_offset + 1
+        return 0
+
+    def saved_tables(self) -> Sequence[SavedTable]:
+        return (self._saved_metrics,)
+
+    def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
+        """Nothing to do: every tick of the wheel begins with a look at the queue."""
+
+    def tick(self) -> int:
+        if not self._store.max_offset(TIMER_TOPIC, 0) or self._is_broken:
+            return IDLE_MS
+        now_ms = self._clock.now_ms()
+        now_tick = now_ms // self._precision_ms
+        try:
+            enqueued = self._enqueue(now_ms, now_tick)
+            dequeued = self._dequeue(now_ms, now_tick)
+        except (StoreReadOnly, DiskFull) as error:
+            # Nothing is lost: what was to be done is found again in the queue and in the wheel.
+            self._report(f"timer messages stand still: {error}")
+            return RETRY_MS
+        except OSError as error:
+            # The wheel in memory may say more than the log's file: only a restart finds out what is there.
+            self._is_broken = True
+            _log.critical("the timer log failed, timer messages wait for a restart of the broker: %s", error)
+            return IDLE_MS
+        self._note()
+        if enqueued or dequeued:
+            return 0
+        return (now_tick + 1) * self._precision_ms - now_ms
+
+    def _report(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            _log.error("%s", problem)
+
+    # --- into the wheel -------------------------------------------------------------------------------------
+
+    def _enqueue(self, now_ms: int, now_tick: int) -> bool:
+        """Whether there is more to do at once."""
+        offset, entries = self._store.entries(TIMER_TOPIC, 0, self._queue_offset, BATCH_MESSAGES)
+        if not entries:
+            return False
+        self._timer_log.make_room(len(entries))
+        room_bytes = BATCH_BYTES
+        try:
+            for position, size, _ in entries:
+                if room_bytes <= 0:
+                    break
+                self._enqueue_one(offset, position, now_ms, now_tick)
+                offset += 1
+                self._queue_offset = offset
+                room_bytes -= size
+        finally:
+            self._timer_log.write()
+        if self._known and offset >= self._store.max_offset(TIMER_TOPIC, 0):
+            self._known.clear()
+        return len(entries) == BATCH_MESSAGES or room_bytes <= 0
+
+    def _enqueue_one(self, offset: int, position: int, now_ms: int, now_tick: int) -> None:
+        if position in self._known:
+            return
+        record = self._store.record_at(position)
+        if record is None:
+            self._skip(position, "it cannot be read")
+            return
+        size, properties = peek_properties(record, 0)
+        text = find_property(properties, b"TIMER_OUT_MS")
+        topic = find_property(properties, b"REAL_TOPIC")
+        if text is None or not text.isdigit() or topic is None:
+            self._skip(position, "it does not say when or where")
+            return
+        tick = int(text) // self._precision_ms
+        if offset < self._rebuilt_before and tick * self._precision_ms < self._files.checkpoint.read_time_ms:
+            return  # delivered before its record was lost
+        is_delete = find_property(properties, b"TIMER_DEL_UNIQKEY") is not None
+        if tick < now_tick:
+            if not is_delete:
+                self._put(position, NEVER_ENQUEUED, now_ms, is_roll=False)
+            return
+        magic = DELETE if is_delete else 0
+        if tick - now_tick >= self._window:
+            magic |= ROLL
+            # Far ones come again after the whole window, those not so far after half of it.
+            is_near = tick - now_tick - self._window < self._window // 3
+            tick = now_tick + (self._window // 2 if is_near else self._window)
+        slot = self._wheel.get(tick)
+        if slot is not None and self._delivered.get(tick) == slot.last:
+            slot = None
+        topic_text = topic.decode("utf-8", "replace")
+        at = self._timer_log.add(
+            slot.last if slot is not None else NONE,
+            magic,
+            now_tick * self._precision_ms,
+            (tick - now_tick) * self._precision_ms,
+            position,
+            size,
+            java_hash(topic_text),
+        )
+        step = -1 if is_delete else 1
+        if slot is None:
+            self._wheel.put(tick, at, at, step)
+        else:
+            self._wheel.put(tick, slot.first, at, slot.messages + step)
+        self.metrics.add(topic_text, step)
+
+    # --- out of the wheel -----------------------------------------------------------------------------------
+
+    def _dequeue(self, now_ms: int, now_tick: int) -> bool:
+        """Whether there is more to do at once."""
+        room = BATCH_MESSAGES
+        end = self._store.max_physical_offset + BATCH_BYTES
+        while room > 0 and self._store.max_physical_offset < end:
+            walk = self._walk
+            if walk is None:
+                if now_tick < self._read_tick:
+                    self._read_tick = now_tick  # the clock has gone back
+                walk = self._walk = self._next_slot(now_tick)
+                if walk is None:
+                    self._read_tick = now_tick
+                    return False
+            elif walk.tick >= now_tick:
+                return False
+            if walk.cursor != NONE:
+                room -= self._follow(walk, room)
+            elif walk.positions:
+                self._deliver(walk, now_ms)
+                room -= 1
+            else:
+                self._finish(walk)
+        return True
+
+    def _next_slot(self, now_tick: int) -> _Walk | None:
+        low = self._read_tick
+        while (tick := self._wheel.next_used(low, now_tick)) is not None:
+            slot = self._wheel.get(tick)
+            if slot is not None and self._delivered.get(tick) != slot.last:
+                self._delivered[tick] = slot.last
+                return _Walk(tick, slot.last)
+            low = tick + 1
+        return None
+
+    def _follow(self, walk: _Walk, room: int) -> int:
+        """Read on in a slot's chain; how much work that was."""
+        steps = 0
+        while walk.cursor != NONE and steps < room * 16:
+            at = walk.cursor
+            record = self._timer_log.record(at)
+            if record is None or record.previous >= at:
+                _log.error("the timer log ends at %d in the middle of a chain", at)
+                walk.cursor = NONE
+                break
+            walk.cursor = record.previous
+            steps += 1
+            if record.magic & DELETE and not record.magic & ROLL:
+                self._note_deletion(walk, record)
+                steps += 15
+            else:
+                walk.positions.append(at)
+        return -(-steps // 16)
+
+    def _note_deletion(self, walk: _Walk, record: TimerRecord) -> None:
+        found = self._store.record_at(record.position)
+        if found is None:
+            return
+        properties = decode_properties(peek_properties(found, 0)[1])
+        key = properties.get(TIMER_DEL_UNIQKEY)
+        if key is not None:
+            walk.keys[key] = properties.get(REAL_TOPIC, "")
+
+    def _deliver(self, walk: _Walk, now_ms: int) -> None:
+        """The oldest of the slot's messages that are left. Raises StoreReadOnly, DiskFull; it is still there
+        then."""
+        record = self._timer_log.record(walk.positions[-1])
+        if record is None:
+            _log.error("the timer log holds no record at %d", walk.positions[-1])
+        elif not (walk.keys and self._is_deleted(walk, record)):
+            self._put(record.position, record.written_ms, now_ms, is_roll=bool(record.magic & ROLL))
+        walk.positions.pop()
+
+    def _is_deleted(self, walk: _Walk, record: TimerRecord) -> bool:
+        if record.magic & ROLL:
+            return False
+        found = self._store.record_at(record.position)
+        if found is None:
+            return True
+        properties = peek_properties(found, 0)[1]
+        unique_id = (find_property(properties, UNIQ_KEY.encode()) or b"").decode("utf-8", "replace")
+        topic = (find_property(properties, REAL_TOPIC.encode()) or b"").decode("utf-8", "replace")
+        # With the topic up to RocketMQ 5.3, and later if appendTopicForTimerDeleteKey says so.
+        for key in (unique_id, f"{topic}+{unique_id}"):
+            if key in walk.keys:
+                walk.deleted.add(key)
+                return True
+        return False
+
+    def _finish(self, walk: _Walk) -> None:
+        for key, topic in walk.keys.items():
+            if key not in walk.deleted:
+                self.metrics.add(topic, 1)  # it deleted nothing
+        # When the clock went back meanwhile the slot may have got a new chain.
+        slot = self._wheel.get(walk.tick)
+        is_done = slot is None or slot.last == self._delivered.get(walk.tick)
+        self._read_tick = walk.tick + 1 if is_done else walk.tick
+        self._walk = None
+
+    def _put(self, position: int, enqueue_ms: int, now_ms: int, *, is_roll: bool) -> None:
+        """Store a timer message again: on its way to its topic, or for another round."""
+        found = self._store.record_at(position)
+        if found is None:
+            self._skip(position, "it cannot be read")
+            return
+        parts = take_apart(found)
+        target = (TIMER_TOPIC, 0) if is_roll else real_queue(parts.properties)
+        if target is None or target[0] == TRANS_HALF_TOPIC:
+            self._skip(position, f"its real topic and queue are {target}")
+            return
+        if enqueue_ms != NEVER_ENQUEUED:
+            topic = find_property(parts.properties, b"REAL_TOPIC") or b""
+            self.metrics.add(topic.decode("utf-8", "replace"), -1)
+        try:
+            properties = _stamped(parts, enqueue_ms, now_ms, is_roll=is_roll)
+            try:
+                self._state.writer.relay(parts, *target, properties)
+            except MessageTooLarge as error:
+                if error.field != "properties":
+                    raise
+                self._state.writer.relay(parts, *target, parts.properties)
+        except (InvalidMessage, MessageTooLarge) as error:
+            self._skip(position, str(error))
+
+    def _skip(self, position: int, why: str) -> None:
+        self.skipped_count += 1
+        _log.error("the timer message at %d of the log cannot be delivered: %s", position, why)
+
+    # --- checkpoints ----------------------------------------------------------------------------------------
+
+    def _note(self) -> None:
+        """What is true now may be saved when the log is on the disk up to here."""
+        last = self._undurable[-1][1] if self._undurable else self._due
+        read_tick = self._walk.tick if self._walk is not None else self._read_tick
+        reached = replace(
+            self._due,
+            read_time_ms=read_tick * self._precision_ms,
+            log_position=self._timer_log.position,
+            queue_offset=self._queue_offset,
+            master_queue_offset=self._queue_offset,
+        )
+        if reached != replace(
+            last,
+            state_version=self._due.state_version,
+            version_timestamp_ms=self._due.version_timestamp_ms,
+            version_counter=self._due.version_counter,
+        ):
+            done = [
+                (tick, last)
+                for tick, last in self._delivered.items()
+                if self._walk is None or tick != self._walk.tick
+            ]
+            self._undurable.append((self._store.max_physical_offset, reached, done))
+        self._settle()
+
+    def _settle(self) -> None:
+        durable = self._store.flushed_offset
+        while self._undurable and self._undurable[0][0] <= durable:
+            _, self._due, done = self._undurable.popleft()
+            for tick, last in done:
+                if self._delivered.get(tick) == last:
+                    del self._delivered[tick]
+                    slot = self._wheel.get(tick)
+                    if slot is not None and slot.last == last:
+                        self._wheel.clear(tick)
+
+    def jobs(self, *, final: bool = False) -> list[Job]:
+        """What has to be put on the disk, if that is due."""
+        now_ms = self._clock.monotonic_ms()
+        if self._is_broken or (now_ms < self._next_flush_ms and not final):
+            return []
+        self._settle()
+        saved = self._files.checkpoint
+        due = replace(
+            self._due,
+            state_version=saved.state_version,
+            version_timestamp_ms=saved.version_timestamp_ms,
+            version_counter=saved.version_counter,
+        )
+        same = due if final else replace(due, read_time_ms=saved.read_time_ms)
+        if same == saved and not self._wheel.is_dirty:
+            return []
+        self._next_flush_ms = now_ms + self._state.store_config.timer_flush_interval_ms
+        due = replace(
+            due, version_timestamp_ms=self._clock.now_ms(), version_counter=saved.version_counter + 1
+        )
+        return [self._files.flush(due, self._store.min_physical_offset)]
+
+    def is_idle(self) -> bool:
+        """No timer message is late: all that have come are in the wheel, and what is due has left it."""
+        is_enqueued = self._queue_offset >= self._store.max_offset(TIMER_TOPIC, 0)
+        behind_ms = self._clock.now_ms() - self._read_tick * self._precision_ms
+        return is_enqueued and (not self._read_tick or behind_ms < 2 * self._precision_ms)
+
+    def runtime_info(self) -> dict[str, str]:
+        """Rows of code 28."""
+        end = self._store.max_offset(TIMER_TOPIC, 0)
+        if not end:
+            return {}
+        read_ms = self._read_tick * self._precision_ms
+        return {
+            "timerReadBehind": str(max(0, self._clock.now_ms() - read_ms) // 1000),
+            "timerOffsetBehind": str(end - self._queue_offset),
+            "timerCongestNum": str(self._wheel.waiting(self._read_tick)),
+        }
+
+
+def _stamped(record: Parts, enqueue_ms: int, now_ms: int, *, is_roll: bool) -> bytes:
+    """The message's properties with when it got into the wheel and out of it."""
+    properties = record.properties
+    if is_roll or b"TIMER_ENQUEUE_MS" in properties:
+        found = decode_properties(properties)
+        found[TIMER_ENQUEUE_MS] = str(enqueue_ms)
+        if is_roll:
+            rounds = found.get(TIMER_ROLL_TIMES, "0")
+            found[TIMER_ROLL_TIMES] = str(int(rounds) + 1 if rounds.isdigit() else 1)
+        found[TIMER_DEQUEUE_MS] = str(now_ms)
+        return encode_properties(found)
+    joint = b"" if properties.endswith(b"\x02") else b"\x02"
+    return b"%s%sTIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (
+        properties,
+        joint,
+        enqueue_ms,
+        now_ms,
+    )

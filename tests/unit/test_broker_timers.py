@@ -1,0 +1,449 @@
+"""Timer messages: never early, at most a tick late, and what survives."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import random
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqspark.message import MessageExt
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
+
+WHEEL = "rmq_sys_wheel_timer"
+STORE = Path(__file__).parents[1] / "golden" / "store"
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path, recall_message_enable=True)
+    yield bench
+    bench.close()
+
+
+def send(
+    bench: Bench, body: bytes = b"x", *, queue_id: int = 0, topic: str = "T", more: str = "", **when: int
+) -> Command:
+    """``when``: one of the timer properties, in small letters without ``timer_``."""
+    ((name, value),) = when.items()
+    properties = f"TIMER_{name.upper()}\x01{value}\x02TAGS\x01a\x02{more}"
+    answer = bench.peer().ask(SEND, send_ext(topic, queue_id, properties), body)
+    assert answer.code == 0, answer.remark
+    return answer
+
+
+def bodies(bench: Bench, queue_id: int = 0) -> list[bytes]:
+    return [record.body for record in bench.records("T", queue_id)]
+
+
+def deliver_time_ms(record: MessageExt) -> int:
+    return int(record.properties["TIMER_DELIVER_MS"])
+
+
+def test_a_timer_message_waits_in_the_wheels_topic(bench: Bench) -> None:
+    answer = send(bench, delay_ms=1_500, queue_id=2, more="UNIQ_KEY\x01U\x02KEYS\x01k\x02")
+    assert (answer.ext["queueId"], answer.ext["queueOffset"], answer.ext["transactionId"]) == ("2", "0", "U")
+    handle = base64.urlsafe_b64decode(answer.ext["recallHandle"]).decode()
+    assert handle == "v1 T b-a 1700000001001 U"
+    (waiting,) = bench.records(WHEEL)
+    assert waiting.properties == {
+        "TIMER_DELAY_MS": "1500",
+        "TAGS": "a",
+        "UNIQ_KEY": "U",
+        "KEYS": "k",
+        "CLUSTER": "C",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+        "TIMER_OUT_MS": "1700000001000",
+        "REAL_TOPIC": "T",
+        "REAL_QID": "2",
+    }
+    bench.run_for(1_999)
+    assert bench.records("T", 2) == []
+    bench.run_for(1)
+    (delivered,) = bench.records("T", 2)
+    assert delivered.properties == waiting.properties | {
+        "TIMER_ENQUEUE_MS": "1700000000000",
+        "TIMER_DEQUEUE_MS": "1700000002000",
+    }
+    for name in ("body", "flag", "sys_flag", "born_timestamp_ms", "born_host", "reconsume_times"):
+        assert getattr(delivered, name) == getattr(waiting, name), name
+    assert bench.store.get("T", 2, 0, 1, 1000, frozenset({ord("a")})).count == 1
+
+
+@pytest.mark.parametrize(
+    ("when", "out_ms"),
+    [
+        ({"deliver_ms": 1_700_000_010_500}, 1_700_000_010_000),
+        ({"deliver_ms": 1_700_000_010_000}, 1_700_000_009_000),
+        ({"delay_sec": 3}, 1_700_000_002_000),
+        ({"delay_ms": 1}, 1_700_000_000_000),
+    ],
+)
+def test_which_slot_is_whose(bench: Bench, when: dict[str, int], out_ms: int) -> None:
+    send(bench, **when)
+    (waiting,) = bench.records(WHEEL)
+    assert waiting.properties["TIMER_OUT_MS"] == str(out_ms)
+
+
+def test_seconds_go_before_milliseconds_before_the_time(bench: Bench) -> None:
+    send(bench, delay_sec=9, more="TIMER_DELAY_MS\x015000\x02TIMER_DELIVER_MS\x011700000002000\x02")
+    send(bench, delay_ms=5_000, more="TIMER_DELIVER_MS\x011700000002000\x02")
+    times = [record.properties["TIMER_OUT_MS"] for record in bench.records(WHEEL)]
+    assert times == ["1700000008000", "1700000004000"]
+
+
+def test_a_level_goes_before_timer_properties(bench: Bench) -> None:
+    properties = "DELAY\x011\x02TIMER_DELAY_MS\x0177\x02TIMER_DELIVER_MS\x0178\x02TIMER_DELAY_SEC\x0179\x02"
+    assert bench.peer().ask(SEND, send_ext("T", 0, properties), b"x").code == 0
+    (waiting,) = bench.records("SCHEDULE_TOPIC_XXXX", 0)
+    assert not [name for name in waiting.properties if name.startswith("TIMER")]
+
+
+@pytest.mark.parametrize("when", [{"deliver_ms": 1_700_000_000_000}, {"delay_ms": 0}, {"delay_sec": -5}])
+def test_what_is_due_already_goes_its_way_at_once(bench: Bench, when: dict[str, int]) -> None:
+    answer = send(bench, **when)
+    assert "recallHandle" not in answer.ext
+    (record,) = bench.records("T")
+    assert "TIMER_OUT_MS" not in record.properties
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        f"TIMER_DELAY_MS\x01{3 * DAY_MS + 1}\x02",
+        "TIMER_DELAY_SEC\x01259201\x02",
+        "TIMER_DELIVER_MS\x01soon\x02",
+        "TIMER_DELAY_MS\x01\u0663\x02",
+        "TIMER_DELAY_MS\x019999999999999999999\x02",
+        "TIMER_DELIVER_MS\x011\x02TIMER_DEL_UNIQKEY\x01U\x02",
+    ],
+)
+def test_what_is_refused(bench: Bench, properties: str) -> None:
+    answer = bench.peer().ask(SEND, send_ext("T", 0, properties), b"x")
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "should not be bigger than the max delay 259200000ms" in (answer.remark or "")
+    assert bench.store.max_physical_offset == 0
+
+
+def test_a_wheel_that_is_off_refuses(bench: Bench) -> None:
+    bench.store_config.timer_wheel_enable = False
+    answer = bench.peer().ask(SEND, send_ext("T", 0, "TIMER_DELAY_MS\x0199\x02"), b"x")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "timerWheelEnable is false" in (answer.remark or "")
+
+
+def test_a_batch_cannot_be_timed(bench: Bench) -> None:
+    answer = bench.peer().ask(SEND, send_ext("T", 0, "TIMER_DELAY_MS\x0199\x02", m="true"), b"x")
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def test_a_full_slot_refuses_more_and_more(bench: Bench) -> None:
+    bench.store_config.timer_congest_num_each_slot = 10
+    peer = bench.peer()
+    codes = []
+    for _ in range(60):
+        codes.append(peer.ask(SEND, send_ext("T", 0, "TIMER_DELAY_MS\x015500\x02"), b"x").code)
+        bench.broker.tick()
+    taken = codes.count(0)
+    assert 11 <= taken <= 20
+    assert set(codes) == {0, ResponseCode.SYSTEM_ERROR}
+    assert codes[:11] == [0] * 11
+
+
+def test_random_times_are_never_early_and_less_than_a_tick_late(bench: Bench) -> None:
+    chance = random.Random(5)
+    for number in range(300):
+        send(bench, b"%d" % number, deliver_ms=bench.clock.now_ms() + chance.randrange(1, 20_000))
+        bench.run_for(chance.randrange(30))
+    bench.run_for(22_000, 7)
+    records = bench.records("T")
+    assert len(records) == 300
+    for record in records:
+        late_ms = record.store_timestamp_ms - deliver_time_ms(record)
+        assert 0 <= late_ms <= 1_000 + 7, late_ms
+
+
+def test_messages_of_one_slot_come_in_the_order_of_their_arrival_a_bounded_number_a_tick(
+    bench: Bench,
+) -> None:
+    peer = bench.peer()
+    sent = [b"%d" % number for number in range(3000)]
+    for body in sent:
+        peer.give(SEND, send_ext("T", 0, "TIMER_DELAY_MS\x012500\x02"), body, oneway=True)
+    bench.broker.turn()
+    assert bench.broker.tick() == 0
+    for _ in range(10):
+        bench.broker.tick()
+    assert bench.broker._timers._queue_offset == 3000
+    bench.clock.advance(3_000)
+    assert bench.broker.tick() == 0
+    assert 0 < len(bodies(bench)) < 1000
+    for _ in range(20):
+        bench.broker.tick()
+    assert bodies(bench) == sent
+
+
+def test_far_times_go_round_the_wheel_more_than_once(bench: Bench) -> None:
+    bench.store_config.timer_max_delay_sec = 20 * 86_400
+    start_ms = bench.clock.now_ms()
+    send(bench, b"near", deliver_ms=start_ms + 2 * DAY_MS + 3_600_500)
+    send(bench, b"far", deliver_ms=start_ms + 5 * DAY_MS + 500)
+    step_ms = 900_000
+    while len(bodies(bench)) < 2 and bench.clock.now_ms() < start_ms + 6 * DAY_MS:
+        bench.clock.advance(step_ms)
+        bench.run_for(0)
+    near, far = bench.records("T")
+    for record, rounds in ((near, 1), (far, 2)):
+        assert 0 <= record.store_timestamp_ms - deliver_time_ms(record) <= step_ms
+        assert int(record.properties["TIMER_ROLL_TIMES"]) == rounds
+        assert int(record.properties["TIMER_OUT_MS"]) == deliver_time_ms(record) - 500
+    assert len(bench.records(WHEEL)) == 5
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_restart_loses_nothing_and_repeats_nothing(tmp_path: Path, sync: bool) -> None:
+    bench = Bench(tmp_path, sync=sync)
+    send(bench, b"one", delay_ms=1_000)
+    send(bench, b"ten", delay_ms=10_000)
+    bench.run_for(2_000)
+    assert bodies(bench) == [b"one"]
+    send(bench, b"not yet enqueued", delay_ms=5_000)
+    bench.reopen()
+    bench.run_for(6_000)
+    assert bodies(bench) == [b"one", b"not yet enqueued"]
+    bench.reopen()
+    bench.clock.advance(3_600_000)
+    bench.run_for(1_000)
+    bench.reopen()
+    bench.run_for(2_000)
+    assert bodies(bench) == [b"one", b"not yet enqueued", b"ten"]
+    bench.close()
+
+
+@pytest.mark.parametrize("lost", [(), ("timerwheel",), ("timerlog",), ("timerwheel", "timerlog")])
+def test_a_crash_loses_nothing(tmp_path: Path, lost: tuple[str, ...]) -> None:
+    """Nor does losing files of ours, as long as the checkpoint is there: the queue knows all."""
+    bench = Bench(tmp_path)
+    send(bench, b"early", delay_ms=1_000)
+    bench.run_for(3_000)
+    bench.run_jobs()
+    send(bench, b"saved", delay_ms=20_000)
+    bench.run_for(1_500)
+    bench.run_jobs()
+    send(bench, b"enqueued", delay_ms=20_000)
+    bench.run_for(100)
+    send(bench, b"only stored", delay_ms=20_000)
+    bench.flush()
+    bench.store._release()
+    for name in lost:
+        for path in [tmp_path / name, *(tmp_path / name).glob("*")]:
+            if path.is_file():
+                path.unlink()
+    bench.open()
+    bench.run_for(25_000)
+    assert bodies(bench) == [b"early", b"saved", b"enqueued", b"only stored"]
+    bench.close()
+
+
+def test_without_any_timer_file_everything_comes_that_did_not_come_before(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    send(bench, b"waits", delay_ms=20_000)
+    bench.run_for(2_000)
+    bench.close()
+    (tmp_path / "config" / "timercheck").unlink()
+    (tmp_path / "timerwheel").unlink()
+    for path in (tmp_path / "timerlog").iterdir():
+        path.unlink()
+    bench.open()
+    bench.run_for(20_000)
+    assert bodies(bench) == [b"waits"]
+    bench.close()
+
+
+def test_a_delivery_counts_when_it_is_on_the_disk(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    send(bench, delay_ms=1_000)
+    bench.run_for(500)
+    bench.run_jobs()
+    bench.clock.advance(2_000)
+    bench.broker.tick()
+    assert len(bodies(bench)) == 1
+    bench.run_jobs()  # before any flush
+    checkpoint = bench.broker._timers._files.checkpoint
+    assert checkpoint.read_time_ms <= 1_700_000_000_000
+    bench.flush()
+    bench.clock.advance(1_000)
+    bench.run_jobs()
+    assert bench.broker._timers._files.checkpoint.read_time_ms > 1_700_000_000_000
+    bench.close()
+
+
+def test_clock_steps(bench: Bench) -> None:
+    """Ahead: what is due comes. Back: nothing comes early, new times count by the new clock, nothing twice."""
+    send(bench, b"a", delay_ms=3_600_000)
+    bench.run_for(1_000)
+    bench.clock.wall_ms += 2 * 3_600_000
+    bench.run_for(0)
+    assert bodies(bench) == [b"a"]
+    bench.clock.wall_ms -= 2 * 3_600_000 - 500
+    send(bench, b"b", delay_ms=5_000)
+    send(bench, b"c", delay_ms=3_600_000)
+    bench.run_for(4_900)
+    assert bodies(bench) == [b"a"]
+    bench.run_for(1_200)
+    assert bodies(bench) == [b"a", b"b"]
+    bench.run_for(3_600_000, 200)
+    assert bodies(bench) == [b"a", b"b", b"c"]
+
+
+def test_a_clock_that_goes_back_while_a_slot_is_delivered(bench: Bench) -> None:
+    peer = bench.peer()
+    for number in range(1200):
+        peer.give(SEND, send_ext("T", 0, "TIMER_DELAY_MS\x012500\x02"), b"%d" % number, oneway=True)
+    bench.run_for(50, 10)
+    bench.clock.advance(3_000)
+    bench.broker.tick()
+    begun = len(bodies(bench))
+    assert 0 < begun < 1200
+    bench.clock.wall_ms -= 2_000
+    send(bench, b"later", delay_ms=1_400)  # into the slot that is half delivered
+    bench.run_for(100)
+    assert len(bodies(bench)) == begun
+    bench.run_for(3_000)
+    assert [int(body) for body in bodies(bench) if body != b"later"] == list(range(1200))
+    assert bodies(bench).count(b"later") == 1
+
+
+# --- recall ---
+
+
+def recall(peer: Peer, handle: str, topic: str = "T") -> Command:
+    return peer.ask(
+        RequestCode.RECALL_MESSAGE, {"producerGroup": "PG", "topic": topic, "recallHandle": handle}
+    )
+
+
+@pytest.mark.parametrize("with_topic", [False, True])
+def test_a_recalled_message_is_not_delivered(bench: Bench, with_topic: bool) -> None:
+    bench.store_config.append_topic_for_timer_delete_key = with_topic
+    handle = send(bench, b"gone", delay_ms=5_300, more="UNIQ_KEY\x01U\x02").ext["recallHandle"]
+    send(bench, b"stays", delay_ms=5_300)
+    bench.run_for(2_000)
+    answer = recall(bench.peer(), handle)
+    assert (answer.code, answer.remark) == (0, "not set any response code")
+    assert answer.ext == {"msgId": "U", "MSG_REGION": "DefaultRegion"}
+    deletion = bench.records(WHEEL)[-1]
+    assert (deletion.body, deletion.properties["TAGS"]) == (b"0", "_RECALL_TAG_")
+    assert deletion.properties["TIMER_DEL_UNIQKEY"] == ("T+U" if with_topic else "U")
+    bench.run_for(100)
+    assert bench.broker._timers.metrics.count("T") == 1
+    bench.run_for(6_000)
+    assert bodies(bench) == [b"stays"]
+    assert bench.broker._timers.metrics.count("T") == 0
+
+
+def test_a_recall_of_nothing_changes_nothing(bench: Bench) -> None:
+    handle = base64.urlsafe_b64encode(b"v1 T b-a 1700000005301 nobody").decode()
+    send(bench, b"stays", delay_ms=5_300)
+    assert recall(bench.peer(), handle).code == 0
+    bench.run_for(7_000)
+    assert bodies(bench) == [b"stays"]
+
+
+def test_which_handles_are_refused(bench: Bench) -> None:
+    peer = bench.peer()
+    good = send(bench, delay_ms=5_300).ext["recallHandle"]
+
+    def made(text: str) -> str:
+        return base64.urlsafe_b64encode(text.encode()).decode()
+
+    for handle in ("", "%%%", made("v2 T b-a 1 U"), made("v1 T b-a 1"), "a", "+/"):
+        answer = recall(peer, handle)
+        assert (answer.code, answer.remark) == (ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
+    for handle, words in (
+        (made("v1 Other b-a 1700000005301 U"), "topic not match"),
+        (made("v1 T other 1700000005301 U"), "broker service not available"),
+        (made("v1 T b-a 1700000000000 U"), "timestamp invalid"),
+        (made(f"v1 T b-a {1_700_000_000_000 + 3 * DAY_MS} U"), "timestamp invalid"),
+        (made("v1 T b-a soon U"), "timestamp invalid"),
+    ):
+        answer = recall(peer, handle)
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION
+        assert answer.remark == f"recall failed, {words}"
+        assert answer.ext == {"MSG_REGION": "DefaultRegion"}
+    assert recall(peer, good, "Nope").code == ResponseCode.TOPIC_NOT_EXIST
+    bench.config.recall_message_enable = False
+    assert recall(peer, good).code == ResponseCode.NO_PERMISSION
+
+
+# --- files of a real broker ---
+
+
+def unpack(name: str, directory: Path) -> Path:
+    with tarfile.open(STORE / f"{name}.tar.gz") as archive:
+        archive.extractall(directory, filter="data")
+    return directory / "store"
+
+
+def manifest(name: str) -> list[dict[str, Any]]:
+    with gzip.open(STORE / f"{name}.manifest.jsonl.gz", "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("name", ["clean", "kill9"])
+def test_a_directory_of_a_real_broker_goes_on(tmp_path: Path, name: str) -> None:
+    """Its timers of 1 h and 24 h and its delay levels 16 and 18 are delivered, once and not before."""
+    root = unpack(name, tmp_path)
+    waiting = {record["keys"]: record for record in manifest(name) if record["topic"] == WHEEL}
+    times = [int(record["properties"]["TIMER_OUT_MS"]) for record in waiting.values()]
+    bench = Bench(root, start=False, broker_name="broker-g", broker_cluster_name="GoldenCluster")
+    bench.clock.wall_ms = min(record["storeTimestamp"] for record in waiting.values()) + 120_000
+    bench.open()
+    before = {record.keys for queue_id in (0, 1) for record in bench.records("GsDelay", queue_id)}
+    assert {"timer-0", "timer-1"} <= before
+    bench.run_for(0)
+    while bench.clock.wall_ms < max(times) + 3_000:
+        bench.clock.advance(60_000)
+        bench.run_for(0)
+    records = [record for queue_id in (0, 1) for record in bench.records("GsDelay", queue_id)]
+    keys = [record.keys for record in records]
+    assert sorted(keys) == [
+        *(f"delay-{number}" for number in range(6)),
+        *(f"timer-{number}" for number in range(4)),
+    ]
+    for record in records:
+        if record.keys in ("timer-2", "timer-3"):
+            out_ms = int(waiting[record.keys]["properties"]["TIMER_OUT_MS"])
+            assert out_ms + 1_000 <= record.store_timestamp_ms <= out_ms + 62_000
+            theirs = waiting[record.keys]["properties"]
+            added = {"TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"}
+            assert {name: value for name, value in record.properties.items() if name not in added} == theirs
+    bench.close()
+
+
+def test_the_delivered_record_is_that_of_a_real_broker(tmp_path: Path) -> None:
+    theirs = {record["keys"]: record for record in manifest("kill9") if record["topic"] == "GsDelay"}[
+        "timer-0"
+    ]
+    bench = Bench(tmp_path, broker_cluster_name="GoldenCluster")
+    bench.clock.wall_ms = 1_795_250_168_809
+    sent = "".join(
+        f"{name}\x01{theirs['properties'][name]}\x02"
+        for name in ("KEYS", "TAGS", "TIMER_DELAY_MS", "UNIQ_KEY", "WAIT")
+    )
+    bench.peer().ask(SEND, send_ext("GsDelay", 0, sent, g=str(theirs["bornTimestamp"])), b"x")
+    bench.run_for(3_000)
+    (record,) = bench.records("GsDelay")
+    expected = theirs["properties"] | {"TIMER_DEQUEUE_MS": record.properties["TIMER_DEQUEUE_MS"]}
+    assert record.properties == expected
+    bench.close()
