@@ -54,6 +54,7 @@ __all__ = [
     "BLANK_BYTES",
     "MIN_RECORD_BYTES",
     "HEADS",
+    "CRC_PROPERTY_BYTES",
     "Buffer",
     "Verdict",
     "CheckedRecord",
@@ -100,7 +101,7 @@ _I16 = struct.Struct(">h")
 _BATCH_HEAD = struct.Struct(">iiiii")
 _BATCH_MIN_BYTES = _BATCH_HEAD.size + 2
 
-_CRC_PROPERTY_BYTES = len(CRC32) + 12
+CRC_PROPERTY_BYTES = len(CRC32) + 12
 """``__CRC32#`` 0x01, ten digits, 0x02."""
 _CRC_PREFIX = CRC32.encode() + b"\x01"
 
@@ -282,15 +283,15 @@ def encode_record(
 def room_for_crc(properties: bytes) -> bytes:
     """An encoded property string with room at its end for the CRC property (reference store-and-broker §2.6); one
     that is there already, of another record, goes."""
-    if properties[-_CRC_PROPERTY_BYTES:-11] == _CRC_PREFIX:
-        properties = properties[:-_CRC_PROPERTY_BYTES]
+    if properties[-CRC_PROPERTY_BYTES:-11] == _CRC_PREFIX:
+        properties = properties[:-CRC_PROPERTY_BYTES]
     joint = b"" if not properties or properties[-1] == 2 else b"\x02"
-    return properties + joint + bytes(_CRC_PROPERTY_BYTES)
+    return properties + joint + bytes(CRC_PROPERTY_BYTES)
 
 
 def sealed(record: bytes) -> bytes:
     """A complete record with its CRC in the room at its end."""
-    covered = record[:-_CRC_PROPERTY_BYTES]
+    covered = record[:-CRC_PROPERTY_BYTES]
     # Least significant digit first: RocketMQ fills the ten places while dividing by ten.
     digits = f"{crc32(covered):010d}"[::-1]
     return covered + _CRC_PREFIX + digits.encode() + b"\x02"
@@ -298,8 +299,8 @@ def sealed(record: bytes) -> bytes:
 
 def is_seal_broken(record: bytes | memoryview) -> bool:
     """Whether a complete record has the CRC property at its end and that does not fit the rest."""
-    seal = bytes(record[-_CRC_PROPERTY_BYTES:])
-    return seal[:9] == _CRC_PREFIX and seal[9:19][::-1] != b"%010d" % crc32(record[:-_CRC_PROPERTY_BYTES])
+    seal = bytes(record[-CRC_PROPERTY_BYTES:])
+    return seal[:9] == _CRC_PREFIX and seal[9:19][::-1] != b"%010d" % crc32(record[:-CRC_PROPERTY_BYTES])
 
 
 def encode_batch(messages: Iterable[Message]) -> bytes:

@@ -74,6 +74,11 @@ def _value(text: str, mark: str) -> str | None:
     return text[start : text.index("\x02", start)]
 
 
+def _is_special(properties: bytes) -> bool:
+    """Whether one of these names may be in it, or a value that contains one."""
+    return b"DELAY" in properties or b"TIMER_" in properties or b"TRAN_MSG" in properties
+
+
 class Sends:
     def __init__(self, state: BrokerState, acks: Acks, store_host: bytes) -> None:
         self._state = state
@@ -309,13 +314,17 @@ class Sends:
         unique_id = _value(f"\x02{shared}", "\x02UNIQ_KEY\x01")
         # Every member carries the batch's own properties after its own (MessageExtEncoder).
         suffix = (shared + self._suffix).encode()
-        items = []
         try:
-            for flag, body, properties in split_batch(command.body):
-                if b"DELAY" in properties or b"TIMER_" in properties or b"TRAN_MSG" in properties:
-                    self._check_member(self._rewrite(properties.decode()))
-                joint = b"" if not properties or properties[-1] == 2 else b"\x02"
-                items.append((flag, body, b"".join((properties, joint, suffix))))
+            members = split_batch(command.body)
+            if _is_special(b"\x02".join([properties for _, _, properties in members])):
+                for _, _, properties in members:
+                    if _is_special(properties):
+                        self._check_member(self._rewrite(properties.decode()))
+            joined = b"\x02" + suffix
+            items = [
+                (flag, body, properties + (suffix if not properties or properties[-1] == 2 else joined))
+                for flag, body, properties in members
+            ]
             if not items:
                 raise InvalidMessage("the batch is empty", field="body")
             if topic.inner_batch:
