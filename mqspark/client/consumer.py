@@ -150,6 +150,8 @@ class GroupConsumer:
         check_group(settings.group)
         self.settings = settings
         self.subscriptions: dict[str, SubscriptionData] = {}
+        self._filters: dict[str, SubscriptionData] = {}
+        """What is wanted of the topics of queues that were assigned: nothing that the group must know."""
         self.instance: ClientInstance
         self.offsets: Offsets
         self._namesrv = namesrv
@@ -187,7 +189,7 @@ class GroupConsumer:
             await self.find_routes()
             await self.instance.start()
             await self.instance.heartbeat()
-            await self._check_filters()
+            await self.check_filters()
         except BaseException:
             await self.instance.stop()
             raise
@@ -203,15 +205,15 @@ class GroupConsumer:
         await self.instance.heartbeat()
         self.group_changed()
         try:
-            await self._check_filters()
+            await self.check_filters()
         except ClientError as error:
             log.error("a subscription of %s brings nothing: %s", self.settings.group, error)
 
-    async def _check_filters(self) -> None:
+    async def check_filters(self) -> None:
         """Ask the brokers of each topic that is filtered by SQL92 whether they take it; one that is away is
         not asked. Raises ClientError.
         """
-        for topic, subscription in list(self.subscriptions.items()):
+        for topic, subscription in [*self.subscriptions.items(), *self._filters.items()]:
             route = self.instance.cached_route(topic)
             if subscription.expression_type != SQL92 or route is None:
                 continue
@@ -258,20 +260,16 @@ class GroupConsumer:
         """``tags``: ``A || B``, or the tags one by one; ``*`` is everything. ``sql``: a SQL92 filter over
         properties instead. The last call for a topic holds.
         """
-        check_topic(topic)
-        expression = tags if isinstance(tags, str) else " || ".join(tags)
-        kind = "TAG"
-        if sql is not None:
-            if expression != "*":
-                raise ConfigError("give tags or sql; a filter may say TAGS = 'A' itself", key="sql")
-            if not sql.strip():
-                raise ConfigError("sql must not be empty; leave it out to get everything", key="sql")
-            expression, kind = sql, SQL92
         version = self._now_ms()
         known = self.subscriptions.get(topic)
         if known is not None:
             version = max(version, known.sub_version + 1)
-        self.subscriptions[topic] = build_subscription(topic, expression, kind, version)
+        self.subscriptions[topic] = _subscription(topic, tags, sql, version)
+
+    def filter_assigned(self, topics: Iterable[str], tags: str | Iterable[str], sql: str | None) -> None:
+        """The same for topics of which queues are assigned; replaces what was said before."""
+        version = self._now_ms()
+        self._filters = {topic: _subscription(topic, tags, sql, version) for topic in topics}
 
     @staticmethod
     def _now_ms() -> int:
@@ -486,7 +484,7 @@ class GroupConsumer:
 
         ``commit_offset`` above 0 is committed on the way (clustering only).
         """
-        subscription = self.subscriptions.get(queue.topic)
+        subscription = self.subscriptions.get(queue.topic) or self._filters.get(queue.topic)
         address = await self._address(queue, broker_id)
         expression_type = "TAG"
         if subscription is not None and subscription.expression_type == SQL92:
@@ -552,6 +550,19 @@ _PULL_CODES = (
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 )
+
+
+def _subscription(topic: str, tags: str | Iterable[str], sql: str | None, version: int) -> SubscriptionData:
+    """Raises InvalidMessage, ConfigError."""
+    check_topic(topic)
+    expression = tags if isinstance(tags, str) else " || ".join(tags)
+    if sql is None:
+        return build_subscription(topic, expression, "TAG", version)
+    if expression != "*":
+        raise ConfigError("give tags or sql; a filter may say TAGS = 'A' itself", key="sql")
+    if not sql.strip():
+        raise ConfigError("sql must not be empty; leave it out to get everything", key="sql")
+    return build_subscription(topic, sql, SQL92, version)
 
 
 def check_positive(**values: int) -> None:

@@ -5,9 +5,12 @@ DefaultLitePullConsumerImpl and AssignedMessageQueue; reference client-semantics
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
@@ -19,19 +22,30 @@ from mqspark.client.consumer import (
     MessageModel,
     check_positive,
 )
+from mqspark.client.inspection import running_info
 from mqspark.client.instance import ClientOptions
 from mqspark.client.routes import MASTER_ID
-from mqspark.errors import ClientError, ConfigError, MQError
-from mqspark.message import MessageExt, MessageQueue
-from mqspark.protocol.bodies import ConsumerRunningInfo, ConsumeType, encode_body
+from mqspark.errors import ClientError, ConfigError, MQError, NoRoute
+from mqspark.message import MessageExt, MessageQueue, check_topic
+from mqspark.protocol.bodies import (
+    ConsumeType,
+    GetConsumerStatusBody,
+    ProcessQueueInfo,
+    encode_body,
+    queue_key,
+)
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.protocol.headers import GetConsumerStatusRequestHeader
 
 __all__ = ["LitePullConsumer"]
 
 log = logging.getLogger(__name__)
 
 L = TypeVar("L", bound="LitePullConsumer")
+
+QueuesListener = Callable[[str, list[MessageQueue]], Awaitable[None] | None]
+"""Gets a topic and all its readable queues; a function or a coroutine function."""
 
 
 class Batch(NamedTuple):
@@ -50,9 +64,11 @@ class Assigned:
         "batches",
         "broker_id",
         "cached",
+        "cached_bytes",
         "consumed",
         "delivered",
         "generation",
+        "last_pull_ms",
         "next_offset",
         "queue",
         "task",
@@ -68,13 +84,32 @@ class Assigned:
         self.generation = 0
         """Changes with each seek: what was fetched before it is void."""
         self.batches: deque[Batch] = deque()
+        self.last_pull_ms = 0
         self.restart(offset)
 
     def restart(self, offset: int) -> None:
         self.generation += 1
         self.batches.clear()
-        self.cached = 0
+        self.cached = self.cached_bytes = 0
         self.next_offset = self.delivered = self.consumed = offset
+
+    def put(self, messages: list[MessageExt], next_offset: int) -> None:
+        self.cached += len(messages)
+        self.cached_bytes += sum(len(message.body) for message in messages)
+        self.batches.append(Batch(self, self.generation, messages, next_offset))
+
+    def pop(self) -> Batch:
+        batch = self.batches.popleft()
+        self.cached -= len(batch.messages)
+        self.cached_bytes -= sum(len(message.body) for message in batch.messages)
+        return batch
+
+    @property
+    def span(self) -> int:
+        """Between the first and the last cached offset."""
+        if not self.batches:
+            return 0
+        return self.batches[-1].messages[-1].queue_offset - self.batches[0].messages[0].queue_offset
 
 
 class LitePullConsumer:
@@ -99,15 +134,27 @@ class LitePullConsumer:
         auto_commit_interval_ms: int = 5_000,
         pull_batch_size: int = 32,
         max_cached_messages: int = 1_000,
+        max_cached_bytes: int = 100 * 1024 * 1024,
+        max_span: int = 2_000,
+        max_cached_messages_in_all: int = 10_000,
+        queues_interval_ms: int = 30_000,
+        local_offsets_directory: Path | None = None,
         rebalance_interval_ms: int = 20_000,
         suspend_ms: int = 20_000,
         options: ClientOptions | None = None,
     ) -> None:
-        """``max_cached_messages`` are fetched ahead for each queue."""
+        """A queue is fetched ahead until ``max_cached_messages`` or ``max_cached_bytes`` of it are cached, or its
+        first and last cached offsets are ``max_span`` apart, or ``max_cached_messages_in_all`` of all queues are.
+        ``queues_interval_ms`` is how often the queues of topics are looked at for ``on_queues_changed``.
+        """
         check_positive(
             auto_commit_interval_ms=auto_commit_interval_ms,
             pull_batch_size=pull_batch_size,
             max_cached_messages=max_cached_messages,
+            max_cached_bytes=max_cached_bytes,
+            max_span=max_span,
+            max_cached_messages_in_all=max_cached_messages_in_all,
+            queues_interval_ms=queues_interval_ms,
         )
         self._group = GroupConsumer(
             namesrv,
@@ -121,6 +168,7 @@ class LitePullConsumer:
                 rebalance_interval_ms=rebalance_interval_ms,
                 pull_batch_size=pull_batch_size,
                 suspend_ms=suspend_ms,
+                local_offsets_directory=local_offsets_directory,
             ),
             options,
             self,
@@ -128,6 +176,12 @@ class LitePullConsumer:
         self._auto_commit = auto_commit
         self._auto_commit_interval_ms = auto_commit_interval_ms
         self._max_cached_messages = max_cached_messages
+        self._max_cached_bytes = max_cached_bytes
+        self._max_span = max_span
+        self._max_cached_messages_in_all = max_cached_messages_in_all
+        self._queues_interval_ms = queues_interval_ms
+        self._queues_listeners: dict[str, QueuesListener] = {}
+        self._started_ms = 0
         self._assigned: dict[MessageQueue, Assigned] = {}
         self._to_assign: list[MessageQueue] | None = None
         self._ready: deque[Assigned] = deque()
@@ -147,16 +201,19 @@ class LitePullConsumer:
         if self._running:
             return
         self._loop = asyncio.get_running_loop()
+        self._started_ms = time.time_ns() // 1_000_000
         self._running = True
         try:
             await self._group.start(rebalance=bool(self._group.subscriptions))
             if self._to_assign is not None:
-                await self.assign(self._to_assign)
+                await self._assign_all(self._to_assign)
         except BaseException:
             self._running = False
             raise
         if self._auto_commit:
             self._group.instance.spawn(self._commit_forever())
+        for topic in self._queues_listeners:
+            self._group.instance.spawn(self._watch_queues(topic))
 
     async def stop(self) -> None:
         """With ``auto_commit``, commits all that was handed out. Then leaves the group."""
@@ -215,19 +272,26 @@ class LitePullConsumer:
         if self._running:
             self._group.instance.spawn(self._group.subscribed())
 
-    async def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Read exactly these queues, each from its committed offset. Raises ConfigError after
-        ``subscribe``.
+    async def assign(
+        self, queues: Iterable[MessageQueue], tags: str | Iterable[str] = "*", *, sql: str | None = None
+    ) -> None:
+        """Read exactly these queues, each from its committed offset, filtered as by ``subscribe``. Raises
+        ConfigError after ``subscribe``, ClientError when a broker refuses the filter.
         """
         if self._group.subscriptions:
             raise ConfigError("this consumer is subscribed; it cannot be assigned queues", key="assign")
-        self._to_assign = list(queues)
-        if not self._to_assign:
+        to_assign = list(queues)
+        if not to_assign:
             raise ConfigError("assign at least one queue", key="assign")
-        if not self._running:
-            return
-        await self.give_up([queue for queue in self._assigned if queue not in self._to_assign])
-        for queue in self._to_assign:
+        self._group.filter_assigned({queue.topic for queue in to_assign}, tags, sql)
+        self._to_assign = to_assign
+        if self._running:
+            await self._group.check_filters()
+            await self._assign_all(to_assign)
+
+    async def _assign_all(self, queues: list[MessageQueue]) -> None:
+        await self.give_up([queue for queue in self._assigned if queue not in queues])
+        for queue in queues:
             if queue not in self._assigned:
                 await self._group.instance.route(queue.topic)
                 await self.take(queue, await self._group.start_offset(queue))
@@ -238,6 +302,40 @@ class LitePullConsumer:
     async def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
         """All readable queues of a topic, from the name server. Raises NoRoute."""
         return list((await self._group.instance.route(topic, refresh=True)).subscribe_queues)
+
+    def on_queues_changed(self, topic: str, listener: QueuesListener | None) -> None:
+        """Call ``listener`` when the readable queues of ``topic`` are no longer those of the time of this call; None
+        ends that. It is for programs that assign queues; subscribed consumers follow by themselves.
+        """
+        check_topic(topic)
+        watched = topic in self._queues_listeners
+        if listener is None:
+            self._queues_listeners.pop(topic, None)
+            return
+        self._queues_listeners[topic] = listener
+        if self._running and not watched:
+            self._group.instance.spawn(self._watch_queues(topic))
+
+    async def _watch_queues(self, topic: str) -> None:
+        known: list[MessageQueue] | None = None
+        while topic in self._queues_listeners:
+            try:
+                queues = await self.fetch_message_queues(topic)
+            except NoRoute:
+                queues = []  # not there, or not any more
+            except MQError as error:
+                log.warning("cannot look at the queues of %s: %s", topic, error)
+                queues = known or []
+            listener = self._queues_listeners.get(topic)
+            if known is not None and queues != known and listener is not None:
+                try:
+                    answer = listener(topic, queues)
+                    if inspect.isawaitable(answer):
+                        await answer
+                except Exception:
+                    log.exception("the listener for the queues of %s failed", topic)
+            known = queues
+            await asyncio.sleep(self._queues_interval_ms / 1000)
 
     def pause(self, *queues: MessageQueue) -> None:
         """Fetch no more of these queues; what is cached is still handed out."""
@@ -318,11 +416,10 @@ class LitePullConsumer:
         while self._ready:
             assigned = self._ready.popleft()
             if assigned.batches:
-                batch = assigned.batches.popleft()
-                assigned.cached -= len(batch.messages)
-                space = self._space.get(assigned)
-                if space is not None and not space.done() and assigned.cached < self._max_cached_messages:
-                    space.set_result(None)
+                batch = assigned.pop()
+                for waiting, space in self._space.items():
+                    if not space.done() and not self._is_full(waiting):
+                        space.set_result(None)
                 return batch
         return None
 
@@ -448,17 +545,30 @@ class LitePullConsumer:
 
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
         if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
-            info = ConsumerRunningInfo(
-                properties={
-                    "PROP_NAMESERVER_ADDR": ";".join(self._group.instance.namesrv),
-                    "PROP_CONSUME_TYPE": ConsumeType.CONSUME_ACTIVELY,
-                    "PROP_CONSUMEORDERLY": "false",
-                    "PROP_CONSUMER_START_TIMESTAMP": "0",
-                },
-                subscription_set=list(self._group.subscriptions.values()),
-            )
+            tables = {queue: self._queue_info(assigned) for queue, assigned in self._assigned.items()}
+            info = running_info(self._group, self._started_ms, tables)
             return ResponseCode.SUCCESS, encode_body(info), None
+        if request.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+            topic = request.header(GetConsumerStatusRequestHeader).topic
+            offsets = {
+                queue_key(queue): assigned.consumed
+                for queue, assigned in self._assigned.items()
+                if queue.topic == topic
+            }
+            return ResponseCode.SUCCESS, encode_body(GetConsumerStatusBody(message_queue_table=offsets)), None
         return ResponseCode.REQUEST_CODE_NOT_SUPPORTED, b"", f"a pull consumer does not answer {request.code}"
+
+    @staticmethod
+    def _queue_info(assigned: Assigned) -> ProcessQueueInfo:
+        batches = assigned.batches
+        return ProcessQueueInfo(
+            commit_offset=assigned.consumed,
+            cached_msg_min_offset=batches[0].messages[0].queue_offset if batches else 0,
+            cached_msg_max_offset=batches[-1].messages[-1].queue_offset if batches else 0,
+            cached_msg_count=assigned.cached,
+            cached_msg_size_in_mib=assigned.cached_bytes >> 20,
+            last_pull_timestamp=assigned.last_pull_ms,
+        )
 
     # --- fetching ---------------------------------------------------------------------------------------
 
@@ -475,9 +585,10 @@ class LitePullConsumer:
             if paused is not None:
                 await paused.wait()
                 continue
-            if assigned.cached >= self._max_cached_messages:
+            if self._is_full(assigned):
                 await self._wait_for_space(assigned)
                 continue
+            assigned.last_pull_ms = time.time_ns() // 1_000_000
             try:
                 pulled = await self._group.pull(
                     queue, assigned.next_offset, commit_offset=0, broker_id=assigned.broker_id, lite=True
@@ -497,14 +608,25 @@ class LitePullConsumer:
             # for.
             messages = [message for message in pulled.messages if message.queue_offset >= floor]
             if messages:
-                assigned.cached += len(messages)
-                assigned.batches.append(Batch(assigned, assigned.generation, messages, pulled.next_offset))
+                assigned.put(messages, pulled.next_offset)
                 self._ready.append(assigned)
                 self._wake_one()
             elif not assigned.batches and assigned.delivered == floor:
                 if assigned.consumed == floor:
                     assigned.consumed = pulled.next_offset
                 assigned.delivered = pulled.next_offset
+
+    def _is_full(self, assigned: Assigned) -> bool:
+        return (
+            assigned.cached >= self._max_cached_messages
+            or assigned.cached_bytes > self._max_cached_bytes
+            or assigned.span > self._max_span
+            # Whoever has nothing cached goes on, or a queue that nobody reads would keep all others waiting.
+            or (
+                assigned.cached > 0
+                and sum(each.cached for each in self._assigned.values()) >= self._max_cached_messages_in_all
+            )
+        )
 
     async def _wait_for_space(self, assigned: Assigned) -> None:
         waiter: asyncio.Future[None] = self._loop.create_future()

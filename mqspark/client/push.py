@@ -9,7 +9,6 @@ import asyncio
 import logging
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from mqspark.client.consumer import (
     check_positive,
 )
 from mqspark.client.delivery import Listener, failure_of
+from mqspark.client.inspection import running_info, stacks
 from mqspark.client.instance import ClientOptions
 from mqspark.client.locks import BrokerLocks
 from mqspark.client.ordered import Ordered
@@ -35,7 +35,6 @@ from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.message import MessageExt, MessageQueue, retry_topic
 from mqspark.protocol.bodies import (
     ConsumeMessageDirectlyResult,
-    ConsumerRunningInfo,
     ConsumeType,
     GetConsumerStatusBody,
     ProcessQueueInfo,
@@ -45,10 +44,7 @@ from mqspark.protocol.bodies import (
     queue_key,
     queue_of,
 )
-from mqspark.protocol.bodies import (
-    ConsumeStatus as ConsumeStatistics,
-)
-from mqspark.protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
@@ -529,44 +525,31 @@ class PushConsumer:
 
     async def _answer_running_info(self, request: Command) -> bytes:
         header = request.header(GetConsumerRunningInfoRequestHeader)
-        group = self._group
-        info = ConsumerRunningInfo(
-            properties={
-                "PROP_NAMESERVER_ADDR": ";".join(group.instance.namesrv),
-                "PROP_CONSUME_TYPE": ConsumeType.CONSUME_PASSIVELY,
-                "PROP_CONSUMEORDERLY": "true" if self._is_ordered else "false",
-                "PROP_THREADPOOL_CORE_SIZE": str(self._concurrency),
-                "PROP_CLIENT_VERSION": str(CURRENT_VERSION),
-                "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
-                "consumerGroup": self.group,
-                "messageModel": group.settings.message_model,
-                "consumeFromWhere": group.settings.consume_from,
-                "allocateMessageQueueStrategy": group.settings.allocation.name,
-                "pullBatchSize": str(group.settings.pull_batch_size),
-            },
-            subscription_set=list(group.subscriptions.values()),
-            mq_table={
-                queue_key(queue): ProcessQueueInfo(
-                    commit_offset=reader.process.commit_offset,
-                    cached_msg_min_offset=reader.process.min_offset,
-                    cached_msg_max_offset=reader.process.max_offset,
-                    cached_msg_count=reader.process.message_count,
-                    cached_msg_size_in_mib=reader.process.size_bytes >> 20,
-                    locked=self._ordered is not None and self._ordered.locked(queue),
-                    droped=reader.process.dropped,
-                    last_pull_timestamp=reader.process.last_pull_ms,
-                    last_consume_timestamp=reader.process.last_consume_ms,
-                )
-                for queue, reader in self._readers.items()
-            },
-            status_table={
-                topic: ConsumeStatistics(consume_failed_msgs=self._consumption.failed_messages)
-                for topic in group.subscriptions
-            },
+        info = running_info(
+            self._group,
+            self._started_ms,
+            {queue: self._queue_info(reader) for queue, reader in self._readers.items()},
+            ordered=self._is_ordered,
+            threads=self._concurrency,
+            failed_messages=self._consumption.failed_messages,
         )
         if header.jstack_enable:
-            info.jstack = "".join(traceback.format_stack())
+            info.jstack = stacks()
         return encode_body(info)
+
+    def _queue_info(self, reader: _Reader) -> ProcessQueueInfo:
+        process = reader.process
+        return ProcessQueueInfo(
+            commit_offset=process.commit_offset,
+            cached_msg_min_offset=process.min_offset,
+            cached_msg_max_offset=process.max_offset,
+            cached_msg_count=process.message_count,
+            cached_msg_size_in_mib=process.size_bytes >> 20,
+            locked=self._ordered is not None and self._ordered.locked(reader.queue),
+            droped=process.dropped,
+            last_pull_timestamp=process.last_pull_ms,
+            last_consume_timestamp=process.last_consume_ms,
+        )
 
     async def _answer_consume_directly(self, request: Command) -> bytes:
         header = request.header(ConsumeMessageDirectlyResultRequestHeader)

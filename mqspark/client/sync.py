@@ -464,14 +464,21 @@ class LitePullConsumer(_Facade):
     def unsubscribe(self, topic: str) -> None:
         _do(self._thread, self._aio.unsubscribe, topic)
 
-    def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Read exactly these queues, each from its committed offset. Raises ConfigError after
-        ``subscribe``.
+    def assign(
+        self, queues: Iterable[MessageQueue], tags: str | Iterable[str] = "*", *, sql: str | None = None
+    ) -> None:
+        """Read exactly these queues, each from its committed offset, filtered as by ``subscribe``. Raises
+        ConfigError after ``subscribe``.
         """
         if self._thread is None:
-            asyncio.run(self._aio.assign(queues))  # only notes them: there is nothing to wait for yet
+            # Only notes them: there is nothing to wait for yet.
+            asyncio.run(self._aio.assign(queues, tags, sql=sql))
         else:
-            self._call(self._aio.assign, queues)
+            self._call(self._aio.assign, queues, tags, sql=sql)
+
+    def on_queues_changed(self, topic: str, listener: litepull.QueuesListener | None) -> None:
+        """Call ``listener`` (on the background loop) when the readable queues of ``topic`` change; None ends that."""
+        _do(self._thread, self._aio.on_queues_changed, topic, listener)
 
     def assignment(self) -> list[MessageQueue]:
         return _do(self._thread, self._aio.assignment)

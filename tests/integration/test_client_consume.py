@@ -169,7 +169,9 @@ async def test_a_lost_lock_stops_a_queue_until_it_is_back(mq_broker: Broker, mq_
         (queue,) = own(consumer, mq_topic)
         await send(mq_broker, mq_topic, range(3))
         await until(lambda: seen == [0, 1, 2], "three messages")
-        locks = mq_broker._cluster.brokers[0].broker.state.locks
+        core = mq_broker.apps[0].broker
+        assert core is not None
+        locks = core.state.locks
 
         def steal() -> None:
             locks.unlock(group, consumer.client_id, [queue])

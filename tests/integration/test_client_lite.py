@@ -1,0 +1,178 @@
+"""The lite pull consumer's finer points: filters on assigned queues, what is fetched ahead, queues that come."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqspark.aio import (
+    AdminClient,
+    ConsumeFromWhere,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    MessageModel,
+    MessageQueue,
+    Producer,
+)
+from mqspark.errors import ClientError, ConfigError
+from mqspark.protocol.bodies import ConsumerRunningInfo, GetConsumerStatusBody, decode_body, queue_key
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.testing import Broker
+
+pytest_plugins = ["mqspark.testing.pytest_plugin"]
+pytestmark = pytest.mark.anyio
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def until(condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+async def fill(
+    broker: Broker, topic: str, count: int, *, queues: int = 1, body: bytes = b""
+) -> list[MessageQueue]:
+    """``count`` messages to each queue, tagged and numbered."""
+    async with AdminClient(broker.namesrv) as admin, Producer(broker.namesrv, group="fill") as producer:
+        places = list((await admin.create_topic(topic, queues=queues)).publish_queues)
+        for place in places:
+            for number in range(count):
+                message = Message.of(
+                    topic, body or b"%d" % number, tags="even" if number % 2 == 0 else "odd",
+                    properties={"n": str(number)},
+                )  # fmt: skip
+                await producer.send(message, queue=place)
+        return places
+
+
+async def poll_all(consumer: LitePullConsumer, count: int) -> list[MessageExt]:
+    received: list[MessageExt] = []
+    deadline = time.monotonic() + 60
+    while len(received) < count and time.monotonic() < deadline:
+        received += await consumer.poll(200)
+    return received
+
+
+async def test_assigned_queues_are_filtered_by_tags(mq_broker: Broker, mq_topic: str) -> None:
+    (place,) = await fill(mq_broker, mq_topic, 10)
+    async with LitePullConsumer(mq_broker.namesrv, group="lite-tags", consume_from=FIRST) as consumer:
+        await consumer.assign([place], "odd")
+        assert [got.body for got in await poll_all(consumer, 5)] == [b"1", b"3", b"5", b"7", b"9"]
+        assert consumer.position(place) == 10
+        with pytest.raises(ConfigError):
+            await consumer.assign([place], "odd", sql="n > 3")
+
+
+async def test_assigned_queues_are_filtered_by_sql(mq_topic: str) -> None:
+    with Broker(settings={"enablePropertyFilter": True}) as broker:
+        (place,) = await fill(broker, mq_topic, 10)
+        async with LitePullConsumer(broker.namesrv, group="lite-sql", consume_from=FIRST) as consumer:
+            await consumer.assign([place], sql="n > 6 OR n = 2")
+            assert [got.body for got in await poll_all(consumer, 4)] == [b"2", b"7", b"8", b"9"]
+            with pytest.raises(ClientError):
+                await consumer.assign([place], sql="n >")
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        ({"max_cached_messages": 50}, 54),
+        ({"max_cached_bytes": 4_000}, 50),
+        ({"max_span": 20}, 25),
+        ({"max_cached_messages_in_all": 30}, 45),
+    ],
+)
+async def test_what_is_fetched_ahead_is_bounded(
+    mq_broker: Broker, mq_topic: str, limits: dict[str, Any], most: int
+) -> None:
+    places = await fill(mq_broker, mq_topic, 150, queues=2, body=b"x" * 100)
+    consumer = LitePullConsumer(
+        mq_broker.namesrv, group="lite-limits", consume_from=FIRST, pull_batch_size=4, **limits
+    )
+    async with consumer:
+        await consumer.assign(places)
+        assigned = consumer._assigned
+        await until(lambda: all(consumer._is_full(each) for each in assigned.values()), "full queues")
+        await asyncio.sleep(0.1)
+        assert all(each.cached <= most for each in assigned.values())
+        received = await poll_all(consumer, 300)
+    assert len({(got.queue, got.queue_offset) for got in received}) == len(received) == 300
+
+
+async def test_a_listener_hears_of_new_queues(mq_broker: Broker, mq_topic: str) -> None:
+    places = await fill(mq_broker, mq_topic, 3, queues=1)
+    consumer = LitePullConsumer(
+        mq_broker.namesrv, group="lite-watch", consume_from=FIRST, queues_interval_ms=50
+    )
+    heard: list[list[MessageQueue]] = []
+
+    async def follow(topic: str, queues: list[MessageQueue]) -> None:
+        heard.append(queues)
+        await consumer.assign(queues)
+
+    consumer.on_queues_changed(mq_topic, follow)
+    async with consumer, AdminClient(mq_broker.namesrv) as admin:
+        await consumer.assign(places)
+        assert len(await poll_all(consumer, 3)) == 3
+        await admin.create_topic(mq_topic, queues=3)
+        await until(lambda: bool(heard), "the listener's call")
+        assert [[queue.queue_id for queue in queues] for queues in heard] == [[0, 1, 2]]
+        await until(lambda: len(consumer.assignment()) == 3, "all assigned")
+        consumer.on_queues_changed(mq_topic, None)
+        async with Producer(mq_broker.namesrv, group="fill") as producer:
+            await producer.send(Message.of(mq_topic, b"new"), queue=heard[0][2])
+        assert [got.body for got in await poll_all(consumer, 1)] == [b"new"]
+
+
+async def test_broadcasting_keeps_offsets_here(mq_broker: Broker, mq_topic: str, tmp_path: Path) -> None:
+    await fill(mq_broker, mq_topic, 6)
+    for expected in (6, 0):
+        consumer = LitePullConsumer(
+            mq_broker.namesrv,
+            group="lite-broadcast",
+            consume_from=FIRST,
+            message_model=MessageModel.BROADCASTING,
+            local_offsets_directory=tmp_path,
+        )
+        consumer.subscribe(mq_topic)
+        async with consumer:
+            await until(lambda consumer=consumer: bool(consumer.assignment()), "queues")  # type: ignore[misc]
+            received = await (poll_all(consumer, 6) if expected else consumer.poll(300))
+            assert len(received) == expected
+
+
+async def test_tools_see_a_pull_consumers_queues(mq_broker: Broker, mq_topic: str) -> None:
+    (place,) = await fill(mq_broker, mq_topic, 10)
+    async with LitePullConsumer(
+        mq_broker.namesrv, group="lite-look", consume_from=FIRST, pull_batch_size=4
+    ) as consumer:
+        await consumer.assign([place])
+        received = await consumer.poll()
+        await consumer.commit()
+        code, body, _ = await consumer.answer(
+            Command(RequestCode.GET_CONSUMER_RUNNING_INFO, ext={"consumerGroup": "g", "clientId": "c"})
+        )
+        info = decode_body(ConsumerRunningInfo, body)
+        assert (code, info.properties["PROP_CONSUME_TYPE"]) == (ResponseCode.SUCCESS, "CONSUME_ACTIVELY")
+        assert int(info.properties["PROP_CONSUMER_START_TIMESTAMP"]) > 0
+        assert info.mq_table[queue_key(place)].commit_offset == len(received)
+        _, body, _ = await consumer.answer(
+            Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext={"topic": mq_topic, "group": "g"})
+        )
+        status = decode_body(GetConsumerStatusBody, body).message_queue_table
+        assert status == {queue_key(place): len(received)}
