@@ -16,6 +16,7 @@ from mqspark.errors import BrokerError, ClientError, ConfigError, MQError, NoRou
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_topic
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import PullMessageResponseHeader
+from pyspark_pymq.archive import Archive
 from pyspark_pymq.offsets import Offsets, QueueRange
 from pyspark_pymq.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec, Position, QueueTexts, ReadOptions
 
@@ -55,6 +56,7 @@ class Cluster:
         self._queues: dict[MessageQueue, str] = {}
         self._queues_at = -ROUTE_LIFE_S
         self._places: dict[str, tuple[float, BrokerPlace]] = {}
+        self.archive = Archive(options.archive) if options.archive is not None else None
 
     # --- queues -----------------------------------------------------------------------------------------------
 
@@ -124,7 +126,18 @@ class Cluster:
         return self._ask(queues, self.client.max_offsets)
 
     def earliest(self, queues: Mapping[MessageQueue, str]) -> Offsets:
-        return self._ask(queues, self.client.min_offsets)
+        """The first offset of each queue, at its broker or in the archive. DataLoss for a gap between the two."""
+        live = self._ask(queues, self.client.min_offsets)
+        if self.archive is None:
+            return live
+        archived = self.archive.ranges()
+        earliest: Offsets = {}
+        for queue, lowest in live.items():
+            first, end = archived.get(queue, (lowest, lowest))
+            if end < lowest:
+                self.lost(f"{_name(queue)}: offsets {end} to {lowest} were deleted before they were archived")
+            earliest[queue] = min(first, lowest)
+        return earliest
 
     def starting(self, queues: Mapping[MessageQueue, str]) -> Offsets:
         """Where a new query begins in each queue."""

@@ -38,7 +38,7 @@ from mqspark.message import (
 from mqspark.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, decode_record, encode_record, split_batch
 from pyspark_pymq.schema import arrow_schema, arrow_type
 
-__all__ = ["Decoder", "Ints", "Records", "record_positions", "unwrap_inner_batches"]
+__all__ = ["Decoder", "Ints", "Records", "as_headers", "record_positions", "unwrap_inner_batches"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -194,7 +194,7 @@ class Decoder:
             "bornTimestamp": lambda rows: _timestamps(rows.records.longs(rows.positions + _BORN_TIME)),
             "msgId": lambda rows: rows.message_ids(),
             "properties": lambda rows: rows.properties.as_map(),
-            "headers": lambda rows: rows.properties.as_headers(),
+            "headers": lambda rows: as_headers(rows.properties.as_map()),
             "topic": lambda rows: rows.topics(),
             "partition": lambda rows: rows.integers(_QUEUE_ID),
             "physicalOffset": lambda rows: _fixed(rows.records.longs(rows.positions + _PHYSICAL), pa.int64()),
@@ -384,14 +384,6 @@ class _Properties:
         found[rows] = True
         return _between(self._data, starts, ends, pa.string(), missing=~found)
 
-    def as_headers(self) -> pa.Array:
-        """The map as Kafka's headers: a list of structs of a name and bytes."""
-        pairs = self.as_map()
-        structs = pa.StructArray.from_arrays(
-            [pairs.keys, pairs.items.cast(pa.binary())], fields=list(arrow_type("headers").value_type)
-        )
-        return pa.ListArray.from_arrays(pairs.offsets, structs, type=arrow_type("headers"))
-
     def as_map(self) -> pa.Array:
         count = len(self._row_starts) - 1
         separators = (
@@ -415,6 +407,15 @@ class _Properties:
             ]
             return pa.array(maps, arrow_type("properties"))
         return pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), names, values)
+
+
+def as_headers(maps: pa.Array) -> pa.Array:
+    """Property maps as Kafka's headers: lists of structs of a name and bytes."""
+    kind = arrow_type("headers")
+    structs = pa.StructArray.from_arrays(
+        [maps.keys, maps.items.cast(pa.binary())], fields=list(kind.value_type)
+    )
+    return pa.ListArray.from_arrays(maps.offsets, structs, type=kind)
 
 
 def _most_frequent(values: Ints) -> int:

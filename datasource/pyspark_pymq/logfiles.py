@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from mqspark.errors import ConfigError
 from mqspark.store.layout import file_start
+from pyspark_pymq.locations import filesystem_of, is_remote, local_path
 
-__all__ = ["LogFile", "is_remote", "list_log", "local_copy", "local_path", "segment_bytes_of"]
+__all__ = ["LogFile", "list_log", "local_copy", "segment_bytes_of"]
 
 _COPY_BYTES = 8 << 20
 
@@ -33,15 +32,6 @@ class LogFile:
     url: str
     stamp: str
     """Changes when the file does."""
-
-
-def is_remote(url: str) -> bool:
-    return "://" in url and not url.startswith("file://")
-
-
-def local_path(url: str) -> Path:
-    """The path that a local URL or path names."""
-    return Path(url.removeprefix("file://"))
 
 
 def list_log(url: str) -> list[LogFile]:
@@ -66,7 +56,7 @@ def _list_local(directory: Path) -> Iterator[LogFile]:
 
 
 def _list_remote(url: str) -> Iterator[LogFile]:
-    filesystem, root = _filesystem(url)
+    filesystem, root = filesystem_of(url)
     for info in filesystem.ls(root, detail=True):
         start = file_start(info["name"].rpartition("/")[2])
         if start is not None and info["type"] == "file":
@@ -76,24 +66,13 @@ def _list_remote(url: str) -> Iterator[LogFile]:
             yield LogFile(start, int(info["size"]), filesystem.unstrip_protocol(info["name"]), stamp)
 
 
-def _filesystem(url: str) -> tuple[Any, str]:
-    try:
-        from fsspec.core import url_to_fs
-    except ImportError as error:
-        raise ConfigError(
-            f"{url}: reading from there needs fsspec: pip install 'mqspark[archive]'", key="url"
-        ) from error
-    filesystem, root = url_to_fs(url)
-    return filesystem, root
-
-
 @contextmanager
 def local_copy(file: LogFile) -> Iterator[Path]:
     """The segment as a file of this host; a copy of a remote one is removed afterwards."""
     if not is_remote(file.url):
         yield local_path(file.url)
         return
-    filesystem, path = _filesystem(file.url)
+    filesystem, path = filesystem_of(file.url)
     with tempfile.NamedTemporaryFile(prefix="mqspark-segment-") as copy:
         with filesystem.open(path, "rb") as source:
             shutil.copyfileobj(source, copy, _COPY_BYTES)

@@ -21,9 +21,10 @@ from pyspark_pymq.planning import plan_tasks
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_pymq.archive import ArchiveTask
     from pyspark_pymq.fetch import ReadTask
 
-__all__ = ["BatchReader", "RangePartition", "partitions_of", "read_partition"]
+__all__ = ["ArchivePartition", "BatchReader", "RangePartition", "partitions_of", "read_partition"]
 
 DEFAULT_GROUP = "mqspark-spark-source"
 """Who pulls when the user named no group; its offsets are never committed."""
@@ -34,12 +35,23 @@ class RangePartition(InputPartition):  # type: ignore[misc]
     task: ReadTask
 
 
+@dataclass
+class ArchivePartition(InputPartition):  # type: ignore[misc]
+    task: ArchiveTask
+
+
 def partitions_of(
     cluster: Cluster, ranges: Sequence[QueueRange], options: ReadOptions, columns: tuple[str, ...]
-) -> list[RangePartition]:
-    """The ranges as Spark tasks, each with what its worker must know."""
+) -> list[InputPartition]:
+    """The ranges as Spark tasks, each with what its worker must know; history before what is live."""
     from pyspark_pymq.fetch import ReadTask
 
+    partitions: list[InputPartition] = []
+    if cluster.archive is not None:
+        from pyspark_pymq.archive import plan_archive
+
+        archived, ranges = cluster.archive.split(ranges)
+        partitions += [ArchivePartition(task) for task in plan_archive(cluster.archive, archived, columns)]
     queues = cluster.queues()
     tasks = plan_tasks(
         ranges,
@@ -48,7 +60,7 @@ def partitions_of(
         max_partitions=options.max_partitions,
         max_rows=options.max_records_per_partition,
     )
-    return [
+    return partitions + [
         RangePartition(
             ReadTask(
                 ranges=tuple(task),
@@ -64,9 +76,14 @@ def partitions_of(
     ]
 
 
-def read_partition(partition: RangePartition | None) -> Iterator[pa.RecordBatch]:
+def read_partition(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     """Runs in a worker. Spark makes up a partition of its own where nothing was planned."""
     from pyspark_pymq.fetch import read_task
+
+    if isinstance(partition, ArchivePartition):
+        from pyspark_pymq.archive import read_archive
+
+        return read_archive(partition.task)
 
     if not isinstance(partition, RangePartition):
         return iter(())
@@ -78,7 +95,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         self._options = options
         self._columns = columns
 
-    def partitions(self) -> list[RangePartition]:
+    def partitions(self) -> list[InputPartition]:
         cluster = Cluster(self._options)
         try:
             queues = cluster.queues()
@@ -99,5 +116,5 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         finally:
             cluster.client.close()
 
-    def read(self, partition: RangePartition | None) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return read_partition(partition)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from mqspark.client.blocking import BlockingClient, BlockingConnection, pull_header
 from mqspark.errors import ConnectionLost
@@ -24,7 +24,7 @@ from mqspark.protocol.codes import RequestCode
 from pyspark_pymq.cluster import Cluster
 from pyspark_pymq.offsets import Offsets, Positions, batch_ranges, limit_rows
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.reader import DEFAULT_GROUP, RangePartition, partitions_of, read_partition
+from pyspark_pymq.reader import DEFAULT_GROUP, partitions_of, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,13 +83,13 @@ class CheckpointedReader(DataSourceStreamReader):  # type: ignore[misc]
             self._initial = Positions(start, begun=start)
         return self._initial.to_json()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[RangePartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         ranges = batch_ranges(Positions.from_json(start), Positions.from_json(end))
         return partitions_of(
             self._cluster, self._cluster.check_not_expired(ranges), self._options, self._columns
         )
 
-    def read(self, partition: RangePartition | None) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return read_partition(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -287,7 +287,7 @@ class LegacyStreamReader(CheckpointedReader):
             return Positions(cluster.latest(cluster.queues())).to_json()
         return self._next(position.to_json(), self._options.max_offsets_per_trigger)
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[RangePartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, until = Positions.from_json(start), Positions.from_json(end)
         queues = self._cluster.queues()
         fresh = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,10 @@ from mqspark_jobs.job import Progress, Summary, write_metrics
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["main"]
+__all__ = ["DELTA_VERSION", "delta_settings", "main"]
+
+DELTA_VERSION = "4.4.0"
+"""Of delta-spark in pyproject.toml; its jars are on Maven Central."""
 
 Run = Callable[["SparkSession", Progress], Summary]
 
@@ -42,12 +46,16 @@ def main(arguments: Sequence[str], *, spark: SparkSession | None = None) -> int:
         summary["error"], code = str(error), 2
     except (MQError, OSError) as error:
         summary["error"] = str(error)
+    except Exception as error:
+        # What Spark raises says what happened in its first lines; the trace is on standard error.
+        summary["error"] = str(error).partition("\n")[0]
+        traceback.print_exc()
     finally:
         if spark is None and session is not None:
             session.stop()
     if options.metrics is not None:
         write_metrics(options.metrics, summary)
-    sys.stdout.write(json.dumps(summary, sort_keys=True, default=str) + "\n")
+    sys.stdout.write(json.dumps(summary, sort_keys=True) + "\n")
     sys.stdout.flush()
     return code
 
@@ -61,11 +69,51 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--metrics", type=Path, metavar="FILE", help="write the figures there, as Prometheus text"
     )
+    delta = argparse.ArgumentParser(add_help=False)
+    delta.add_argument(
+        "--delta-jars",
+        metavar="PATHS",
+        help="delta-spark and delta-storage, separated by commas; default: Spark fetches them from Maven Central",
+    )
     jobs = parser.add_subparsers(dest="job", required=True, metavar="NAME")
     _rebuild_index(
         jobs.add_parser("rebuild-index", parents=[common], help=REBUILD_HELP, description=REBUILD_HELP)
     )
+    _archive(jobs.add_parser("archive", parents=[common, delta], help=ARCHIVE_HELP, description=ARCHIVE_HELP))
     return parser
+
+
+ARCHIVE_HELP = "Append what is new in a CommitLog to a Delta table, every record exactly once, proved."
+
+
+def _archive(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", required=True, metavar="DIR", help="storePathRootDir, path or URL")
+    parser.add_argument("--commit-log", metavar="URL", help="where the segments are; default: in the store")
+    parser.add_argument("--to", required=True, metavar="URL", help="the Delta table")
+    parser.add_argument("--broker", required=True, metavar="NAME", help="brokerName of the store's broker")
+    parser.add_argument("--topics", metavar="REGEX", help="whole names; default: all but system topics")
+    parser.add_argument(
+        "--commit-bytes", type=int, default=4 << 30, help="of log in one commit; default: 4 GiB"
+    )
+    parser.add_argument(
+        "--allow-gap", action="store_true", help="go on behind segments that are deleted already"
+    )
+
+    def prepare(options: argparse.Namespace) -> Run:
+        from mqspark_jobs import archive
+
+        wanted = archive.ArchiveOptions(
+            store=options.store,
+            archive=options.to,
+            broker=options.broker,
+            commit_log=options.commit_log,
+            topics=options.topics,
+            commit_bytes=options.commit_bytes,
+            allow_gap=options.allow_gap,
+        )
+        return lambda spark, progress: archive.run(wanted, spark, progress)
+
+    parser.set_defaults(prepare=prepare)
 
 
 REBUILD_HELP = "Build ConsumeQueues and index files anew from the CommitLog and swap them in."
@@ -101,6 +149,20 @@ def _rebuild_index(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(prepare=prepare)
 
 
+def delta_settings(jars: str | None) -> dict[str, str]:
+    """What a session needs to know Delta. Without jars Spark resolves them for the pyspark that is installed."""
+    import pyspark
+
+    settings = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+    if jars:
+        return settings | {"spark.jars": jars}
+    version = ".".join(pyspark.__version__.split(".")[:2])
+    return settings | {"spark.jars.packages": f"io.delta:delta-spark_{version}_2.13:{DELTA_VERSION}"}
+
+
 def _session(options: argparse.Namespace) -> SparkSession:
     import os
 
@@ -114,6 +176,8 @@ def _session(options: argparse.Namespace) -> SparkSession:
     builder = builder.config(map=pyspark_pymq.tuned_settings())
     if options.master is not None:
         builder = builder.master(options.master)
+    if hasattr(options, "delta_jars"):
+        builder = builder.config(map=delta_settings(options.delta_jars))
     for setting in options.conf:
         key, equals, value = setting.partition("=")
         if not equals:

@@ -25,18 +25,13 @@ from typing import Any
 
 import pyspark_pymq
 from tests.spark.dev import DevCluster
+from tests.spark.jars import ALONE, maven_jars
 
 PARTITIONS = 4
 MICRO_BATCH_ROWS = 1000
 MICRO_BATCHES = 40
 READY_S = 60
 
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>t</groupId><artifactId>{name}</artifactId><version>1</version><packaging>pom</packaging><dependencies>
-{dependencies}</dependencies></project>"""
-DEPENDENCY = """<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>{}</dependency>
-"""
-ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 JARS = {
     "broker": [("org.apache.kafka", "kafka_2.13", "4.1.0", "")],
     # The token provider of 4.2.0 is not in every mirror; its preview serves the 4.2.0 connector as well.
@@ -50,20 +45,7 @@ JARS = {
 
 
 def kafka_jars(what: str) -> list[Path]:
-    """From the cache, which mvn fills once."""
-    cache = (
-        Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")))
-        / f"mqspark-tests/kafka-4.1.0-{what}"
-    )
-    if not (cache / ".complete").exists():
-        with tempfile.TemporaryDirectory() as folder:
-            pom = Path(folder) / "pom.xml"
-            dependencies = "".join(DEPENDENCY.format(*item) for item in JARS[what])
-            pom.write_text(POM.format(name=f"kafka-{what}", dependencies=dependencies))
-            command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-            subprocess.run([*command, f"-DoutputDirectory={cache}"], check=True, timeout=600)
-        (cache / ".complete").touch()
-    return sorted(cache.glob("*.jar"))
+    return maven_jars(f"kafka-4.1.0-{what}", JARS[what])
 
 
 class Kafka:

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import settings
 
 import pyspark_pymq
+from mqspark_jobs.command import delta_settings
 from tests.spark.dev import DevCluster
+from tests.spark.jars import delta_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +57,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.config(map=SETTINGS | pyspark_pymq.tuned_settings())
+    jars = delta_jars()
+    if jars is not None:
+        builder = builder.config(map=delta_settings(",".join(map(str, jars))))
+        # Else Delta runs 50 tasks for the state of each version of a table.
+        builder = builder.config("spark.databricks.delta.snapshotPartitions", "1")
     builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -73,6 +80,14 @@ def stop_session(session: SparkSession) -> None:
         gateway.proc.stdin.close()
         gateway.proc.wait(60)
         SparkContext._gateway = SparkContext._jvm = None
+
+
+@pytest.fixture(scope="session")
+def delta(spark: SparkSession) -> SparkSession:
+    """The session, when it knows Delta."""
+    if not spark.conf.get("spark.jars", ""):
+        pytest.skip("Delta's jars are not here, and there is no mvn to fetch them")
+    return spark
 
 
 _numbers = itertools.count()

@@ -1,0 +1,90 @@
+"""Small files at a path of this host or at any fsspec URL: names, bytes, and writing them in one step.
+
+Must not know Spark, and fsspec only when a URL asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO, Any
+
+from mqspark.errors import ConfigError
+
+__all__ = [
+    "filesystem_of",
+    "is_remote",
+    "join",
+    "local_path",
+    "names",
+    "open_input",
+    "read_bytes",
+    "write_bytes",
+]
+
+
+def is_remote(url: str) -> bool:
+    return "://" in url and not url.startswith("file://")
+
+
+def local_path(url: str) -> Path:
+    """The path that a local URL or path names."""
+    return Path(url.removeprefix("file://"))
+
+
+def join(url: str, *parts: str) -> str:
+    return "/".join((url.rstrip("/"), *parts))
+
+
+def filesystem_of(url: str) -> tuple[Any, str]:
+    """The fsspec file system and the path in it. Raises ConfigError when fsspec is missing."""
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise ConfigError(
+            f"{url}: reading from there needs fsspec: pip install 'mqspark[archive]'", key="url"
+        ) from error
+    filesystem, root = url_to_fs(url)
+    return filesystem, root
+
+
+def names(url: str) -> list[str]:
+    """What is directly under ``url``, sorted; nothing when it does not exist."""
+    try:
+        if not is_remote(url):
+            return sorted(os.listdir(local_path(url)))
+        filesystem, root = filesystem_of(url)
+        filesystem.invalidate_cache()
+        return sorted(name.rstrip("/").rpartition("/")[2] for name in filesystem.ls(root, detail=False))
+    except FileNotFoundError:
+        return []
+
+
+def open_input(url: str) -> IO[bytes]:
+    if not is_remote(url):
+        return local_path(url).open("rb")
+    filesystem, path = filesystem_of(url)
+    opened: IO[bytes] = filesystem.open(path, "rb")
+    return opened
+
+
+def read_bytes(url: str) -> bytes:
+    with open_input(url) as file:
+        return file.read()
+
+
+def write_bytes(url: str, data: bytes) -> None:
+    """All of it or nothing: by rename on this host; object stores write whole objects."""
+    if is_remote(url):
+        filesystem, path = filesystem_of(url)
+        filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+        filesystem.pipe_file(path, data)
+        return
+    target = local_path(url)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(target.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, target)

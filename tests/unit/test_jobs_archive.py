@@ -1,0 +1,120 @@
+"""archive without Spark: plans, what a Delta table's log says, the seam between history and tail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mqspark.errors import MQError
+from mqspark.message import MessageQueue
+from mqspark_jobs.archive import SurveyTask, group_units, plan_units, survey
+from pyspark_pymq.archive import Archive, Manifest, load_manifests
+from pyspark_pymq.deltafiles import delta_table
+from pyspark_pymq.logfiles import LogFile, list_log
+from pyspark_pymq.offsets import QueueRange
+from tests.jobs_tools import filled_store
+
+
+def test_plans_are_functions_of_names_and_numbers() -> None:
+    log = [LogFile(start, 100, f"/log/{start}", "1") for start in (100, 200, 300)]
+    units = plan_units(log, 150, 320, cut_at=[0, 250])
+    assert [(unit.low, unit.high) for unit in units] == [(150, 200), (200, 250), (250, 300), (300, 320)]
+    manifests = [Manifest("b", unit.low, unit.high, 0, 0, 0, 0, {}) for unit in units]
+    groups = group_units(manifests, 1000, 250)
+    assert [[each.low for each in group] for group in groups] == [[150, 200], [250, 300]]
+    assert [len(group) for group in group_units(manifests, 60, 0)] == [1, 1, 1, 1]
+
+
+def test_a_survey_counts_what_consumers_see(tmp_path: Path) -> None:
+    filled_store(tmp_path, 100).close()
+    units = plan_units(list_log(str(tmp_path / "commitlog")), 0, None)
+    manifests = [survey(SurveyTask(unit, "b", None)) for unit in units]
+    assert sum(manifest.rows for manifest in manifests) == 100
+    ends: dict[str, int] = {}
+    for manifest in manifests:
+        for topic, queues in manifest.queues.items():
+            for queue, (first, end) in queues.items():
+                assert first == ends.get(f"{topic}/{queue}", 0)
+                ends[f"{topic}/{queue}"] = end
+    assert sum(ends.values()) == 100
+    delayed = [survey(SurveyTask(unit, "b", "SCHEDULE.*")) for unit in units]
+    assert sum(manifest.rows for manifest in delayed) == 5
+
+
+def commit(table: Path, version: int, *actions: dict[str, Any]) -> None:
+    (table / "_delta_log").mkdir(parents=True, exist_ok=True)
+    lines = "\n".join(json.dumps(action) for action in actions)
+    (table / f"_delta_log/{version:020d}.json").write_text(lines + "\n")
+
+
+def add(name: str, topic: str) -> dict[str, Any]:
+    stats = json.dumps({"minValues": {"offset": 1}, "maxValues": {"offset": 9}})
+    return {"add": {"path": name, "size": 5, "partitionValues": {"topic": topic}, "stats": stats}}
+
+
+def test_a_tables_log_with_and_without_a_checkpoint(tmp_path: Path) -> None:
+    assert delta_table(str(tmp_path)).files == []
+    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+    commit(tmp_path, 0, protocol, add("topic=A%20B/1", "A B"), {"txn": {"appId": "x", "version": 7}})
+    commit(tmp_path, 1, {"remove": {"path": "topic=A%20B/1"}}, add("2", "C"))
+    commit(tmp_path, 2, add("3", "C"), {"txn": {"appId": "x", "version": 9}})
+    table = delta_table(str(tmp_path))
+    assert [file.url.rpartition("/")[2] for file in table.files] == ["2", "3"]
+    assert table.transactions == {"x": 9}
+    assert (table.files[0].lowest, table.files[0].highest) == ({"offset": 1}, {"offset": 9})
+    # The same, said by a checkpoint of version 1; the commits before it are gone.
+    rows = [protocol | {"add": None, "txn": None}, {"protocol": None, "txn": None} | add("2", "C")]
+    rows[1]["add"]["partitionValues"] = [("topic", "C")]
+    rows.append({"protocol": None, "add": None, "txn": {"appId": "x", "version": 7}})
+    kinds = pa.schema(
+        [
+            ("protocol", pa.struct([("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32())])),
+            (
+                "add",
+                pa.struct(
+                    [
+                        ("path", pa.string()),
+                        ("size", pa.int64()),
+                        ("partitionValues", pa.map_(pa.string(), pa.string())),
+                        ("stats", pa.string()),
+                    ]
+                ),
+            ),
+            ("txn", pa.struct([("appId", pa.string()), ("version", pa.int64())])),
+        ]
+    )
+    pq.write_table(pa.Table.from_pylist(rows, kinds), tmp_path / f"_delta_log/{1:020d}.checkpoint.parquet")
+    for version in (0, 1):
+        (tmp_path / f"_delta_log/{version:020d}.json").unlink()
+    assert delta_table(str(tmp_path)) == table
+    (tmp_path / f"_delta_log/{1:020d}.checkpoint.parquet").unlink()
+    with pytest.raises(MQError, match="has no version 0"):
+        delta_table(str(tmp_path))
+
+
+def test_a_table_of_a_later_kind_is_refused(tmp_path: Path) -> None:
+    commit(tmp_path, 0, {"protocol": {"minReaderVersion": 3, "readerFeatures": ["deletionVectors"]}})
+    with pytest.raises(MQError, match="needs a newer Delta reader"):
+        delta_table(str(tmp_path))
+
+
+def test_the_seam_has_neither_gap_nor_overlap(tmp_path: Path) -> None:
+    url = str(tmp_path)
+    Manifest("b", 0, 50, 0, 0, 0, 0, {"T": {"0": [3, 10]}}).save(url)
+    Manifest("b", 50, 90, 0, 0, 0, 0, {"T": {"0": [10, 20], "1": [0, 4]}}).save(url)
+    # Behind a range that is not proved nothing counts.
+    Manifest("b", 95, 99, 0, 0, 0, 0, {"T": {"0": [20, 30]}}).save(url)
+    assert [manifest.low for manifest in load_manifests(url, "b")] == [0, 50]
+    q0, q1, q2 = (MessageQueue("T", "b", number) for number in range(3))
+    archive = Archive(url)
+    assert archive.ranges() == {q0: (3, 20), q1: (0, 4)}
+    wanted = [QueueRange(q0, 5, 25), QueueRange(q1, 4, 9), QueueRange(q1, 1, 2), QueueRange(q2, 0, 5)]
+    assert archive.split(wanted) == (
+        [QueueRange(q0, 5, 20), QueueRange(q1, 1, 2)],
+        [QueueRange(q0, 20, 25), QueueRange(q1, 4, 9), QueueRange(q2, 0, 5)],
+    )
