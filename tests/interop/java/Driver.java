@@ -128,6 +128,7 @@ public final class Driver {
             case "producer.stop": ((DefaultMQProducer) OBJECTS.remove(with.getIntValue("handle"))).shutdown(); return null;
             case "producer.send": return send(object(with), with);
             case "producer.send_batch": return sendBatch(object(with), with);
+            case "producer.recall": return ((DefaultMQProducer) object(with)).recallMessage(with.getString("topic"), with.getString("recall_handle"));
             case "producer.send_many": return sendMany(object(with), with);
             case "producer.queues": return queues(((DefaultMQProducer) object(with)).fetchPublishMessageQueues(with.getString("topic")));
             case "producer.create_topic":
@@ -259,6 +260,18 @@ public final class Driver {
         if (json.containsKey("wait")) {
             message.setWaitStoreMsgOK(json.getBooleanValue("wait"));
         }
+        if (json.containsKey("delay_level")) {
+            message.setDelayTimeLevel(json.getIntValue("delay_level"));
+        }
+        if (json.containsKey("delay_sec")) {
+            message.setDelayTimeSec(json.getLongValue("delay_sec"));
+        }
+        if (json.containsKey("delay_ms")) {
+            message.setDelayTimeMs(json.getLongValue("delay_ms"));
+        }
+        if (json.containsKey("deliver_ms")) {
+            message.setDeliverTimeMs(json.getLongValue("deliver_ms"));
+        }
         message.setFlag(json.getIntValue("flag"));
         JSONObject properties = json.getJSONObject("properties");
         if (properties != null) {
@@ -357,7 +370,7 @@ public final class Driver {
         return JSONObject.of("status", result.getSendStatus().name(), "msg_id", result.getMsgId(),
             "offset_msg_id", result.getOffsetMsgId(), "queue", queue(result.getMessageQueue()),
             "queue_offset", result.getQueueOffset(), "transaction_id", result.getTransactionId(),
-            "region", result.getRegionId(), "trace_on", result.isTraceOn());
+            "region", result.getRegionId(), "trace_on", result.isTraceOn(), "recall_handle", result.getRecallHandle());
     }
 
     // ---- push consumer
@@ -377,6 +390,7 @@ public final class Driver {
         if (with.getBooleanValue("server_assigns")) {
             consumer.setClientRebalance(false);
         }
+        consumer.setMaxReconsumeTimes(with.getIntValue("max_reconsume", -1));
         consumer.setPopInvisibleTime(with.getIntValue("invisible_ms", 60000));
         if (with.containsKey("sql")) {
             consumer.subscribe(with.getString("topic"), MessageSelector.bySql(with.getString("sql")));
