@@ -58,7 +58,6 @@ class BrokerConfig:
     lite_pull_message_enable: bool = True
     long_polling_enable: bool = True
     short_polling_time_mills: int = 1_000
-    access_message_in_memory_max_ratio: int = 40  # percent of physical memory
 
     revive_queue_num: int = 8
     """Queues of the topic that holds POP's check points; only read when that topic is made."""

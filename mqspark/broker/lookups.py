@@ -76,7 +76,7 @@ class Lookups:
         if not first.buffers:
             return False
         (physical_offset,) = struct.unpack_from(">q", first.buffers[0], _PHYSICAL_OFFSET_AT)
-        window_bytes = self._memory_bytes * self._state.config.access_message_in_memory_max_ratio // 100
+        window_bytes = self._memory_bytes * self._state.store_config.access_message_in_memory_max_ratio // 100
         return bool(store.max_physical_offset - physical_offset <= window_bytes)
 
     def update_offset(self, session: Session, command: Command) -> bytes:

@@ -28,10 +28,9 @@ STORE_NONCE_KEY = "mqsparkStoreNonce"
 def runtime_table(state: BrokerState, waiting_sends: int, parked_pulls: int) -> dict[str, str]:
     config, store, stats = state.config, state.store, state.stats
     root = os.path.abspath(state.store_config.store_path_root_dir)
-    commit_log = os.path.abspath(state.store_config.store_path_commit_log or os.path.join(root, "commitlog"))
-    usage = shutil.disk_usage(commit_log if os.path.isdir(commit_log) else "/")
-    # Of what users may fill, rounded up, as df and RocketMQ say it: some blocks are kept back for root.
-    disk_ratio = f"{math.ceil(usage.used * 100 / (usage.used + usage.free)) / 100:.2f}"
+    log_directories = [os.path.abspath(path) for path in store.paths.commit_logs.all]
+    usage = shutil.disk_usage(_existing(log_directories[0]))
+    disk_ratio = _ratio(log_directories[0])
     gib = 1 << 30
     unflushed_bytes = max(0, store.max_physical_offset - store.flushed_offset)
     puts = max(1, stats.put_messages)
@@ -61,7 +60,7 @@ def runtime_table(state: BrokerState, waiting_sends: int, parked_pulls: int) -> 
         "commitLogMinOffset": str(store.min_physical_offset),
         "commitLogMaxOffset": str(store.max_physical_offset),
         "commitLogDiskRatio": disk_ratio,
-        f"commitLogDiskRatio_{commit_log}": disk_ratio,
+        **{f"commitLogDiskRatio_{path}": _ratio(path) for path in log_directories},
         "commitLogDirCapacity": f"Total : {usage.total / gib:.1f} GiB, Free : {usage.free / gib:.1f} GiB.",
         "consumeQueueDiskRatio": disk_ratio,
         "earliestMessageTimeStamp": str(store.earliest_store_timestamp()),
@@ -89,9 +88,19 @@ def runtime_table(state: BrokerState, waiting_sends: int, parked_pulls: int) -> 
         table[f"{pool}ThreadPoolQueueCapacity"] = str(capacity)
         table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
     table[STORE_PATH_KEY] = root
-    table[COMMIT_LOG_PATH_KEY] = commit_log
+    table[COMMIT_LOG_PATH_KEY] = ",".join(log_directories)
     table[STORE_NONCE_KEY] = store.nonce
     return table
+
+
+def _existing(path: str) -> str:
+    return path if os.path.isdir(path) else "/"
+
+
+def _ratio(path: str) -> str:
+    """Of what users may fill, rounded up, as df and RocketMQ say it: some blocks are kept back for root."""
+    usage = shutil.disk_usage(_existing(path))
+    return f"{math.ceil(usage.used * 100 / (usage.used + usage.free)) / 100:.2f}"
 
 
 def _duration(milliseconds: int) -> str:

@@ -123,9 +123,14 @@ class Cleaner:
 
     def _decide(self, settled: int) -> None:
         config, log, files = self._config, self._log, self._files
-        log_device, log_disk = files.disk(self._paths.commit_log)
+        log_paths = self._paths.commit_logs
+        log_disks = {path: files.disk(path) for path in log_paths.writable}
+        # As long as one directory of the log has room, the log has.
+        _, log_disk = min(log_disks.values(), key=lambda found: found[1].used_percent)
+        mark = min(config.disk_space_clean_forcibly_ratio, config.disk_space_warning_level_ratio)
+        log_paths.full = frozenset(path for path, (_, disk) in log_disks.items() if disk.used_percent > mark)
         queue_device, queue_disk = files.disk(self._paths.consume_queue)
-        others = [queue_disk] if queue_device != log_device else []
+        others = [queue_disk] if all(queue_device != device for device, _ in log_disks.values()) else []
         self.used_percent = max(disk.used_percent for disk in (log_disk, *others))
         now_ms = self._clock.now_ms()
         old = log.segments[:-1][: config.delete_file_batch_max]

@@ -21,10 +21,13 @@ from mqspark.errors import DiskFull, MessageTooLarge, StoreCorrupt
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC
 from mqspark.store.files import FileLayer, disk_full_as_typed
 from mqspark.store.layout import file_name, file_start
+from mqspark.store.logpaths import LogPaths
 
 __all__ = ["CommitLog", "Segment"]
 
 _BLANK = struct.Struct(">ii")
+_MARK = -1
+"""Among the mapped segments in the order of their use: see ``drop_idle``."""
 _I64 = struct.Struct(">q")
 _RECORD_STORE_TIME = struct.Struct(">36xi16xq")
 """System flag and store timestamp of a record whose born host is IPv4 (12 bytes later for IPv6)."""
@@ -49,7 +52,7 @@ class CommitLog:
 
     __slots__ = (
         "_allocated_end",
-        "_directory",
+        "_directories",
         "_fd",
         "_files",
         "_max_mapped",
@@ -67,13 +70,19 @@ class CommitLog:
     )
 
     def __init__(
-        self, directory: Path, files: FileLayer, *, segment_bytes: int, allocation_step: int, max_mapped: int
+        self,
+        directories: Path | LogPaths,
+        files: FileLayer,
+        *,
+        segment_bytes: int,
+        allocation_step: int,
+        max_mapped: int,
     ) -> None:
-        self._directory = directory
+        self._directories = LogPaths((directories,)) if isinstance(directories, Path) else directories
         self._files = files
         self._step = max(4096, allocation_step)
         self._max_mapped = max_mapped
-        self._views: OrderedDict[int, memoryview] = OrderedDict()
+        self._views: OrderedDict[int, memoryview | None] = OrderedDict()
         self._fd = -1
         self._allocated_end = 0
         self._unsynced: list[int] = []
@@ -93,34 +102,45 @@ class CommitLog:
     def load(self) -> None:
         """Find the segments. Raises StoreCorrupt when the files are not one log."""
         files = self._files
-        files.make_directory(self._directory, durable=True)
-        starts = sorted(
-            start for name in files.names(self._directory) if (start := file_start(name)) is not None
-        )
+        paths: dict[int, Path] = {}
+        for directory in self._directories.all:
+            if directory in self._directories.writable:
+                files.make_directory(directory, durable=True)
+            for name in files.names(directory):
+                start = file_start(name)
+                if start is not None and start in paths:
+                    raise StoreCorrupt(
+                        f"both {paths[start]} and {directory / name} are the same part of the log",
+                        path=str(directory / name),
+                        offset=start,
+                    )
+                if start is not None:
+                    paths[start] = directory / name
+        starts = sorted(paths)
         lengths: dict[int, int] = {}
         for start in starts:
-            fd = files.open(self._path(start))
+            fd = files.open(paths[start])
             try:
                 lengths[start] = files.length(fd)
             finally:
                 files.close(fd)
         # A crash while a file is made leaves an empty one, always the last.
         if starts and lengths[starts[-1]] == 0:
-            files.remove(self._path(starts.pop()))
+            files.remove(paths[starts.pop()])
         if starts:
-            self._adopt_segment_size(starts, lengths)
+            self._adopt_segment_size(paths, {start: lengths[start] for start in starts})
         self.segments = [
-            Segment(self._path(start), start, lengths[start], start + self.segment_bytes) for start in starts
+            Segment(paths[start], start, lengths[start], start + self.segment_bytes) for start in starts
         ]
 
-    def _adopt_segment_size(self, starts: list[int], lengths: dict[int, int]) -> None:
+    def _adopt_segment_size(self, paths: dict[int, Path], lengths: dict[int, int]) -> None:
         """The length of a full file: the directory knows better than the settings."""
-        size = max(lengths[start] for start in starts)
-        for start in starts:
+        size = max(lengths.values())
+        for start in lengths:
             if start % size:
                 raise StoreCorrupt(
-                    f"{self._path(start)} does not belong to a log of {size}-byte segments",
-                    path=str(self._path(start)),
+                    f"{paths[start]} does not belong to a log of {size}-byte segments",
+                    path=str(paths[start]),
                     offset=start,
                 )
         self.segment_bytes = size
@@ -197,7 +217,8 @@ class CommitLog:
                     self._files.sync(fd)
                 finally:
                     self._files.close(fd)
-        self._files.sync_directory(self._directory)
+        for directory in self._directories.writable:
+            self._files.sync_directory(directory)
 
     # --- retention ------------------------------------------------------------------------------------------
 
@@ -261,7 +282,7 @@ class CommitLog:
 
     def _create_segment(self, start: int) -> tuple[Segment, int, int]:
         """With an open descriptor and the end of its allocated range. DiskFull leaves no file behind."""
-        path = self._path(start)
+        path = self._directories.for_segment(start // self.segment_bytes) / file_name(start)
         segment = Segment(path, start, self.segment_bytes, start + self.segment_bytes)
         with disk_full_as_typed(f"a new CommitLog segment {path.name}"):
             fd = self._files.open(path, create=True)
@@ -272,7 +293,7 @@ class CommitLog:
                 self._files.close(fd)
                 self._files.remove(path)
                 raise
-        self._new_directories.append(self._directory)
+        self._new_directories.append(path.parent)
         return segment, fd, allocated_end
 
     def _allocate(self, fd: int, segment: Segment, allocated_end: int, need: int) -> int:
@@ -339,9 +360,20 @@ class CommitLog:
             finally:
                 self._files.close(fd)
             self._views[segment.start] = view
-        elif len(self._views) > 1:
+        else:
             self._views.move_to_end(segment.start)
         return view
+
+    @property
+    def mapped_segments(self) -> int:
+        return len(self._views) - (_MARK in self._views)
+
+    def drop_idle(self) -> None:
+        """Unmap the segments that nobody looked at since the last call; who holds a slice of one keeps it."""
+        if _MARK in self._views:
+            while self._views.popitem(last=False)[0] != _MARK:
+                continue
+        self._views[_MARK] = None
 
     def find(self, segment: Segment, pattern: bytes, low: int, high: int) -> int:
         """Where ``pattern`` first occurs in [low, high) of the segment's file, or -1."""
@@ -365,9 +397,6 @@ class CommitLog:
         if sys_flag & 0x10:
             (timestamp,) = _I64.unpack_from(head, 68)
         return int(timestamp)
-
-    def _path(self, start: int) -> Path:
-        return self._directory / file_name(start)
 
 
 def _segment_start(segment: Segment) -> int:

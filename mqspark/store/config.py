@@ -28,7 +28,9 @@ class StoreConfig:
 
     store_path_root_dir: str = field(default_factory=lambda: str(Path.home() / "store"))
     store_path_commit_log: str | None = None
-    """None: ``commitlog`` under the root."""
+    """None: ``commitlog`` under the root. Several directories are separated by commas and take turns."""
+    read_only_commit_log_store_paths: str | None = None
+    """Directories, separated by commas, whose segments are read and which get no new ones."""
     mapped_file_size_commit_log: int = 1 << 30
     """For a new log; an existing one keeps the size of its files."""
     mapped_file_size_consume_queue: int = 300_000 * 20

@@ -608,6 +608,13 @@ class QueueTable:
             new_directories=self.new_directories,
         )
 
+    def drop_idle(self) -> None:
+        """Unmap what was not used since the last call."""
+        self.maps.drop_idle()
+        for queue in self.queues.values() if self.ext_directory is not None else ():
+            if queue.ext is not None:
+                queue.ext.unmap()
+
     @property
     def used_queues(self) -> int:
         """Queues that ever got a message."""

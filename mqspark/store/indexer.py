@@ -174,10 +174,12 @@ class Indexer:
         if size > 0 and self._is_record(segment, low + size, high):
             return position + size
         mapping = cast(mmap, view.obj)
-        at = low
-        while (at := mapping.find(_MAGIC_PREFIX, at + 1, high)) >= 0:
-            if at - 4 > low and self._is_record(segment, at - 4, high):
-                return segment.start + at - 4
+        for data_start, data_end in self._log.data_ranges(segment, position):
+            at = max(low, data_start - segment.start - 1)
+            stop = min(high, data_end - segment.start)
+            while (at := mapping.find(_MAGIC_PREFIX, at + 1, stop)) >= 0:
+                if at - 4 > low and self._is_record(segment, at - 4, high):
+                    return segment.start + at - 4
         return end
 
     def _is_record(self, segment: Segment, low: int, high: int) -> bool:

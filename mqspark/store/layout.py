@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from mqspark.store.logpaths import LogPaths
+
 __all__ = ["StorePaths", "file_name", "file_start", "is_storable_topic"]
 
 _TOPIC = re.compile(r"[%|+a-zA-Z0-9_-]{1,255}")
@@ -34,6 +36,7 @@ class StorePaths:
         "batch_consume_queue",
         "checkpoint",
         "commit_log",
+        "commit_logs",
         "config",
         "consume_queue",
         "consume_queue_ext",
@@ -45,9 +48,16 @@ class StorePaths:
         "root",
     )
 
-    def __init__(self, root: Path, commit_log: Path | None = None) -> None:
+    def __init__(
+        self, root: Path, commit_log: Path | str | None = None, read_only_commit_logs: str | None = None
+    ) -> None:
+        """``commit_log``: one directory or several, separated by commas; below the root by default."""
         self.root = root
-        self.commit_log = commit_log if commit_log is not None else root / "commitlog"
+        self.commit_logs = LogPaths.parse(
+            str(commit_log) if commit_log is not None else None, read_only_commit_logs, root / "commitlog"
+        )
+        self.commit_log = self.commit_logs.first
+        """The first of them."""
         self.consume_queue = root / "consumequeue"
         self.consume_queue_ext = root / "consumequeue_ext"
         self.batch_consume_queue = root / "batchconsumequeue"

@@ -31,7 +31,8 @@ class StoreReader:
     """``root`` is storePathRootDir. Cheap to make; maps segments when they are asked for and keeps them."""
 
     def __init__(self, root: Path | str, commitlog_path: Path | str | None = None) -> None:
-        self.paths = StorePaths(Path(root), Path(commitlog_path) if commitlog_path else None)
+        """``commitlog_path``: as storePathCommitLog, all its directories separated by commas."""
+        self.paths = StorePaths(Path(root), commitlog_path or None)
         self._starts: list[int] = []
         self._segments: dict[int, memoryview] = {}
 
@@ -91,13 +92,14 @@ class StoreReader:
             view = self._segments[start]
             if physical_offset < start + len(view):
                 return view, start
-        for start, length in _files(self.paths.commit_log):
-            if start <= physical_offset < start + length:
-                with (self.paths.commit_log / file_name(start)).open("rb") as file:
-                    view = memoryview(mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ))
-                self._segments[start] = view
-                bisect.insort(self._starts, start)
-                return view, start
+        for directory in self.paths.commit_logs.all:
+            for start, length in _files(directory):
+                if start <= physical_offset < start + length:
+                    with (directory / file_name(start)).open("rb") as file:
+                        view = memoryview(mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ))
+                    self._segments[start] = view
+                    bisect.insort(self._starts, start)
+                    return view, start
         raise StoreCorrupt(
             f"no CommitLog segment in {self.paths.commit_log} holds position {physical_offset}",
             path=str(self.paths.commit_log),

@@ -64,6 +64,9 @@ _crc32 = zlib.crc32
 MAX_UNWRITTEN_BYTES = 4 * 1024 * 1024
 """What may wait in memory for a sync to return: one-way sends wait for nothing, so nothing else bounds them."""
 
+IDLE_MAP_MS = 60_000
+"""A file that nobody looked at for this long, and for less than twice as long, is unmapped."""
+
 Item = tuple[int, bytes, bytes]
 """flag, body, properties: of a batch (``mqspark.record.split_batch``)."""
 
@@ -83,10 +86,11 @@ class MessageStore:
         self._clock = clock
         self._files: FileLayer = files if files is not None else OsFiles()
         root = Path(config.store_path_root_dir)
-        commit_log = Path(config.store_path_commit_log) if config.store_path_commit_log else None
-        self.paths = StorePaths(root, commit_log)
+        self.paths = StorePaths(
+            root, config.store_path_commit_log or None, config.read_only_commit_log_store_paths
+        )
         self._log = CommitLog(
-            self.paths.commit_log,
+            self.paths.commit_logs,
             self._files,
             segment_bytes=config.mapped_file_size_commit_log,
             allocation_step=config.allocation_step_commit_log,
@@ -149,6 +153,7 @@ class MessageStore:
         self._checkpoint_job: CheckpointJob | None = None
         self._checkpoint_due = False
         self._next_checkpoint_ms = 0
+        self._next_unmap_ms = clock.monotonic_ms() + IDLE_MAP_MS
         self._checkpoint_started_ms = 0
         self._lock_fd = -1
         self.nonce = ""
@@ -774,6 +779,11 @@ class MessageStore:
             return []
         jobs: list[Job] = []
         now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._next_unmap_ms:
+            self._next_unmap_ms = now_ms + IDLE_MAP_MS
+            self._log.drop_idle()
+            self._table.drop_idle()
+            self._batch_table.drop_idle()
         if self._indexer is not None:
             index_job = self._indexer.idle(self._visible_end, self._log.durable)
             if index_job is not None:

@@ -197,7 +197,9 @@ def broker_settings(
     _checked(server, layers)
     store.store_path_root_dir = _path(store.store_path_root_dir)
     if store.store_path_commit_log:
-        store.store_path_commit_log = _path(store.store_path_commit_log)
+        store.store_path_commit_log = _paths(store.store_path_commit_log)
+    if store.read_only_commit_log_store_paths:
+        store.read_only_commit_log_store_paths = _paths(store.read_only_commit_log_store_paths)
     return BrokerSettings(server, broker, store, unused)
 
 
@@ -211,6 +213,11 @@ def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSetti
 
 def _path(text: str) -> str:
     return os.path.abspath(os.path.expanduser(text))
+
+
+def _paths(text: str) -> str:
+    """Several, separated by commas."""
+    return ",".join(_path(word.strip()) for word in text.split(",") if word.strip())
 
 
 def _checked(server: ServerConfig, layers: Iterable[Layer]) -> None:

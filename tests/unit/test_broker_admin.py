@@ -388,7 +388,7 @@ def test_offsets(bench: Bench) -> None:
 
 
 def test_an_old_queue_is_not_consumed_from_its_start(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, access_message_in_memory_max_ratio=0)
+    bench = Bench(tmp_path, store_settings={"access_message_in_memory_max_ratio": 0})
     peer = bench.peer()
     peer.ask(SEND, send_ext(), b"a")
     assert query(peer) == (22, None)

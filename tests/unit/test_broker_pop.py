@@ -263,7 +263,7 @@ def test_refused_acknowledgements(bench: Bench, ext: dict[str, str], code: int) 
 
 def test_a_new_group_begins_where_it_says(bench: Bench) -> None:
     put(bench, *"abc")
-    bench.broker.state.config.access_message_in_memory_max_ratio = 0
+    bench.broker.state.store_config.access_message_in_memory_max_ratio = 0
     peer = bench.peer()
     assert bodies(pop(bench, peer, initMode="1")) == ["c"]
     assert bodies(pop(bench, peer, group="CG2", initMode="0")) == ["a", "b", "c"]

@@ -1,0 +1,47 @@
+"""Where the segments of the log lie: in one directory, or over several (MultiPathMappedFileQueue).
+
+``storePathCommitLog`` may name directories separated by commas; segment n goes to the n-th of them in turn.
+``readOnlyCommitLogStorePaths`` names directories whose segments are read and, in the end, deleted, but which get no
+new ones; so do directories on a disk that is too full (reference store-and-broker §1.3).
+
+Must not touch the disk.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["LogPaths"]
+
+
+class LogPaths:
+    __slots__ = ("full", "read_only", "writable")
+
+    def __init__(self, writable: tuple[Path, ...], read_only: tuple[Path, ...] = ()) -> None:
+        self.read_only = read_only
+        self.writable = tuple(sorted(set(writable) - set(read_only), key=str)) or writable
+        """Never empty: with every directory read-only there is no other choice."""
+        self.full: frozenset[Path] = frozenset()
+        """Those of ``writable`` whose disk is too full for another segment."""
+
+    @classmethod
+    def parse(cls, text: str | None, read_only: str | None, default: Path) -> LogPaths:
+        """The two settings; without the first there is one directory, ``default``."""
+        return cls(_split(text) or (default,), _split(read_only))
+
+    @property
+    def first(self) -> Path:
+        return self.writable[0]
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        return (*self.writable, *(path for path in self.read_only if path not in self.writable))
+
+    def for_segment(self, number: int) -> Path:
+        """The directory of a new segment."""
+        roomy = [path for path in self.writable if path not in self.full] or list(self.writable)
+        return roomy[number % len(roomy)]
+
+
+def _split(text: str | None) -> tuple[Path, ...]:
+    return tuple(Path(word.strip()) for word in (text or "").split(",") if word.strip())

@@ -1,0 +1,264 @@
+"""The log: several directories, a thousand segments, what is mapped, cold reads, and the CRC of whole records."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mqspark.errors import StoreCorrupt
+from mqspark.record import decode_record, encode_record, is_seal_broken
+from mqspark.store import MessageStore, StoreReader
+from mqspark.store.layout import file_name
+from mqspark.store.logpaths import LogPaths
+from mqspark.store.retention import DiskUsage
+from mqspark.store.store import IDLE_MAP_MS
+from tests.store_tools import (
+    BORN_HOST,
+    STORE_HOST,
+    QuickFiles,
+    RoomyFiles,
+    TestClock,
+    checkpoint,
+    crash,
+    drain,
+    flush,
+    make_store,
+    opened,
+    put,
+)
+
+
+def fill(store: MessageStore, count: int, first: int = 0) -> list[bytes]:
+    bodies = [b"%04d" % number * 100 for number in range(first, first + count)]
+    for body in bodies:
+        put(store, "T", 0, body)
+        flush(store)
+    return bodies
+
+
+def bodies(store: MessageStore) -> list[bytes]:
+    return [message.body for message in drain(store, "T", 0)]
+
+
+# --- several directories --------------------------------------------------------------------------------------
+
+
+def test_segments_take_turns(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("c", "a", "b")]
+    setting = ", ".join(map(str, paths))
+    store = opened(tmp_path / "root", store_path_commit_log=setting)
+    sent = fill(store, 60)
+    names = {path.name: sorted(os.listdir(path)) for path in paths}
+    assert names["a"] == [file_name(4096 * number) for number in (0, 3, 6)]
+    assert names["b"] == [file_name(4096 * number) for number in (1, 4, 7)]
+    assert not (tmp_path / "root/commitlog").exists()
+    assert bodies(store) == sent
+    crash(store)
+
+    more = {"read_only_commit_log_store_paths": str(tmp_path / "b")}
+    store = opened(tmp_path / "root", store_path_commit_log=setting, **more)
+    assert bodies(store) == sent
+    sent += fill(store, 40, 60)
+    assert sorted(os.listdir(tmp_path / "b")) == names["b"]
+    assert bodies(store) == sent
+    reader = StoreReader(tmp_path / "root", setting)
+    for position in reader.entries("T", 0, 0, len(sent))["position"].tolist():
+        view, start = reader.segment(position)
+        assert decode_record(view, position - start).physical_offset == position
+    store.close()
+
+
+def test_a_full_disk_gets_no_new_segment(tmp_path: Path) -> None:
+    class Disks(RoomyFiles):
+        def disk(self, path: str | Path) -> tuple[int, DiskUsage]:
+            full = Path(path).name == "a"
+            return 1 + full, DiskUsage(95 if full else 10, 5 if full else 90)
+
+    clock = TestClock()
+    store = make_store(
+        tmp_path / "root",
+        clock,
+        Disks(clock),
+        store_path_commit_log=f"{tmp_path / 'a'},{tmp_path / 'b'}",
+        clean_resource_interval=1,
+        disk_space_clean_forcibly_ratio=85,
+        disk_space_warning_level_ratio=90,
+    )
+    store.open()
+    sent = fill(store, 10)
+    checkpoint(store)
+    clock.now += 10
+    checkpoint(store)
+    before = sorted(os.listdir(tmp_path / "a"))
+    sent += fill(store, 30, 10)
+    assert store.disk_full is None, "one directory has room"
+    assert sorted(os.listdir(tmp_path / "a")) == before
+    assert bodies(store) == sent
+    store.close()
+
+
+def test_one_segment_twice_is_no_log(tmp_path: Path) -> None:
+    setting = f"{tmp_path / 'a'},{tmp_path / 'b'}"
+    store = opened(tmp_path / "root", store_path_commit_log=setting)
+    fill(store, 3)
+    store.close()
+    (tmp_path / "b" / file_name(0)).write_bytes((tmp_path / "a" / file_name(0)).read_bytes())
+    with pytest.raises(StoreCorrupt, match="same part"):
+        opened(tmp_path / "root", store_path_commit_log=setting)
+
+
+def test_directories() -> None:
+    a, b, c = Path("/a"), Path("/b"), Path("/c")
+    paths = LogPaths.parse("/b,/a,/c", "/c,/d", Path("/x"))
+    assert (paths.writable, paths.all) == ((a, b), (a, b, c, Path("/d")))
+    assert [paths.for_segment(number) for number in range(3)] == [a, b, a]
+    paths.full = frozenset({a})
+    assert [paths.for_segment(number) for number in range(3)] == [b, b, b]
+    paths.full = frozenset({a, b})
+    assert [paths.for_segment(number) for number in range(3)] == [a, b, a]
+    assert LogPaths.parse(None, None, Path("/x")).all == (Path("/x"),)
+    assert LogPaths.parse("/a", "/a", Path("/x")).writable == (a,)
+
+
+# --- maps -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_thousand_segments_of_a_gigabyte(tmp_path: Path, kill: bool) -> None:
+    size = 1 << 30
+    settings = {
+        "mapped_file_size_commit_log": size,
+        "allocation_step_commit_log": 4096,
+        "message_index_enable": False,
+    }
+    log = tmp_path / "commitlog"
+    log.mkdir()
+
+    def sparse(number: int) -> None:
+        with (log / file_name(number * size)).open("wb") as file:
+            file.truncate(size)
+
+    sparse(1000)
+    store = opened(tmp_path, None, QuickFiles(), **settings)
+    sent = fill(store, 5)
+    checkpoint(store)
+    sent += fill(store, 5, 5)
+    if kill:
+        crash(store)
+    else:
+        store.close()
+    for number in range(1000):
+        sparse(number)
+    before = address_space_bytes()
+    store = opened(tmp_path, None, QuickFiles(), **settings)
+    assert store._log.mapped_segments <= 1
+    assert address_space_bytes() - before < 4 * size
+    assert len(store._log.segments) == 1001
+    assert bodies(store) == sent
+    store.close()
+
+
+def address_space_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_idle_files_are_unmapped(tmp_path: Path) -> None:
+    clock = TestClock()
+    store = opened(tmp_path, clock)
+    sent = fill(store, 60)
+    assert bodies(store) == sent
+    checkpoint(store)
+    assert store._log.mapped_segments > 5
+    assert len(store._table.maps) > 5
+    held = store.get("T", 0, 0, 1, 1).buffers[0]
+    clock.now += IDLE_MAP_MS
+    checkpoint(store)
+    assert store._log.mapped_segments > 5, "in use until now"
+    assert store.get("T", 0, 59, 1, 1).count == 1
+    clock.now += IDLE_MAP_MS
+    checkpoint(store)
+    assert (store._log.mapped_segments, len(store._table.maps)) == (1, 1)
+    assert decode_record(held).body == sent[0]
+    assert bodies(store) == sent
+    store.close()
+
+
+# --- cold reads -----------------------------------------------------------------------------------------------
+
+
+def test_less_is_read_of_what_is_on_the_disk(tmp_path: Path) -> None:
+    settings = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000}
+    store = opened(tmp_path, **settings, access_message_in_memory_max_ratio=0)
+    fill(store, 50)
+    large = 1 << 20
+    assert store.get("T", 0, 0, 32, large).count == 8
+    assert store.get("T", 0, 0, 5, large).count == 5
+    store.config.max_transfer_bytes_on_message_in_disk = 1200
+    assert store.get("T", 0, 0, 32, large).count == 2
+    store.config.max_transfer_bytes_on_message_in_disk = 1
+    assert store.get("T", 0, 0, 32, large).count == 1, "the first comes whatever its size"
+
+    # Memory for the last 20 records.
+    record = store.get("T", 0, 0, 1, large).size_bytes
+    store._fetcher._memory_bytes = 100 * 20 * record
+    store.config.access_message_in_memory_max_ratio = 1
+    store.config.max_transfer_bytes_on_message_in_disk = 64 << 10
+    assert store.get("T", 0, 10, 32, large).next_offset == 18
+    assert store.get("T", 0, 25, 32, large).count == 25, "a few cold ones, then warm ones"
+    assert store.get("T", 0, 30, 32, large).count == 20
+    store.close()
+
+
+# --- the CRC of whole records ---------------------------------------------------------------------------------
+
+
+CRC = {"enabled_append_prop_crc": True}
+
+
+@pytest.mark.parametrize("properties", [b"", b"KEYS\x01k", b"KEYS\x01k\x02"])
+def test_records_are_sealed(tmp_path: Path, properties: bytes) -> None:
+    clock = TestClock()
+    store = opened(tmp_path, clock, **CRC)
+    for number in range(2):
+        _, position, _ = put(store, "T", 0, b"body", properties)
+        flush(store)
+        record = bytes(store.get("T", 0, number, 1, 1).buffers[0])
+        assert record == encode_record(
+            topic="T",
+            body=b"body",
+            properties=properties,
+            queue_offset=number,
+            physical_offset=position,
+            born_timestamp_ms=1,
+            born_host=BORN_HOST,
+            store_timestamp_ms=clock.now,
+            store_host=STORE_HOST,
+            property_crc=True,
+        )
+        assert not is_seal_broken(record)
+        # Put again with the seal of its first life.
+        properties = record[-record[::-1].index(b"T\x01") :][2:]
+    store.close()
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_recovery_notices_a_changed_property(tmp_path: Path, sealed: bool) -> None:
+    settings = {"enabled_append_prop_crc": sealed}
+    store = opened(tmp_path, **settings)
+    for number in range(60):
+        put(store, "T", 0, b"%d" % number, b"KEYS\x01original\x02" if number == 40 else b"")
+    flush(store)
+    position = store._queues["T", 0].entry(40)[0]  # type: ignore[index]
+    crash(store)
+    segment = tmp_path / "commitlog" / file_name(position - position % 4096)
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"original")] ^= 1
+    segment.write_bytes(data)
+    store = make_store(tmp_path, **settings)
+    report = store.open()
+    assert len(report.damaged) == sealed
+    assert len(bodies(store)) == 60 - sealed
+    assert store.max_offset("T", 0) == 60
+    store.close()
