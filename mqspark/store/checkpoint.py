@@ -14,7 +14,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from mqspark.store.files import FileLayer
+from mqspark.store.files import FileLayer, disk_full_as_typed
 
 __all__ = ["Checkpoint"]
 
@@ -63,7 +63,8 @@ class Checkpoint:
         return max(0, min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms) - _SAFETY_MS)
 
     def save(self, path: Path, mark_path: Path, files: FileLayer) -> None:
-        """Blocking. A crash in between leaves a mark that does not count."""
+        """Blocking. A crash in between leaves a mark that does not count. Raises DiskFull when there is no space to
+        write it: then what was said before stands. OSError: a sync failed."""
         fields = (
             self.physic_msg_timestamp_ms,
             self.logics_msg_timestamp_ms,
@@ -81,11 +82,13 @@ class Checkpoint:
     @staticmethod
     def _write(path: Path, data: bytes, length: int, files: FileLayer) -> None:
         # In place, as RocketMQ does: what it says was true before and stays true.
-        fd = files.open(path, create=True)
+        with disk_full_as_typed(path.name):
+            fd = files.open(path, create=True)
         try:
-            if files.length(fd) != length:
-                files.set_length(fd, length)
-            files.write(fd, data, 0)
+            with disk_full_as_typed(path.name):
+                if files.length(fd) != length:
+                    files.set_length(fd, length)
+                files.write(fd, data, 0)
             files.sync(fd)
         finally:
             files.close(fd)

@@ -19,13 +19,14 @@ from pathlib import Path
 
 from mqspark.errors import DiskFull, MessageTooLarge, StoreCorrupt
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC
-from mqspark.store.files import FileLayer, disk_full_as_typed
+from mqspark.store.files import FileLayer, disk_full_as_typed, is_disk_full
 from mqspark.store.layout import file_name, file_start
 from mqspark.store.logpaths import LogPaths
 
 __all__ = ["CommitLog", "Segment"]
 
 _BLANK = struct.Struct(">ii")
+_REWRITE_BYTES = 1 << 20
 _MARK = -1
 """Among the mapped segments in the order of their use: see ``drop_idle``."""
 _I64 = struct.Struct(">q")
@@ -208,6 +209,24 @@ class CommitLog:
         finally:
             self._files.close(fd)
 
+    def rewrite(self, start: int, end: int) -> int:
+        """Blocking: write the bytes of [start, end) over themselves, so that the next sync has to put them on the disk;
+        gives back how many."""
+        count = 0
+        for segment in self.segments:
+            low, high = max(start, segment.start), min(end, segment.start + segment.length)
+            if low >= high:
+                continue
+            fd = self._files.open(segment.path)
+            try:
+                for at in range(low - segment.start, high - segment.start, _REWRITE_BYTES):
+                    data = self._files.read_at(fd, min(_REWRITE_BYTES, high - segment.start - at), at)
+                    self._files.write(fd, data, at)
+                    count += len(data)
+            finally:
+                self._files.close(fd)
+        return count
+
     def sync_from(self, position: int) -> None:
         """Blocking: make every segment from ``position`` on durable (the end of recovery)."""
         for segment in self.segments:
@@ -302,8 +321,8 @@ class CommitLog:
         with disk_full_as_typed(f"CommitLog segment {segment.path.name}"):
             try:
                 self._files.allocate(fd, allocated_end - segment.start, step_end - allocated_end)
-            except OSError:
-                if step_end == need:
+            except OSError as error:
+                if step_end == need or not is_disk_full(error):
                     raise
                 self._files.allocate(fd, allocated_end - segment.start, need - allocated_end)
                 return need

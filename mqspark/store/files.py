@@ -28,7 +28,7 @@ from typing import Protocol
 from mqspark.errors import DiskFull, StoreLocked
 from mqspark.store.retention import DiskUsage, OldSegment
 
-__all__ = ["FileLayer", "OsFiles", "StrPath", "disk_full_as_typed", "memory_bytes"]
+__all__ = ["FileLayer", "OsFiles", "StrPath", "disk_full_as_typed", "is_disk_full", "memory_bytes"]
 
 StrPath = str | Path
 
@@ -46,9 +46,13 @@ def disk_full_as_typed(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_SPACE:
+        if is_disk_full(error):
             raise DiskFull(f"no space left for {what}: {error}") from error
         raise
+
+
+def is_disk_full(error: OSError) -> bool:
+    return error.errno in _NO_SPACE
 
 
 class FileLayer(Protocol):

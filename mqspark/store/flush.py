@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from mqspark.errors import DiskFull
 from mqspark.store.checkpoint import Checkpoint
+from mqspark.store.durable import DurableNote
 from mqspark.store.files import FileLayer
 from mqspark.store.layout import StorePaths
 
@@ -42,12 +44,14 @@ class Progress:
 
 
 class FlushJob:
-    """Write of what has to go into the active file (``offset``, ``buffers``) and fdatasync of the log up to ``end``."""
+    """Write of what has to go into the active file (``offset``, ``buffers``) and fdatasync of the log up to ``end``,
+    and a note of that (``durable.py``)."""
 
     __slots__ = (
         "_buffers",
         "_directories",
         "_files",
+        "_note",
         "_offset",
         "active",
         "end",
@@ -65,10 +69,12 @@ class FlushJob:
         directories: list[Path],
         end: int,
         store_timestamp_ms: int,
+        note: DurableNote,
         offset: int = 0,
         buffers: Sequence[bytes | memoryview] = (),
     ) -> None:
         self._files = files
+        self._note = note
         self._offset = offset
         self._buffers = buffers
         self._directories = directories
@@ -91,6 +97,7 @@ class FlushJob:
             self._files.sync(self.active)
             for directory in self._directories:
                 self._files.sync_directory(directory)
+            self._note.write(self.end)
         except OSError as error:
             self.error = error
 
@@ -115,7 +122,8 @@ class CheckpointJob:
         self.queue_files = list(queue_files)
         self.directories = list(directories)
         self._finish = finish
-        self.error: OSError | None = None
+        self.error: OSError | DiskFull | None = None
+        """DiskFull: all is synced, but for want of space nothing says so."""
 
     def run(self) -> None:
         files = self._files
@@ -135,7 +143,7 @@ class CheckpointJob:
                 except FileNotFoundError:
                     continue
             self._checkpoint.save(self._paths.checkpoint, self._paths.mark, files)
-        except OSError as error:
+        except (OSError, DiskFull) as error:
             self.error = error
 
     def done(self) -> None:

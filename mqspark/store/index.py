@@ -27,7 +27,7 @@ import numpy as np
 
 from mqspark.errors import DiskFull
 from mqspark.store.configfile import ConfigFile
-from mqspark.store.files import FileLayer
+from mqspark.store.files import FileLayer, disk_full_as_typed
 from mqspark.store.indexfile import (
     DEFAULT_SHAPE,
     HEADER_BYTES,
@@ -84,7 +84,8 @@ class IndexJob:
         self._file = file
         self._mark = mark
         self._finish = finish
-        self.error: OSError | None = None
+        self.error: OSError | DiskFull | None = None
+        """DiskFull: all is synced, but for want of space nothing says so."""
 
     def run(self) -> None:
         files = self._files
@@ -99,8 +100,9 @@ class IndexJob:
                 finally:
                     files.close(fd)
             files.sync_directory(self._directory)
-            self._file.save(self._mark.encode())
-        except OSError as error:
+            with disk_full_as_typed("the mark of the index"):
+                self._file.save(self._mark.encode())
+        except (OSError, DiskFull) as error:
             self.error = error
 
     def done(self) -> None:
@@ -148,6 +150,8 @@ class MessageIndex:
         """What RocketMQ's checkpoint says of the index: the end of the last full file that is synced."""
         self.failed: str | None = None
         """Why the index is not written any more, or None."""
+        self.full_disk: str | None = None
+        """Why the last sync could not be noted, so that a crash now would cost more work, or None."""
 
     # --- load -------------------------------------------------------------------------------------------------
 
@@ -367,11 +371,13 @@ class MessageIndex:
         full, self._full = self._full, None
 
         def finish(job: IndexJob) -> None:
-            if job.error is not None:
+            if isinstance(job.error, OSError):
                 self.failed = f"syncing the index failed: {job.error}"
                 return
             self._job = None
-            self._marked = mark
+            self.full_disk = str(job.error) if job.error is not None else None
+            if job.error is None:
+                self._marked = mark
             if full is not None:
                 self.full_timestamp_ms = full.header.end_timestamp_ms
 

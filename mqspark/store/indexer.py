@@ -67,7 +67,7 @@ class Indexer:
     @property
     def problem(self) -> str | None:
         """Why the index does not follow the log, or None."""
-        return self._index.failed or self.full_disk
+        return self._index.failed or self.full_disk or self._index.full_disk
 
     def behind_bytes(self, end: int) -> int:
         return max(end - self._index.position, 0)

@@ -10,7 +10,9 @@ makes the queues agree with what it read:
 2. Read on. A damaged record is stepped over: by its own length when a valid record (or the segment's end)
    follows there, else by searching for the next message magic whose record is valid and says that it lies
    where it lies. Only what no valid record follows is a torn tail; it is zeroed.
-3. Queues get one entry for each record, in order. The place of a lost record becomes a filler, so that no
+3. Write again what no sync is known to have reached. A failed sync leaves pages that this system shows and calls clean
+   although the disk never got them: syncing them once more does nothing, writing them does.
+4. Queues get one entry for each record, in order. The place of a lost record becomes a filler, so that no
    offset ever means something else. A record whose offset cannot be right is counted, not followed.
 
 The length is trusted first because a message body may contain bytes that look like a record at the right
@@ -90,6 +92,8 @@ class RecoveryReport:
     """Queue offsets that became fillers."""
     ignored_records: int = 0
     """Valid records that no queue could take: an offset already used, a name that cannot be a directory."""
+    rewritten_bytes: int = 0
+    """Written once more at the end of the log, because no sync was known to have reached them."""
     torn_bytes: int = 0
     """Zeroed behind end_position (counted in pieces of at most 64 KiB)."""
     cleared_entries: int = 0
@@ -114,15 +118,19 @@ class Recovery:
         *,
         clean: bool,
         verify_crc: bool,
+        synced: int = -1,
         verify_property_crc: bool = False,
         batch_table: BatchTable | None = None,
         multi_dispatch: bool = False,
     ) -> None:
-        """``batch_table``: where inner batches go; without it they go nowhere. ``multi_dispatch``: whether records
+        """``synced``: so much of the log was on disk when the last process ended, as far as it could say.
+
+        ``batch_table``: where inner batches go; without it they go nowhere. ``multi_dispatch``: whether records
         also enter the LMQ queues that they name."""
         self._log = log
         self._table = table
         self._checkpoint = checkpoint
+        self._synced = synced
         self._levels = levels
         self._verify_crc = verify_crc
         self._verify_property_crc = verify_property_crc
@@ -147,6 +155,8 @@ class Recovery:
         self._settle()
         report.torn_bytes = log.cut(report.end_position)
         self._finish_queues()
+        if not report.clean:
+            report.rewritten_bytes = log.rewrite(self._surely_synced(), report.end_position)
         log.sync_from(report.start_position)
         log.start_at(report.end_position)
         report.queues = sum(len(table.queues) for table in self._tables)
@@ -217,6 +227,11 @@ class Recovery:
                 if record.verdict is Verdict.VALID and record.physical_offset == entry[0]:
                     return known_end
         return None
+
+    def _surely_synced(self) -> int:
+        """Everything before it is on disk: a sync that returned said so."""
+        mark = self._checkpoint.position
+        return max(self._synced, mark) if mark >= 0 else self._start_by_timestamp()
 
     def _start_by_timestamp(self) -> int:
         safe_ms = self._checkpoint.safe_timestamp_ms

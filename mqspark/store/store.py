@@ -45,6 +45,7 @@ from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.consumequeue import ENTRY, FILLER_SIZE, ConsumeQueue, QueueTable
 from mqspark.store.delay import DelayLevels
 from mqspark.store.dispatch import LMQ_QUEUE_ID, offsets_property
+from mqspark.store.durable import DurableNote
 from mqspark.store.fetch import Fetcher, GetResult, GetStatus
 from mqspark.store.files import FileLayer, OsFiles
 from mqspark.store.flush import CheckpointJob, FlushJob, Job, Progress
@@ -149,7 +150,9 @@ class MessageStore:
         self._dirty: list[Queue] = []
         self._groups: list[tuple[int, Group]] = []
         self._flush_in_flight: FlushJob | None = None
+        self._note = DurableNote(self.paths.abort, self._files)
         self._checkpoint = Checkpoint()
+        self._checkpoint_before = self._checkpoint
         self._checkpoint_job: CheckpointJob | None = None
         self._checkpoint_due = False
         self._next_checkpoint_ms = 0
@@ -161,6 +164,8 @@ class MessageStore:
         serves."""
         self.read_only: str | None = "the store is not open"
         """Why nothing can be put, or None."""
+        self.checkpoint_problem: str | None = None
+        """Why the last checkpoint could not be written although the store is sound, or None."""
         self.put_count = 0
 
     def refresh_settings(self) -> None:
@@ -177,6 +182,7 @@ class MessageStore:
         self._lock_fd = files.lock(paths.lock)
         try:
             clean = files.read(paths.abort) is None
+            synced = self._note.load()
             self._checkpoint = Checkpoint.load(paths.checkpoint, paths.mark, files)
             self._log.load()
             self._table.load(paths.batch_consume_queue)
@@ -188,6 +194,7 @@ class MessageStore:
                 self._checkpoint,
                 self._levels,
                 clean=clean,
+                synced=synced,
                 verify_crc=self.config.check_crc_on_recover,
                 verify_property_crc=self.config.enabled_append_prop_crc or self.config.force_verify_prop_crc,
                 batch_table=self._batch_table,
@@ -200,7 +207,7 @@ class MessageStore:
                     safe_timestamp_ms=self._checkpoint.index_msg_timestamp_ms,
                 )
             self.nonce = secrets.token_hex(16)
-            self._write_small(paths.abort, str(os.getpid()).encode())
+            self._note.open(os.getpid(), report.end_position)
             self._write_small(paths.nonce, self.nonce.encode())
             files.sync_directory(paths.root)
             if self._checkpoint.position < 0:
@@ -252,6 +259,7 @@ class MessageStore:
 
     def _release(self) -> None:
         self._log.close()
+        self._note.close()
         self._table.maps.clear()
         self._batch_table.maps.clear()
         self._index.maps.clear()
@@ -724,6 +732,7 @@ class MessageStore:
             directories,
             log.written,
             self._written_store_ms,
+            self._note,
             offset,
             buffers,
         )
@@ -821,7 +830,7 @@ class MessageStore:
         if unfinished is not None:
             queue_files.update(unfinished.queue_files)
             directories.update(unfinished.directories)
-        old = self._checkpoint
+        old = self._checkpoint_before = self._checkpoint
         self._checkpoint = Checkpoint(
             physic_msg_timestamp_ms=self._durable_store_ms,
             logics_msg_timestamp_ms=self._durable_store_ms,
@@ -842,10 +851,15 @@ class MessageStore:
         now_ms = self._clock.monotonic_ms()
         took_ms = now_ms - self._checkpoint_started_ms
         self._next_checkpoint_ms = now_ms + max(self.config.flush_interval_consume_queue, 10 * took_ms)
-        if job.error is not None:
+        if isinstance(job.error, DiskFull):
+            # Nothing is lost by it: the old one stays true, and the next start reads more of the log.
+            self._checkpoint = self._checkpoint_before
+            self.checkpoint_problem = str(job.error)
+        elif job.error is not None:
             self._poison("writing a checkpoint failed", job.error)
         else:
             self._settled = self._checkpoint.position
+            self.checkpoint_problem = None
 
     def clean_expired(self) -> None:
         """Delete what is older than fileReservedTime in the next 20 runs, whatever the hour (code 329)."""

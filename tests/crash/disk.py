@@ -5,6 +5,8 @@ What is assumed of a disk and a file system is as little as POSIX promises:
 * A sector (512 bytes) is written whole. Between two syncs of a file each of its sectors, and its length, may be
   on the disk as any version that it had in that time, whatever became of the others.
 * ``fdatasync`` makes durable what was in the file when it began: not the file's name, not what is written meanwhile.
+* After a failed ``fdatasync`` programs go on seeing what they wrote, and another sync does nothing about it: only what
+  is written again gets another chance. (Linux; told for files that are written, not for those that are mapped.)
 * Names in a directory (made, renamed, removed) are durable after the directory was synced; before, each of them is
   or is not, except that a rename is one step. A directory whose name is lost is lost with all that is in it.
 """
@@ -269,6 +271,11 @@ class Synced:
 
 
 @dataclass(slots=True, frozen=True)
+class SyncFailed:
+    file: File
+
+
+@dataclass(slots=True, frozen=True)
 class Named:
     """One step: names of a directory and what they mean from then on."""
 
@@ -288,7 +295,7 @@ class Noted:
     what: Any
 
 
-Event = Wrote | Lengthened | SyncBegan | Synced | Named | DirectorySynced | Noted
+Event = Wrote | Lengthened | SyncBegan | Synced | SyncFailed | Named | DirectorySynced | Noted
 
 
 class RecordedFiles(MemoryFiles):
@@ -302,6 +309,8 @@ class RecordedFiles(MemoryFiles):
         self.events: list[Event] = []
         self.during_sync: Callable[[], None] | None = None
         """Called once while the next sync is under way: what another thread does meanwhile."""
+        self.fault: Callable[[str], None] | None = None
+        """Called with each verb that changes something; may raise OSError."""
 
     def _nodes(self, directory: Directory) -> dict[Directory, dict[str, File | Directory]]:
         found = {directory: dict(directory.entries)}
@@ -312,6 +321,10 @@ class RecordedFiles(MemoryFiles):
 
     def note(self, what: Any) -> None:
         self._add(Noted(what))
+
+    def _may_fail(self, verb: str) -> None:
+        if self.fault is not None:
+            self.fault(verb)
 
     def _add(self, event: Event) -> None:
         self._look_at_mappings()
@@ -337,15 +350,42 @@ class RecordedFiles(MemoryFiles):
             if isinstance(node, File) and node.mapped_for_writing
         ]
 
+    def open(self, path: StrPath, *, create: bool = False) -> int:
+        self._may_fail("create" if create else "open")
+        return super().open(path, create=create)
+
+    def map_write(self, fd: int, length: int) -> mmap.mmap:
+        self._may_fail("map_write")
+        return super().map_write(fd, length)
+
+    def make_directory(self, path: StrPath, *, durable: bool = False) -> None:
+        self._may_fail("make_directory")
+        super().make_directory(path, durable=durable)
+
+    def remove(self, path: StrPath) -> None:
+        self._may_fail("remove")
+        super().remove(path)
+
     def set_length(self, fd: int, length: int) -> None:
+        self._may_fail("set_length")
         self._resized(self.open_files[fd], length)
         super().set_length(fd, length)
 
     def allocate(self, fd: int, offset: int, length: int) -> None:
+        self._may_fail("allocate")
         self._resized(self.open_files[fd], max(offset + length, self.open_files[fd].length))
         super().allocate(fd, offset, length)
 
     def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        try:
+            self._may_fail("write")
+        except OSError:
+            # Any part of it may have been written.
+            self._write(fd, bytes(data)[: len(data) // 2], offset)
+            raise
+        self._write(fd, data, offset)
+
+    def _write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
         file = self.open_files[fd]
         self._resized(file, max(offset + len(data), file.length))
         super().write(fd, data, offset)
@@ -368,14 +408,21 @@ class RecordedFiles(MemoryFiles):
         if self.during_sync is not None:
             act, self.during_sync = self.during_sync, None
             act()
+        try:
+            self._may_fail("sync")
+        except OSError:
+            self._add(SyncFailed(file))
+            raise
         self._add(Synced(file))
 
     def sync_directory(self, path: StrPath) -> None:
+        self._may_fail("sync_directory")
         super().sync_directory(path)
         if os.fspath(path) in self.directories:
             self._add(DirectorySynced(self.directories[os.fspath(path)]))
 
     def rename(self, source: StrPath, target: StrPath) -> None:
+        self._may_fail("rename")
         directory, old, node = self._find(source)
         super().rename(source, target)
         self._add(Named(directory, ((os.path.basename(target), node), (old, None))))
@@ -396,6 +443,8 @@ class _FileState:
     sectors: dict[int, list[bytes]] = field(default_factory=dict)
     lengths: list[int] = field(default_factory=lambda: [0])
     began: tuple[dict[int, int], int] | None = None
+    forgotten: set[int] = field(default_factory=set)
+    """Sectors that no sync will write: one failed, and they were not written since."""
 
 
 @dataclass(slots=True)
@@ -430,6 +479,7 @@ class Power:
             case Wrote(file, offset, data):
                 low = offset - offset % SECTOR_BYTES
                 versions = self._file(file).sectors.setdefault(low, [bytes(SECTOR_BYTES)])
+                self._file(file).forgotten.discard(low)
                 at = offset - low
                 new = versions[-1][:at] + data + versions[-1][at + len(data) :]
                 if new != versions[-1]:
@@ -449,10 +499,16 @@ class Power:
                 state = self._file(file)
                 assert state.began is not None
                 for low, versions in state.sectors.items():
+                    if low in state.forgotten:
+                        continue
                     del versions[: state.began[0].get(low, 0)]
                     self._count((file, low), len(versions))
                 del state.lengths[: state.began[1]]
                 self._count((file, "length"), len(state.lengths))
+            case SyncFailed(file):
+                if not file.mapped_for_writing:
+                    state = self._file(file)
+                    state.forgotten |= {low for low, versions in state.sectors.items() if len(versions) > 1}
             case Named(directory, names):
                 state_d = self._directory(directory)
                 state_d.steps.append(names)

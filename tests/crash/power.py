@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mqspark.errors import DiskFull, StoreReadOnly
 from mqspark.message import TRANSACTION_PREPARED_TYPE, MessageExt, decode_properties
-from mqspark.store import ConfigFile, MessageStore
+from mqspark.store import ConfigFile, MessageStore, Progress
 from mqspark.store.files import FileLayer
 from tests.crash.disk import (
     Choice,
@@ -69,6 +71,9 @@ class Script:
     files: RecordedFiles = field(default_factory=lambda: RecordedFiles(ROOT))
     sent: dict[Place, list[Sent]] = field(default_factory=dict)
     config_number: int = 0
+    tolerant: bool = False
+    """Goes on when the disk refuses something; ``told`` says what was told about it."""
+    told: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
@@ -96,6 +101,19 @@ class Script:
         size = self._chance.choice((5, 60, 300, 700)) if size is None else size
         body = b"%d:" % self._count + self._chance.randbytes(size)
         properties = b"TAGS\x01T%d\x02KEYS\x01k%d\x02" % (self._count % 3, self._count)
+        with self._tolerance():
+            self._put(topic, queue_id, body, properties)
+
+    @contextlib.contextmanager
+    def _tolerance(self) -> Iterator[None]:
+        try:
+            yield
+        except (DiskFull, StoreReadOnly, OSError) as error:
+            if not self.tolerant:
+                raise
+            self.told.append(str(error))
+
+    def _put(self, topic: str, queue_id: int, body: bytes, properties: bytes) -> None:
         if self._count % 17 == 0:  # takes its place in the log, none in a queue
             put(self.store, topic, queue_id, body, properties, sys_flag=TRANSACTION_PREPARED_TYPE)
             return
@@ -110,6 +128,10 @@ class Script:
         for _ in range(count):
             self._count += 1
             items.append((0, b"%d:batch" % self._count * 9, b"KEYS\x01k%d\x02" % self._count))
+        with self._tolerance():
+            self._put_batch(topic, queue_id, items)
+
+    def _put_batch(self, topic: str, queue_id: int, items: list[tuple[int, bytes, bytes]]) -> None:
         first, positions, end = self.store.put_batch(topic, queue_id, items, 1, bytes(8))
         for number, ((_, body, properties), position) in enumerate(zip(items, positions, strict=True)):
             sent = Sent((topic, queue_id, first + number), position, body, properties)
@@ -117,7 +139,7 @@ class Script:
             self._unacked.append((end, sent))
 
     def commit(self) -> None:
-        self._progressed(self.store.commit().acked)
+        self._progressed(self.store.commit())
 
     def flush(self, meanwhile: Callable[[], None] | None = None) -> None:
         """``meanwhile``: what the loop does while the worker syncs."""
@@ -126,14 +148,14 @@ class Script:
         if job is not None:
             self.files.during_sync = meanwhile
             job.run()
-            assert job.error is None
+            assert job.error is None or self.tolerant
             self.files.during_sync = None
-            self.store.end_flush(job)
-            self._progressed(job.end)
+            self._progressed(self.store.end_flush(job))
 
-    def _progressed(self, durable: int) -> None:
+    def _progressed(self, progress: Progress) -> None:
         """Only what is durable is promised to survive, also where (ASYNC_FLUSH) acks do not wait for it."""
-        durable = min(durable, self.store.flushed_offset)
+        durable = progress.durable
+        assert not self.sync or progress.acked == durable
         acked = tuple(sent for end, sent in self._unacked if end <= durable)
         if acked:
             self._unacked = [item for item in self._unacked if item[0] > durable]
@@ -143,7 +165,8 @@ class Script:
         self.files.during_sync = meanwhile
         checkpoint(self.store)
         self.files.during_sync = None
-        assert self.store.read_only is None
+        assert self.store.read_only is None or self.tolerant
+        self.told += filter(None, (self.store.index_problem, self.store.checkpoint_problem))
 
     def delete_oldest(self) -> None:
         """Every segment is old enough for retention."""
@@ -161,8 +184,9 @@ class Script:
 
     def save_config(self) -> None:
         self.config_number += 1
-        self._config.save(b'{"number": %d}' % self.config_number)
-        self.files.note(ConfigSaved(self.config_number))
+        with self._tolerance():
+            self._config.save(b'{"number": %d}' % self.config_number)
+            self.files.note(ConfigSaved(self.config_number))
 
     def kill(self) -> None:
         crash(self.store)
@@ -177,6 +201,11 @@ class Script:
 def everyday(sync: bool, seed: int, rounds: int, **settings: object) -> Script:
     """Groups of sends, sends while a sync is under way, checkpoints, config saves, every kind of roll."""
     script = Script(sync, seed, settings)
+    run_everyday(script, seed, rounds)
+    return script
+
+
+def run_everyday(script: Script, seed: int, rounds: int) -> None:
     chance = random.Random(seed)
     for number in range(rounds):
         for _ in range(chance.randrange(1, 4)):
@@ -195,7 +224,6 @@ def everyday(sync: bool, seed: int, rounds: int, **settings: object) -> Script:
             script.checkpoint(meanwhile if number % 2 else None)
         if number % 9 == 8:
             script.sync_index()
-    return script
 
 
 def retention(sync: bool, seed: int, rounds: int, **settings: object) -> Script:
@@ -249,7 +277,9 @@ class Image:
     config_number: int
 
 
-def images(script: Script, limit: int, chance: random.Random, before: Image | None = None) -> Iterator[Image]:
+def images(
+    script: Script, limit: int, chance: random.Random, before: Image | None = None, *, first_event: int = 0
+) -> Iterator[Image]:
     """At every event what a kill leaves; before and after each sync up to ``limit`` things a power cut may leave. No
     image comes twice unless more was promised meanwhile. ``before``: what the script began with."""
     power = Power(script.files)
@@ -259,7 +289,8 @@ def images(script: Script, limit: int, chance: random.Random, before: Image | No
     seen: set[tuple[bytes, int, int]] = set()
     for number, event in enumerate([*script.files.events, None]):
         is_sync = event is None or isinstance(event, Synced | DirectorySynced)
-        for choice in power.choices(limit, chance) if is_sync else ({},):
+        choices = power.choices(limit, chance) if is_sync else ({},)
+        for choice in choices if number >= first_event else ():
             tree = power.image(choice)
             name = (digest(tree), len(acked), config_number)
             if name not in seen:
@@ -410,5 +441,6 @@ __all__ = [
     "images",
     "images_of_recovery",
     "restarts",
+    "run_everyday",
     "retention",
 ]
