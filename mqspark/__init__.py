@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from mqspark.client.consumer import ConsumeFromWhere, MessageModel
     from mqspark.client.delivery import ConsumeStatus, RetryLater
+    from mqspark.client.hooks import ConsumeContext, Interceptor, SendContext
     from mqspark.client.instance import ClientOptions
     from mqspark.client.producer import SendResult, SendStatus
     from mqspark.client.sync import (
@@ -57,6 +58,9 @@ __all__ = [
     "TransactionState",
     "ConsumeStatus",
     "RetryLater",
+    "Interceptor",
+    "SendContext",
+    "ConsumeContext",
     "ConsumeFromWhere",
     "MessageModel",
     "GroupOffset",
@@ -77,6 +81,7 @@ _HOMES = {
         "AdminClient",
     ),
     "mqspark.client.instance": ("ClientOptions",),
+    "mqspark.client.hooks": ("Interceptor", "SendContext", "ConsumeContext"),
     "mqspark.message": ("Message", "MessageExt", "MessageQueue"),
     "mqspark.client.producer": ("SendResult", "SendStatus"),
     "mqspark.client.transaction": ("TransactionResult", "TransactionState"),

@@ -18,6 +18,7 @@ from mqspark.client.allocate import (
 )
 from mqspark.client.consumer import ConsumeFromWhere, MessageModel
 from mqspark.client.delivery import ConsumeStatus, RetryLater
+from mqspark.client.hooks import ConsumeContext, Interceptor, SendContext
 from mqspark.client.instance import ClientOptions
 from mqspark.client.litepull import LitePullConsumer
 from mqspark.client.producer import Producer, SendResult, SendStatus
@@ -41,6 +42,9 @@ __all__ = [
     "TransactionState",
     "ConsumeStatus",
     "RetryLater",
+    "Interceptor",
+    "SendContext",
+    "ConsumeContext",
     "ConsumeFromWhere",
     "MessageModel",
     "GroupOffset",

@@ -23,9 +23,12 @@ import msgspec
 
 from mqspark import compression
 from mqspark.client.faults import SLOW_MS, FaultTable, QueueChooser
+from mqspark.client.hooks import Interceptor, SendContext
+from mqspark.client.hooks import call as call_hooks
 from mqspark.client.instance import ClientInstance, ClientOptions
 from mqspark.client.remoting import Channel, Outcome
 from mqspark.client.routes import TopicRoute
+from mqspark.client.trace import MAX_TRACE_BYTES, Tracer, trace_group
 from mqspark.errors import (
     BrokerError,
     ClientError,
@@ -196,6 +199,7 @@ class _Sending:
         "attempts",
         "batch",
         "body",
+        "context",
         "deadline",
         "flag",
         "future",
@@ -218,6 +222,8 @@ class _Sending:
     topic: str
     body: bytes
     properties: bytes
+    context: SendContext | None
+    """What interceptors are told; None without any."""
     message_id: str
     flag: int
     sys_flag: int
@@ -268,6 +274,11 @@ class _Sending:
                 except MQError as error:
                     producer._finish(self, None, error)
                     return
+                context = self.context
+                if context is not None:
+                    context.broker_address = target.channel.address if target.channel else None
+                    context.region = outcome.ext.get("MSG_REGION")
+                    context.trace_on = outcome.ext.get("TRACE_ON") != "false"
                 queue = target.queue
                 if header.queue_id != queue.queue_id:
                     queue = queue._replace(queue_id=header.queue_id)
@@ -310,11 +321,16 @@ class Producer:
         default_topic_queues: int = 4,
         max_in_flight: int = 1_024,
         max_in_flight_bytes: int = 100 * 1024 * 1024,
+        interceptors: Sequence[Interceptor] = (),
+        trace: bool = False,
+        trace_topic: str | None = None,
         options: ClientOptions | None = None,
     ) -> None:
         """``default_topic_queues`` is how many queues a topic gets that sending to it creates.
 
-        A send waits while ``max_in_flight`` messages or ``max_in_flight_bytes`` are not answered yet.
+        A send waits while ``max_in_flight`` messages or ``max_in_flight_bytes`` are not answered yet. With
+        ``trace`` each acknowledged send is recorded in ``trace_topic`` (RMQ_SYS_TRACE_TOPIC), for
+        ``mqadmin queryMsgTraceById``.
         """
         check_group(group)
         if max_in_flight < 1 or max_in_flight_bytes < 1:
@@ -338,6 +354,10 @@ class Producer:
         self._idle: asyncio.Future[None] | None = None
         self._topics: dict[str, _Topic] = {}
         self._running = False
+        self._interceptors = list(interceptors)
+        self._trace = trace
+        self._trace_topic = trace_topic
+        self._tracer: Tracer | None = None
         self._loop: asyncio.AbstractEventLoop
 
     # --- life -------------------------------------------------------------------------------------------
@@ -352,6 +372,17 @@ class Producer:
         self._faults = FaultTable(self._instance.clock)
         self._instance.join(self)
         await self._instance.start()
+        if self._trace:
+            sender = Producer(
+                self._namesrv,
+                group=trace_group(self.group, "PRODUCE"),
+                send_timeout_ms=5_000,
+                max_message_bytes=MAX_TRACE_BYTES,
+                options=self._options,
+            )
+            self._tracer = Tracer(sender, self._trace_topic)
+            await self._tracer.start()
+            self._interceptors.append(self._tracer)
         self._running = True
 
     async def stop(self) -> None:
@@ -362,6 +393,10 @@ class Producer:
         if self._in_flight:
             self._idle = self._loop.create_future()
             await self._idle
+        if self._tracer is not None:
+            self._interceptors.remove(self._tracer)
+            await self._tracer.stop()
+            self._tracer = None
         await self._instance.stop()
 
     async def __aenter__(self: P) -> P:
@@ -467,6 +502,10 @@ class Producer:
 
         Raises InvalidMessage, MessageTooLarge, NotYet at once. Does not wait for room.
         """
+        context = None
+        if self._interceptors:
+            context = self._intercept([message])
+            message = context.messages[0]
         topic = message.topic
         if topic not in self._topics:
             check_topic(topic)
@@ -486,6 +525,7 @@ class Producer:
             sending.message_id = new_unique_id()
             text = f"UNIQ_KEY\x01{sending.message_id}\x02"
         sending.properties = _encode_json(text)
+        sending.context = context
         sending.topic = topic
         sending.body = body
         sending.flag = message.flag
@@ -505,6 +545,10 @@ class Producer:
         timeout_ms: int | None = None,
     ) -> None:
         """As ``begin`` for a batch."""
+        context = None
+        if self._interceptors and messages:
+            context = self._intercept(messages)
+            messages = context.messages
         topic = _check_batch(messages)
         ids = []
         items = []
@@ -528,6 +572,7 @@ class Producer:
         sending.message_id = ",".join(ids)
         # The batch as such carries no id: RocketMQ would write it over those of its messages.
         sending.properties = b'""'
+        sending.context = context
         sending.topic = topic
         sending.body = body
         sending.flag = 0
@@ -599,6 +644,15 @@ class Producer:
             self._instance.spawn(self._dispatch(sending, target))
         else:
             self._instance.spawn(self._dispatch(sending, None))
+
+    def _intercept(self, messages: Sequence[Message]) -> SendContext:
+        copies = [
+            Message(topic=each.topic, body=each.body, properties=dict(each.properties), flag=each.flag)
+            for each in messages
+        ]
+        context = SendContext(self.group, copies)
+        call_hooks([interceptor.before_send for interceptor in self._interceptors], context)
+        return context
 
     def _choose(self, sending: _Sending, topic: _Topic) -> _Target:
         """The queue of the next attempt."""
@@ -681,6 +735,11 @@ class Producer:
         self._in_flight_bytes -= sending.size_bytes
         if self._waiting:
             self._wake_one()
+        context = sending.context
+        if context is not None:
+            context.result, context.error = result, error
+            context.elapsed_ms = int((self._loop_time() - sending.started) * 1000)
+            call_hooks([interceptor.after_send for interceptor in reversed(self._interceptors)], context)
         future = sending.future
         if not future.done():
             if error is not None:

@@ -25,12 +25,15 @@ from mqspark.client.consumer import (
     check_positive,
 )
 from mqspark.client.delivery import Listener, failure_of
+from mqspark.client.hooks import Interceptor, intercepted, let_through
 from mqspark.client.inspection import running_info, stacks
 from mqspark.client.instance import ClientOptions
 from mqspark.client.locks import BrokerLocks
 from mqspark.client.ordered import Ordered
 from mqspark.client.process_queue import FlowLimits, ProcessQueue
+from mqspark.client.producer import Producer
 from mqspark.client.routes import MASTER_ID
+from mqspark.client.trace import MAX_TRACE_BYTES, Tracer, trace_group
 from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.message import MessageExt, MessageQueue, retry_topic
 from mqspark.protocol.bodies import (
@@ -131,6 +134,9 @@ class PushConsumer:
         rebalance_interval_ms: int = 20_000,
         suspend_ms: int = 15_000,
         local_offsets_directory: Path | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        trace: bool = False,
+        trace_topic: str | None = None,
         options: ClientOptions | None = None,
     ) -> None:
         """``consume_from`` and ``consume_timestamp_ms`` hold where the group has committed nothing yet.
@@ -139,7 +145,8 @@ class PushConsumer:
         does not lose what was sent before it noticed the queue. ``max_reconsume_times`` None is what the group's
         configuration says, 16 if nothing, and without end for ordered consumers. The ``max_*`` limits are per
         queue (``max_span``, between the first and the last cached offset, holds for unordered consumers); those
-        ``*_per_topic`` are divided among the topic's queues here.
+        ``*_per_topic`` are divided among the topic's queues here. With ``trace`` each call of the listener is
+        recorded in ``trace_topic`` (RMQ_SYS_TRACE_TOPIC), for ``mqadmin queryMsgTraceById``.
         """
         if (listener is None) == (batch_listener is None):
             raise ConfigError("give either listener or batch_listener", key="listener")
@@ -182,6 +189,18 @@ class PushConsumer:
         self._listener: Listener = listener or batch_listener  # type: ignore[assignment] # either is given
         self._batch_size = batch_size if batch_listener is not None else 0
         """0: the listener takes single messages."""
+        self._interceptors = list(interceptors)
+        self._tracer: Tracer | None = None
+        if trace:
+            sender = Producer(
+                namesrv,
+                group=trace_group(group, "CONSUME"),
+                send_timeout_ms=5_000,
+                max_message_bytes=MAX_TRACE_BYTES,
+                options=options,
+            )
+            self._tracer = Tracer(sender, trace_topic)
+            self._interceptors.append(self._tracer)
         self._concurrency = concurrency
         self._is_ordered = ordered
         self._limits = FlowLimits(max_cached_messages, max_cached_bytes, sys.maxsize if ordered else max_span)
@@ -221,9 +240,13 @@ class PushConsumer:
         self._started_ms = time.time_ns() // 1_000_000
         self._running = True
         try:
+            if self._tracer is not None:
+                await self._tracer.start()
             await self._group.start(rebalance=True, prepare=self._prepare)
         except BaseException:
             self._running = False
+            if self._tracer is not None:
+                await self._tracer.stop()
             raise
         instance = self._group.instance
         instance.spawn(self._persist_forever())
@@ -235,11 +258,14 @@ class PushConsumer:
     def _prepare(self) -> None:
         """Before the first queue comes."""
         group, broadcasting = self._group, self._group.broadcasting
+        listener = self._listener
+        if self._interceptors:
+            listener = intercepted(listener, self._interceptors, self.group, self._consume_timeout_ms)
         send_back = None if broadcasting else self._send_back
         if self._is_ordered:
             self._consumption = self._ordered = Ordered(
                 self.group,
-                self._listener,
+                listener,
                 None if broadcasting else BrokerLocks(group.instance, self.group),
                 send_back,
                 clock=group.instance.clock,
@@ -254,7 +280,7 @@ class PushConsumer:
         else:
             self._consumption = Concurrent(
                 self.group,
-                self._listener,
+                listener,
                 send_back,
                 batch_size=self._batch_size,
                 concurrency=self._concurrency,
@@ -283,6 +309,8 @@ class PushConsumer:
             await self._ordered.unclaim([*self._readers, *self._leaving])
         self._readers.clear()
         self._leaving.clear()
+        if self._tracer is not None:
+            await self._tracer.stop()
         await self._group.instance.stop()
 
     async def __aenter__(self: C) -> C:
@@ -460,7 +488,10 @@ class PushConsumer:
                 log.warning("%s continues %s at %d, not %d", self.group, queue, pulled.next_offset, asked)
                 await self._move(reader, pulled.next_offset)
             elif pulled.code == ResponseCode.SUCCESS:
-                self._consumption.add(process, process.put(pulled.messages, pulled.next_offset))
+                messages = pulled.messages
+                if self._interceptors:
+                    messages = let_through(self._interceptors, messages)
+                self._consumption.add(process, process.put(messages, pulled.next_offset))
             else:
                 process.advance(pulled.next_offset)
                 if process.next_offset == asked and self._loop.time() - began < _NO_PROGRESS_PAUSE_S:

@@ -11,8 +11,10 @@ import pytest
 
 from mqspark.aio import (
     AdminClient,
+    ConsumeContext,
     ConsumeFromWhere,
     ConsumeStatus,
+    Interceptor,
     LitePullConsumer,
     Message,
     MessageExt,
@@ -20,7 +22,9 @@ from mqspark.aio import (
     Producer,
     PushConsumer,
     RetryLater,
+    SendContext,
 )
+from mqspark.errors import InvalidMessage
 from mqspark.testing import Broker, Cluster
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
@@ -284,3 +288,83 @@ async def test_what_a_topic_may_have_cached_is_divided_among_its_queues(
         gate.set()
         await until(lambda: len(seen) == 400, "everything")
     assert set(seen.values()) == {1}
+
+
+class Stamp(Interceptor):
+    def __init__(self) -> None:
+        self.sends: list[SendContext] = []
+        self.calls: list[ConsumeContext] = []
+
+    def before_send(self, context: SendContext) -> None:
+        for message in context.messages:
+            message.properties["stamp"] = context.group
+
+    def after_send(self, context: SendContext) -> None:
+        self.sends.append(context)
+
+    def wanted(self, message: MessageExt) -> bool:
+        return message.body != b"unwanted"
+
+    def after_consume(self, context: ConsumeContext) -> None:
+        self.calls.append(context)
+
+
+async def test_interceptors_see_sends_and_deliveries(mq_broker: Broker, mq_topic: str) -> None:
+    await create(mq_broker, mq_topic)
+    stamp = Stamp()
+    seen: list[MessageExt] = []
+    message = Message.of(mq_topic, b"one")
+    async with Producer(mq_broker.namesrv, group="stamped", interceptors=[stamp]) as producer:
+        result = await producer.send(message)
+        await producer.send_batch([Message.of(mq_topic, b"two"), Message.of(mq_topic, b"unwanted")])
+        with pytest.raises(InvalidMessage):
+            await producer.send(message, queue=MessageQueue(mq_topic, "nowhere", 0))
+    assert message.properties == {}
+    assert [len(context.messages) for context in stamp.sends] == [1, 2, 1]
+    assert stamp.sends[0].result == result
+    assert stamp.sends[0].broker_address == mq_broker.address
+    assert (stamp.sends[0].region, stamp.sends[0].error) == ("DefaultRegion", None)
+    assert isinstance(stamp.sends[2].error, InvalidMessage)
+
+    consumer = PushConsumer(
+        mq_broker.namesrv,
+        group=f"stamp-{mq_topic}",
+        listener=seen.append,
+        consume_from=FIRST,
+        interceptors=[stamp],
+    )
+    consumer.subscribe(mq_topic)
+    async with consumer:
+        await until(lambda: consumer.progress().get(MessageQueue(mq_topic, "dev", 0)) == 3, "all three")
+    assert sorted(got.body for got in seen) == [b"one", b"two"]
+    assert {got.properties["stamp"] for got in seen} == {"stamped"}
+    assert [context.success for context in stamp.calls] == [True, True]
+
+
+async def test_the_trace_of_a_message_is_in_the_trace_topic(mq_broker: Broker, mq_topic: str) -> None:
+    await create(mq_broker, mq_topic)
+    trace_topic = f"trace-{mq_topic}"
+    await create(mq_broker, trace_topic)
+    seen: list[MessageExt] = []
+    async with Producer(mq_broker.namesrv, group="traced", trace=True, trace_topic=trace_topic) as producer:
+        result = await producer.send(Message.of(mq_topic, b"one", tags="T", keys="key"))
+    consumer = PushConsumer(
+        mq_broker.namesrv,
+        group=f"traced-{mq_topic}",
+        listener=seen.append,
+        consume_from=FIRST,
+        trace=True,
+        trace_topic=trace_topic,
+    )
+    consumer.subscribe(mq_topic)
+    async with consumer:
+        await until(lambda: len(seen) == 1, "the message")
+    async with LitePullConsumer(mq_broker.namesrv, group="tracing", consume_from=FIRST) as reader:
+        await reader.assign(await reader.fetch_message_queues(trace_topic))
+        records: list[bytes] = []
+        while len(records) < 3:
+            for message in await reader.poll(30_000):
+                assert message.keys == f"{result.message_id} key"
+                records += message.body.split(b"\x02")[:-1]
+    assert [record.split(b"\x01")[0] for record in records] == [b"Pub", b"SubBefore", b"SubAfter"]
+    assert all(result.message_id.encode() in record for record in records)

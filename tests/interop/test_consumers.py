@@ -282,3 +282,33 @@ def test_tools_look_into_javas_consumer_through_our_broker(
         finally:
             admin("updateBrokerConfig", "-b", cluster.broker, "-k", "useServerSideResetOffset", "-v", "true")
     java.call("push.stop", handle=theirs["handle"])
+
+
+@on_both
+def test_mqadmin_shows_our_trace(java: JavaDriver, cluster: Cluster, name: Name) -> None:
+    topic, group, trace_topic = create_topic(cluster, name("Traced")), name("traced"), name("TraceTopic")
+    create_topic(cluster, trace_topic)
+    inbox = Inbox()
+    consumer = PushConsumer(
+        cluster.namesrv, group=group, listener=inbox, consume_from=FIRST, trace=True, trace_topic=trace_topic
+    )
+    consumer.subscribe(topic)
+    producer = Producer(cluster.namesrv, group=name("py-producer"), trace=True, trace_topic=trace_topic)
+    with producer:
+        sent = producer.send(Message.of(topic, b"traced", tags="T", keys="the-key"))
+    with consumer:
+        until(lambda: len(inbox.messages) == 1, "the message")
+    printed = ""
+
+    def shown() -> bool:
+        nonlocal printed
+        printed = java.mqadmin(
+            "queryMsgTraceById", "-i", sent.message_id, "-t", trace_topic, "-n", cluster.namesrv
+        )
+        return "Pub" in printed and group in printed
+
+    until(shown, "the trace")
+    assert producer.group in printed
+    rows = [line.split() for line in printed.splitlines() if line.startswith(("Pub", "Sub"))]
+    assert sorted(row[0] for row in rows) == ["Pub", "Sub"], printed
+    assert all("success" in row for row in rows), printed
