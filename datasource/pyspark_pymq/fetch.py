@@ -26,6 +26,7 @@ from mqspark.errors import BrokerError, ConnectionLost, MQError, RequestTimeout,
 from mqspark.message import java_hash
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import PullMessageResponseHeader
+from mqspark.store.compacted import COMPACTED
 from mqspark.store.reader import StoreReader
 from pyspark_pymq.cluster import BrokerPlace, DataLoss
 from pyspark_pymq.decode import Decoder, Records, record_positions, unwrap_inner_batches
@@ -132,6 +133,8 @@ class _LocalStore:
         self, wanted: QueueRange, decoder: Decoder, tags: tuple[str, ...]
     ) -> Iterator[pa.RecordBatch | int]:
         """Batches, and after those of a chunk the offset that is next, as far as the files hold the range."""
+        if (self._reader.paths.root / COMPACTED / wanted.queue.topic).is_dir():
+            return  # the broker knows what compaction has kept
         codes = np.array([java_hash(tag) for tag in tags], dtype=np.int64)
         position = wanted.start
         try:

@@ -80,7 +80,39 @@ def _parser() -> argparse.ArgumentParser:
         jobs.add_parser("rebuild-index", parents=[common], help=REBUILD_HELP, description=REBUILD_HELP)
     )
     _archive(jobs.add_parser("archive", parents=[common, delta], help=ARCHIVE_HELP, description=ARCHIVE_HELP))
+    _compact(jobs.add_parser("compact", parents=[common], help=COMPACT_HELP, description=COMPACT_HELP))
     return parser
+
+
+COMPACT_HELP = "Keep the last value of each key in topics with cleanup.policy=COMPACTION."
+
+
+def _compact(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--store", type=Path, required=True, metavar="DIR", help="storePathRootDir, on this host"
+    )
+    parser.add_argument("--commit-log", metavar="DIR", help="where the segments are; default: in the store")
+    parser.add_argument("--topic", action="append", default=[], help="default: those whose attribute says so")
+    parser.add_argument(
+        "--delete-retention-ms", type=int, default=24 * 3_600_000, help="of tombstones; default: a day"
+    )
+    parser.add_argument(
+        "--min-dirty-ratio", type=float, default=0.0, help="leave queues alone with less that is new"
+    )
+
+    def prepare(options: argparse.Namespace) -> Run:
+        from mqspark_jobs import compact
+
+        wanted = compact.CompactOptions(
+            store=options.store,
+            commit_log=options.commit_log,
+            topics=tuple(options.topic),
+            delete_retention_ms=options.delete_retention_ms,
+            min_dirty_ratio=options.min_dirty_ratio,
+        )
+        return lambda spark, progress: compact.run(wanted, spark, progress)
+
+    parser.set_defaults(prepare=prepare)
 
 
 ARCHIVE_HELP = "Append what is new in a CommitLog to a Delta table, every record exactly once, proved."

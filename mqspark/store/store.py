@@ -41,6 +41,7 @@ from mqspark.store.batchqueue import MAX_BATCH, BatchEntry, BatchQueue, BatchTab
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.cleaning import Cleaner
 from mqspark.store.commitlog import CommitLog
+from mqspark.store.compacted import CompactedQueues
 from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.consumequeue import ENTRY, FILLER_SIZE, ConsumeQueue, QueueTable
 from mqspark.store.delay import DelayLevels
@@ -114,6 +115,7 @@ class MessageStore:
             max_mapped=config.max_mapped_files,
         )
         self._batch_queues = self._batch_table.batch_queues
+        self._compacted = CompactedQueues(root, clock.monotonic_ms)
         self._fetcher = Fetcher(config, self._log, self._table, self._batch_table, lambda: self._visible_end)
         self._index = MessageIndex(
             self.paths.index,
@@ -884,7 +886,12 @@ class MessageStore:
         max_bytes: int,
         tag_codes: frozenset[int] | None = None,
     ) -> GetResult:
-        """Visible messages from ``offset`` on (``Fetcher.get``)."""
+        """Visible messages from ``offset`` on (``Fetcher.get``); of a compacted queue what compaction has kept."""
+        kept = self._compacted.get(
+            topic, queue_id, offset, max_messages, max_bytes, tag_codes, self.max_offset(topic, queue_id)
+        )
+        if kept is not None:
+            return kept
         return self._fetcher.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
@@ -941,7 +948,9 @@ class MessageStore:
     def min_offset(self, topic: str, queue_id: int) -> int:
         """-1 for an unknown queue, as RocketMQ."""
         queue = self._queue(topic, queue_id)
-        return queue.min_offset if queue is not None else -1
+        if queue is None:
+            return -1
+        return 0 if self._compacted.begins(topic, queue_id) else queue.min_offset
 
     def offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
         """The first offset stored at or after a time (``upper``: the last one stored at or before it).
@@ -1005,6 +1014,7 @@ class MessageStore:
         ]
         self._table.remove_topic(topic)
         self._batch_table.remove_topic(topic)
+        self._compacted.forget(topic)
         self._table.batch_topics.discard(topic)
         # A crash before the next checkpoint would bring the queues back.
         self._checkpoint_due = True

@@ -1,0 +1,374 @@
+"""compact: topics with cleanup.policy=COMPACTION keep the last value of each key.
+
+The generation before and what the queue got since are read in pieces; Spark finds the newest offset of each key,
+however many keys there are; one task a queue copies the kept records into the next generation, in order. Then the
+generation becomes current by a rename: killed before, nothing has changed; run again, the work is done again. A broker
+may serve the store meanwhile and sees the new generation within a second (``mqspark.store.compacted``).
+
+An empty body is a tombstone: it deletes its key, and goes itself when it is older than the delete retention, so that a
+reader that is not slower than that sees every deletion. A record without a key is not kept (a broker takes none).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mqspark.errors import ConfigError
+from mqspark.protocol import fastjson
+from mqspark.store.compacted import COMPACTED, Current, Generation, GenerationWriter, publish, read_current
+from mqspark.store.files import OsFiles
+from mqspark.store.reader import StoreReader
+from mqspark_jobs.job import Progress, Summary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+__all__ = ["CompactOptions", "QueuePlan", "compaction_topics", "plan_queue", "run"]
+
+_PIECE_OFFSETS = 1 << 20
+_READ_OFFSETS = 1 << 14
+DEFAULT_DELETE_RETENTION_MS = 24 * 3_600_000
+"""Kafka's delete.retention.ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactOptions:
+    store: Path
+    """storePathRootDir, on this host."""
+    commit_log: str | None = None
+    topics: tuple[str, ...] = ()
+    """Empty: those whose attribute says so."""
+    delete_retention_ms: int = DEFAULT_DELETE_RETENTION_MS
+    min_dirty_ratio: float = 0.0
+    """A queue is left alone while a smaller part of it is new."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlan:
+    """One queue: its old generation, and the offsets [start, end) that are new."""
+
+    topic: str
+    queue_id: int
+    current: Current | None
+    start: int
+    end: int
+
+    @property
+    def pieces(self) -> list[tuple[int, int]]:
+        """Ranges to read, the old generation as one more with the offsets (-1, -1)."""
+        new = [
+            (low, min(low + _PIECE_OFFSETS, self.end)) for low in range(self.start, self.end, _PIECE_OFFSETS)
+        ]
+        return [(-1, -1), *new] if self.current is not None else new
+
+
+def plan_queue(
+    topic: str, queue_id: int, current: Current | None, low: int, high: int, min_dirty_ratio: float
+) -> QueuePlan | None:
+    """None when there is nothing to do. ``low``, ``high``: what the queue has."""
+    start = max(low, current.end if current is not None else 0)
+    kept = current.messages if current is not None else 0
+    if high <= start or (high - start) / (kept + high - start) < min_dirty_ratio:
+        return None
+    return QueuePlan(topic, queue_id, current, start, high)
+
+
+def compaction_topics(config: dict[str, Any]) -> list[str]:
+    """Of a ``topics.json``."""
+    table = config.get("topicConfigTable", {})
+    return sorted(
+        name
+        for name, topic in table.items()
+        if (topic.get("attributes") or {}).get("cleanup.policy") == "COMPACTION"
+    )
+
+
+# --- the job --------------------------------------------------------------------------------------------------
+
+
+def run(options: CompactOptions, spark: SparkSession, progress: Progress) -> Summary:
+    """Raises ConfigError, StoreError, OSError."""
+    started = time.monotonic()
+    store = options.store
+    topics = options.topics or tuple(_topics(store))
+    (store / COMPACTED).mkdir(exist_ok=True)
+    files = OsFiles()
+    lock_path = store / "mqspark.compact.lock"
+    lock = files.lock(lock_path)
+    try:
+        plans = _plans(options, topics)
+        kept = _compact(options, plans, spark, progress) if plans else {}
+        for number, plan in enumerate(plans):
+            _publish(store, plan, kept.get(number))
+        progress.show("compacted", len(plans), len(plans), "queues")
+    finally:
+        files.unlock(lock_path, lock)
+    read = sum(plan.end - plan.start + (plan.current.messages if plan.current else 0) for plan in plans)
+    messages = sum(int(row["messages"]) for row in kept.values())
+    seconds = time.monotonic() - started
+    return {
+        "job": "compact",
+        "topics": len(topics),
+        "queues": len(plans),
+        "records_read": read,
+        "records_kept": messages,
+        "bytes_kept": sum(int(row["size_bytes"]) for row in kept.values()),
+        "elapsed_s": round(seconds, 3),
+        "records_per_s": round(read / seconds),
+    }
+
+
+def _topics(store: Path) -> list[str]:
+    path = store / "config" / "topics.json"
+    try:
+        return compaction_topics(fastjson.loads(path.read_bytes()))
+    except FileNotFoundError:
+        raise ConfigError(f"store: {path} does not exist; name the topics", key="store") from None
+
+
+def _plans(options: CompactOptions, topics: Iterable[str]) -> list[QueuePlan]:
+    plans = []
+    for topic in topics:
+        directory = options.store / "consumequeue" / topic
+        names = os.listdir(directory) if directory.is_dir() else []
+        for queue_id in sorted(int(name) for name in names if name.isdigit()):
+            low, high = _bounds(StoreReader(options.store, options.commit_log), topic, queue_id)
+            current = read_current(_directory(options.store, topic, queue_id))
+            plan = plan_queue(topic, queue_id, current, low, high, options.min_dirty_ratio)
+            if plan is not None:
+                plans.append(plan)
+    return plans
+
+
+def _bounds(reader: StoreReader, topic: str, queue_id: int) -> tuple[int, int]:
+    """The first offset whose record the log has, and the first that is not visible yet."""
+    directory = reader.paths.consume_queue / topic / str(queue_id)
+    starts = sorted(int(name) // 20 for name in os.listdir(directory) if name.isdigit())
+    if not starts:
+        return 0, 0
+    low = starts[0]
+    last = reader.entries(topic, queue_id, starts[-1], 1 << 60)
+    high = starts[-1] + len(last)
+    if len(last):
+        # Fillers are left out: the last record knows its offset.
+        high = _offset_of(reader, last[-1]) + 1
+    log_begins = min((int(name) for name in os.listdir(reader.paths.commit_log) if name.isdigit()), default=0)
+    while low < high:
+        entries = reader.entries(topic, queue_id, low, min(low + _READ_OFFSETS, high))
+        there = entries[entries["position"] >= log_begins]
+        if len(there):
+            return _offset_of(reader, there[0]), high
+        low += _READ_OFFSETS
+    return high, high
+
+
+def _offset_of(reader: StoreReader, entry: Any) -> int:
+    view, start = reader.segment(int(entry["position"]))
+    at = int(entry["position"]) - start + 20
+    return int.from_bytes(view[at : at + 8], "big")
+
+
+def _compact(
+    options: CompactOptions, plans: list[QueuePlan], spark: SparkSession, progress: Progress
+) -> dict[int, dict[str, Any]]:
+    pieces = [(number, low, high) for number, plan in enumerate(plans) for low, high in plan.pieces]
+    progress.show("reading", 0, len(pieces), "pieces of queues")
+    store, commit_log = str(options.store), options.commit_log
+
+    def keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                plan = plans[row["queue"]]
+                yield from read_keys(store, commit_log, plan, row["queue"], row["low"], row["high"])
+
+    def copied(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from write_generations(store, commit_log, plans, batches)
+
+    work = spark.createDataFrame(pieces, "queue int, low bigint, high bigint").repartition(len(pieces))
+    newest = (
+        work.mapInArrow(keys, "queue int, key string, offset bigint, tombstone boolean, time bigint")
+        .groupBy("queue", "key")
+        .agg(_max_by_offset())
+        .selectExpr("queue", "last.offset offset", "last.tombstone tombstone", "last.time time")
+    )
+    oldest_tombstone_ms = int(time.time() * 1000) - options.delete_retention_ms
+    wanted = newest.where(f"NOT tombstone OR time >= {oldest_tombstone_ms}").select("queue", "offset")
+    placed = wanted.repartition("queue").sortWithinPartitions("queue", "offset")
+    rows = placed.mapInArrow(copied, _WRITTEN).collect()
+    # A task that was tried twice has written two files; each says whose it is.
+    return {row.queue: row.asDict() for row in rows}
+
+
+_WRITTEN = "queue int, log string, entries string, messages bigint, size_bytes bigint"
+
+
+def _max_by_offset() -> Any:
+    from pyspark.sql.functions import expr
+
+    return expr("max(struct(offset, tombstone, time)) last")
+
+
+def _publish(store: Path, plan: QueuePlan, written: dict[str, Any] | None) -> None:
+    directory = _directory(store, plan.topic, plan.queue_id)
+    number = plan.current.generation + 1 if plan.current is not None else 1
+    if written is None:  # nothing is left of the queue
+        writer = GenerationWriter(directory, f"{number}-empty")
+        writer.finish()
+        written = {
+            "log": str(writer.log_path),
+            "entries": str(writer.queue_path),
+            "messages": 0,
+            "size_bytes": 0,
+        }
+    os.replace(written["log"], directory / f"{number}.log")
+    os.replace(written["entries"], directory / f"{number}.queue")
+    publish(directory, Current(number, plan.end, int(written["messages"]), int(written["size_bytes"])))
+    for leftover in directory.glob("*.tmp"):
+        leftover.unlink()
+
+
+def _directory(store: Path, topic: str, queue_id: int) -> Path:
+    return store / COMPACTED / topic / str(queue_id)
+
+
+# --- what workers run -----------------------------------------------------------------------------------------
+
+
+def read_keys(
+    store: str, commit_log: str | None, plan: QueuePlan, number: int, low: int, high: int
+) -> Iterator[pa.RecordBatch]:
+    """Key, offset, whether it is a tombstone, and store time of each record of one piece."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from pyspark_pymq.decode import Decoder, Records
+
+    decoder = Decoder(
+        ("key", "offset", "value", "timestamp"), topic=plan.topic, broker="", queue_id=plan.queue_id
+    )
+
+    def rows(records: Records, positions: Any) -> pa.RecordBatch:
+        batch = decoder(records, positions)
+        named = batch.filter(batch.column("key").is_valid())
+        times = named.column("timestamp").cast(pa.int64())
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.repeat(pa.scalar(number, pa.int32()), named.num_rows),
+                named.column("key"),
+                named.column("offset"),
+                pc.equal(pc.binary_length(named.column("value")), 0),
+                pc.divide(times, 1000),
+            ],
+            names=["queue", "key", "offset", "tombstone", "time"],
+        )
+
+    if low < 0 and plan.current is not None:
+        generation = Generation(_directory(Path(store), plan.topic, plan.queue_id), plan.current)
+        records = Records(generation.view)
+        positions = generation.entries["position"]
+        for first in range(0, len(positions), _READ_OFFSETS):
+            yield rows(records, positions[first : first + _READ_OFFSETS])
+        return
+    reader = StoreReader(store, commit_log)
+    for first in range(low, high, _READ_OFFSETS):
+        entries = reader.entries(plan.topic, plan.queue_id, first, min(first + _READ_OFFSETS, high))
+        while len(entries):
+            view, start = reader.segment(int(entries["position"][0]))
+            inside = int(entries["position"].searchsorted(start + len(view)))
+            yield rows(Records(view), entries["position"][:inside] - start)
+            entries = entries[inside:]
+
+
+def write_generations(
+    store: str, commit_log: str | None, plans: list[QueuePlan], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Copies the records of (queue, offset) rows, which come sorted; one row for each queue that is complete."""
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    attempt = context.taskAttemptId() if context is not None else 0
+    copier: _Copier | None = None
+    for batch in batches:
+        queues, offsets = batch.column("queue").to_numpy(), batch.column("offset").to_numpy()
+        for number in np.unique(queues).tolist():
+            if copier is None or copier.number != number:
+                if copier is not None:
+                    yield copier.finish()
+                copier = _Copier(store, commit_log, plans[number], number, attempt)
+            copier.copy(offsets[queues == number])
+    if copier is not None:
+        yield copier.finish()
+    else:
+        yield pa.RecordBatch.from_pylist([], _written_schema())
+
+
+def _written_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("queue", pa.int32()),
+            ("log", pa.string()),
+            ("entries", pa.string()),
+            ("messages", pa.int64()),
+            ("size_bytes", pa.int64()),
+        ]
+    )
+
+
+class _Copier:
+    """The next generation of one queue on its way to disk."""
+
+    def __init__(
+        self, store: str, commit_log: str | None, plan: QueuePlan, number: int, attempt: int
+    ) -> None:
+        directory = _directory(Path(store), plan.topic, plan.queue_id)
+        self.number = number
+        self._plan = plan
+        self._reader = StoreReader(store, commit_log)
+        self._old = Generation(directory, plan.current) if plan.current is not None else None
+        self._old_end = plan.current.end if plan.current is not None else 0
+        self._writer = GenerationWriter(directory, f"next-{attempt}")
+
+    def copy(self, offsets: Any) -> None:
+        for offset in offsets[offsets < self._old_end].tolist():
+            if self._old is not None:
+                index = int(self._old.entries["offset"].searchsorted(offset))
+                code = int(self._old.entries["tags_code"][index])
+                self._writer.append(self._old.record(offset), offset, code)
+        new = offsets[offsets >= self._old_end]
+        while len(new):
+            low = int(new[0])
+            here = new[: int(new.searchsorted(low + _READ_OFFSETS))]
+            entries = self._reader.entries(self._plan.topic, self._plan.queue_id, low, int(here[-1]) + 1)
+            wanted = set(here.tolist())
+            for position, size, code in zip(
+                entries["position"].tolist(),
+                entries["size"].tolist(),
+                entries["tags_code"].tolist(),
+                strict=True,
+            ):
+                view, start = self._reader.segment(position)
+                record = view[position - start : position - start + size]
+                offset = int.from_bytes(record[20:28], "big")
+                if offset in wanted:
+                    self._writer.append(record, offset, code)
+            new = new[len(here) :]
+
+    def finish(self) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        writer = self._writer
+        writer.finish()
+        row = (self.number, str(writer.log_path), str(writer.queue_path), writer.messages, writer.size_bytes)
+        names = _written_schema().names
+        return pa.RecordBatch.from_pylist([dict(zip(names, row, strict=True))], _written_schema())

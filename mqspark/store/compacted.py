@@ -1,0 +1,219 @@
+"""Compacted queues: the last value of each key, at its original offset, in files of ours beside RocketMQ's.
+
+    mqspark.compacted/<topic>/<queue id>/current     which generation counts, and up to which offset (JSON)
+    mqspark.compacted/<topic>/<queue id>/<n>.log     the kept records, as they were in the CommitLog, back to back
+    mqspark.compacted/<topic>/<queue id>/<n>.queue   28 bytes each: queue offset i64, position in <n>.log i64, size i32,
+                                                     tags code i64 (little-endian), by offset
+
+Offsets below ``end`` come from the generation, all others from the log, so what arrives after a compaction is read as
+ever. ``current`` is replaced by renaming when the files it names are on disk: a read sees one generation, never a mix.
+The generation before stays until the next one comes, for readers that are about to open it.
+
+Compaction itself is a Spark job (``mqspark_jobs.compact``), a process of its own that does not need the store's file
+layer; the store reads here and never writes. Semantics: reference store-and-broker §18. Must not know the CommitLog.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.store.fetch import GetResult, GetStatus
+
+__all__ = [
+    "COMPACTED",
+    "CompactedQueues",
+    "Current",
+    "Generation",
+    "GenerationWriter",
+    "publish",
+    "read_current",
+]
+
+COMPACTED = "mqspark.compacted"
+KEPT_DTYPE = np.dtype([("offset", "<i8"), ("position", "<i8"), ("size", "<i4"), ("tags_code", "<i8")])
+_LOOK_MS = 1000
+"""How old the knowledge of ``current`` may be."""
+_WRITE_BYTES = 1 << 20
+
+
+@dataclass(slots=True, frozen=True)
+class Current:
+    """What ``current`` says."""
+
+    generation: int
+    end: int
+    """Offsets below are in the generation, or compacted away."""
+    messages: int
+    size_bytes: int
+
+
+def read_current(directory: Path) -> Current | None:
+    try:
+        return Current(**json.loads((directory / "current").read_bytes()))
+    except FileNotFoundError:
+        return None
+
+
+def publish(directory: Path, current: Current) -> None:
+    """Make a complete generation the one that counts, then remove those that nobody can be about to open."""
+    temporary = directory / "current.tmp"
+    with temporary.open("w") as file:
+        file.write(json.dumps(asdict(current)))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, directory / "current")
+    _sync_directory(directory)
+    for path in directory.iterdir():
+        number = path.name.partition(".")[0]
+        if number.isdigit() and int(number) < current.generation - 1:
+            path.unlink()
+
+
+class Generation:
+    """One generation, mapped."""
+
+    __slots__ = ("current", "entries", "view")
+
+    def __init__(self, directory: Path, current: Current) -> None:
+        """Raises FileNotFoundError when it was replaced twice meanwhile."""
+        self.current = current
+        self.entries: npt.NDArray[Any] = np.fromfile(directory / f"{current.generation}.queue", KEPT_DTYPE)
+        with (directory / f"{current.generation}.log").open("rb") as file:
+            length = os.fstat(file.fileno()).st_size
+            self.view = memoryview(
+                mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ) if length else b""
+            )
+
+    def record(self, offset: int) -> memoryview:
+        """Raises KeyError for an offset that is not kept."""
+        index = int(self.entries["offset"].searchsorted(offset))
+        if index == len(self.entries) or int(self.entries["offset"][index]) != offset:
+            raise KeyError(offset)
+        position, size = int(self.entries["position"][index]), int(self.entries["size"][index])
+        return self.view[position : position + size]
+
+    def get(
+        self, offset: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None
+    ) -> tuple[list[memoryview], int, int]:
+        """Kept records from ``offset`` on, how many, and where the reader goes on."""
+        first = int(self.entries["offset"].searchsorted(offset))
+        rest = self.entries[first:]
+        if tag_codes:
+            rest = rest[np.isin(rest["tags_code"], list(tag_codes))]
+        chosen = rest[: max(1, max_messages)]
+        within = int(chosen["size"].astype(np.int64).cumsum().searchsorted(max_bytes, "right"))
+        chosen = chosen[: max(1, within)]
+        if not len(chosen):
+            return [], 0, self.current.end
+        bounds = zip(chosen["position"].tolist(), chosen["size"].tolist(), strict=True)
+        buffers = [self.view[position : position + size] for position, size in bounds]
+        return buffers, len(chosen), int(chosen["offset"][-1]) + 1
+
+
+class CompactedQueues:
+    """What of a store's queues is compacted, as its broker serves it."""
+
+    def __init__(self, root: Path, monotonic_ms: Callable[[], int]) -> None:
+        self._root = root / COMPACTED
+        self._monotonic_ms = monotonic_ms
+        self._topics: frozenset[str] = frozenset()
+        self._topics_at_ms = -_LOOK_MS
+        self._known: dict[tuple[str, int], tuple[int, Generation | None]] = {}
+
+    def _generation(self, topic: str, queue_id: int) -> Generation | None:
+        now_ms = self._monotonic_ms()
+        if now_ms - self._topics_at_ms >= _LOOK_MS:
+            self._topics_at_ms = now_ms
+            try:
+                self._topics = frozenset(os.listdir(self._root))
+            except FileNotFoundError:
+                self._topics = frozenset()
+        if topic not in self._topics:
+            return None
+        looked_at_ms, known = self._known.get((topic, queue_id), (-_LOOK_MS, None))
+        if now_ms - looked_at_ms >= _LOOK_MS:
+            directory = self._root / topic / str(queue_id)
+            current = read_current(directory)
+            if current is None:
+                known = None
+            elif known is None or known.current != current:
+                known = Generation(directory, current)
+            self._known[(topic, queue_id)] = now_ms, known
+        return known
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+        max_offset: int,
+    ) -> GetResult | None:
+        """None for what is not compacted: the log has it."""
+        generation = self._generation(topic, queue_id)
+        if generation is None or not 0 <= offset < generation.current.end:
+            return None
+        buffers, count, following = generation.get(offset, max_messages, max_bytes, tag_codes)
+        status = GetStatus.FOUND if count else GetStatus.NO_MATCHED_MESSAGE
+        return GetResult(status, following, 0, max_offset, buffers, count, sum(map(len, buffers)))
+
+    def begins(self, topic: str, queue_id: int) -> bool:
+        """Whether reading may begin at 0, whatever the log still has."""
+        return self._generation(topic, queue_id) is not None
+
+    def forget(self, topic: str) -> None:
+        """The topic was deleted: its generations go."""
+        for key in [key for key in self._known if key[0] == topic]:
+            del self._known[key]
+        directory = self._root / topic
+        if topic in self._topics and directory.is_dir():
+            for queue in directory.iterdir():
+                for path in queue.iterdir():
+                    path.unlink()
+                queue.rmdir()
+            directory.rmdir()
+
+
+class GenerationWriter:
+    """Writes ``<n>.log`` and ``<n>.queue`` under names of its own; ``finish`` makes them durable."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.log_path = directory / f"{name}.log.tmp"
+        self.queue_path = directory / f"{name}.queue.tmp"
+        self._log = self.log_path.open("wb", buffering=_WRITE_BYTES)
+        self._queue = self.queue_path.open("wb", buffering=_WRITE_BYTES)
+        self.messages = 0
+        self.size_bytes = 0
+
+    def append(self, record: bytes | memoryview, offset: int, tags_code: int) -> None:
+        """In ascending order of offsets."""
+        self._queue.write(np.array([(offset, self.size_bytes, len(record), tags_code)], KEPT_DTYPE).tobytes())
+        self._log.write(record)
+        self.size_bytes += len(record)
+        self.messages += 1
+
+    def finish(self) -> None:
+        for file in (self._log, self._queue):
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

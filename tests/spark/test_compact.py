@@ -1,0 +1,108 @@
+"""compact: the last value of each key at its offset, while a broker serves; tombstones; killed and run again."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mqspark.message import Message
+from mqspark.store.compacted import publish
+from mqspark_jobs import compact as job
+from mqspark_jobs.compact import CompactOptions, compaction_topics, plan_queue
+from tests.jobs_tools import Killed, quiet
+from tests.spark.dev import DevCluster
+
+pytestmark = pytest.mark.spark
+
+
+def compacted(spark: SparkSession, cluster: DevCluster, **options: Any) -> dict[str, Any]:
+    return job.run(CompactOptions(cluster.store, **options), spark, quiet("compact"))
+
+
+def read(
+    spark: SparkSession, cluster: DevCluster, topic: str, **options: str
+) -> list[tuple[int, int, str, str]]:
+    reader = spark.read.format("pymq").option("nameserver", cluster.nameserver).options(**options)
+    rows = reader.load(topic).selectExpr("partition", "offset", "key", "string(value) value").collect()
+    return sorted((row.partition, row.offset, row.key, row.value) for row in rows)
+
+
+def wait_for(condition: Any) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_the_last_value_of_each_key_while_the_broker_serves(
+    spark: SparkSession, cluster: DevCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(5)
+    sent: list[list[tuple[int, int, str, str]]] = [[], [], [], []]
+
+    def send(count: int) -> None:
+        for queue in range(2):
+            messages = []
+            for _ in range(count):
+                key, value = (
+                    f"k{chance.randrange(40)}",
+                    "" if chance.random() < 0.1 else f"v{chance.random()}",
+                )
+                sent[queue].append((queue, len(sent[queue]), key, value))
+                messages.append(Message.of(topic, value.encode(), keys=key, tags="T"))
+            cluster.send(topic, queue, messages)
+
+    def last(end: int, *, tombstones: bool) -> list[tuple[int, int, str, str]]:
+        kept = []
+        for queue in sent:
+            newest = {row[2]: row for row in queue[:end]}
+            kept += [row for row in newest.values() if row[3] or tombstones] + queue[end:]
+        return sorted(kept)
+
+    send(500)
+    summary = compacted(spark, cluster, topics=(topic,))
+    assert (summary["queues"], summary["records_read"]) == (2, 1000)
+    expected = last(500, tombstones=True)
+    wait_for(lambda: len(read(spark, cluster, topic)) == len(expected))
+    assert read(spark, cluster, topic) == expected
+    # What comes later is read as ever; offsets stay what they were.
+    send(100)
+    assert read(spark, cluster, topic) == last(500, tombstones=True)
+    assert read(spark, cluster, topic, tags="T") == last(500, tombstones=True)
+    assert read(spark, cluster, topic, tags="other") == []
+    # Killed before the new generation counts, readers see the old one.
+    monkeypatch.setattr(job, "publish", lambda *arguments: (_ for _ in ()).throw(Killed))
+    with pytest.raises(Killed):
+        compacted(spark, cluster, topics=(topic,))
+    monkeypatch.setattr(job, "publish", publish)
+    assert read(spark, cluster, topic) == last(500, tombstones=True)
+    # Old tombstones go with their keys.
+    summary = compacted(spark, cluster, topics=(topic,), delete_retention_ms=0)
+    expected = last(600, tombstones=False)
+    wait_for(lambda: len(read(spark, cluster, topic)) == len(expected))
+    assert read(spark, cluster, topic) == expected
+    assert summary["records_kept"] == len(expected)
+    assert compacted(spark, cluster, topics=(topic,))["queues"] == 0
+    directory = cluster.store / "mqspark.compacted" / topic / "0"
+    assert sorted(path.name for path in directory.iterdir()) == [
+        "1.log",
+        "1.queue",
+        "2.log",
+        "2.queue",
+        "current",
+    ]
+    cluster.delete_topic(topic)
+    assert not directory.exists()
+
+
+def test_topics_say_it_by_their_attribute() -> None:
+    config = {"A": {"attributes": {"cleanup.policy": "COMPACTION"}}, "B": {"attributes": {}}, "C": {}}
+    assert compaction_topics({"topicConfigTable": config}) == ["A"]
+    assert plan_queue("T", 0, None, 5, 5, 0.0) is None
+    plan = plan_queue("T", 0, None, 3 << 20, 5 << 20, 0.0)
+    assert plan is not None
+    assert plan.pieces == [(3 << 20, 4 << 20), (4 << 20, 5 << 20)]
