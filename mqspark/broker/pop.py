@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from mqspark.broker.acks import Deferred
 from mqspark.broker.popchecks import (
     check_group,
+    check_invisible_time,
     check_readable,
     check_time,
     check_topic,
@@ -20,7 +21,7 @@ from mqspark.broker.popchecks import (
 from mqspark.broker.pophold import ANY_QUEUE, ParkedPops, Waiter
 from mqspark.broker.popoffsets import PopOffsets, Step
 from mqspark.broker.poporder import PopOrder
-from mqspark.broker.revivelog import MAX_INVISIBLE_MS, CheckKey, CheckPoint, ReviveLog
+from mqspark.broker.revivelog import CheckKey, CheckPoint, ReviveLog
 from mqspark.broker.selection import Wanted, get_wanted
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topics import Topic
@@ -216,10 +217,11 @@ class Pops:
                 ResponseCode.INVALID_PARAMETER,
                 f"the broker[{config.broker_ip1}] pop message's num is {header.max_msg_nums}, not 1 to {MAX_MESSAGES}",
             )
-        if not 0 < header.invisible_time <= MAX_INVISIBLE_MS:
+        check_invisible_time(state, header.invisible_time, 1)
+        if not state.store_config.timer_wheel_enable:
             raise Refusal(
-                ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime={header.invisible_time} is not between 1 and {MAX_INVISIBLE_MS} ms",
+                ResponseCode.SYSTEM_ERROR,
+                f"the broker[{config.broker_ip1}] pop message is forbidden because timerWheelEnable is false",
             )
         check_topic(state, session, header.topic, header.queue_id)
         check_group(state, header.consumer_group)

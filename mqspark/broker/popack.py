@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from mqspark.broker.acks import Acks
+from mqspark.broker.popchecks import check_invisible_time
 from mqspark.broker.poporder import ILLEGAL, PopOrder
 from mqspark.broker.pull import FAQ
-from mqspark.broker.revivelog import MAX_INVISIBLE_MS, CheckKey, CheckPoint, ReviveLog
+from mqspark.broker.revivelog import CheckKey, CheckPoint, ReviveLog
 from mqspark.broker.state import BrokerState
 from mqspark.errors import DiskFull, InvalidMessage, StoreReadOnly
 from mqspark.protocol.bodies import BatchAck, BatchAckMessageRequestBody, decode_body
@@ -136,11 +137,7 @@ class PopAcks:
         low, high = self._limits(session, header.topic, header.queue_id)
         if not low <= header.offset < high:
             raise Refusal(ResponseCode.NO_MESSAGE, f"there is no message {header.offset} in {low}~{high}")
-        if not 0 <= header.invisible_time <= MAX_INVISIBLE_MS:
-            raise Refusal(
-                ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime={header.invisible_time} is not between 0 and {MAX_INVISIBLE_MS} ms",
-            )
+        check_invisible_time(state, header.invisible_time, 0)
         receipt = parse_receipt(header.extra_info)
         if receipt.is_order:
             return ok(command, self._change_in_order(header, receipt.pop_time_ms))

@@ -20,7 +20,14 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.session import Session
 
-__all__ = ["check_group", "check_readable", "check_time", "check_topic", "parse_wanted"]
+__all__ = [
+    "check_group",
+    "check_invisible_time",
+    "check_readable",
+    "check_time",
+    "check_topic",
+    "parse_wanted",
+]
 
 LATE_MS = 500
 """A request whose polling time ended longer ago than this has lost its client."""
@@ -40,6 +47,16 @@ def check_time(state: BrokerState, what: str, born_ms: int, poll_ms: int) -> int
             ResponseCode.POLLING_TIMEOUT, f"the broker[{state.config.broker_ip1}] {what} is timeout too much"
         )
     return min(poll_ms, poll_ms - waited_ms)
+
+
+def check_invisible_time(state: BrokerState, invisible_ms: int, least_ms: int) -> None:
+    """No timer message, and so no check point, can be set further ahead than timerMaxDelaySec."""
+    most_ms = state.store_config.timer_max_delay_sec * 1000
+    if not least_ms <= invisible_ms <= most_ms:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"invisibleTime={invisible_ms} is not between {least_ms} and {most_ms} ms",
+        )
 
 
 def check_readable(state: BrokerState, session: Session, command: Command, what: str) -> None:

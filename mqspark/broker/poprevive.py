@@ -60,7 +60,7 @@ READS_A_TICK = 16
 """For each queue, about 1,000 records: a bounded part of a turn."""
 REVIVES_A_TICK = 256
 MAX_OPEN = 50_000
-"""Check points of one queue kept in memory. With a timer that delivers them when they are due, three seconds' worth."""
+"""Check points of one queue kept in memory: they come when they are due, so these are of three seconds."""
 MAX_EARLY_ACKS = 10_000
 
 _RE_PUT_DELAYS_MS = tuple(
@@ -194,7 +194,7 @@ class PopRevival:
         except InvalidMessage as error:
             _log.error("revive queue %d, offset %d: %s", queue.queue_id, record.queue_offset, error)
         due_ms = _integer(find_property(properties, TIMER_DELIVER_MS.encode()))
-        # Until there is a timer a record is read long before it is due; with one it is stored when it is.
+        # RocketMQ's timer delivers up to a second early; and a record that was due already is stored at once.
         queue.horizon_ms = max(queue.horizon_ms, min(due_ms, record.store_timestamp_ms))
 
     def _keep_early(self, queue: _ReviveQueue, key: CheckKey, offsets: Iterable[int]) -> None:

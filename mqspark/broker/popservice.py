@@ -20,7 +20,7 @@ from mqspark.store.store import Progress
 
 __all__ = ["PopService"]
 
-TICK_MS = 100
+TICK_MS = 200
 
 
 class PopService:

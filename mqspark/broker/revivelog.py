@@ -22,7 +22,6 @@ __all__ = [
     "ACK_TAG",
     "BATCH_ACK_TAG",
     "CK_TAG",
-    "MAX_INVISIBLE_MS",
     "REVIVE_GROUP",
     "CheckKey",
     "CheckPoint",
@@ -38,10 +37,6 @@ CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
 
 ACK_INTERVAL_MS = 1_000
 """A check point comes this much before its acknowledgements (PopAckConstants.ackTimeInterval)."""
-
-
-MAX_INVISIBLE_MS = 3 * 24 * 3600 * 1000
-"""No timed message, and so no check point, can be set further ahead (timerMaxDelaySec)."""
 
 
 class CheckKey(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from typing import NamedTuple
 
 from mqspark.message import MessageExt
@@ -131,3 +133,33 @@ def pass_time(bench: Bench, ms: int, step_ms: int = 500) -> None:
         bench.clock.advance(step_ms)
         bench.broker.tick()
         bench.housekeeping()
+
+
+def batch_body(popped: list[Popped], group: str = "CG") -> bytes:
+    """A batch of acknowledgements, as a proxy groups them: by check point."""
+    entries: dict[Receipt, list[int]] = {}
+    topics: dict[Receipt, str] = {}
+    for one in popped:
+        key = one.receipt._replace(offset=-1)
+        entries.setdefault(key, []).append(one.receipt.offset)
+        topics[key] = one.message.topic
+    acks = []
+    for receipt, offsets in entries.items():
+        bits = bytearray((max(offsets) - receipt.start_offset) // 8 + 1)
+        for offset in offsets:
+            place = offset - receipt.start_offset
+            bits[place // 8] |= 1 << place % 8
+        acks.append(
+            {
+                "c": group,
+                "t": topics[receipt],
+                "r": receipt.retry,
+                "so": receipt.start_offset,
+                "q": receipt.queue_id,
+                "rq": receipt.revive_queue,
+                "pt": receipt.pop_time_ms,
+                "it": receipt.invisible_time_ms,
+                "b": base64.b64encode(bytes(bits)).decode(),
+            }
+        )
+    return json.dumps({"brokerName": "b-a", "acks": acks}).encode()

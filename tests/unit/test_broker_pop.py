@@ -243,6 +243,15 @@ def test_the_fast_port_knows_no_pop(bench: Bench) -> None:
     assert bench.peer(fast=True).ask(POP, pop_ext(bench)).code == 3
 
 
+def test_without_a_timer_there_is_no_pop(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, store_settings={"timer_wheel_enable": False})
+    put(bench, "a")
+    answer = bench.peer().ask(POP, pop_ext(bench))
+    assert answer.code == 1
+    assert "timerWheelEnable" in (answer.remark or "")
+    bench.close()
+
+
 @pytest.mark.parametrize(
     ("ext", "code"),
     [
