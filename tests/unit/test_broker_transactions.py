@@ -128,7 +128,7 @@ class Kit(Bench):
 
     def crash(self) -> None:
         """The process is killed: what was written stays, what was in memory is gone; another starts."""
-        self.store._files.unlock(self.store.paths.lock, self.store._lock_fd)
+        self.store._release()
         self.open()
         self.producer = self.live_producer()
 
