@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         MachineRoom,
         MachineRoomNearby,
     )
+    from mqspark.client.autobatch import AutoBatch
     from mqspark.client.consumer import ConsumeFromWhere, MessageModel
     from mqspark.client.delivery import ConsumeStatus, RetryLater
     from mqspark.client.hooks import ConsumeContext, Interceptor, SendContext
@@ -58,6 +59,7 @@ __all__ = [
     "TransactionState",
     "ConsumeStatus",
     "RetryLater",
+    "AutoBatch",
     "Interceptor",
     "SendContext",
     "ConsumeContext",
@@ -81,6 +83,7 @@ _HOMES = {
         "AdminClient",
     ),
     "mqspark.client.instance": ("ClientOptions",),
+    "mqspark.client.autobatch": ("AutoBatch",),
     "mqspark.client.hooks": ("Interceptor", "SendContext", "ConsumeContext"),
     "mqspark.message": ("Message", "MessageExt", "MessageQueue"),
     "mqspark.client.producer": ("SendResult", "SendStatus"),

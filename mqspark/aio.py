@@ -16,6 +16,7 @@ from mqspark.client.allocate import (
     MachineRoom,
     MachineRoomNearby,
 )
+from mqspark.client.autobatch import AutoBatch
 from mqspark.client.consumer import ConsumeFromWhere, MessageModel
 from mqspark.client.delivery import ConsumeStatus, RetryLater
 from mqspark.client.hooks import ConsumeContext, Interceptor, SendContext
@@ -42,6 +43,7 @@ __all__ = [
     "TransactionState",
     "ConsumeStatus",
     "RetryLater",
+    "AutoBatch",
     "Interceptor",
     "SendContext",
     "ConsumeContext",

@@ -369,8 +369,15 @@ class Message:
         keys: str | Iterable[str] | None = None,
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
+        delay_level: int | None = None,
+        delay_ms: int | None = None,
+        deliver_at_ms: int | None = None,
     ) -> Message:
-        """``keys`` may be one key or several; text bodies become UTF-8."""
+        """``keys`` may be one key or several; text bodies become UTF-8.
+
+        At most one of: ``delay_level``, one of the broker's levels (by default 1 is 1 s, 18 is 2 h); ``delay_ms``
+        after it is stored; ``deliver_at_ms`` since the epoch. Raises InvalidMessage for more.
+        """
         message = cls(
             topic=topic,
             body=body.encode() if isinstance(body, str) else bytes(body),
@@ -381,6 +388,11 @@ class Message:
             message.properties[TAGS] = tags
         if keys:
             message.properties[KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+        delays = {DELAY: delay_level, TIMER_DELAY_MS: delay_ms, TIMER_DELIVER_MS: deliver_at_ms}
+        given = {name: str(value) for name, value in delays.items() if value is not None}
+        if len(given) > 1:
+            raise InvalidMessage("give one of delay_level, delay_ms and deliver_at_ms", field="delay")
+        message.properties.update(given)
         return message
 
     @property

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mqspark import compression
+from mqspark.client.autobatch import Accumulator, AutoBatch, can_batch
 from mqspark.client.faults import SLOW_MS, FaultTable, QueueChooser
 from mqspark.client.hooks import Interceptor, SendContext
 from mqspark.client.hooks import call as call_hooks
@@ -38,7 +39,6 @@ from mqspark.errors import (
     MessageTooLarge,
     MQError,
     NoRoute,
-    NotYet,
     RequestTimeout,
 )
 from mqspark.message import (
@@ -129,12 +129,7 @@ RETRYABLE = frozenset(
 MIN_ATTEMPT_S = 0.02
 """With less time left than this another attempt could only double the message; timers fire some ms early, too."""
 
-_NOT_YET = {
-    DELAY: "delayed delivery",
-    TIMER_DELAY_MS: "timed delivery",
-    TIMER_DELAY_SEC: "timed delivery",
-    TIMER_DELIVER_MS: "timed delivery",
-}
+_TIMED = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
 
 _COMPRESSED_ZLIB = COMPRESSED | compression.ZLIB << COMPRESSION_SHIFT
 _THREAD_COMPRESS_BYTES = 128 * 1024
@@ -321,6 +316,7 @@ class Producer:
         default_topic_queues: int = 4,
         max_in_flight: int = 1_024,
         max_in_flight_bytes: int = 100 * 1024 * 1024,
+        auto_batch: AutoBatch | None = None,
         interceptors: Sequence[Interceptor] = (),
         trace: bool = False,
         trace_topic: str | None = None,
@@ -329,6 +325,7 @@ class Producer:
         """``default_topic_queues`` is how many queues a topic gets that sending to it creates.
 
         A send waits while ``max_in_flight`` messages or ``max_in_flight_bytes`` are not answered yet. With
+        ``auto_batch`` messages that are sent one by one travel together, a little later. With
         ``trace`` each acknowledged send is recorded in ``trace_topic`` (RMQ_SYS_TRACE_TOPIC), for
         ``mqadmin queryMsgTraceById``.
         """
@@ -354,6 +351,8 @@ class Producer:
         self._idle: asyncio.Future[None] | None = None
         self._topics: dict[str, _Topic] = {}
         self._running = False
+        self._auto_batch = auto_batch
+        self._accumulator: Accumulator | None = None
         self._interceptors = list(interceptors)
         self._trace = trace
         self._trace_topic = trace_topic
@@ -383,12 +382,17 @@ class Producer:
             self._tracer = Tracer(sender, self._trace_topic)
             await self._tracer.start()
             self._interceptors.append(self._tracer)
+        if self._auto_batch is not None:
+            self._accumulator = Accumulator(self._auto_batch, self._begin_together)
         self._running = True
 
     async def stop(self) -> None:
         """Waits for what is in flight (at most its timeout), then leaves."""
         if not self._running:
             return
+        if self._accumulator is not None:
+            self._accumulator.flush()
+            self._accumulator = None
         self._running = False
         if self._in_flight:
             self._idle = self._loop.create_future()
@@ -496,12 +500,21 @@ class Producer:
         *,
         oneway: bool = False,
         prepared: bool = False,
+        alone: bool = False,
     ) -> None:
         """Start a send on this loop; ``future`` (of asyncio or concurrent.futures) gets the result or the
-        error. ``prepared``: of a transaction, whose properties are set.
+        error. ``prepared``: of a transaction, whose properties are set. ``alone``: in no automatic batch.
 
-        Raises InvalidMessage, MessageTooLarge, NotYet at once. Does not wait for room.
+        Raises InvalidMessage, MessageTooLarge at once. Does not wait for room.
         """
+        if (
+            self._accumulator is not None
+            and not (alone or oneway or prepared)
+            and hash_key is None
+            and selector is None
+            and self._accumulate(message, future, queue, timeout_ms)
+        ):
+            return
         context = None
         if self._interceptors:
             context = self._intercept([message])
@@ -536,6 +549,32 @@ class Producer:
             sending.select = None
         sending.sys_flag = TRANSACTION_PREPARED_TYPE if prepared else 0
         self._launch(sending, future, timeout_ms, batch=False, oneway=oneway)
+
+    def _accumulate(
+        self, message: Message, future: SettleFuture, queue: MessageQueue | None, timeout_ms: int | None
+    ) -> bool:
+        """Leave it to the accumulator. Raises InvalidMessage for what would spoil a batch."""
+        accumulator = self._accumulator
+        if accumulator is None or len(message.body) >= self._compress_from_bytes or not can_batch(message):
+            return False
+        _check_batch([message])
+        return bool(message.body) and accumulator.add(message, future, queue, timeout_ms)
+
+    def _begin_together(
+        self,
+        messages: list[Message],
+        future: asyncio.Future[Any],
+        queue: MessageQueue | None,
+        timeout_ms: int | None,
+    ) -> None:
+        """What was accumulated. Never raises: the future gets the error."""
+        try:
+            if len(messages) == 1:
+                self.begin(messages[0], future, queue, timeout_ms=timeout_ms, alone=True)
+            else:
+                self.begin_batch(messages, future, queue, timeout_ms)
+        except MQError as error:
+            future.set_exception(error)
 
     def begin_batch(
         self,
@@ -799,8 +838,6 @@ class Producer:
 def _properties_text(message: Message, *, prepared: bool = False) -> tuple[str, str]:
     """The encoded properties with a unique id among them, and that id."""
     properties = message.properties
-    if not properties.keys().isdisjoint(_NOT_YET):
-        raise NotYet(next(_NOT_YET[name] for name in properties if name in _NOT_YET))
     if not prepared and TRANSACTION_PREPARED in properties:
         raise InvalidMessage(
             f"only a TransactionProducer sends messages with the property {TRANSACTION_PREPARED}; to forward a"
@@ -820,7 +857,7 @@ def _properties_text(message: Message, *, prepared: bool = False) -> tuple[str, 
 
 
 def _check_batch(messages: Sequence[Message]) -> str:
-    """The topic of the batch. Raises InvalidMessage, NotYet."""
+    """The topic of the batch. Raises InvalidMessage."""
     if not messages:
         raise InvalidMessage("a batch needs at least one message", field="messages")
     topic, wait = messages[0].topic, messages[0].properties.get(WAIT, "true")
@@ -832,6 +869,8 @@ def _check_batch(messages: Sequence[Message]) -> str:
             raise InvalidMessage(f"a batch has one topic, not {topic} and {message.topic}", field="topic")
         if message.properties.get(WAIT, "true") != wait:
             raise InvalidMessage("the messages of a batch must agree on WAIT", field="WAIT")
+        if not message.properties.keys().isdisjoint(_TIMED):
+            raise InvalidMessage("a message with a delay cannot be sent in a batch", field="messages")
         if message.properties:
             _properties_text(message)
     return topic

@@ -38,7 +38,6 @@ from mqspark.errors import (
     InvalidMessage,
     MessageTooLarge,
     NoRoute,
-    NotYet,
     RequestTimeout,
 )
 from mqspark.protocol import fastjson
@@ -221,8 +220,6 @@ async def until_async(attempt: Callable[[], object], error: type[Exception], tim
         (Message.of("T", b"x", properties={"": "a"}), InvalidMessage),
         (Message.of("T", b"x", properties={"a\x01": "b"}), InvalidMessage),
         (Message.of("T", b"x", properties={"a": "b" * 40_000}), MessageTooLarge),
-        (Message.of("T", b"x", properties={"DELAY": "3"}), NotYet),
-        (Message.of("T", b"x", properties={"TIMER_DELAY_MS": "3"}), NotYet),
         (Message.of("T", b"x", properties={"TRAN_MSG": "true"}), InvalidMessage),
     ],
 )
