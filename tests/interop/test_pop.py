@@ -1,6 +1,8 @@
 """The unmodified Java push consumer in POP mode, on our broker and (slow) on a real RocketMQ: the broker assigns, all
-is consumed, failures are retried, and what a killed consumer held comes back."""
+is consumed, failures are retried, and what a killed consumer held comes back. Check points outlive a change of broker.
+"""
 
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -9,15 +11,19 @@ from typing import Any
 
 import pytest
 
-from tests.interop.clusters import Cluster
+from mqspark.protocol import fastjson
+from mqspark.protocol.receipts import Receipt, parse_message_offsets, parse_start_offsets, real_topic
+from mqspark.record import decode_records
+from tests.interop.clusters import Cluster, free_port, mqspark_broker, rocketmq_broker
 from tests.interop.driver import JavaDriver, body_of, java_driver
 from tests.interop.jars import Jars
+from tests.interop.remoting import SEND_MESSAGE_V2, RawConnection
 from tests.interop.topics import create_group, create_topic
 
 Name = Callable[[str], str]
 
 # POP's request codes do not fit the 16 bits of ROCKETMQ headers.
-pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
+with_json = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
 
 INVISIBLE_MS = 5_000
 """The shortest that the client allows."""
@@ -60,6 +66,7 @@ def take(java: JavaDriver, handle: int, count: int) -> Counter[bytes]:
     return Counter(body_of(message) for message in received)
 
 
+@with_json
 def test_all_is_consumed_once_by_two(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     topic = create_topic(cluster, name("Pop"))
     group = pop_group(java, cluster, topic, name("pop-readers"))
@@ -78,6 +85,7 @@ def test_all_is_consumed_once_by_two(java: JavaDriver, cluster: Cluster, name: N
     assert received == Counter([*before, *after])
 
 
+@with_json
 def test_failures_and_what_a_killed_consumer_held_come_back(
     java: JavaDriver, cluster: Cluster, name: Name, jars: Jars, tmp_path: Path
 ) -> None:
@@ -101,3 +109,130 @@ def test_failures_and_what_a_killed_consumer_held_come_back(
     assert take(java, failer, 10) == Counter([*sent, *sent])
     for handle in (failer, heir):
         java.call("push.stop", handle=handle)
+
+
+# ---- one directory, both brokers
+
+POP_MESSAGE, ACK_MESSAGE = 200050, 200051
+TOPIC, GROUP = "PopMoves", "pop-movers"
+HELD_MS = 25_000
+MOVING = {
+    "brokerName": "moving",
+    "brokerClusterName": "Moving",
+    "autoCreateTopicEnable": True,
+    "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 2000,
+    "mappedFileSizeTimerLog": 1 << 20,
+    "flushConsumerOffsetInterval": 500,
+}
+
+
+class Hands:
+    """A consumer that pops and keeps what it got."""
+
+    def __init__(self, connection: RawConnection) -> None:
+        self._connection = connection
+
+    def pop(self, most: int, invisible_ms: int = 60_000) -> dict[bytes, tuple[str, Receipt]]:
+        reply = self._connection.request(
+            POP_MESSAGE,
+            consumerGroup=GROUP,
+            topic=TOPIC,
+            queueId=-1,
+            maxMsgNums=most,
+            invisibleTime=invisible_ms,
+            pollTime=0,
+            bornTime=int(time.time() * 1000),
+            initMode=0,
+            order=False,
+        )
+        assert reply.code in (0, 210), reply
+        found: dict[bytes, tuple[str, Receipt]] = {}
+        if reply.code == 0:
+            starts = parse_start_offsets(reply.ext["startOffsetInfo"])
+            messages = iter(decode_records(reply.body))
+            for (retry, queue_id), offsets in parse_message_offsets(reply.ext["msgOffsetInfo"]).items():
+                for offset in offsets:
+                    receipt = Receipt(
+                        starts[retry, queue_id],
+                        int(reply.ext["popTime"]),
+                        int(reply.ext["invisibleTime"]),
+                        int(reply.ext["reviveQid"]),
+                        retry,
+                        "moving",
+                        queue_id,
+                        offset,
+                    )
+                    found[next(messages).body] = real_topic(TOPIC, GROUP, retry), receipt
+        return found
+
+    def pop_all(self, count: int, timeout_s: float = 60) -> set[bytes]:
+        """And acknowledge; at least so many."""
+        found: set[bytes] = set()
+        deadline = time.monotonic() + timeout_s
+        while len(found) < count:
+            assert time.monotonic() < deadline, found
+            for body, (topic, receipt) in self.pop(32).items():
+                self.acknowledge(topic, receipt)
+                found.add(body)
+            time.sleep(0.1)
+        return found
+
+    def acknowledge(self, topic: str, receipt: Receipt) -> None:
+        reply = self._connection.request(
+            ACK_MESSAGE,
+            consumerGroup=GROUP,
+            topic=topic,
+            queueId=receipt.queue_id,
+            offset=receipt.offset,
+            extraInfo=receipt.encode(),
+        )
+        assert reply.code == 0, reply
+
+
+def send_raw(connection: RawConnection, bodies: set[bytes]) -> None:
+    for body in sorted(bodies):
+        reply = connection.request(
+            SEND_MESSAGE_V2, body, a="p", b=TOPIC, c="TBW102", d=1, e=0, f=0, g=int(time.time() * 1000),
+            h=0, i="", j=0, k=False, m=False,
+        )  # fmt: skip
+        assert reply.code == 0, reply
+
+
+def saved_offset(cluster: Cluster) -> int:
+    """What a killed broker will remember."""
+    path = cluster.store / "config/consumerOffset.json"
+    table = fastjson.loads(path.read_bytes())["offsetTable"] if path.exists() else {}
+    return int(table.get(f"{TOPIC}@{GROUP}", {}).get("0", -1))
+
+
+@pytest.mark.slow
+def test_check_points_move_with_their_directory(jars: Jars, tmp_path: Path) -> None:
+    """Handed out by one broker, which is killed; the other one makes it visible again, and only that."""
+    folder, namesrv = tmp_path / "broker", f"127.0.0.1:{free_port()}"
+    waiting: set[bytes] = set()
+    held: set[bytes] = set()
+    for turn in range(4):
+        if turn % 2 == 0:
+            broker = mqspark_broker(folder, namesrv, MOVING, stop_signal=signal.SIGKILL)
+        else:
+            broker = rocketmq_broker(jars, folder, namesrv, settings=MOVING, registered=False)
+        with broker as cluster, RawConnection(cluster.broker) as connection:
+            hands = Hands(connection)
+            expected = waiting | held
+            if expected:
+                assert hands.pop_all(len(expected)) == expected
+            sent = {b"%d-%d" % (turn, number) for number in range(6)}
+            send_raw(connection, sent)
+            popped: dict[bytes, tuple[str, Receipt]] = {}
+            deadline = time.monotonic() + 30
+            while not popped:
+                assert time.monotonic() < deadline
+                popped = hands.pop(4, HELD_MS)
+            done, *rest = popped
+            hands.acknowledge(*popped[done])
+            waiting, held = sent - popped.keys(), set(rest)
+            committed = max(receipt.offset for _, receipt in popped.values()) + 1
+            while saved_offset(cluster) != committed:
+                assert time.monotonic() < deadline, committed
+                time.sleep(0.1)
