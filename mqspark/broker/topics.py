@@ -168,7 +168,7 @@ class Topics:
         return len(self._table)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._table
+        return self.find(name) is not None
 
     def find(self, name: str) -> Topic | None:
         """``get``, but a light message queue is known to it by its name, as a topic of one queue."""

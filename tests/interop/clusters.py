@@ -217,8 +217,9 @@ def rocketmq_broker(
     heap_mib: int = 384,
     settings: Mapping[str, object] | None = None,
     stop_signal: signal.Signals = signal.SIGKILL,
+    registered: bool = True,
 ) -> Iterator[Cluster]:
-    """A real broker, registered at namesrv (it takes about ten seconds to).
+    """A real broker, registered at namesrv (it takes about ten seconds to); not ``registered``: it only listens.
 
     It is killed at the end, since its clean stop takes 15 s; ask for SIGTERM when its files are wanted.
     """
@@ -252,7 +253,10 @@ def rocketmq_broker(
     log = folder / "broker.out"
     with process(command, log, env={"ROCKETMQ_HOME": str(folder)}, stop_signal=stop_signal) as child:
         name = str(values["brokerName"])
-        wait_until(lambda: name in brokers_known_to(namesrv), "broker registration", child, log)
+        if registered:
+            wait_until(lambda: name in brokers_known_to(namesrv), "broker registration", child, log)
+        else:
+            wait_until(lambda: listens(f"{HOST}:{port}"), "broker", child, log)
         yield Cluster(
             "rocketmq", namesrv, f"{HOST}:{port}", name, str(values["brokerClusterName"]), store, child.pid
         )
@@ -289,7 +293,13 @@ def mqspark_namesrv(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def mqspark_broker(folder: Path, namesrv: str, settings: Mapping[str, object]) -> Iterator[Cluster]:
+def mqspark_broker(
+    folder: Path,
+    namesrv: str,
+    settings: Mapping[str, object],
+    *,
+    stop_signal: signal.Signals = signal.SIGTERM,
+) -> Iterator[Cluster]:
     """`mqspark broker run` with a broker.conf; registered at namesrv when it is ready."""
     folder.mkdir(parents=True, exist_ok=True)
     values = {
@@ -308,7 +318,7 @@ def mqspark_broker(folder: Path, namesrv: str, settings: Mapping[str, object]) -
     conf.write_text("".join(f"{key}={_text(value)}\n" for key, value in values.items()))
     log = folder / "broker.err"
     command = [*mqspark_command(), "broker", "run", "-c", str(conf)]
-    with process(command, log, stdout=subprocess.PIPE) as child:
+    with process(command, log, stdout=subprocess.PIPE, stop_signal=stop_signal) as child:
         ready = ready_line(child, log)
         name, cluster_name = str(values["brokerName"]), str(values["brokerClusterName"])
         yield Cluster(

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from mqspark.clock import SystemClock
 from mqspark.message import MessageExt, encode_host
 from mqspark.record import decode_records, tags_code
 from mqspark.store import MessageStore, StoreConfig
-from tests.interop.clusters import Cluster, rocketmq_broker, rocketmq_namesrv
+from tests.interop.clusters import Cluster, free_port, mqspark_broker, rocketmq_broker, rocketmq_namesrv
+from tests.interop.directories import SETTINGS, Mover, View, log_bytes, make_directory
 from tests.interop.jars import Jars
 from tests.interop.remoting import (
     GET_MAX_OFFSET,
@@ -141,9 +143,8 @@ def ends(broker: Cluster) -> dict[tuple[str, int], tuple[int, int]]:
         }
 
 
-@pytest.mark.parametrize(
-    "kill", [pytest.param(False, id="clean stop", marks=pytest.mark.slow), pytest.param(True, id="kill")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [pytest.param(False, id="clean stop"), pytest.param(True, id="kill")])
 def test_a_directory_moves_both_ways(jars: Jars, tmp_path: Path, kill: bool) -> None:
     rng = random.Random(1)
     root = new_directory(tmp_path)
@@ -231,3 +232,39 @@ def test_a_directory_whose_beginning_was_deleted(jars: Jars, tmp_path: Path) -> 
 
 def _stop_signal(kill: bool) -> signal.Signals:
     return signal.SIGKILL if kill else signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    "kill", [pytest.param(False, id="clean stop", marks=pytest.mark.slow), pytest.param(True, id="kill")]
+)
+def test_every_kind_of_message_moves_back_and_forth(jars: Jars, tmp_path: Path, kill: bool) -> None:
+    """Three times there and three times back, with writes at every stop; nothing is ever cut."""
+    folder = tmp_path / "broker"
+    store = make_directory(folder)
+    mover = Mover()
+    # Nobody needs to find these brokers: the address is one where nothing listens.
+    namesrv = f"127.0.0.1:{free_port()}"
+    view, log = View(), b""
+    for _ in range(3):
+        for ours in (True, False):
+            broker: AbstractContextManager[Cluster]
+            if ours:
+                broker = mqspark_broker(folder, namesrv, SETTINGS, stop_signal=_stop_signal(kill))
+            else:
+                broker = rocketmq_broker(
+                    jars,
+                    folder,
+                    namesrv,
+                    settings=SETTINGS,
+                    stop_signal=_stop_signal(kill),
+                    registered=False,
+                )
+            with broker as cluster:
+                before = mover.view(cluster)
+                if view.count:
+                    assert before.differences(view) == {}
+                mover.write(cluster, 12, commit=ours or not kill)
+                view = mover.view(cluster)
+            assert view.count > before.count
+            assert log_bytes(store).startswith(log), "nothing that was there is cut or changed"
+            log = log_bytes(store)
