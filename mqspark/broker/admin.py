@@ -87,21 +87,6 @@ _MESSAGE_TYPES = frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTI
 _IMMUTABLE = {"queue.type": ("SimpleCQ", "BatchCQ"), "cleanup.policy": ("DELETE", "COMPACTION")}
 """Topic attributes that only a new topic may be given, with their values, the one that holds without it first."""
 
-_NOT_YET = (
-    RequestCode.QUERY_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE_V2,
-    RequestCode.QUERY_ASSIGNMENT,
-    RequestCode.SET_MESSAGE_REQUEST_MODE,
-    RequestCode.POP_MESSAGE,
-    RequestCode.ACK_MESSAGE,
-    RequestCode.BATCH_ACK_MESSAGE,
-    RequestCode.PEEK_MESSAGE,
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-    RequestCode.NOTIFICATION,
-    RequestCode.POLLING_INFO,
-)
-
 
 class Change(Protocol):
     """Answers a change, when it is safe, in the handler's stead."""
@@ -155,14 +140,7 @@ class Admin:
             RequestCode.QUERY_CONSUME_TIME_SPAN: self.consume_time_span,
             RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
             RequestCode.VIEW_BROKER_STATS_DATA: self.stats_data,
-            **dict.fromkeys(_NOT_YET, self.not_yet),
         }
-
-    def not_yet(self, session: Session, command: Command) -> bytes:
-        raise Refusal(
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-            f" request type {command.code} ({RequestCode(command.code).name}) is not available yet",
-        )
 
     # --- topics ---
 

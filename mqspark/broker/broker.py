@@ -31,6 +31,7 @@ from mqspark.broker.popservice import PopService
 from mqspark.broker.pull import Pulls
 from mqspark.broker.recall import Recalls
 from mqspark.broker.relays import Relays
+from mqspark.broker.replies import Replies
 from mqspark.broker.retry import SendBacks
 from mqspark.broker.routes import Routes
 from mqspark.broker.runtime import runtime_table
@@ -204,6 +205,7 @@ class Broker:
             **SendBacks(state, self.acks).handlers,
             **Recalls(state, self.acks).handlers,
             **self._transactions.handlers,
+            **Replies(state, self._sends, store_host).handlers,
             **self._pop.handlers,
             **Assignments(state, modes, self.routes, self._mode_changed).handlers,
         }

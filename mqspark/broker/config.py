@@ -90,6 +90,8 @@ class BrokerConfig:
     """Whether a timer message can be taken back by the handle that its producer got."""
     allow_recall_when_broker_not_writeable: bool = True
 
+    store_reply_message_enable: bool = True
+    """Replies to requests are stored as well as passed on."""
     reject_transaction_message: bool = False
     transaction_time_out: int = 6_000
     """ms after its birth for which nobody is asked for a transaction."""
@@ -185,6 +187,7 @@ UPDATABLE_KEYS = frozenset(
         "recallMessageEnable",
         "allowRecallWhenBrokerNotWriteable",
         "useServerSideResetOffset",
+        "storeReplyMessageEnable",
         "rejectTransactionMessage",
         "transactionTimeOut",
         "transactionCheckInterval",

@@ -124,6 +124,14 @@ class ClientGroups:
     def producer_members(self, group: str) -> list[Member]:
         return list(self._producers.get(group, {}).values())
 
+    def producer_session(self, client_id: str) -> Session | None:
+        """The connection of a client that is a producer of any group."""
+        for members in self._producers.values():
+            member = members.get(client_id)
+            if member is not None and member.session.open:
+                return member.session
+        return None
+
     def subscribers_of(self, topic: str) -> list[str]:
         return [group.name for group in self._consumers.values() if topic in group.subscriptions]
 

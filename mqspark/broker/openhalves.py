@@ -19,6 +19,7 @@ from mqspark.message import (
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
+    TIMER_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
     TRANSACTION_COMMIT_TYPE,
@@ -34,7 +35,6 @@ GROUP = "CID_RMQ_SYS_TRANS"
 """The consumer group that keeps how far half and op messages are done with."""
 READ_MESSAGES = 64
 READ_BYTES = 1 << 20
-WHEEL_TIMER_TOPIC = "rmq_sys_wheel_timer"
 _COPY_MARKS = (CHECK_TIMES.encode(), FIRST_OFFSET.encode())
 
 
@@ -129,7 +129,7 @@ def _destinations(half: Half, levels: int) -> list[tuple[str, int]]:
     if level.isascii() and level.isdigit() and int(level) > 0:
         queues.append((SCHEDULE_TOPIC, min(int(level), levels) - 1))
     if not half.properties.keys().isdisjoint((TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS)):
-        queues.append((WHEEL_TIMER_TOPIC, 0))
+        queues.append((TIMER_TOPIC, 0))
     return queues
 
 

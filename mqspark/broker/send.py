@@ -125,12 +125,9 @@ class Sends:
             topic = self._admit(session, header, topic)
         queue_id = header.queue_id
         if queue_id >= topic.queue_limit:
-            raise self._refusal(
-                ResponseCode.INVALID_PARAMETER,
-                f"request queueId[{queue_id}] is illegal, {topic.describe()} Producer: {session.peer}",
-            )
+            raise self._wrong_queue(session, queue_id, topic)
         if queue_id < 0:
-            queue_id = self._state.random.randrange(max(1, topic.write_queue_nums))
+            queue_id = self._any_queue(topic)
         sys_flag = header.sys_flag
         if sys_flag & _UNAVAILABLE_FLAGS:
             raise self._refusal(
@@ -196,6 +193,25 @@ class Sends:
             self._answer_later(
                 session, command, queue_id, Stored(queue_offset, physical_offset, end_offset), unique_id
             )
+
+    def admit(self, session: Session, header: SendHeader) -> tuple[Topic, int]:
+        """Topic and queue id of a message that does not come by ``send``, after the same checks."""
+        topic = self._topic(header.topic)
+        if topic is None or not topic.plain or self._start_ms:
+            topic = self._admit(session, header, topic)
+        queue_id = header.queue_id
+        if queue_id >= topic.queue_limit:
+            raise self._wrong_queue(session, queue_id, topic)
+        return topic, queue_id if queue_id >= 0 else self._any_queue(topic)
+
+    def _any_queue(self, topic: Topic) -> int:
+        return self._state.random.randrange(max(1, topic.write_queue_nums))
+
+    def _wrong_queue(self, session: Session, queue_id: int, topic: Topic) -> Refusal:
+        return self._refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{queue_id}] is illegal, {topic.describe()} Producer: {session.peer}",
+        )
 
     def _send_draft(
         self,

@@ -551,14 +551,10 @@ def test_views(bench: Bench) -> None:
     json.dumps([bench.broker.topics_view(), bench.broker.groups_view()])
 
 
-def test_what_does_not_exist_and_what_does_not_exist_yet(bench: Bench) -> None:
+def test_what_does_not_exist(bench: Bench) -> None:
     peer = bench.peer()
     unknown = peer.ask(9999)
     assert (unknown.code, unknown.remark) == (3, " request type 9999 not supported")
-    for code in (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2):
-        answer = peer.ask(code)
-        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        assert "not available yet" in (answer.remark or "")
 
 
 # --- files ---

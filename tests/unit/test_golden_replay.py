@@ -68,8 +68,9 @@ LATER = {
     RequestCode.UPDATE_AND_CREATE_TOPIC,
     RequestCode.DELETE_TOPIC_IN_BROKER,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
 }
-"""May be answered after the end of the recording: parked, or when the name servers know."""
+"""May be answered after the end of the recording: parked, when the name servers know, when a client answers."""
 
 
 class RecordedClock(SystemClock):
