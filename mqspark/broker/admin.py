@@ -73,6 +73,7 @@ from mqspark.protocol.headers import (
     UpdateGroupForbiddenRequestHeader,
     ViewBrokerStatsDataRequestHeader,
 )
+from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
 from mqspark.record import decode_record
 
@@ -207,9 +208,13 @@ class Admin:
             raise Refusal(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         if state.topics.is_system(name):
             raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
-        state.topics.remove(name)
-        state.offsets.remove_topic(name)
-        state.store.delete_topic(name)
+        doomed = [name]
+        for group in state.offsets.groups_of(name):  # what groups popped in vain goes with it
+            doomed += filter(state.topics.get, (retry_topic_v1(name, group), retry_topic_v2(name, group)))
+        for topic in doomed:
+            state.topics.remove(topic)
+            state.offsets.remove_topic(topic)
+            state.store.delete_topic(topic)
         self._change(session, command, topics=True)
 
     def clean_unused_topics(self, session: Session, command: Command) -> bytes:

@@ -41,13 +41,11 @@ def put(bench: Bench, *bodies: str, topic: str = "T", queue_id: int = 0, tag: st
         peer.ask(SEND, send_ext(topic, queue_id, f"TAGS\x01{tag}\x02" if tag else ""), body.encode())
 
 
-def pop_ext(
-    bench: Bench, topic: str = "T", group: str = "CG", queue_id: int = -1, **more: str
-) -> dict[str, str]:
+def pop_ext(bench: Bench, topic: str = "T", group: str = "CG", **more: str) -> dict[str, str]:
     return {
         "consumerGroup": group,
         "topic": topic,
-        "queueId": str(queue_id),
+        "queueId": "-1",
         "maxMsgNums": "32",
         "invisibleTime": str(INVISIBLE_MS),
         "pollTime": "0",

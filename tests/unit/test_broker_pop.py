@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from mqspark.protocol.bodies import TopicConfig
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import Command
 from mqspark.record import decode_records
 from tests.unit.broker_kit import PULL, SEND, Bench, pull_ext, send_ext
 from tests.unit.pop_kit import (
@@ -16,6 +18,7 @@ from tests.unit.pop_kit import (
     CHANGE,
     INVISIBLE_MS,
     POP,
+    Popped,
     ack_ext,
     change,
     handed_out,
@@ -38,8 +41,8 @@ def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
     bench.close()
 
 
-def bodies(popped: list[object]) -> list[str]:
-    return sorted(one.body.decode() for one in popped)  # type: ignore[attr-defined]
+def bodies(popped: Sequence[Popped]) -> list[str]:
+    return sorted(one.body.decode() for one in popped)
 
 
 def test_each_message_is_handed_out_once(bench: Bench) -> None:
@@ -291,10 +294,10 @@ def test_the_invisible_time_is_changed(bench: Bench) -> None:
     peer = bench.peer()
     first, second = pop(bench, peer)
     again = change(peer, first, 10 * INVISIBLE_MS)
-    assert not hasattr(again, "code")
+    assert isinstance(again, Popped)
     pass_time(bench, INVISIBLE_MS + REVIVAL_MS)
     assert bodies(pop(bench, peer)) == [second.body.decode()]
-    assert peer.ask(ACK, ack_ext(again)).code == 0  # type: ignore[arg-type]
+    assert peer.ask(ACK, ack_ext(again)).code == 0
     pass_time(bench, 10 * INVISIBLE_MS + REVIVAL_MS, 5_000)
     assert bodies(pop(bench, peer)) == ["b"]
 
@@ -327,7 +330,8 @@ def test_a_receipt_that_ran_out_changes_nothing(bench: Bench) -> None:
     (one,) = pop(bench, peer)
     pass_time(bench, INVISIBLE_MS + REVIVAL_MS)
     refusal = change(peer, one, INVISIBLE_MS)
-    assert getattr(refusal, "code", 0) == 208
+    assert isinstance(refusal, Command)
+    assert refusal.code == 208
     assert bodies(pop(bench, peer)) == ["a"]
 
 
@@ -443,6 +447,17 @@ def test_a_deleted_topic_is_not_revived(bench: Bench) -> None:
     bench.broker.state.topics.remove("T")
     pass_time(bench, INVISIBLE_MS + REVIVAL_MS)
     assert bench.broker.state.topics.get("%RETRY%CG_T") is None
+
+
+def test_retries_go_with_their_topic(bench: Bench) -> None:
+    put(bench, "a")
+    peer = bench.peer()
+    pop(bench, peer)
+    pass_time(bench, INVISIBLE_MS + REVIVAL_MS)
+    assert bench.broker.state.topics.get("%RETRY%CG_T") is not None
+    assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
+    assert bench.broker.state.topics.get("%RETRY%CG_T") is None
+    assert bench.broker.state.offsets.query("CG", "%RETRY%CG_T", 0) == -1
 
 
 def test_a_topic_without_messages(bench: Bench) -> None:

@@ -184,7 +184,7 @@ def test_failed_messages_come_back(bench: Bench) -> None:
             (parse_start_offsets, "startOffsetInfo"),
             (parse_message_offsets, "msgOffsetInfo"),
         ):
-            assert parse(ours.ext[name]) == parse(theirs.ext[name])  # type: ignore[operator]
+            assert parse(ours.ext[name]) == parse(theirs.ext[name])
         for name in ("invisibleTime", "restNum"):
             assert ours.ext[name] == theirs.ext[name]
         assert shown(ours) == shown(theirs)
