@@ -8,6 +8,7 @@ Push and lite pull consumers differ in what they do with a queue once it is thei
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
 import logging
 import random
@@ -18,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from mqspark.client.allocate import Allocation, Averagely
 from mqspark.client.instance import ClientInstance, ClientOptions
+from mqspark.client.namespaces import Namespace
 from mqspark.client.offsets import BrokerOffsets, LocalOffsets, Offsets
 from mqspark.client.rebalance import RebalanceTimer, plan
 from mqspark.client.routes import MASTER_ID, TopicRoute
@@ -147,6 +149,9 @@ class GroupConsumer:
         options: ClientOptions | None,
         owner: QueueOwner,
     ) -> None:
+        self._options = options or ClientOptions()
+        self.namespace = Namespace(self._options.namespace)
+        settings = dataclasses.replace(settings, group=self.namespace.wrap(settings.group))
         check_group(settings.group)
         self.settings = settings
         self.subscriptions: dict[str, SubscriptionData] = {}
@@ -155,7 +160,6 @@ class GroupConsumer:
         self.instance: ClientInstance
         self.offsets: Offsets
         self._namesrv = namesrv
-        self._options = options or ClientOptions()
         self._owner = owner
         self._wake = asyncio.Event()
         self._timer: RebalanceTimer
@@ -260,6 +264,7 @@ class GroupConsumer:
         """``tags``: ``A || B``, or the tags one by one; ``*`` is everything. ``sql``: a SQL92 filter over
         properties instead. The last call for a topic holds.
         """
+        topic = self.namespace.wrap(topic)
         version = self._now_ms()
         known = self.subscriptions.get(topic)
         if known is not None:
@@ -269,7 +274,8 @@ class GroupConsumer:
     def filter_assigned(self, topics: Iterable[str], tags: str | Iterable[str], sql: str | None) -> None:
         """The same for topics of which queues are assigned; replaces what was said before."""
         version = self._now_ms()
-        self._filters = {topic: _subscription(topic, tags, sql, version) for topic in topics}
+        wrapped = {self.namespace.wrap(topic) for topic in topics}
+        self._filters = {topic: _subscription(topic, tags, sql, version) for topic in wrapped}
 
     @staticmethod
     def _now_ms() -> int:
@@ -468,11 +474,11 @@ class GroupConsumer:
             group=self.settings.group,
             delay_level=delay_level,
             origin_msg_id=message.message_id,
-            origin_topic=message.topic,
+            origin_topic=self.namespace.wrap(message.topic),
             max_reconsume_times=max_reconsume_times,
             bname=message.broker_name,
         )
-        await self._ask(message.queue, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        await self._ask(self.namespace.wrap_queue(message.queue), RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
     # --- pull -------------------------------------------------------------------------------------------
 
@@ -530,6 +536,9 @@ class GroupConsumer:
             if queue.topic.startswith(RETRY_PREFIX):
                 for message in messages:
                     message.topic = message.properties.get(RETRY_TOPIC, message.topic)
+            if self.namespace:
+                for message in messages:
+                    message.topic = self.namespace.unwrap(message.topic)
         return Pulled(
             response.code,
             messages,

@@ -48,6 +48,8 @@ class ClientOptions:
     offsets are kept under the client id: two of them in one group on one host need two names."""
     client_ip: str | None = None
     """Part of the client id; by default the address from which the first name server is reached."""
+    namespace: str = ""
+    """Topics and groups are this application's own: ``Orders`` is ``<namespace>%Orders`` for the cluster."""
     connect_timeout_ms: int = 3_000
     request_timeout_ms: int = 3_000
     """For routes, heartbeats, member lists."""

@@ -268,7 +268,7 @@ class LitePullConsumer:
             self._group.instance.spawn(self._group.subscribed())
 
     def unsubscribe(self, topic: str) -> None:
-        self._group.subscriptions.pop(topic, None)
+        self._group.subscriptions.pop(self._group.namespace.wrap(topic), None)
         if self._running:
             self._group.instance.spawn(self._group.subscribed())
 
@@ -280,7 +280,7 @@ class LitePullConsumer:
         """
         if self._group.subscriptions:
             raise ConfigError("this consumer is subscribed; it cannot be assigned queues", key="assign")
-        to_assign = list(queues)
+        to_assign = self._group.namespace.wrap_queues(queues)
         if not to_assign:
             raise ConfigError("assign at least one queue", key="assign")
         self._group.filter_assigned({queue.topic for queue in to_assign}, tags, sql)
@@ -297,11 +297,13 @@ class LitePullConsumer:
                 await self.take(queue, await self._group.start_offset(queue))
 
     def assignment(self) -> list[MessageQueue]:
-        return sorted(self._assigned)
+        return sorted(self._group.namespace.unwrap_queues(self._assigned))
 
     async def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
         """All readable queues of a topic, from the name server. Raises NoRoute."""
-        return list((await self._group.instance.route(topic, refresh=True)).subscribe_queues)
+        namespace = self._group.namespace
+        route = await self._group.instance.route(namespace.wrap(topic), refresh=True)
+        return namespace.unwrap_queues(route.subscribe_queues)
 
     def on_queues_changed(self, topic: str, listener: QueuesListener | None) -> None:
         """Call ``listener`` when the readable queues of ``topic`` are no longer those of the time of this call; None
@@ -339,11 +341,11 @@ class LitePullConsumer:
 
     def pause(self, *queues: MessageQueue) -> None:
         """Fetch no more of these queues; what is cached is still handed out."""
-        for queue in queues:
+        for queue in self._group.namespace.wrap_queues(queues):
             self._paused.setdefault(queue, asyncio.Event())
 
     def resume(self, *queues: MessageQueue) -> None:
-        for queue in queues:
+        for queue in self._group.namespace.wrap_queues(queues):
             event = self._paused.pop(queue, None)
             if event is not None:
                 event.set()
@@ -439,30 +441,35 @@ class LitePullConsumer:
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at ``offset``, which must be within the queue (its end included). Raises ClientError."""
         assigned = self._require(queue)
-        low, high = await self._group.min_offset(queue), await self._group.max_offset(queue)
+        group, place = self._group, assigned.queue
+        low, high = await group.min_offset(place), await group.max_offset(place)
         if not low <= offset <= high:
             raise ClientError(f"offset {offset} of {queue} is not within {low} and {high}")
         self._restart(assigned, offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        self._restart(self._require(queue), await self._group.min_offset(queue))
+        assigned = self._require(queue)
+        self._restart(assigned, await self._group.min_offset(assigned.queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        self._restart(self._require(queue), await self._group.max_offset(queue))
+        assigned = self._require(queue)
+        self._restart(assigned, await self._group.max_offset(assigned.queue))
 
     async def seek_to_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> None:
         """The first message stored at or after that time."""
         assigned = self._require(queue)
-        self._restart(assigned, await self._group.offset_for_timestamp(queue, timestamp_ms))
+        self._restart(assigned, await self._group.offset_for_timestamp(assigned.queue, timestamp_ms))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        await self._group.instance.route(queue.topic)
-        return await self._group.offset_for_timestamp(queue, timestamp_ms)
+        place = self._group.namespace.wrap_queue(queue)
+        await self._group.instance.route(place.topic)
+        return await self._group.offset_for_timestamp(place, timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """What the group has committed, None when nothing."""
-        await self._group.instance.route(queue.topic)
-        return await self._group.offsets.read(queue)
+        place = self._group.namespace.wrap_queue(queue)
+        await self._group.instance.route(place.topic)
+        return await self._group.offsets.read(place)
 
     def position(self, queue: MessageQueue) -> int:
         """The offset of the next message to be handed out. Raises ClientError for a queue of others."""
@@ -477,10 +484,11 @@ class LitePullConsumer:
             for queue, offset in offsets.items():
                 if offset < 0:
                     raise ClientError(f"offset {offset} of {queue} cannot be committed")
-            await self._group.offsets.write(offsets)
+            wrap = self._group.namespace.wrap_queue
+            await self._group.offsets.write({wrap(queue): offset for queue, offset in offsets.items()})
 
     def _require(self, queue: MessageQueue) -> Assigned:
-        assigned = self._assigned.get(queue)
+        assigned = self._assigned.get(self._group.namespace.wrap_queue(queue))
         if assigned is None:
             raise ClientError(f"{queue} is not assigned to this consumer now")
         return assigned

@@ -27,6 +27,7 @@ from mqspark.client.faults import SLOW_MS, FaultTable, QueueChooser
 from mqspark.client.hooks import Interceptor, SendContext
 from mqspark.client.hooks import call as call_hooks
 from mqspark.client.instance import ClientInstance, ClientOptions
+from mqspark.client.namespaces import Namespace
 from mqspark.client.remoting import Channel, Outcome
 from mqspark.client.routes import TopicRoute
 from mqspark.client.trace import MAX_TRACE_BYTES, Tracer, trace_group
@@ -46,6 +47,7 @@ from mqspark.message import (
     COMPRESSION_SHIFT,
     DEFAULT_TOPIC,
     DELAY,
+    INSTANCE_ID,
     MAX_PROPERTIES_BYTES,
     RETRY_PREFIX,
     SEND_FORBIDDEN_TOPICS,
@@ -142,10 +144,14 @@ _encode_json = msgspec.json.encode
 class _Target:
     """One queue as the hot path needs it."""
 
-    __slots__ = ("broker_name", "channel", "heads", "queue")
+    __slots__ = ("broker_name", "channel", "heads", "queue", "shown")
 
-    def __init__(self, queue: MessageQueue, group: str, default_queue_count: int) -> None:
+    def __init__(
+        self, queue: MessageQueue, shown: MessageQueue, group: str, default_queue_count: int
+    ) -> None:
         self.queue = queue
+        self.shown = shown
+        """The queue by the program's name of the topic."""
         self.broker_name = queue.broker_name
         self.channel: Channel | None = None
         self.heads = tuple(
@@ -274,7 +280,7 @@ class _Sending:
                     context.broker_address = target.channel.address if target.channel else None
                     context.region = outcome.ext.get("MSG_REGION")
                     context.trace_on = outcome.ext.get("TRACE_ON") != "false"
-                queue = target.queue
+                queue = target.shown
                 if header.queue_id != queue.queue_id:
                     queue = queue._replace(queue_id=header.queue_id)
                 producer._finish(
@@ -329,6 +335,9 @@ class Producer:
         ``trace`` each acknowledged send is recorded in ``trace_topic`` (RMQ_SYS_TRACE_TOPIC), for
         ``mqadmin queryMsgTraceById``.
         """
+        self._options = options or ClientOptions()
+        self._namespace = Namespace(self._options.namespace)
+        group = self._namespace.wrap(group)
         check_group(group)
         if max_in_flight < 1 or max_in_flight_bytes < 1:
             raise ConfigError("the limits of what is in flight must be positive", key="max_in_flight")
@@ -336,7 +345,6 @@ class Producer:
         self._faults: FaultTable
         self._instance: ClientInstance
         self._namesrv = namesrv
-        self._options = options or ClientOptions()
         self._send_timeout_ms = send_timeout_ms
         self._retries = retries
         self._compress_from_bytes = compress_from_bytes
@@ -374,7 +382,7 @@ class Producer:
         if self._trace:
             sender = Producer(
                 self._namesrv,
-                group=trace_group(self.group, "PRODUCE"),
+                group=trace_group(self._namespace.unwrap(self.group), "PRODUCE"),
                 send_timeout_ms=5_000,
                 max_message_bytes=MAX_TRACE_BYTES,
                 options=self._options,
@@ -485,7 +493,8 @@ class Producer:
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that a message to ``topic`` can go to now. Raises NoRoute."""
         check_topic(topic)
-        return list((await self._find_topic(topic)).queues)
+        found = await self._find_topic(self._namespace.wrap(topic))
+        return self._namespace.unwrap_queues(found.queues)
 
     # --- what the facades use ---------------------------------------------------------------------------
 
@@ -519,6 +528,12 @@ class Producer:
         if self._interceptors:
             context = self._intercept([message])
             message = context.messages[0]
+        if self._namespace:
+            message, queue, selector = (
+                self._named(message),
+                self._named_queue(queue),
+                self._named_selector(selector),
+            )
         topic = message.topic
         if topic not in self._topics:
             check_topic(topic)
@@ -588,6 +603,8 @@ class Producer:
         if self._interceptors and messages:
             context = self._intercept(messages)
             messages = context.messages
+        if self._namespace:
+            messages, queue = [self._named(message) for message in messages], self._named_queue(queue)
         topic = _check_batch(messages)
         ids = []
         items = []
@@ -689,9 +706,30 @@ class Producer:
             Message(topic=each.topic, body=each.body, properties=dict(each.properties), flag=each.flag)
             for each in messages
         ]
-        context = SendContext(self.group, copies)
+        context = SendContext(self._namespace.unwrap(self.group), copies)
         call_hooks([interceptor.before_send for interceptor in self._interceptors], context)
         return context
+
+    def _named(self, message: Message) -> Message:
+        """Under the cluster's names (DefaultMQProducerImpl: withNamespace, PROPERTY_INSTANCE_ID)."""
+        return Message(
+            topic=self._namespace.wrap(message.topic),
+            body=message.body,
+            properties={**message.properties, INSTANCE_ID: self._namespace.name},
+            flag=message.flag,
+        )
+
+    def _named_queue(self, queue: MessageQueue | None) -> MessageQueue | None:
+        return None if queue is None else self._namespace.wrap_queue(queue)
+
+    def _named_selector(self, selector: QueueSelector | None) -> QueueSelector | None:
+        """It sees and chooses queues by the program's names."""
+        namespace = self._namespace
+        if selector is None:
+            return None
+        return lambda queues, message: namespace.wrap_queue(
+            selector(namespace.unwrap_queues(queues), message)
+        )
 
     def _choose(self, sending: _Sending, topic: _Topic) -> _Target:
         """The queue of the next attempt."""
@@ -831,7 +869,10 @@ class Producer:
 
     def _adopt(self, topic: _Topic, route: TopicRoute) -> None:
         topic.queues = route.publish_queues
-        topic.targets = [_Target(queue, self.group, self._default_topic_queues) for queue in topic.queues]
+        topic.targets = [
+            _Target(queue, self._namespace.unwrap_queue(queue), self.group, self._default_topic_queues)
+            for queue in topic.queues
+        ]
         topic.by_queue = {target.queue: target for target in topic.targets}
 
 

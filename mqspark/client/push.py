@@ -260,7 +260,9 @@ class PushConsumer:
         group, broadcasting = self._group, self._group.broadcasting
         listener = self._listener
         if self._interceptors:
-            listener = intercepted(listener, self._interceptors, self.group, self._consume_timeout_ms)
+            listener = intercepted(
+                listener, self._interceptors, group.namespace.unwrap(self.group), self._consume_timeout_ms
+            )
         send_back = None if broadcasting else self._send_back
         if self._is_ordered:
             self._consumption = self._ordered = Ordered(
@@ -302,7 +304,7 @@ class PushConsumer:
         if not await self._consumption.stop(timeout_ms):
             log.warning("a listener of %s is still running after %d ms", self.group, timeout_ms)
         leaving = {queue: reader.process.commit_offset for queue, reader in self._leaving.items()}
-        await self._write({**self.progress(), **leaving})
+        await self._write({**self._offsets(), **leaving})
         for reader in (*self._readers.values(), *self._leaving.values()):
             reader.process.drop()
         if self._ordered is not None:
@@ -344,7 +346,7 @@ class PushConsumer:
             self._group.instance.spawn(self._group.subscribed())
 
     def unsubscribe(self, topic: str) -> None:
-        self._group.subscriptions.pop(topic, None)
+        self._group.subscriptions.pop(self._group.namespace.wrap(topic), None)
         if self._running:
             self._group.instance.spawn(self._group.subscribed())
 
@@ -357,10 +359,14 @@ class PushConsumer:
 
     def assignment(self) -> list[MessageQueue]:
         """The queues of this consumer now, those of the retry topic included."""
-        return sorted(self._readers)
+        return sorted(self._group.namespace.unwrap_queues(self._readers))
 
     def progress(self) -> dict[MessageQueue, int]:
         """Up to where each queue is consumed: what the next commit says."""
+        unwrap = self._group.namespace.unwrap_queue
+        return {unwrap(queue): offset for queue, offset in self._offsets().items()}
+
+    def _offsets(self) -> dict[MessageQueue, int]:
         return {
             queue: reader.process.commit_offset
             for queue, reader in self._readers.items()
@@ -542,7 +548,7 @@ class PushConsumer:
             await self._persist()
 
     async def _persist(self) -> None:
-        await self._write(self.progress())
+        await self._write(self._offsets())
 
     async def _write(self, offsets: Mapping[MessageQueue, int]) -> None:
         if not offsets:
@@ -603,7 +609,7 @@ class PushConsumer:
 
     async def _answer_status(self, request: Command) -> bytes:
         topic = request.header(GetConsumerStatusRequestHeader).topic
-        offsets = {queue_key(q): offset for q, offset in self.progress().items() if q.topic == topic}
+        offsets = {queue_key(q): offset for q, offset in self._offsets().items() if q.topic == topic}
         return encode_body(GetConsumerStatusBody(message_queue_table=offsets))
 
     async def _answer_reset(self, request: Command) -> bytes:

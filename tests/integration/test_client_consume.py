@@ -11,6 +11,7 @@ import pytest
 
 from mqspark.aio import (
     AdminClient,
+    ClientOptions,
     ConsumeContext,
     ConsumeFromWhere,
     ConsumeStatus,
@@ -368,3 +369,54 @@ async def test_the_trace_of_a_message_is_in_the_trace_topic(mq_broker: Broker, m
                 records += message.body.split(b"\x02")[:-1]
     assert [record.split(b"\x01")[0] for record in records] == [b"Pub", b"SubBefore", b"SubAfter"]
     assert all(result.message_id.encode() in record for record in records)
+
+
+async def test_a_namespace_is_a_world_of_its_own(mq_broker: Broker, mq_topic: str) -> None:
+    await create(mq_broker, f"NS%{mq_topic}", 2)
+    await create(mq_broker, mq_topic, 2)
+    options = ClientOptions(namespace="NS")
+    tries: list[MessageExt] = []
+
+    async def listen(message: MessageExt) -> RetryLater | None:
+        tries.append(message)
+        return RetryLater(delay_level=1) if message.reconsume_times == 0 else None
+
+    group = f"space-{mq_topic}"
+    consumer = PushConsumer(
+        mq_broker.namesrv, group=group, listener=listen, consume_from=FIRST, options=options
+    )
+    consumer.subscribe(mq_topic)
+    async with consumer, Producer(mq_broker.namesrv, group="space", options=options) as producer:
+        places = await producer.queues(mq_topic)
+        assert {place.topic for place in places} == {mq_topic}
+        sent = await producer.send(Message.of(mq_topic, b"one"), queue=places[1])
+        chosen = await producer.send(
+            Message.of(mq_topic, b"two"), selector=lambda queues, _: next(q for q in queues if q == places[0])
+        )
+        assert (sent.queue, chosen.queue) == (places[1], places[0])
+        await until(lambda: len(tries) == 4, "both, twice")
+        assert {message.topic for message in tries} == {mq_topic}
+        assert {message.properties["INSTANCE_ID"] for message in tries} == {"NS"}
+        assert set(own(consumer, mq_topic)) == set(places)
+        await until(lambda: all(consumer.progress()[place] == 1 for place in places), "progress")
+    async with AdminClient(mq_broker.namesrv) as admin:
+        offsets = await admin.group_offsets(f"NS%{group}", f"NS%{mq_topic}")
+        assert sorted(offset.committed for offset in offsets.values()) == [1, 1]
+        assert all(offset.max_offset == 0 for offset in (await admin.topic_stats(mq_topic)).values())
+
+    async with LitePullConsumer(
+        mq_broker.namesrv, group=f"lite-{mq_topic}", auto_commit=False, options=options
+    ) as lite:
+        assert await lite.fetch_message_queues(mq_topic) == places
+        await lite.assign(places)
+        assert lite.assignment() == places
+        await lite.seek_to_begin(places[0])
+        await lite.seek(places[1], 0)
+        received: list[MessageExt] = []
+        while len(received) < 2:
+            received += await lite.poll(30_000)
+        assert {(got.body, got.queue) for got in received} == {(b"one", places[1]), (b"two", places[0])}
+        assert lite.position(places[0]) == 1
+        await lite.commit({places[0]: 1})
+        assert await lite.committed(places[0]) == 1
+        assert await lite.offset_for_timestamp(places[0], 0) == 0

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from mqspark import (
+    ClientOptions,
     ConsumeFromWhere,
     LitePullConsumer,
     Message,
@@ -19,7 +20,7 @@ from mqspark import (
     RetryLater,
 )
 from tests.interop.clusters import Cluster
-from tests.interop.driver import JavaDriver, body_of
+from tests.interop.driver import JavaDriver, body_of, message
 from tests.interop.topics import QUEUES, create_group, create_topic
 
 Name = Callable[[str], str]
@@ -312,3 +313,25 @@ def test_mqadmin_shows_our_trace(java: JavaDriver, cluster: Cluster, name: Name)
     rows = [line.split() for line in printed.splitlines() if line.startswith(("Pub", "Sub"))]
     assert sorted(row[0] for row in rows) == ["Pub", "Sub"], printed
     assert all("success" in row for row in rows), printed
+
+
+@on_both
+def test_a_namespace_is_javas_too(java: JavaDriver, cluster: Cluster, name: Name) -> None:
+    topic, group, options = name("Space"), name("space"), ClientOptions(namespace="Team")
+    create_topic(cluster, f"Team%{topic}")
+    inbox = Inbox()
+    theirs = java.call(
+        "push.start", namesrv=cluster.namesrv, topic=topic, group=name("java-space"), model="CLUSTERING",
+        expression="*", namespace="Team", **{"from": "CONSUME_FROM_FIRST_OFFSET"},
+    )["handle"]  # fmt: skip
+    producer = java.call("producer.start", namesrv=cluster.namesrv, group="java-producer", namespace="Team")
+    java.call("producer.send", handle=producer["handle"], mode="sync", message=message(topic, b"theirs"))
+    consumer = PushConsumer(cluster.namesrv, group=group, listener=inbox, consume_from=FIRST, options=options)
+    consumer.subscribe(topic)
+    with consumer, Producer(cluster.namesrv, group=name("py-producer"), options=options) as ours:
+        ours.send(Message.of(topic, b"ours"))
+        until(lambda: len(inbox.messages) == 2, "both messages")
+        received = java.call("push.take", handle=theirs, count=2, timeout_ms=30_000)
+    assert {got["topic"] for got in received} == {topic} == {got.topic for got in inbox.messages}
+    assert {body_of(got) for got in received} == {b"ours", b"theirs"} == set(inbox.bodies())
+    java.call("push.stop", handle=theirs)

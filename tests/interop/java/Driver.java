@@ -180,6 +180,9 @@ public final class Driver {
     /** Each client gets an instance, and so connections and a client id, of its own. */
     private static void configure(ClientConfig client, JSONObject with) {
         client.setNamesrvAddr(with.getString("namesrv"));
+        if (with.containsKey("namespace")) {
+            client.setNamespace(with.getString("namespace"));
+        }
         client.setInstanceName("driver" + HANDLES.get() + "n" + System.nanoTime());
         client.setVipChannelEnabled(with.getBooleanValue("vip"));
         client.setPollNameServerInterval(1000);
