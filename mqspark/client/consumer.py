@@ -12,6 +12,7 @@ import dataclasses
 import datetime
 import logging
 import random
+import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,6 +89,10 @@ _RETRY_ROUNDS = 60
 """So many rounds in quick succession are spent on a retry topic that is not there yet."""
 _LONG_POLL_SLACK_MS = 15_000
 """A long poll is given up this long after the broker should have answered."""
+
+
+_members: weakref.WeakValueDictionary[tuple[str, str], GroupConsumer] = weakref.WeakValueDictionary()
+"""Who is running in this process, by client id and group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +191,7 @@ class GroupConsumer:
         else:
             self.offsets = BrokerOffsets(self.instance, settings.group)
         self._timer = RebalanceTimer(self.instance.clock, interval_ms=settings.rebalance_interval_ms)
+        self._hold_name()
         if prepare is not None:
             prepare()
         self.instance.join(self)
@@ -195,10 +201,26 @@ class GroupConsumer:
             await self.instance.heartbeat()
             await self.check_filters()
         except BaseException:
-            await self.instance.stop()
+            await self.stop()
             raise
         if rebalance:
             self.instance.spawn(self._rebalance_forever())
+
+    def _hold_name(self) -> None:
+        """Two members of a group under one name would take each other's connection and offsets."""
+        key = (self.instance.client_id, self.settings.group)
+        if key in _members:
+            raise ConfigError(
+                f"group {self.settings.group} has a member {self.instance.client_id} in this process already; give one"
+                " of them another instance_name (ClientOptions)",
+                key="instance_name",
+            )
+        _members[key] = self
+
+    async def stop(self) -> None:
+        """Leaves the group. Never raises."""
+        _members.pop((self.instance.client_id, self.settings.group), None)
+        await self.instance.stop()
 
     async def subscribed(self) -> None:
         """A running consumer changed what it subscribes to."""

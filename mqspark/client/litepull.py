@@ -235,7 +235,7 @@ class LitePullConsumer:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
-        await self._group.instance.stop()
+        await self._group.stop()
 
     async def __aenter__(self: L) -> L:
         await self.start()

@@ -221,6 +221,11 @@ class Ordered:
         ordered = self._queues.get(queue)
         return ordered is not None and ordered.locked(self._clock.monotonic_ms())
 
+    def is_busy(self, queue: MessageQueue) -> bool:
+        """Whether a listener is at it."""
+        ordered = self._queues.get(queue)
+        return ordered is not None and bool(ordered.running)
+
     async def settle(self, queue: MessageQueue) -> None:
         """Start nothing more of a queue; wait until nothing of it runs. Its lock is renewed meanwhile."""
         ordered = self._queues.get(queue)

@@ -308,12 +308,14 @@ class PushConsumer:
         for reader in (*self._readers.values(), *self._leaving.values()):
             reader.process.drop()
         if self._ordered is not None:
-            await self._ordered.unclaim([*self._readers, *self._leaving])
+            # A queue that a listener is still at keeps its lock, until that expires: better late than out of order.
+            busy = self._ordered.is_busy
+            await self._ordered.unclaim([q for q in (*self._readers, *self._leaving) if not busy(q)])
         self._readers.clear()
         self._leaving.clear()
         if self._tracer is not None:
             await self._tracer.stop()
-        await self._group.instance.stop()
+        await self._group.stop()
 
     async def __aenter__(self: C) -> C:
         await self.start()

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -19,13 +20,14 @@ from mqspark.aio import (
     LitePullConsumer,
     Message,
     MessageExt,
+    MessageModel,
     MessageQueue,
     Producer,
     PushConsumer,
     RetryLater,
     SendContext,
 )
-from mqspark.errors import InvalidMessage
+from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.testing import Broker, Cluster
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
@@ -420,3 +422,72 @@ async def test_a_namespace_is_a_world_of_its_own(mq_broker: Broker, mq_topic: st
         await lite.commit({places[0]: 1})
         assert await lite.committed(places[0]) == 1
         assert await lite.offset_for_timestamp(places[0], 0) == 0
+
+
+async def test_two_members_of_one_name_are_refused(mq_broker: Broker, mq_topic: str, tmp_path: Path) -> None:
+    await create(mq_broker, mq_topic)
+
+    def member() -> PushConsumer:
+        consumer = PushConsumer(
+            mq_broker.namesrv,
+            group=f"twice-{mq_topic}",
+            listener=lambda message: None,
+            message_model=MessageModel.BROADCASTING,
+            local_offsets_directory=tmp_path,
+        )
+        consumer.subscribe(mq_topic)
+        return consumer
+
+    first, second = member(), member()
+    async with first:
+        with pytest.raises(ConfigError, match="instance_name"):
+            await second.start()
+    async with second:
+        assert second.client_id == first.client_id
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_nothing_is_lost_when_the_broker_restarts(mq_topic: str, tmp_path: Path, ordered: bool) -> None:
+    total = 300
+    seen: list[int] = []
+    namesrv_port = broker_port = 0
+    sent = 0
+    consumer: PushConsumer | None = None
+
+    async def listen(message: MessageExt) -> None:
+        await asyncio.sleep(0.001)
+        seen.append(int(message.body))
+
+    try:
+        for number in range(3):
+            with Broker(store=tmp_path, namesrv_port=namesrv_port, broker_port=broker_port) as broker:
+                namesrv_port = int(broker.namesrv.rpartition(":")[2])
+                broker_port = int(broker.address.rpartition(":")[2])
+                if consumer is None:
+                    await create(broker, mq_topic)
+                    consumer = PushConsumer(
+                        broker.namesrv,
+                        group="restarting",
+                        listener=listen,
+                        consume_from=FIRST,
+                        ordered=ordered,
+                        persist_interval_ms=200,
+                    )
+                    consumer.subscribe(mq_topic)
+                    await consumer.start()
+                await send(broker, mq_topic, range(sent, sent + total // 3))
+                sent += total // 3
+                enough = sent if number == 2 else sent - 50
+                await until(lambda enough=enough: len({*seen}) >= enough, f"{enough} messages")  # type: ignore[misc]
+                if number == 2:
+                    await consumer.stop()
+                    async with AdminClient(broker.namesrv) as admin:
+                        (queue,) = (await admin.topic_route(mq_topic)).subscribe_queues
+                        assert await admin.query_offset("restarting", queue) == total
+    finally:
+        if consumer is not None:
+            await consumer.stop()
+    assert {*seen} == set(range(total))
+    if ordered:
+        first_time = list(dict.fromkeys(seen))
+        assert first_time == sorted(first_time)
