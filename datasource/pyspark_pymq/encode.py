@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import KEYS, MAX_PROPERTIES_BYTES, TAGS, java_hash
+from mqspark.message import DELAY, KEYS, MAX_PROPERTIES_BYTES, SHARDING_KEY, TAGS, TIMER_DELIVER_MS, java_hash
 
-__all__ = ["Batch", "Rows", "key_hashes"]
+__all__ = ["Batch", "Rows", "Waits", "key_hashes"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -48,12 +48,20 @@ class Rows:
                 f"value: row {row} of the batch has none; a message needs a body", field="value"
             )
         key, tags, properties = columns.get("key"), columns.get("tags"), columns.get("properties")
+        sharding = columns.get("shardingKey")
         self.keys = None if key is None else key.cast(pa.binary())
+        self.sharding = self.keys if sharding is None else sharding.cast(pa.binary())
+        """What chooses the queue: the column shardingKey, else the key."""
         parts = []
         # The last of several wins: the columns override what the map says.
         if properties is not None:
             parts.append(_map_properties(properties))
-        for name, column in ((KEYS, self.keys), (TAGS, None if tags is None else tags.cast(pa.binary()))):
+        own = (
+            (KEYS, self.keys),
+            (TAGS, None if tags is None else tags.cast(pa.binary())),
+            (SHARDING_KEY, None if sharding is None else self.sharding),
+        )
+        for name, column in own:
             if column is not None:
                 parts.append(_property(name, column))
         empty = pa.repeat(pa.scalar(b"", pa.binary()), self.count)
@@ -90,6 +98,37 @@ class Rows:
             last = min(max(last, first + 1), first + _MAX_BATCH_MESSAGES, len(order))
             yield Batch(data[int(starts[first]) : int(starts[last])], last - first)
             first = last
+
+
+class Waits:
+    """When rows are to be delivered, by ``delayLevel`` and ``deliverAt``; null or a level below 1 means now."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        names = batch.schema.names
+        none = np.zeros(batch.num_rows, np.int64)
+        self._levels = none
+        self._times_ms = none
+        if "delayLevel" in names:
+            self._levels = pc.fill_null(batch.column("delayLevel"), 0).to_numpy().astype(np.int64)
+        if "deliverAt" in names:
+            column = batch.column("deliverAt")
+            if pa.types.is_timestamp(column.type):
+                column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False).cast(pa.int64())
+            self._times_ms = pc.fill_null(column, 0).to_numpy().astype(np.int64)
+
+    def any_of(self, rows: Ints) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = (self._levels[rows] > 0) | (self._times_ms[rows] > 0)
+        return found
+
+    def properties(self, row: int) -> str:
+        """What a waiting row's properties say besides its own. Raises InvalidMessage for a row with both."""
+        level, time_ms = int(self._levels[row]), int(self._times_ms[row])
+        if level > 0 and time_ms > 0:
+            raise InvalidMessage(
+                f"deliverAt: row {row} of the batch has a delayLevel, too; give one of them",
+                field="deliverAt",
+            )
+        return f"{DELAY}\x01{level}\x02" if level > 0 else f"{TIMER_DELIVER_MS}\x01{time_ms}\x02"
 
 
 def key_hashes(keys: Sequence[bytes | None] | pa.Array) -> Ints:

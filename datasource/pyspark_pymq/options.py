@@ -222,6 +222,12 @@ class WriteOptions:
     batch_bytes: int
     send_timeout_ms: int
     retries: int
+    exactly_once: bool
+    """deliveryGuarantee=exactly-once: rows are transactions."""
+    transaction_id: str | None
+    """Whose batches are written once; None: the streaming query's."""
+    transaction_batch: int | None
+    """The number of a batch write, which is written once."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -236,6 +242,15 @@ class WriteOptions:
             batch_bytes=texts.number("batchBytes", 256 * 1024, lowest=1024),
             send_timeout_ms=texts.number("sendTimeoutMs", 10_000, lowest=1),
             retries=texts.number("retries", 5, lowest=0),
+            exactly_once=texts.choice("deliveryGuarantee", ("at-least-once", "exactly-once"), "at-least-once")
+            == "exactly-once",
+            transaction_id=texts.text("transactionId") or None,
+            transaction_batch=texts.number("transactionBatch", 0, lowest=0)
+            if texts.is_given("transactionBatch")
+            else None,
         )
         texts.check_all_known("sink")
+        for name in ("transactionId", "transactionBatch"):
+            if texts.is_given(name) and not parsed.exactly_once:
+                raise ConfigError(f"{name}: belongs to deliveryGuarantee=exactly-once", key=name)
         return parsed

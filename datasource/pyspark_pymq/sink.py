@@ -1,17 +1,18 @@
-"""The sink: batch and streaming writes of a DataFrame to topics. At least once.
+"""The sink: batch and streaming writes of a DataFrame to topics, at least once unless it is told otherwise.
 
 A row becomes a message when a broker has acknowledged it. A task that fails has perhaps sent rows already, and Spark
 runs it again; so does a query that is restarted inside a batch: readers must stand duplicates. Order holds within a
-queue for the rows of one task: one batch of a queue is under way at a time, those of different queues together.
+queue for the rows of one task: one batch of a queue is under way at a time, those of different queues together. With
+``deliveryGuarantee=exactly-once`` rows are transactions of the broker (``pyspark_pymq.exactlyonce``).
 
 Rows with a key go to the queue that RocketMQ's selector by hash gives (Java producers with that selector agree), rows
 without take turns. Columns: ``value`` (binary or string) is required; ``key``, ``tags``, ``topic``, ``properties``,
-``partition`` (or ``queueId``) and ``delayLevel`` are optional; those a ``pymq`` source adds are ignored.
+``partition`` (or ``queueId``), ``shardingKey``, ``delayLevel`` and ``deliverAt`` (a timestamp, or milliseconds) are
+optional; those a ``pymq`` source adds are ignored.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections import deque
@@ -22,22 +23,20 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from mqspark.client.blocking import BlockingClient
-from mqspark.client.routes import TopicRoute
-from mqspark.errors import BrokerError, ConfigError, ConnectionLost, InvalidMessage, MQError, RequestTimeout
-from mqspark.message import DEFAULT_TOPIC, DELAY, MessageQueue, check_topic
+from mqspark.errors import BrokerError, ConfigError, ConnectionLost, MQError, RequestTimeout
+from mqspark.message import DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import SendMessageRequestHeaderV2
 from pyspark_pymq.options import WriteOptions
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from pyspark_pymq.encode import Rows
+    from pyspark_pymq.exactlyonce import Halves
 
-__all__ = ["BatchWriter", "Sent", "StreamWriter"]
+__all__ = ["Batch", "BatchWriter", "Sent", "StreamWriter"]
 
 log = logging.getLogger("pyspark_pymq")
 
@@ -49,13 +48,15 @@ _COLUMN_TYPES = {
     "properties": ("map<string,string>",),
     "partition": ("int", "bigint"),
     "queueId": ("int", "bigint"),
+    "shardingKey": ("string",),
     "delayLevel": ("int",),
+    "deliverAt": ("timestamp", "bigint"),
 }
-_IGNORED = frozenset({"offset", "timestamp", "broker", "bornTimestamp", "msgId"})
+_IGNORED = frozenset(
+    {"offset", "timestamp", "broker", "bornTimestamp", "msgId", "headers", "physicalOffset", "sysFlag"}
+)
 
 _DEFAULT_QUEUES = 4
-_ROWS_A_TURN = 1024
-"""How many rows without a key go to one queue before the next takes over."""
 _MAX_WAITING_BYTES = 8 << 20
 _ACCEPTED = frozenset(
     {
@@ -76,6 +77,20 @@ class Sent(WriterCommitMessage):  # type: ignore[misc]
     """What one task had acknowledged."""
 
     messages: int
+    prepared: tuple[Halves, ...] = ()
+    """Exactly once: the half messages of this task."""
+    batch: Batch | None = None
+    """Exactly once: what they belong to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What is written once and no more: ``number`` of ``identity``."""
+
+    identity: str
+    number: int
+    topic: str
+    """One that is written to."""
 
 
 class _Writer:
@@ -114,39 +129,81 @@ class _Writer:
         self._options = options
         self._names = names
 
+        if options.exactly_once and (late := {"delayLevel", "deliverAt"} & set(names)):
+            raise ConfigError(
+                f"{min(late)}: a transaction is not delayed; write such rows at-least-once", key=min(late)
+            )
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         # Each task begins its turns at another queue.
-        sender = _Sender(self._options, first_turn=context.taskAttemptId() if context is not None else 0)
+        turn = context.taskAttemptId() if context is not None else 0
+        batches = (batch.select(self._names) for batch in iterator)
+        if self._options.exactly_once:
+            from pyspark_pymq.exactlyonce import prepare
+
+            identity, number = self._batch_of(context)
+            return prepare(self._options, identity, number, batches, first_turn=turn)
+        sender = _Sender(self._options, first_turn=turn)
         try:
-            for batch in iterator:
-                sender.add(batch.select(self._names))
+            for batch in batches:
+                sender.add(batch)
             sender.finish()
         finally:
             sender.close()
         return Sent(sender.acknowledged)
+
+    def _batch_of(self, context: Any) -> tuple[str, int]:
+        """What this task's rows are a part of: of a query by Spark's numbers, of a batch write by the options."""
+        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+        identity = self._options.transaction_id or query
+        if identity is None:
+            raise ConfigError(
+                "transactionId: an exactly-once batch write needs a name and a transactionBatch of its own, so that "
+                "running it again is recognised",
+                key="transactionId",
+            )
+        if query is None:
+            return identity, self._options.transaction_batch or 0
+        return identity, int(context.getLocalProperty("streaming.sql.batchId"))
+
+    def _commit(self, messages: list[Sent | None]) -> None:
+        if self._options.exactly_once:
+            from pyspark_pymq.exactlyonce import commit
+
+            commit(self._options, [message for message in messages if message is not None])
+
+    def _abort(self, messages: list[Sent | None]) -> None:
+        if self._options.exactly_once:
+            from pyspark_pymq.exactlyonce import abort
+
+            abort(self._options, [message for message in messages if message is not None])
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """``df.write.format("pymq").mode("append")``."""
 
     def commit(self, messages: list[Sent | None]) -> None:
-        """Everything is sent already."""
+        """At least once, everything is sent already; exactly once, it is shown now."""
+        self._commit(messages)
 
     def abort(self, messages: list[Sent | None]) -> None:
-        """What was sent stays: at least once."""
+        """At least once, what was sent stays; exactly once, it is taken back."""
+        self._abort(messages)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
     """``df.writeStream.format("pymq")``."""
 
     def commit(self, messages: list[Sent | None], batchId: int) -> None:
-        """Everything is sent already."""
+        """As ``BatchWriter.commit``."""
+        self._commit(messages)
 
     def abort(self, messages: list[Sent | None], batchId: int) -> None:
-        """What was sent stays: at least once. Also called after a commit whose answer was lost."""
+        """As ``BatchWriter.abort``. Also called after a commit whose answer was lost."""
+        self._abort(messages)
 
 
 @dataclass(slots=True)
@@ -166,13 +223,14 @@ class _Sender:
     def __init__(self, options: WriteOptions, *, first_turn: int) -> None:
         self.acknowledged = 0
         self._options = options
+        from pyspark_pymq.routing import Router
+
         self._client = BlockingClient(options.nameserver, timeout_ms=options.send_timeout_ms)
-        self._routes: dict[str, TopicRoute] = {}
+        self._router = Router(options, self._client, first_turn=first_turn)
         self._waiting: dict[MessageQueue, deque[_Send]] = {}
         self._waiting_bytes = 0
         self._under_way: dict[MessageQueue, tuple[str, int, float]] = {}
         """Queue to (address, opaque, deadline) of the first of its waiting sends."""
-        self._turns = itertools.count(first_turn)
 
     def close(self) -> None:
         self._client.close()
@@ -181,22 +239,19 @@ class _Sender:
         """Take the rows in and send; returns when little enough is waiting."""
         import numpy as np
 
-        from pyspark_pymq.encode import Rows
+        from pyspark_pymq.encode import Rows, Waits
 
         if batch.num_rows == 0:
             return
         rows = Rows(batch)
-        delays = _integers(batch, "delayLevel")
-        for topic, chosen in self._by_topic(batch):
-            queues = self._route(topic).publish_queues
-            targets = self._targets(batch, rows, queues, chosen)
-            delayed = delays[chosen] > 0
+        waits = Waits(batch)
+        for queues, chosen, targets in self._router.placed(batch, rows):
+            waiting = waits.any_of(chosen)
             for index in np.unique(targets).tolist():
                 here = targets == index
-                for level in np.unique(delays[chosen[here & delayed]]).tolist():
-                    for row in chosen[here & (delays[chosen] == level)].tolist():
-                        self._put(queues[index], self._delayed(queues[index], rows, row, level))
-                for each in rows.batches(chosen[here & ~delayed], self._options.batch_bytes):
+                for row in chosen[here & waiting].tolist():
+                    self._put(queues[index], self._alone(queues[index], rows, row, waits.properties(row)))
+                for each in rows.batches(chosen[here & ~waiting], self._options.batch_bytes):
                     header = self._header(queues[index], batch=True)
                     send = _Send(RequestCode.SEND_BATCH_MESSAGE, header, each.body, each.count)
                     self._put(queues[index], send)
@@ -208,69 +263,9 @@ class _Sender:
 
     # --- rows to sends ----------------------------------------------------------------------------------------
 
-    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
-        """Each topic and the rows that go there."""
-        import numpy as np
-        import pyarrow.compute as pc
-
-        if "topic" not in batch.schema.names:
-            yield self._options.topic or "", np.arange(batch.num_rows)
-            return
-        column = batch.column("topic")
-        if column.null_count:
-            if self._options.topic is None:
-                raise InvalidMessage(
-                    "topic: null in a row, and no option topic to take its place", field="topic"
-                )
-            column = pc.fill_null(column, self._options.topic)
-        codes = column.dictionary_encode()
-        indices = codes.indices.to_numpy()
-        for index, topic in enumerate(codes.dictionary.to_pylist()):
-            check_topic(topic)
-            yield topic, np.flatnonzero(indices == index)
-
-    def _route(self, topic: str) -> TopicRoute:
-        route = self._routes.get(topic)
-        if route is None:
-            route = self._client.publish_route(topic, default_queues=_DEFAULT_QUEUES)
-            if not route.publish_queues:
-                raise MQError(f"topic: {topic!r} has no writable queue")
-            self._routes[topic] = route
-        return route
-
-    def _targets(
-        self,
-        batch: pa.RecordBatch,
-        rows: Rows,
-        queues: tuple[MessageQueue, ...],
-        chosen: npt.NDArray[np.int64],
-    ) -> npt.NDArray[np.int64]:
-        """The index in ``queues`` of the queue of each chosen row."""
-        import numpy as np
-
-        from pyspark_pymq.encode import key_hashes
-
-        count = len(queues)
-        turns = np.arange(-(-len(chosen) // _ROWS_A_TURN), dtype=np.int64)
-        targets = np.repeat((next(self._turns) + turns) % count, _ROWS_A_TURN)[: len(chosen)]
-        if rows.keys is not None:
-            keyed = rows.keys.is_valid().to_numpy(zero_copy_only=False)[chosen]
-            targets = np.where(keyed, np.abs(key_hashes(rows.keys)[chosen]) % count, targets)
-        for name in ("partition", "queueId"):
-            if name in batch.schema.names:
-                wanted = _integers(batch, name, missing=-1)[chosen]
-                indices = {queue.queue_id: index for index, queue in reversed(list(enumerate(queues)))}
-                for queue_id in np.unique(wanted[wanted != -1]).tolist():
-                    if queue_id not in indices:
-                        raise InvalidMessage(
-                            f"{name}: {queues[0].topic} has no writable queue {queue_id}", field=name
-                        )
-                    targets = np.where(wanted == queue_id, indices[queue_id], targets)
-        return targets
-
-    def _delayed(self, queue: MessageQueue, rows: Rows, row: int, level: int) -> _Send:
+    def _alone(self, queue: MessageQueue, rows: Rows, row: int, more: str) -> _Send:
         """A delayed message cannot be a batch member: it goes alone."""
-        properties = rows.properties[row].as_py().decode() + f"{DELAY}\x01{level}\x02"
+        properties = rows.properties[row].as_py().decode() + more
         header = self._header(queue, batch=False, properties=properties)
         return _Send(RequestCode.SEND_MESSAGE_V2, header, rows.values[row].as_py(), 1)
 
@@ -327,7 +322,7 @@ class _Sender:
 
     def _send(self, queue: MessageQueue, send: _Send) -> None:
         while True:
-            address = self._routes[queue.topic].master(queue.broker_name) or ""
+            address = self._router.address(queue)
             try:
                 connection = self._client.connection(address)
                 opaque = connection.send(
@@ -340,7 +335,7 @@ class _Sender:
                 for other in others:
                     del self._under_way[other]
                 self._client.forget(address)
-                self._refresh(queue.topic)
+                self._router.refresh(queue.topic)
                 continue
             deadline = time.monotonic() + self._options.send_timeout_ms / 1000
             self._under_way[queue] = address, opaque, deadline
@@ -367,7 +362,7 @@ class _Sender:
         for queue in queues:
             del self._under_way[queue]
         self._count(self._waiting[queues[0]][0], error)
-        self._refresh(queues[0].topic)
+        self._router.refresh(queues[0].topic)
         self._start()
 
     def _count(self, send: _Send, error: MQError) -> None:
@@ -376,20 +371,3 @@ class _Sender:
             raise error
         time.sleep(min(0.1 * 2**send.attempts, 2.0))
         send.attempts += 1
-
-    def _refresh(self, topic: str) -> None:
-        """Brokers may have moved; the queues that rows were given stay."""
-        try:
-            self._routes[topic] = self._client.publish_route(topic, default_queues=_DEFAULT_QUEUES)
-        except MQError as error:
-            log.warning("the route of %s could not be refreshed: %s", topic, error)
-
-
-def _integers(batch: pa.RecordBatch, name: str, *, missing: int = 0) -> npt.NDArray[np.int64]:
-    import numpy as np
-    import pyarrow.compute as pc
-
-    if name not in batch.schema.names:
-        return np.full(batch.num_rows, missing, np.int64)
-    filled: npt.NDArray[np.int64] = pc.fill_null(batch.column(name), missing).to_numpy().astype(np.int64)
-    return filled

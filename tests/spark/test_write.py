@@ -141,7 +141,6 @@ def test_rows_that_are_no_messages(spark: SparkSession, cluster: DevCluster, top
     for columns, words in (
         (["cast(null as string) value"], "value: row 0 of the batch has none"),
         (["'x' value", "concat('a', char(1)) key"], "KEYS: a value holds the separator 0x01"),
-        (["'x' value", "3 delayLevel"], "delay"),
     ):
         with pytest.raises(PythonException, match=words):
             write(spark.range(1).selectExpr(*columns), cluster, topic=topic)

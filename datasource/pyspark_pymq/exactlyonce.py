@@ -1,0 +1,480 @@
+"""The exactly-once sink: rows as half messages, made visible when the batch is committed.
+
+    tasks     send every row as a half message, which no consumer sees, and report where they are
+    decide    the driver writes what Spark chose (one attempt a partition) to the decision log: from here on the batch
+              counts, whatever is killed
+    end       every chosen half message is committed, in the rows' order; doing it again changes nothing
+    show      the decision log's group offset moves to this decision, so that the next look begins there
+
+A batch that runs again (the driver died before Spark knew) finds its decision: its tasks send nothing, and its driver
+ends what is not ended. If two drivers run one batch, the first decision in the log counts, and the other driver takes
+its own rows back. Half messages that nobody chose (failed attempts, speculation) are never shown.
+
+The decision log is a topic of one queue (``mqspark_sink_decisions``). A decision is found again as long as that topic
+keeps its messages: restart a query within that time. Needs our broker, where a transaction is decided once; a
+RocketMQ broker would deliver twice what is committed twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import secrets
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mqspark.client.blocking import BlockingClient, pull_header
+from mqspark.errors import BrokerError, ConfigError, ConnectionLost, MQError, NoRoute, RequestTimeout
+from mqspark.message import (
+    DEFAULT_TOPIC,
+    PRODUCER_GROUP,
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_PREPARED,
+    TRANSACTION_PREPARED_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+    UNIQ_KEY,
+    MessageQueue,
+    decode_offset_id,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers import (
+    CreateTopicRequestHeader,
+    EndTransactionRequestHeader,
+    PullMessageResponseHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+from mqspark.record import decode_records
+from pyspark_pymq.options import WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_pymq.sink import Sent
+
+__all__ = ["DECISIONS", "DecisionLog", "Half", "Halves", "Preparer", "abort", "commit", "end_all", "prepare"]
+
+log = logging.getLogger("pyspark_pymq")
+
+DECISIONS = "mqspark_sink_decisions"
+_PART_HALVES = 50_000
+"""Of half messages in one message of the decision log: under a megabyte."""
+_IN_FLIGHT = 256
+_ENDS_AT_ONCE = 500
+_IMMUNITY_S = 86_400
+"""So long no broker asks what became of a half message; a batch decides much sooner."""
+_WAIT_S = 30.0
+
+Half = tuple[int, int]
+"""Offset in the queue of half messages, and physical offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """Half messages of one topic at one broker, in the order in which they become visible."""
+
+    topic: str
+    broker: str
+    places: list[Half] = field(hash=False)
+
+
+class Preparer:
+    """Sends half messages, many in flight: their order is decided when they are committed."""
+
+    def __init__(self, options: WriteOptions, client: BlockingClient) -> None:
+        self._options = options
+        self._client = client
+        self._unique = secrets.token_hex(10).upper()
+        self._count = 0
+        self._places: dict[tuple[str, str], list[Half | None]] = {}
+        self._in_flight: dict[tuple[str, int], _Row] = {}
+        self.messages = 0
+
+    def add(self, queue: MessageQueue, address: str, body: bytes, properties: str) -> None:
+        self._count += 1
+        own = {
+            UNIQ_KEY: f"{self._unique}{self._count:012X}",
+            TRANSACTION_PREPARED: "true",
+            PRODUCER_GROUP: self._options.group,
+            "CHECK_IMMUNITY_TIME_IN_SECONDS": str(_IMMUNITY_S),
+        }
+        header = SendMessageRequestHeaderV2(
+            producer_group=self._options.group,
+            topic=queue.topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=4,
+            queue_id=queue.queue_id,
+            sys_flag=TRANSACTION_PREPARED_TYPE,
+            born_timestamp=time.time_ns() // 1_000_000,
+            flag=0,
+            properties=properties + "".join(f"{name}\x01{value}\x02" for name, value in own.items()),
+            reconsume_times=0,
+            unit_mode=False,
+            batch=False,
+            bname=queue.broker_name,
+        )
+        places = self._places.setdefault((queue.topic, queue.broker_name), [])
+        places.append(None)
+        self._send(address, _Row(header, body, places, len(places) - 1))
+        while len(self._in_flight) >= _IN_FLIGHT:
+            self._receive()
+
+    def finish(self) -> list[Halves]:
+        """All are stored. Raises what kept one from being so."""
+        while self._in_flight:
+            self._receive()
+        return [
+            Halves(topic, broker, [place for place in places if place is not None])
+            for (topic, broker), places in sorted(self._places.items())
+        ]
+
+    def _send(self, address: str, row: _Row) -> None:
+        while True:
+            try:
+                connection = self._client.connection(address)
+                timeout_ms = self._options.send_timeout_ms
+                opaque = connection.send(
+                    RequestCode.SEND_MESSAGE_V2, row.header, row.body, timeout_ms=timeout_ms
+                )
+            except ConnectionLost as error:
+                self._lost(address, row, error)
+                continue
+            self._in_flight[(address, opaque)] = row
+            return
+
+    def _receive(self) -> None:
+        address = next(iter(self._in_flight))[0]
+        here = [opaque for other, opaque in self._in_flight if other == address]
+        try:
+            answers = self._client.connection(address).poll(here, self._options.send_timeout_ms / 1000)
+            if not answers:
+                raise RequestTimeout(address, self._options.send_timeout_ms)
+        except (ConnectionLost, RequestTimeout) as error:
+            rows = [self._in_flight.pop((address, opaque)) for opaque in here]
+            self._lost(address, rows[0], error)
+            # What was stored already stays an orphan that is never shown.
+            for row in rows:
+                self._send(address, row)
+            return
+        for opaque, answer in answers.items():
+            row = self._in_flight.pop((address, opaque))
+            if answer.code == ResponseCode.SUCCESS:
+                stored = answer.header(SendMessageResponseHeader)
+                _, _, position = decode_offset_id(stored.msg_id)
+                row.places[row.index] = stored.queue_offset, position
+                self.messages += 1
+                continue
+            failure = BrokerError(answer.code, answer.remark, address=address)
+            if answer.code not in (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE):
+                raise failure
+            self._again(row, failure)
+            self._send(address, row)
+
+    def _lost(self, address: str, row: _Row, error: MQError) -> None:
+        self._client.forget(address)
+        self._again(row, error)
+
+    def _again(self, row: _Row, error: MQError) -> None:
+        if row.attempts >= self._options.retries:
+            raise error
+        time.sleep(min(0.1 * 2**row.attempts, 2.0))
+        row.attempts += 1
+
+
+@dataclass(slots=True)
+class _Row:
+    header: SendMessageRequestHeaderV2
+    body: bytes
+    places: list[Half | None]
+    index: int
+    attempts: int = 0
+
+
+def prepare(
+    options: WriteOptions, identity: str, number: int, batches: Iterable[pa.RecordBatch], *, first_turn: int
+) -> Sent:
+    """A task: rows to half messages, unless the batch is decided already; then Spark's rows are read and forgotten."""
+    from pyspark_pymq.encode import Rows
+    from pyspark_pymq.routing import Router
+    from pyspark_pymq.sink import Batch, Sent
+
+    client = BlockingClient(options.nameserver, timeout_ms=options.send_timeout_ms)
+    try:
+        router = Router(options, client, first_turn=first_turn)
+        preparer = Preparer(options, client)
+        topic = options.topic or ""
+        decided: bool | None = None
+        for batch in batches:
+            if decided or batch.num_rows == 0:
+                continue
+            rows = Rows(batch)
+            for queues, chosen, targets in router.placed(batch, rows):
+                if decided is None:
+                    topic = topic or queues[0].topic
+                    check_brokers(client, topic)
+                    decided = DecisionLog(client, identity, topic).find(number) is not None
+                if decided:
+                    break
+                values, properties = rows.values, rows.properties
+                for row, target in zip(chosen.tolist(), targets.tolist(), strict=True):
+                    queue = queues[target]
+                    preparer.add(
+                        queue, router.address(queue), values[row].as_py(), properties[row].as_py().decode()
+                    )
+        prepared = preparer.finish()
+        return Sent(preparer.messages, tuple(prepared), Batch(identity, number, topic) if topic else None)
+    finally:
+        client.close()
+
+
+def commit(options: WriteOptions, messages: Sequence[Sent]) -> None:
+    """The driver: decide, then show every row of the decision; what was prepared besides is taken back."""
+    batches = {message.batch for message in messages if message.batch is not None}
+    if not batches:
+        return  # no rows
+    batch = min(batches, key=lambda each: each.topic)
+    own = [halves for message in messages for halves in message.prepared]
+    client = BlockingClient(options.nameserver, timeout_ms=options.send_timeout_ms)
+    try:
+        decisions = DecisionLog(client, batch.identity, batch.topic)
+        counts = decisions.find(batch.number)
+        if counts is None:
+            counts = decisions.decide(batch.number, own)
+        end_all(client, options, counts, commit=True)
+        shown = {(each.topic, each.broker, place) for each in counts for place in each.places}
+        others = [
+            Halves(each.topic, each.broker, rest)
+            for each in own
+            if (rest := [place for place in each.places if (each.topic, each.broker, place) not in shown])
+        ]
+        end_all(client, options, others, commit=False)
+        decisions.show()
+    finally:
+        client.close()
+
+
+def abort(options: WriteOptions, messages: Sequence[Sent]) -> None:
+    """Take back what was prepared, unless it is decided (Spark aborts, too, when a commit's answer was lost)."""
+    client = BlockingClient(options.nameserver, timeout_ms=options.send_timeout_ms)
+    try:
+        for message in messages:
+            batch = message.batch
+            if (
+                batch is None
+                or DecisionLog(client, batch.identity, batch.topic).find(batch.number) is not None
+            ):
+                continue
+            end_all(client, options, message.prepared, commit=False)
+    finally:
+        client.close()
+
+
+def end_all(client: BlockingClient, options: WriteOptions, halves: Sequence[Halves], *, commit: bool) -> None:
+    """Commit or take back these half messages, in order. Those that are decided already stay as they are."""
+    decision = TRANSACTION_COMMIT_TYPE if commit else TRANSACTION_ROLLBACK_TYPE
+    addresses: dict[tuple[str, str], str] = {}
+    for each in halves:
+        key = (each.topic, each.broker)
+        if key not in addresses:
+            address = client.publish_route(each.topic).master(each.broker)
+            if address is None:
+                raise NoRoute(each.topic, f"broker {each.broker} has no address")
+            addresses[key] = address
+        for first in range(0, len(each.places), _ENDS_AT_ONCE):
+            headers = [
+                EndTransactionRequestHeader(
+                    topic=each.topic,
+                    producer_group=options.group,
+                    tran_state_table_offset=offset,
+                    commit_log_offset=position,
+                    commit_or_rollback=decision,
+                    # The driver may come back after any time: no immunity that it could have let pass.
+                    from_transaction_check=True,
+                    msg_id="",
+                    bname=each.broker,
+                )
+                for offset, position in each.places[first : first + _ENDS_AT_ONCE]
+            ]
+            client.request_all(addresses[key], RequestCode.END_TRANSACTION, headers)
+
+
+class DecisionLog:
+    """What was decided for the batches of one identity (a query, or what the option transactionId says)."""
+
+    def __init__(self, client: BlockingClient, identity: str, topic: str) -> None:
+        """``topic``: one that is written to; its first broker keeps the log when that has to be made."""
+        self._client = client
+        self._topic = topic
+        self._identity = identity
+        digest = hashlib.sha256(identity.encode()).hexdigest()[:24]
+        self._group = f"mqspark-sink-{digest}"
+        self._found_at = -1
+
+    def find(self, batch: int) -> list[Halves] | None:
+        """The first complete decision for the batch; nothing in it when a later batch is decided already. None when
+        there is none."""
+        decision = self._find(batch)
+        return None if decision is None else decision[1]
+
+    def decide(self, batch: int, halves: Sequence[Halves]) -> list[Halves]:
+        """Write a decision; gives back the one that counts, which may be another's."""
+        queue, address = self._queue(make=True)
+        token = secrets.token_hex(8)
+        parts = list(_parts(halves))
+        for number, part in enumerate(parts):
+            document = {
+                "identity": self._identity,
+                "batch": batch,
+                "token": token,
+                "part": number,
+                "parts": len(parts),
+                "halves": part,
+            }
+            body = zlib.compress(json.dumps(document).encode())
+            self._append(queue, address, body)
+        decision = self._find(batch)
+        if decision is None:
+            raise MQError(f"the decision for batch {batch} of {self._identity} was stored but is not found")
+        return decision[1]
+
+    def show(self) -> None:
+        """The next search begins at the decision that was found last. Best effort: searching longer finds it, too."""
+        if self._found_at >= 0:
+            queue, address = self._queue(make=False)
+            self._client.commit_group_offsets(address, self._group, {queue: self._found_at})
+
+    def _append(self, queue: MessageQueue, address: str, body: bytes) -> None:
+        header = SendMessageRequestHeaderV2(
+            producer_group=self._group,
+            topic=queue.topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=1,
+            queue_id=queue.queue_id,
+            sys_flag=0,
+            born_timestamp=time.time_ns() // 1_000_000,
+            flag=0,
+            properties=f"KEYS\x01{self._group}\x02",
+            reconsume_times=0,
+            unit_mode=False,
+            batch=False,
+            bname=queue.broker_name,
+        )
+        # Said twice is harmless: parts carry the token of their decision, and the first of each counts.
+        self._client.request(address, RequestCode.SEND_MESSAGE_V2, header, body)
+
+    def _find(self, batch: int) -> tuple[int, list[Halves]] | None:
+        try:
+            queue, address = self._queue(make=False)
+        except NoRoute:
+            return None
+        decisions: dict[str, dict[int, Any]] = {}
+        firsts: dict[str, int] = {}
+        for offset, document in self._documents(queue, address):
+            if document["identity"] != self._identity or document["batch"] < batch:
+                continue
+            if document["batch"] > batch:
+                # Batches are decided one after the other: this one is done, and its decision lies behind the pointer.
+                return offset, []
+            parts = decisions.setdefault(document["token"], {})
+            firsts.setdefault(document["token"], offset)
+            parts.setdefault(document["part"], document["halves"])
+            if len(parts) == document["parts"]:
+                self._found_at = firsts[document["token"]]
+                rows = [row for number in sorted(parts) for row in parts[number]]
+                return self._found_at, [
+                    Halves(topic, broker, [(offset, position) for offset, position in places])
+                    for topic, broker, places in rows
+                ]
+        return None
+
+    def _documents(self, queue: MessageQueue, address: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        (end,) = self._client.max_offsets(address, [queue])
+        (begin,) = self._client.min_offsets(address, [queue])
+        (pointer,) = self._client.group_offsets(address, self._group, [queue])
+        position = max(int(begin), int(pointer or 0))
+        while position < end:
+            header = pull_header(self._group, queue, position, max_messages=32)
+            answer = self._client.request(address, RequestCode.PULL_MESSAGE, header, accept=_PULLED)
+            following = answer.header(PullMessageResponseHeader).next_begin_offset
+            if answer.code == ResponseCode.SUCCESS:
+                for message in decode_records(answer.body):
+                    yield message.queue_offset, json.loads(zlib.decompress(message.body))
+            elif following <= position:
+                time.sleep(0.05)  # not visible yet
+            position = max(position, int(following))
+
+    def _queue(self, *, make: bool) -> tuple[MessageQueue, str]:
+        """The one queue of the log, at the first broker by name that has it. Raises NoRoute."""
+        deadline = time.monotonic() + _WAIT_S
+        while True:
+            try:
+                route = self._client.route(DECISIONS)
+            except NoRoute:
+                if not make:
+                    raise
+            else:
+                queue = min(route.subscribe_queues)
+                address = route.master(queue.broker_name)
+                if address is not None:
+                    return queue, address
+            if not make or time.monotonic() > deadline:
+                raise NoRoute(DECISIONS, "the topic of the decision log cannot be made")
+            self._make()
+            time.sleep(0.1)
+
+    def _make(self) -> None:
+        route = self._client.publish_route(self._topic)
+        first = min(route.publish_queues)
+        address = route.master(first.broker_name)
+        if address is None:
+            return
+        header = CreateTopicRequestHeader(
+            topic=DECISIONS,
+            default_topic=DEFAULT_TOPIC,
+            read_queue_nums=1,
+            write_queue_nums=1,
+            perm=6,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            order=False,
+        )
+        self._client.request(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+
+_PULLED = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+def _parts(halves: Sequence[Halves]) -> Iterator[list[Any]]:
+    """As JSON, cut into pieces that a message can hold, in order."""
+    part: list[Any] = []
+    room = _PART_HALVES
+    for each in halves:
+        for first in range(0, len(each.places), _PART_HALVES):
+            places = each.places[first : first + _PART_HALVES]
+            if len(places) > room:
+                yield part
+                part, room = [], _PART_HALVES
+            part.append([each.topic, each.broker, places])
+            room -= len(places)
+    yield part
+
+
+def check_brokers(client: BlockingClient, topic: str) -> None:
+    """Raises ConfigError where a broker of the topic is not ours."""
+    route = client.publish_route(topic)
+    for name in sorted({queue.broker_name for queue in route.publish_queues}):
+        address = route.master(name)
+        if address is not None and "mqsparkStoreNonce" not in client.runtime_info(address):
+            raise ConfigError(
+                f"deliveryGuarantee: exactly-once needs mqspark brokers; {name} is another one",
+                key="deliveryGuarantee",
+            )

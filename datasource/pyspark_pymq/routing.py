@@ -1,0 +1,116 @@
+"""Which row goes to which queue: by the columns topic, partition or queueId, by key, or in turn.
+
+Must not know how rows are sent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mqspark.client.blocking import BlockingClient
+from mqspark.client.routes import TopicRoute
+from mqspark.errors import InvalidMessage, MQError
+from mqspark.message import MessageQueue, check_topic
+from pyspark_pymq.encode import Rows, key_hashes
+from pyspark_pymq.options import WriteOptions
+
+__all__ = ["DEFAULT_QUEUES", "Router", "integers"]
+
+log = logging.getLogger("pyspark_pymq")
+
+DEFAULT_QUEUES = 4
+_ROWS_A_TURN = 1024
+"""How many rows without a key go to one queue before the next takes over."""
+
+
+class Router:
+    def __init__(self, options: WriteOptions, client: BlockingClient, *, first_turn: int) -> None:
+        self._options = options
+        self._client = client
+        self._routes: dict[str, TopicRoute] = {}
+        self._turns = itertools.count(first_turn)
+
+    def placed(
+        self, batch: pa.RecordBatch, rows: Rows
+    ) -> Iterator[tuple[tuple[MessageQueue, ...], npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """For each topic: its queues, the rows that go there, and for each of them the index of its queue."""
+        for topic, chosen in self._by_topic(batch):
+            queues = self._route(topic).publish_queues
+            yield queues, chosen, self._targets(batch, rows, queues, chosen)
+
+    def address(self, queue: MessageQueue) -> str:
+        return self._routes[queue.topic].master(queue.broker_name) or ""
+
+    def refresh(self, topic: str) -> None:
+        """Brokers may have moved; the queues that rows were given stay."""
+        try:
+            self._routes[topic] = self._client.publish_route(topic, default_queues=DEFAULT_QUEUES)
+        except MQError as error:
+            log.warning("the route of %s could not be refreshed: %s", topic, error)
+
+    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+        """Each topic and the rows that go there."""
+        if "topic" not in batch.schema.names:
+            yield self._options.topic or "", np.arange(batch.num_rows)
+            return
+        column = batch.column("topic")
+        if column.null_count:
+            if self._options.topic is None:
+                raise InvalidMessage(
+                    "topic: null in a row, and no option topic to take its place", field="topic"
+                )
+            column = pc.fill_null(column, self._options.topic)
+        codes = column.dictionary_encode()
+        indices = codes.indices.to_numpy()
+        for index, topic in enumerate(codes.dictionary.to_pylist()):
+            check_topic(topic)
+            yield topic, np.flatnonzero(indices == index)
+
+    def _route(self, topic: str) -> TopicRoute:
+        route = self._routes.get(topic)
+        if route is None:
+            route = self._client.publish_route(topic, default_queues=DEFAULT_QUEUES)
+            if not route.publish_queues:
+                raise MQError(f"topic: {topic!r} has no writable queue")
+            self._routes[topic] = route
+        return route
+
+    def _targets(
+        self,
+        batch: pa.RecordBatch,
+        rows: Rows,
+        queues: tuple[MessageQueue, ...],
+        chosen: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """The index in ``queues`` of the queue of each chosen row."""
+        count = len(queues)
+        turns = np.arange(-(-len(chosen) // _ROWS_A_TURN), dtype=np.int64)
+        targets = np.repeat((next(self._turns) + turns) % count, _ROWS_A_TURN)[: len(chosen)]
+        if rows.sharding is not None:
+            keyed = rows.sharding.is_valid().to_numpy(zero_copy_only=False)[chosen]
+            targets = np.where(keyed, np.abs(key_hashes(rows.sharding)[chosen]) % count, targets)
+        for name in ("partition", "queueId"):
+            if name in batch.schema.names:
+                wanted = integers(batch, name, missing=-1)[chosen]
+                indices = {queue.queue_id: index for index, queue in reversed(list(enumerate(queues)))}
+                for queue_id in np.unique(wanted[wanted != -1]).tolist():
+                    if queue_id not in indices:
+                        raise InvalidMessage(
+                            f"{name}: {queues[0].topic} has no writable queue {queue_id}", field=name
+                        )
+                    targets = np.where(wanted == queue_id, indices[queue_id], targets)
+        return targets
+
+
+def integers(batch: pa.RecordBatch, name: str, *, missing: int = 0) -> npt.NDArray[np.int64]:
+    if name not in batch.schema.names:
+        return np.full(batch.num_rows, missing, np.int64)
+    filled: npt.NDArray[np.int64] = pc.fill_null(batch.column(name), missing).to_numpy().astype(np.int64)
+    return filled

@@ -1,0 +1,254 @@
+"""The exactly-once sink: failures and kills between all calls, speculation, two drivers; then through a real Spark."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from mqspark.client.blocking import BlockingClient, pull_header
+from mqspark.errors import ConfigError
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers import PullMessageResponseHeader
+from mqspark.record import decode_records
+from pyspark_pymq import exactlyonce
+from pyspark_pymq.exactlyonce import abort, commit, prepare
+from pyspark_pymq.options import WriteOptions
+from pyspark_pymq.sink import Sent
+from tests.spark.dev import DevCluster
+
+
+class Died(Exception):
+    """A driver or a task that is killed."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    root = tmp_path_factory.mktemp("once") / "store"
+    with DevCluster(root, "flushDiskType=ASYNC_FLUSH") as running:
+        yield running
+
+
+def options(cluster: DevCluster, topic: str) -> WriteOptions:
+    return WriteOptions.parse(
+        {"nameserver": cluster.nameserver, "topic": topic, "deliveryGuarantee": "exactly-once"}
+    )
+
+
+def rows(values: Iterable[int]) -> list[pa.RecordBatch]:
+    texts = [str(value) for value in values]
+    return [pa.record_batch({"value": pa.array(texts), "key": pa.array([text[-1] for text in texts])})]
+
+
+def bodies(cluster: DevCluster, topic: str) -> dict[int, list[int]]:
+    """What consumers see of each queue, in order."""
+    found: dict[int, list[int]] = {}
+    client = cluster.client
+    for queue in client.route(topic).subscribe_queues:
+        values: list[int] = []
+        (end,) = client.max_offsets(cluster.address, [queue])
+        position = 0
+        while position < end:
+            answer = client.request(
+                cluster.address,
+                RequestCode.PULL_MESSAGE,
+                pull_header("check", queue, position, max_messages=32),
+                accept=tuple(ResponseCode),
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                values += [int(message.body) for message in decode_records(answer.body)]
+            position = answer.header(PullMessageResponseHeader).next_begin_offset
+        found[queue.queue_id] = values
+    return found
+
+
+def everything(cluster: DevCluster, topic: str) -> list[int]:
+    return sorted(value for values in bodies(cluster, topic).values() for value in values)
+
+
+def write(wanted: WriteOptions, identity: str, number: int, partitions: list[list[int]]) -> None:
+    """As Spark does it: tasks, then the commit."""
+    sent = [
+        prepare(wanted, identity, number, rows(values), first_turn=index)
+        for index, values in enumerate(partitions)
+    ]
+    commit(wanted, list(sent))
+
+
+def test_nothing_is_seen_before_the_commit_and_order_is_kept(broker: DevCluster) -> None:
+    topic = broker.create_topic("Order", 4)
+    wanted = options(broker, topic)
+    sent = [prepare(wanted, topic, 0, rows(range(100)), first_turn=0)]
+    assert (sent[0].messages, everything(broker, topic)) == (100, [])
+    commit(wanted, sent)
+    seen = bodies(broker, topic)
+    assert sorted(value for values in seen.values() for value in values) == list(range(100))
+    assert all(values == sorted(values) for values in seen.values())
+    # Keys choose queues as they do at-least-once.
+    assert {value % 10 for value in seen[0]}.isdisjoint({value % 10 for value in seen[1]})
+
+
+def test_aborted_and_speculative_rows_are_never_seen(broker: DevCluster) -> None:
+    topic = broker.create_topic("Spec", 2)
+    wanted = options(broker, topic)
+    first = prepare(wanted, topic, 0, rows(range(10)), first_turn=0)
+    duplicate = prepare(wanted, topic, 0, rows(range(10)), first_turn=1)
+    commit(wanted, [first])
+    abort(wanted, [duplicate])
+    failed = prepare(wanted, topic, 1, rows(range(10, 20)), first_turn=0)
+    abort(wanted, [failed])
+    write(wanted, topic, 1, [list(range(10, 20))])
+    assert everything(broker, topic) == list(range(20))
+    # A late answer of Spark: abort after the commit takes nothing back.
+    abort(wanted, [first])
+    assert everything(broker, topic) == list(range(20))
+
+
+def test_two_drivers_of_one_batch(broker: DevCluster) -> None:
+    topic = broker.create_topic("Two", 2)
+    wanted = options(broker, topic)
+    one = prepare(wanted, topic, 0, rows(range(10)), first_turn=0)
+    two = prepare(wanted, topic, 0, rows(range(10)), first_turn=0)
+    commit(wanted, [two])
+    commit(wanted, [one])
+    assert everything(broker, topic) == list(range(10))
+    late = prepare(wanted, topic, 0, rows(range(10)), first_turn=0)
+    assert (late.messages, late.prepared) == (0, ())
+    commit(wanted, [late])
+    # A number that is behind the last one was written already.
+    write(wanted, topic, 5, [[10]])
+    write(wanted, topic, 4, [[4]])
+    assert everything(broker, topic) == list(range(11))
+    # Another identity is another query.
+    write(wanted, "other", 0, [[11]])
+    assert everything(broker, topic) == list(range(12))
+
+
+def test_a_hundred_kills_between_all_calls(broker: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = broker.create_topic("Kills", 3)
+    wanted = options(broker, topic)
+    chance = random.Random(3)
+    left = [0]
+
+    def dying(name: str) -> None:
+        original = getattr(BlockingClient, name)
+
+        def call(self: BlockingClient, *arguments: Any, **more: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0 and chance.random() < 0.5:
+                raise Died  # before the call
+            answer = original(self, *arguments, **more)
+            if left[0] == 0:
+                raise Died  # after it
+            return answer
+
+        monkeypatch.setattr(BlockingClient, name, call)
+
+    for name in ("request", "request_all", "route", "publish_route", "commit_group_offsets"):
+        dying(name)
+    monkeypatch.setattr(exactlyonce, "_ENDS_AT_ONCE", 4)
+    monkeypatch.setattr(exactlyonce, "_PART_HALVES", 7)
+    kills = 0
+    expected: list[int] = []
+    number = 0
+    while kills < 110:
+        values = [number * 100 + index for index in range(25)]
+        partitions = [values[:10], values[10:11], values[11:]]
+        expected += values
+        while True:
+            left[0] = chance.randrange(1, 60)
+            try:
+                write(wanted, "killed", number, partitions)
+            except Died:
+                kills += 1
+            else:
+                # The commit is done, but perhaps Spark never hears of it.
+                if chance.random() < 0.7:
+                    break
+        number += 1
+    left[0] = 0
+    assert everything(broker, topic) == sorted(expected)
+
+
+def test_what_does_not_go_together(broker: DevCluster) -> None:
+    base = {"nameserver": broker.nameserver, "topic": "T"}
+    with pytest.raises(ConfigError, match="transactionId: belongs to deliveryGuarantee"):
+        WriteOptions.parse(base | {"transactionId": "x"})
+    with pytest.raises(ConfigError, match="deliveryGuarantee: one of at-least-once, exactly-once"):
+        WriteOptions.parse(base | {"deliveryGuarantee": "once"})
+    assert not WriteOptions.parse(base).exactly_once
+    assert Sent(1).prepared == ()
+
+
+@pytest.mark.spark
+def test_a_stream_restarted_inside_its_batches(
+    spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path
+) -> None:
+    target = cluster.create_topic(f"{topic}-once", 3)
+    cluster.send_numbers(topic, range(300))
+
+    def run(failing: bool) -> None:
+        source = spark.readStream.format("pymq").option("nameserver", cluster.nameserver)
+        source = source.option("topic", topic).option("startingOffsets", "earliest")
+        frame = source.option("maxOffsetsPerTrigger", "100").load().selectExpr("value", "key")
+        if failing:
+            frame = frame.selectExpr("IF(value = '250', raise_error('boom'), value) value", "key")
+        writer = frame.writeStream.format("pymq").option("nameserver", cluster.nameserver)
+        writer = writer.option("topic", target).option("deliveryGuarantee", "exactly-once")
+        writer = writer.option("checkpointLocation", str(tmp_path / "c"))
+        query = writer.trigger(availableNow=True).start()
+        if failing:
+            with pytest.raises(Exception, match="boom"):
+                query.awaitTermination(120)
+        else:
+            assert query.awaitTermination(120)
+
+    run(failing=True)
+    # As if the driver had died after each commit, before Spark wrote it down.
+    for path in (tmp_path / "c/commits").iterdir():
+        if int(path.name.strip(".").split(".")[0]) >= 1:
+            path.unlink()
+    run(failing=False)
+    assert everything(cluster, target) == list(range(300))
+
+
+@pytest.mark.spark
+def test_a_batch_write_done_twice(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
+    def run(number: int, **more: str) -> None:
+        frame = spark.range(20).selectExpr(f"string(id + {number * 20}) value")
+        writer = frame.write.format("pymq").option("nameserver", cluster.nameserver).option("topic", topic)
+        writer = writer.option("deliveryGuarantee", "exactly-once").options(**more).mode("append")
+        writer.option("transactionBatch", str(number)).save()
+
+    with pytest.raises(Exception, match="transactionId: an exactly-once batch write needs"):
+        run(0)
+    for number in (0, 1, 1, 0, 1):
+        run(number, transactionId=f"nightly-{topic}")
+    assert everything(cluster, topic) == list(range(40))
+
+
+@pytest.mark.spark
+def test_rows_for_later(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
+    now = time.time()
+    frame = spark.sql(
+        "SELECT 'soon' value, current_timestamp() + INTERVAL 3 SECONDS deliverAt UNION ALL SELECT 'now', NULL"
+    )
+    frame.write.format("pymq").option("nameserver", cluster.nameserver).option("topic", topic).mode(
+        "append"
+    ).save()
+    reader = spark.read.format("pymq").option("nameserver", cluster.nameserver)
+    deadline = time.monotonic() + 60
+    while True:
+        found = {bytes(row.value).decode(): row.timestamp for row in reader.load(topic).collect()}
+        if len(found) == 2:
+            break
+        assert set(found) <= {"now"}
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    assert found["soon"].timestamp() > now + 2
