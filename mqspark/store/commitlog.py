@@ -172,8 +172,9 @@ class CommitLog:
         cleared = 0
         while self.segments and self.segments[-1].start > position:
             segment = self.segments.pop()
-            self._views.pop(segment.start, None)
             cleared += self._count_data(segment, segment.start, clear=False)
+            # Only now: counting maps it, and another file will have its place.
+            self._views.pop(segment.start, None)
             self._files.remove(segment.path)
         if self.segments and position < self.segments[-1].end:
             cleared += self._count_data(self.segments[-1], position, clear=True)

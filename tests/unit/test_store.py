@@ -709,3 +709,27 @@ def test_config_file_always_has_a_content(tmp_path: Path) -> None:
     assert config.load(lambda data: data.isdigit()) == b"1"
     config.save(b"3")
     assert path.with_name("topics.json.bak").read_bytes() == b"{broken"
+
+
+def test_a_segment_that_takes_the_place_of_a_torn_one_is_the_one_that_is_read(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    while store.max_physical_offset < 4096:
+        put(store, "T", 0, b"x" * 300)
+        store.commit()
+    crash(store)
+    first, second = (tmp_path / "commitlog" / f"{start:020d}" for start in (0, 4096))
+    data = bytearray(first.read_bytes())
+    data[3000:] = bytes(1096)  # with the blank record that ends the segment
+    first.write_bytes(data)
+    data = bytearray(second.read_bytes())
+    data[:100] = bytes(100)
+    second.write_bytes(data)
+    store = opened(tmp_path)
+    assert len(store._log.segments) == 1
+    bodies = [message.body for message in drain(store, "T", 0)]
+    while store.max_physical_offset < 8192:
+        bodies.append(b"y%d" % len(bodies) * 60)
+        put(store, "T", 0, bodies[-1])
+        store.commit()
+    assert [message.body for message in drain(store, "T", 0)] == bodies
+    crash(store)
