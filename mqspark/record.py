@@ -66,6 +66,7 @@ __all__ = [
     "check_record",
     "Parts",
     "find_property",
+    "parts_at",
     "peek_properties",
     "queue_offsets",
     "readdressed",
@@ -507,23 +508,41 @@ class Parts(NamedTuple):
     properties: bytes
 
 
-def take_apart(record: memoryview) -> Parts:
-    """The fields of one record that is known to be right (``check_record``), for storing it again."""
-    fields = _HEAD_V4.unpack_from(record)
-    head = _HEAD_V4
+def parts_at(buffer: memoryview, position: int, limit: int) -> Parts | None:
+    """``check_record`` without the body's CRC and ``take_apart`` in one; None when it is not VALID."""
+    available = limit - position
+    if available < MIN_RECORD_BYTES:
+        return None
+    fields = _HEAD_V4.unpack_from(buffer, position)
+    head_bytes = _HEAD_V4.size
     if fields[7] & 0x30:
         head = HEADS[(fields[7] >> 4) & 3]
-        fields = head.unpack_from(record)
-    body_end = head.size + fields[14]
-    if fields[1] == MAGIC_V1:
+        head_bytes = head.size
+        if available < head_bytes + 3:
+            return None
+        fields = head.unpack_from(buffer, position)
+    size, magic, body_length = fields[0], fields[1], fields[14]
+    body_start = position + head_bytes
+    body_end = body_start + body_length
+    end = position + size
+    if size > available or body_length < 0 or body_end + 4 > end:
+        return None
+    if magic == MAGIC_V1:
         topic_start = body_end + 1
-        topic_length = record[body_end]
-    else:
+        topic_length = buffer[body_end]
+    elif magic == MAGIC_V2:
         topic_start = body_end + 2
-        (topic_length,) = _I16.unpack_from(record, body_end)
-    properties_start = topic_start + topic_length + 2
+        topic_length = buffer[body_end] << 8 | buffer[body_end + 1]
+    else:
+        return None
+    topic_end = topic_start + topic_length
+    properties_start = topic_end + 2
+    if not topic_length or properties_start > end:
+        return None
+    if buffer[topic_end] << 8 | buffer[topic_end + 1] != end - properties_start:
+        return None
     return Parts(
-        _topic_text(bytes(record[topic_start : topic_start + topic_length])),
+        _topic_text(bytes(buffer[topic_start:topic_end])),
         fields[3],
         fields[5],
         fields[6],
@@ -535,9 +554,17 @@ def take_apart(record: memoryview) -> Parts:
         fields[11],
         fields[12],
         fields[13],
-        record[head.size : body_end],
-        bytes(record[properties_start : fields[0]]),
+        buffer[body_start:body_end],
+        bytes(buffer[properties_start:end]),
     )
+
+
+def take_apart(record: memoryview) -> Parts:
+    """The fields of one record, for storing it again. Raises InvalidMessage."""
+    parts = parts_at(record, 0, len(record))
+    if parts is None:
+        raise InvalidMessage("these bytes are not a record", field="record")
+    return parts
 
 
 # --- check (recovery) ---------------------------------------------------------------------------------------

@@ -66,7 +66,6 @@ from mqspark.protocol.headers import (
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.configfile import ConfigFile
-from mqspark.store.files import OsFiles
 from mqspark.store.saved import Job, SavedTable
 from mqspark.store.store import MessageStore, Progress
 from mqspark.store.timerfiles import TimerFiles
@@ -149,7 +148,7 @@ class Broker:
         )
         if config_file is None:
             directory = Path(store_config.store_path_root_dir) / "config"
-            config_file = lambda name: ConfigFile(directory / name)  # noqa: E731
+            config_file = lambda name: ConfigFile(directory / name, store.files)  # noqa: E731
         self._published_generation = -1
         self._changes: list[_Change] = []
         self._saved_topics = SavedTable(state.topics, config_file("topics.json"), self._answer_changes)
@@ -172,7 +171,7 @@ class Broker:
         self._transactions = Transactions(state, self.acks, store_host)
         timer_files = TimerFiles(
             Path(store_config.store_path_root_dir),
-            OsFiles(),
+            store.files,
             precision_ms=store_config.timer_precision_ms,
             log_file_bytes=store_config.mapped_file_size_timer_log,
         )

@@ -14,6 +14,7 @@ whole delay from when that is noticed, by the clock that does not step.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -44,7 +45,7 @@ from mqspark.protocol.bodies import (
 )
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
-from mqspark.record import Parts, find_property, take_apart
+from mqspark.record import find_property
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.delay import DelayLevels
 from mqspark.store.saved import SavedTable
@@ -87,8 +88,15 @@ def can_wait(draft: Draft) -> bool:
 
 def real_queue(properties: bytes) -> tuple[str, int] | None:
     """Topic and queue id where a diverted message is going; None when its properties do not say."""
-    topic = find_property(properties, REAL_TOPIC.encode())
-    queue_id = find_property(properties, REAL_QUEUE_ID.encode())
+    # The broker has put them last, so most messages of a queue end alike.
+    start = properties.rfind(b"\x02REAL_TOPIC\x01")
+    return _real_queue(properties if start < 0 else properties[start + 1 :]) or _real_queue(properties)
+
+
+@functools.lru_cache(4096)
+def _real_queue(properties: bytes) -> tuple[str, int] | None:
+    topic = find_property(properties, b"REAL_TOPIC")
+    queue_id = find_property(properties, b"REAL_QID")
     if topic is None or queue_id is None or not queue_id.isdigit():
         return None
     return topic.decode("utf-8", "replace"), int(queue_id)
@@ -249,8 +257,8 @@ class Delays:
     def _time_left_ms(self, level: _Level, offset: int, position: int, tags_code: int, now_ms: int) -> int:
         """How long the message has to wait; 0 or less: it is due."""
         if tags_code < _EXT_ADDRESS_BELOW:
-            record = self._store.record_at(position)
-            tags_code = take_apart(record).store_timestamp_ms + level.delay_ms if record is not None else 0
+            record = self._store.parts_at(position)
+            tags_code = record.store_timestamp_ms + level.delay_ms if record is not None else 0
         left_ms = tags_code - now_ms
         if left_ms <= 0:
             return 0
@@ -262,17 +270,16 @@ class Delays:
         return min(left_ms, level.released_at_ms - self._clock.monotonic_ms())
 
     def _send_on(self, position: int) -> None:
-        record = self._store.record_at(position)
+        record = self._store.parts_at(position)
         if record is None:
             self._skip(position, "it cannot be read")
             return
-        parts: Parts = take_apart(record)
-        target = real_queue(parts.properties)
+        target = real_queue(record.properties)
         if target is None or target[0] == TRANS_HALF_TOPIC:
             self._skip(position, f"its real topic and queue are {target}")
             return
         try:
-            self._writer.relay(parts, *target, parts.properties)
+            self._writer.relay(record, *target, record.properties)
         except InvalidMessage as error:
             self._skip(position, str(error))
 

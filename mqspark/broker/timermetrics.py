@@ -35,8 +35,9 @@ class TimerMetrics:
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
 
-    def add(self, topic: str, count: int) -> None:
-        self._table[topic] = (max(0, self.count(topic) + count), self._clock.now_ms())
+    def add(self, topic: str, count: int, now_ms: int) -> None:
+        found = self._table.get(topic)
+        self._table[topic] = (max(0, (found[0] if found is not None else 0) + count), now_ms)
         self.generation += 1
 
     def count(self, topic: str) -> int:

@@ -21,6 +21,7 @@ on from where it was, and delivers what is due before that at once.)
 
 from __future__ import annotations
 
+import functools
 import logging
 from array import array
 from collections import deque
@@ -34,6 +35,7 @@ from mqspark.broker.writer import Draft
 from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
 from mqspark.message import (
     DELAY,
+    MAX_PROPERTIES_BYTES,
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
@@ -46,23 +48,24 @@ from mqspark.message import (
     TIMER_ROLL_TIMES,
     TIMER_TOPIC,
     TRANS_HALF_TOPIC,
-    UNIQ_KEY,
     decode_properties,
     encode_properties,
     java_hash,
 )
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
-from mqspark.record import Parts, find_property, peek_properties, take_apart
+from mqspark.record import Parts, find_property
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.saved import Job, SavedTable
 from mqspark.store.timerfiles import TimerCheckpoint, TimerFiles
-from mqspark.store.timerlog import DELETE, NONE, ROLL, TimerRecord
+from mqspark.store.timerlog import DELETE, NONE, ROLL
 from mqspark.store.timerwheel import SLOTS
 
 __all__ = ["Timers"]
 
 _log = logging.getLogger(__name__)
+
+_hash = functools.lru_cache(10_000)(java_hash)
 
 BATCH_MESSAGES = 512
 """What is enqueued, and what is delivered, in one call of ``tick``."""
@@ -79,14 +82,16 @@ NEVER_ENQUEUED = (1 << 63) - 1
 class _Walk:
     """A slot that is being delivered."""
 
-    __slots__ = ("cursor", "deleted", "keys", "positions", "tick")
+    __slots__ = ("cursor", "deleted", "keys", "positions", "stamps", "tick")
 
     def __init__(self, tick: int, last: int) -> None:
         self.tick = tick
         self.cursor = last
         """The next record of its chain to look at, ``NONE`` at the end."""
         self.positions = array("q")
-        """Of the records that are to be delivered, newest first; taken from the end."""
+        """Where the messages are that are to be delivered, newest first; taken from the end."""
+        self.stamps = array("q")
+        """Beside them, when each got into the wheel: twice the ms, and 1 more for one that goes round again."""
         self.keys: dict[str, str] = {}
         """Of deletions → the real topic of the deletion."""
         self.deleted: set[str] = set()
@@ -225,9 +230,9 @@ class Timers:
         for start in reversed(self._timer_log.files_from(0)):
             _, records = self._timer_log.records(start)
             for position in records["position"][::-1].tolist():
-                record = self._store.record_at(position)
-                if record is not None and (parts := take_apart(record)).topic == TIMER_TOPIC:
-                    return parts.queue_offset + 1
+                record = self._store.parts_at(position)
+                if record is not None and record.topic == TIMER_TOPIC:
+                    return record.queue_offset + 1
         return 0
 
     def saved_tables(self) -> Sequence[SavedTable]:
@@ -276,7 +281,7 @@ class Timers:
             for position, size, _ in entries:
                 if room_bytes <= 0:
                     break
-                self._enqueue_one(offset, position, now_ms, now_tick)
+                self._enqueue_one(offset, position, size, now_ms, now_tick)
                 offset += 1
                 self._queue_offset = offset
                 room_bytes -= size
@@ -286,26 +291,26 @@ class Timers:
             self._known.clear()
         return len(entries) == BATCH_MESSAGES or room_bytes <= 0
 
-    def _enqueue_one(self, offset: int, position: int, now_ms: int, now_tick: int) -> None:
+    def _enqueue_one(self, offset: int, position: int, size: int, now_ms: int, now_tick: int) -> None:
         if position in self._known:
             return
-        record = self._store.record_at(position)
+        record = self._store.parts_at(position)
         if record is None:
             self._skip(position, "it cannot be read")
             return
-        size, properties = peek_properties(record, 0)
+        properties = record.properties
         text = find_property(properties, b"TIMER_OUT_MS")
-        topic = find_property(properties, b"REAL_TOPIC")
-        if text is None or not text.isdigit() or topic is None:
+        target = real_queue(properties)
+        if text is None or not text.isdigit() or target is None:
             self._skip(position, "it does not say when or where")
             return
         tick = int(text) // self._precision_ms
         if offset < self._rebuilt_before and tick * self._precision_ms < self._files.checkpoint.read_time_ms:
             return  # delivered before its record was lost
-        is_delete = find_property(properties, b"TIMER_DEL_UNIQKEY") is not None
+        is_delete = b"TIMER_DEL_UNIQKEY" in properties and _deletes(properties)
         if tick < now_tick:
             if not is_delete:
-                self._put(position, NEVER_ENQUEUED, now_ms, is_roll=False)
+                self._put(record, NEVER_ENQUEUED, now_ms, is_roll=False)
             return
         magic = DELETE if is_delete else 0
         if tick - now_tick >= self._window:
@@ -316,7 +321,6 @@ class Timers:
         slot = self._wheel.get(tick)
         if slot is not None and self._delivered.get(tick) == slot.last:
             slot = None
-        topic_text = topic.decode("utf-8", "replace")
         at = self._timer_log.add(
             slot.last if slot is not None else NONE,
             magic,
@@ -324,14 +328,14 @@ class Timers:
             (tick - now_tick) * self._precision_ms,
             position,
             size,
-            java_hash(topic_text),
+            _hash(target[0]),
         )
         step = -1 if is_delete else 1
         if slot is None:
             self._wheel.put(tick, at, at, step)
         else:
             self._wheel.put(tick, slot.first, at, slot.messages + step)
-        self.metrics.add(topic_text, step)
+        self.metrics.add(target[0], step, now_ms)
 
     # --- out of the wheel -----------------------------------------------------------------------------------
 
@@ -381,18 +385,20 @@ class Timers:
                 break
             walk.cursor = record.previous
             steps += 1
-            if record.magic & DELETE and not record.magic & ROLL:
-                self._note_deletion(walk, record)
+            is_roll = bool(record.magic & ROLL)
+            if record.magic & DELETE and not is_roll:
+                self._note_deletion(walk, record.position)
                 steps += 15
             else:
-                walk.positions.append(at)
+                walk.positions.append(record.position)
+                walk.stamps.append(record.written_ms << 1 | is_roll)
         return -(-steps // 16)
 
-    def _note_deletion(self, walk: _Walk, record: TimerRecord) -> None:
-        found = self._store.record_at(record.position)
-        if found is None:
+    def _note_deletion(self, walk: _Walk, position: int) -> None:
+        record = self._store.parts_at(position)
+        if record is None:
             return
-        properties = decode_properties(peek_properties(found, 0)[1])
+        properties = decode_properties(record.properties)
         key = properties.get(TIMER_DEL_UNIQKEY)
         if key is not None:
             walk.keys[key] = properties.get(REAL_TOPIC, "")
@@ -400,22 +406,20 @@ class Timers:
     def _deliver(self, walk: _Walk, now_ms: int) -> None:
         """The oldest of the slot's messages that are left. Raises StoreReadOnly, DiskFull; it is still there
         then."""
-        record = self._timer_log.record(walk.positions[-1])
+        position = walk.positions[-1]
+        stamp = walk.stamps[-1]
+        record = self._store.parts_at(position)
         if record is None:
-            _log.error("the timer log holds no record at %d", walk.positions[-1])
-        elif not (walk.keys and self._is_deleted(walk, record)):
-            self._put(record.position, record.written_ms, now_ms, is_roll=bool(record.magic & ROLL))
+            self._skip(position, "it cannot be read")
+        elif not walk.keys or stamp & 1 or not self._is_deleted(walk, record):
+            self._put(record, stamp >> 1, now_ms, is_roll=bool(stamp & 1))
         walk.positions.pop()
+        walk.stamps.pop()
 
-    def _is_deleted(self, walk: _Walk, record: TimerRecord) -> bool:
-        if record.magic & ROLL:
-            return False
-        found = self._store.record_at(record.position)
-        if found is None:
-            return True
-        properties = peek_properties(found, 0)[1]
-        unique_id = (find_property(properties, UNIQ_KEY.encode()) or b"").decode("utf-8", "replace")
-        topic = (find_property(properties, REAL_TOPIC.encode()) or b"").decode("utf-8", "replace")
+    def _is_deleted(self, walk: _Walk, record: Parts) -> bool:
+        properties = record.properties
+        unique_id = (find_property(properties, b"UNIQ_KEY") or b"").decode("utf-8", "replace")
+        topic = (find_property(properties, b"REAL_TOPIC") or b"").decode("utf-8", "replace")
         # With the topic up to RocketMQ 5.3, and later if appendTopicForTimerDeleteKey says so.
         for key in (unique_id, f"{topic}+{unique_id}"):
             if key in walk.keys:
@@ -426,37 +430,30 @@ class Timers:
     def _finish(self, walk: _Walk) -> None:
         for key, topic in walk.keys.items():
             if key not in walk.deleted:
-                self.metrics.add(topic, 1)  # it deleted nothing
+                self.metrics.add(topic, 1, self._clock.now_ms())  # it deleted nothing
         # When the clock went back meanwhile the slot may have got a new chain.
         slot = self._wheel.get(walk.tick)
         is_done = slot is None or slot.last == self._delivered.get(walk.tick)
         self._read_tick = walk.tick + 1 if is_done else walk.tick
         self._walk = None
 
-    def _put(self, position: int, enqueue_ms: int, now_ms: int, *, is_roll: bool) -> None:
-        """Store a timer message again: on its way to its topic, or for another round."""
-        found = self._store.record_at(position)
-        if found is None:
-            self._skip(position, "it cannot be read")
-            return
-        parts = take_apart(found)
-        target = (TIMER_TOPIC, 0) if is_roll else real_queue(parts.properties)
+    def _put(self, record: Parts, enqueue_ms: int, now_ms: int, *, is_roll: bool) -> None:
+        """Store a timer message again: on its way to its topic, or for another round. Raises StoreReadOnly,
+        DiskFull."""
+        target = real_queue(record.properties)
         if target is None or target[0] == TRANS_HALF_TOPIC:
-            self._skip(position, f"its real topic and queue are {target}")
+            self._skip(record.physical_offset, f"its real topic and queue are {target}")
             return
-        if enqueue_ms != NEVER_ENQUEUED:
-            topic = find_property(parts.properties, b"REAL_TOPIC") or b""
-            self.metrics.add(topic.decode("utf-8", "replace"), -1)
+        topic, queue_id = (TIMER_TOPIC, 0) if is_roll else target
         try:
-            properties = _stamped(parts, enqueue_ms, now_ms, is_roll=is_roll)
-            try:
-                self._state.writer.relay(parts, *target, properties)
-            except MessageTooLarge as error:
-                if error.field != "properties":
-                    raise
-                self._state.writer.relay(parts, *target, parts.properties)
+            properties = _stamped(record.properties, enqueue_ms, now_ms, is_roll=is_roll)
+            if len(properties) > MAX_PROPERTIES_BYTES:
+                properties = record.properties  # rather without the stamps than not at all
+            self._state.writer.relay(record, topic, queue_id, properties)
         except (InvalidMessage, MessageTooLarge) as error:
-            self._skip(position, str(error))
+            self._skip(record.physical_offset, str(error))
+        if enqueue_ms != NEVER_ENQUEUED:
+            self.metrics.add(target[0], -1, now_ms)
 
     def _skip(self, position: int, why: str) -> None:
         self.skipped_count += 1
@@ -541,9 +538,12 @@ class Timers:
         }
 
 
-def _stamped(record: Parts, enqueue_ms: int, now_ms: int, *, is_roll: bool) -> bytes:
+def _deletes(properties: bytes) -> bool:
+    return find_property(properties, b"TIMER_DEL_UNIQKEY") is not None
+
+
+def _stamped(properties: bytes, enqueue_ms: int, now_ms: int, *, is_roll: bool) -> bytes:
     """The message's properties with when it got into the wheel and out of it."""
-    properties = record.properties
     if is_roll or b"TIMER_ENQUEUE_MS" in properties:
         found = decode_properties(properties)
         found[TIMER_ENQUEUE_MS] = str(enqueue_ms)

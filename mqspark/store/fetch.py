@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.record import MAGIC_V1, MIN_RECORD_BYTES, Verdict, check_record
+from mqspark.record import MAGIC_V1, MIN_RECORD_BYTES, Parts, Verdict, check_record, parts_at
 from mqspark.store.batchqueue import BATCH_DTYPE, BatchQueue, BatchTable
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.config import StoreConfig
@@ -258,6 +258,16 @@ class Fetcher:
         if record.verdict is not Verdict.VALID or record.physical_offset != physical_offset:
             return None
         return view[low : low + record.size_bytes]
+
+    def parts_at(self, physical_offset: int) -> Parts | None:
+        """The same, taken apart."""
+        log = self._log
+        segment = log.segment_of(physical_offset)
+        if segment is None:
+            return None
+        limit = min(self._visible_end(), segment.end)
+        parts = parts_at(log.view(segment), physical_offset - segment.start, limit - segment.start)
+        return parts if parts is not None and parts.physical_offset == physical_offset else None
 
 
 def _outside(offset: int, low: int, high: int) -> GetResult:

@@ -36,7 +36,7 @@ from mqspark.message import (
     STORE_HOST_V6,
     TRANSACTION_PREPARED_TYPE,
 )
-from mqspark.record import CRC_PROPERTY_BYTES, HEADS, room_for_crc, sealed, tags_code
+from mqspark.record import CRC_PROPERTY_BYTES, HEADS, Parts, room_for_crc, sealed, tags_code
 from mqspark.store.batchqueue import MAX_BATCH, BatchEntry, BatchQueue, BatchTable, batch_topics
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.cleaning import Cleaner
@@ -898,6 +898,10 @@ class MessageStore:
         """The visible record that begins there, or None. Any number may be asked for."""
         return self._fetcher.record_at(physical_offset)
 
+    def parts_at(self, physical_offset: int) -> Parts | None:
+        """The same, taken apart: body and properties as they are stored."""
+        return self._fetcher.parts_at(physical_offset)
+
     def query_message(
         self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int
     ) -> list[memoryview]:
@@ -1035,6 +1039,11 @@ class MessageStore:
     def damaged_reads(self) -> int:
         """Records that ``get`` passed over because their head is not what the queue entry says."""
         return self._fetcher.damaged_reads
+
+    @property
+    def files(self) -> FileLayer:
+        """For what else is kept in the directory."""
+        return self._files
 
     @property
     def _visible_end(self) -> int:

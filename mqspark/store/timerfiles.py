@@ -159,6 +159,7 @@ class TimerFlush:
         self.checkpoint.save(self._owner._checkpoint_path, files)
         for path in self.doomed:
             files.remove(path)
+            files.sync_directory(path.parent)  # one by one: what is left must have no gap
 
     def done(self) -> None:
         self._owner._unfinished = None

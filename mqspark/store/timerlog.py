@@ -93,16 +93,19 @@ class TimerLog:
         """Find the files; ``end_at`` says how much of them counts. Raises StoreCorrupt, OSError."""
         names = self._files.names(self._directory)
         starts = sorted(start for name in names if (start := file_start(name)) is not None)
-        if starts:
-            self._file_bytes = self._length(starts[0])
-        if self._file_bytes < RECORD_BYTES + _BLANK.size:
-            path = str(self._path(starts[0]) if starts else self._directory)
-            raise StoreCorrupt(f"{path}: {self._file_bytes} bytes hold no timer record", path=path)
-        for start in starts:
-            if start % self._file_bytes or start - starts[0] != len(self._starts) * self._file_bytes:
-                path = str(self._path(start))
-                raise StoreCorrupt(f"{path} does not follow the timer log's other files", path=path)
-            if self._length(start) != self._file_bytes:
+        lengths = [self._length(start) for start in starts]
+        # A file whose length did not get to the disk before the power went is empty.
+        if any(lengths):
+            self._file_bytes = max(lengths)
+        if self._file_bytes < RECORD_BYTES + _BLANK.size or any(start % self._file_bytes for start in starts):
+            path = str(self._directory)
+            raise StoreCorrupt(f"{path}: its files are not {self._file_bytes} bytes of timer log", path=path)
+        for start, length in zip(starts, lengths, strict=True):
+            if self._starts and start != self._starts[-1] + self._file_bytes:
+                # The name of the file between got lost, so nothing behind was ever synced.
+                self._files.remove(self._path(start))
+                continue
+            if length != self._file_bytes:
                 with self._opened(start) as fd:
                     self._files.set_length(fd, self._file_bytes)
             self._starts.append(start)
