@@ -555,12 +555,9 @@ class GroupConsumer:
                 # The broker compared hashes; two tags may share one.
                 tags = frozenset(subscription.tags_set)
                 messages = [message for message in messages if message.properties.get(TAGS) in tags]
-            if queue.topic.startswith(RETRY_PREFIX):
+            if self.namespace or queue.topic.startswith(RETRY_PREFIX):
                 for message in messages:
-                    message.topic = message.properties.get(RETRY_TOPIC, message.topic)
-            if self.namespace:
-                for message in messages:
-                    message.topic = self.namespace.unwrap(message.topic)
+                    self.show(message)
         return Pulled(
             response.code,
             messages,
@@ -569,6 +566,13 @@ class GroupConsumer:
             answer.max_offset,
             answer.suggest_which_broker_id,
         )
+
+    def show(self, message: MessageExt) -> None:
+        """Give a message the topic by which the program knows it: the first one, of a message that comes again."""
+        topic = message.topic
+        if topic.startswith(RETRY_PREFIX):
+            topic = message.properties.get(RETRY_TOPIC, topic)
+        message.topic = self.namespace.unwrap(topic)
 
 
 _FLOW_CONTROL_PAUSE_S = 0.02

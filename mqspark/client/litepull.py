@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from mqspark.client.allocate import Allocation, Averagely
+from mqspark.client.assigned import Assigned, Batch
 from mqspark.client.consumer import (
     ConsumeFromWhere,
     GroupConsumer,
@@ -30,7 +31,6 @@ from mqspark.message import MessageExt, MessageQueue, check_topic
 from mqspark.protocol.bodies import (
     ConsumeType,
     GetConsumerStatusBody,
-    ProcessQueueInfo,
     encode_body,
     queue_key,
 )
@@ -46,70 +46,6 @@ L = TypeVar("L", bound="LitePullConsumer")
 
 QueuesListener = Callable[[str, list[MessageQueue]], Awaitable[None] | None]
 """Gets a topic and all its readable queues; a function or a coroutine function."""
-
-
-class Batch(NamedTuple):
-    """What one pull found in one queue."""
-
-    assigned: Assigned
-    generation: int
-    messages: list[MessageExt]
-    next_offset: int
-
-
-class Assigned:
-    """One queue of ours: what is fetched, what was handed out, what is consumed."""
-
-    __slots__ = (
-        "batches",
-        "broker_id",
-        "cached",
-        "cached_bytes",
-        "consumed",
-        "delivered",
-        "generation",
-        "last_pull_ms",
-        "next_offset",
-        "queue",
-        "task",
-        "written",
-    )
-
-    def __init__(self, queue: MessageQueue, offset: int) -> None:
-        self.queue = queue
-        self.task: asyncio.Task[None]
-        self.written: int | None = None
-        """The offset of the last commit."""
-        self.broker_id = MASTER_ID
-        self.generation = 0
-        """Changes with each seek: what was fetched before it is void."""
-        self.batches: deque[Batch] = deque()
-        self.last_pull_ms = 0
-        self.restart(offset)
-
-    def restart(self, offset: int) -> None:
-        self.generation += 1
-        self.batches.clear()
-        self.cached = self.cached_bytes = 0
-        self.next_offset = self.delivered = self.consumed = offset
-
-    def put(self, messages: list[MessageExt], next_offset: int) -> None:
-        self.cached += len(messages)
-        self.cached_bytes += sum(len(message.body) for message in messages)
-        self.batches.append(Batch(self, self.generation, messages, next_offset))
-
-    def pop(self) -> Batch:
-        batch = self.batches.popleft()
-        self.cached -= len(batch.messages)
-        self.cached_bytes -= sum(len(message.body) for message in batch.messages)
-        return batch
-
-    @property
-    def span(self) -> int:
-        """Between the first and the last cached offset."""
-        if not self.batches:
-            return 0
-        return self.batches[-1].messages[-1].queue_offset - self.batches[0].messages[0].queue_offset
 
 
 class LitePullConsumer:
@@ -553,7 +489,7 @@ class LitePullConsumer:
 
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
         if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
-            tables = {queue: self._queue_info(assigned) for queue, assigned in self._assigned.items()}
+            tables = {queue: assigned.info() for queue, assigned in self._assigned.items()}
             info = running_info(self._group, self._started_ms, tables)
             return ResponseCode.SUCCESS, encode_body(info), None
         if request.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
@@ -565,18 +501,6 @@ class LitePullConsumer:
             }
             return ResponseCode.SUCCESS, encode_body(GetConsumerStatusBody(message_queue_table=offsets)), None
         return ResponseCode.REQUEST_CODE_NOT_SUPPORTED, b"", f"a pull consumer does not answer {request.code}"
-
-    @staticmethod
-    def _queue_info(assigned: Assigned) -> ProcessQueueInfo:
-        batches = assigned.batches
-        return ProcessQueueInfo(
-            commit_offset=assigned.consumed,
-            cached_msg_min_offset=batches[0].messages[0].queue_offset if batches else 0,
-            cached_msg_max_offset=batches[-1].messages[-1].queue_offset if batches else 0,
-            cached_msg_count=assigned.cached,
-            cached_msg_size_in_mib=assigned.cached_bytes >> 20,
-            last_pull_timestamp=assigned.last_pull_ms,
-        )
 
     # --- fetching ---------------------------------------------------------------------------------------
 

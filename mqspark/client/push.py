@@ -10,12 +10,13 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mqspark.client.allocate import Allocation, Averagely
+from mqspark.client.answers import answer
 from mqspark.client.concurrent import Concurrent
 from mqspark.client.consumer import (
     ConsumeFromWhere,
@@ -24,9 +25,9 @@ from mqspark.client.consumer import (
     MessageModel,
     check_positive,
 )
-from mqspark.client.delivery import Listener, failure_of
+from mqspark.client.delivery import Listener, Outcome
 from mqspark.client.hooks import Interceptor, intercepted, let_through
-from mqspark.client.inspection import running_info, stacks
+from mqspark.client.inspection import running_info
 from mqspark.client.instance import ClientOptions
 from mqspark.client.locks import BrokerLocks
 from mqspark.client.ordered import Ordered
@@ -36,26 +37,9 @@ from mqspark.client.routes import MASTER_ID
 from mqspark.client.trace import MAX_TRACE_BYTES, Tracer, trace_group
 from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.message import MessageExt, MessageQueue, retry_topic
-from mqspark.protocol.bodies import (
-    ConsumeMessageDirectlyResult,
-    ConsumeType,
-    GetConsumerStatusBody,
-    ProcessQueueInfo,
-    ResetOffsetBody,
-    decode_body,
-    encode_body,
-    queue_key,
-    queue_of,
-)
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.bodies import ConsumerRunningInfo, ConsumeType, ProcessQueueInfo
+from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers import (
-    ConsumeMessageDirectlyResultRequestHeader,
-    GetConsumerRunningInfoRequestHeader,
-    GetConsumerStatusRequestHeader,
-    ResetOffsetRequestHeader,
-)
-from mqspark.record import decode_record
 
 __all__ = ["PushConsumer"]
 
@@ -69,7 +53,6 @@ _NO_PROGRESS_PAUSE_S = 0.02
 _UNREADABLE_PAUSE_S = 0.2
 """Until a queue is looked at again that is not to be pulled from: its lock is lost."""
 _EXPIRE_INTERVAL_MS = 60_000
-_NOT_SUPPORTED = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 class _Reader:
@@ -304,7 +287,7 @@ class PushConsumer:
         if not await self._consumption.stop(timeout_ms):
             log.warning("a listener of %s is still running after %d ms", self.group, timeout_ms)
         leaving = {queue: reader.process.commit_offset for queue, reader in self._leaving.items()}
-        await self._write({**self._offsets(), **leaving})
+        await self._write({**self.consumed_offsets(), **leaving})
         for reader in (*self._readers.values(), *self._leaving.values()):
             reader.process.drop()
         if self._ordered is not None:
@@ -366,14 +349,7 @@ class PushConsumer:
     def progress(self) -> dict[MessageQueue, int]:
         """Up to where each queue is consumed: what the next commit says."""
         unwrap = self._group.namespace.unwrap_queue
-        return {unwrap(queue): offset for queue, offset in self._offsets().items()}
-
-    def _offsets(self) -> dict[MessageQueue, int]:
-        return {
-            queue: reader.process.commit_offset
-            for queue, reader in self._readers.items()
-            if not reader.process.dropped  # its lock is lost: how far the group is, another says
-        }
+        return {unwrap(queue): offset for queue, offset in self.consumed_offsets().items()}
 
     # --- QueueOwner -------------------------------------------------------------------------------------
 
@@ -457,10 +433,7 @@ class PushConsumer:
         }
 
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
-        handler = _ANSWERS.get(request.code)
-        if handler is None:
-            return _NOT_SUPPORTED, b"", f"a consumer does not answer {request.code}"
-        return ResponseCode.SUCCESS, await handler(self, request), None
+        return await answer(self, request)
 
     # --- reading ----------------------------------------------------------------------------------------
 
@@ -550,7 +523,7 @@ class PushConsumer:
             await self._persist()
 
     async def _persist(self) -> None:
-        await self._write(self._offsets())
+        await self._write(self.consumed_offsets())
 
     async def _write(self, offsets: Mapping[MessageQueue, int]) -> None:
         if not offsets:
@@ -560,11 +533,15 @@ class PushConsumer:
         except (ClientError, OSError) as error:
             log.warning("cannot commit offsets of %s, will try again: %s", self.group, error)
 
-    # --- the server's requests --------------------------------------------------------------------------
+    # --- what the broker may ask ------------------------------------------------------------------------
 
-    async def _answer_running_info(self, request: Command) -> bytes:
-        header = request.header(GetConsumerRunningInfoRequestHeader)
-        info = running_info(
+    @property
+    def is_ordered(self) -> bool:
+        return self._is_ordered
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """Settings, subscriptions and queues, as ``mqadmin consumerStatus`` shows them."""
+        return running_info(
             self._group,
             self._started_ms,
             {queue: self._queue_info(reader) for queue, reader in self._readers.items()},
@@ -572,9 +549,6 @@ class PushConsumer:
             threads=self._concurrency,
             failed_messages=self._consumption.failed_messages,
         )
-        if header.jstack_enable:
-            info.jstack = stacks()
-        return encode_body(info)
 
     def _queue_info(self, reader: _Reader) -> ProcessQueueInfo:
         process = reader.process
@@ -590,44 +564,20 @@ class PushConsumer:
             last_consume_timestamp=process.last_consume_ms,
         )
 
-    async def _answer_consume_directly(self, request: Command) -> bytes:
-        header = request.header(ConsumeMessageDirectlyResultRequestHeader)
-        message = decode_record(request.body)
-        message.broker_name = header.broker_name or ""
-        result = ConsumeMessageDirectlyResult(order=self._is_ordered, consume_result="CR_SUCCESS")
-        began = time.monotonic_ns()
-        try:
-            outcome = await self._consumption.run_now([message] if self._batch_size else message)
-            if failure_of(outcome) is not None:
-                result.consume_result = "CR_LATER"
-        except Exception as error:
-            log.warning(
-                "listener of %s failed on a message it was given directly", self.group, exc_info=error
-            )
-            result.consume_result = "CR_THROW_EXCEPTION"
-            result.remark = f"{type(error).__name__}: {error}"
-        result.spent_time_mills = (time.monotonic_ns() - began) // 1_000_000
-        return encode_body(result)
+    def consumed_offsets(self) -> dict[MessageQueue, int]:
+        """As ``progress``, under the cluster's names."""
+        return {
+            queue: reader.process.commit_offset
+            for queue, reader in self._readers.items()
+            if not reader.process.dropped  # its lock is lost: how far the group is, another says
+        }
 
-    async def _answer_status(self, request: Command) -> bytes:
-        topic = request.header(GetConsumerStatusRequestHeader).topic
-        offsets = {queue_key(q): offset for q, offset in self._offsets().items() if q.topic == topic}
-        return encode_body(GetConsumerStatusBody(message_queue_table=offsets))
+    async def consume_now(self, message: MessageExt) -> Outcome:
+        self._group.show(message)
+        return await self._consumption.run_now([message] if self._batch_size else message)
 
-    async def _answer_reset(self, request: Command) -> bytes:
-        header = request.header(ResetOffsetRequestHeader)
-        table = decode_body(ResetOffsetBody, request.body).offset_table
-        for key, offset in table.items():
-            reader = self._readers.get(queue_of(key))
-            if reader is not None and reader.queue.topic == header.topic:
-                log.warning("offset of %s for %s is reset to %d", reader.queue, self.group, offset)
-                await self._move(reader, offset)
-        return b""
-
-
-_ANSWERS: dict[int, Callable[[PushConsumer, Command], Any]] = {
-    RequestCode.GET_CONSUMER_RUNNING_INFO: PushConsumer._answer_running_info,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: PushConsumer._answer_consume_directly,
-    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: PushConsumer._answer_status,
-    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: PushConsumer._answer_reset,
-}
+    async def reset(self, queue: MessageQueue, offset: int) -> None:
+        reader = self._readers.get(queue)
+        if reader is not None:
+            log.warning("offset of %s for %s is reset to %d", queue, self.group, offset)
+            await self._move(reader, offset)
