@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqspark.errors import ConfigError
 from mqspark.message import (
+    CORRELATION_ID,
     DELAY,
+    MESSAGE_TYPE,
     RETRY_PREFIX,
     TAGS,
     TIMER_DELAY_MS,
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AutoBatch", "Accumulator", "can_batch"]
 
-_ALONE = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, "PGROUP"})
+_ALONE = frozenset(
+    {DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, "PGROUP", MESSAGE_TYPE, CORRELATION_ID}
+)
 """A message with one of these properties goes its own way."""
 
 

@@ -29,6 +29,7 @@ from mqspark.client.hooks import call as call_hooks
 from mqspark.client.instance import ClientInstance, ClientOptions
 from mqspark.client.namespaces import Namespace
 from mqspark.client.remoting import Channel, Outcome
+from mqspark.client.requests import Requests, is_reply, reply_message
 from mqspark.client.routes import TopicRoute
 from mqspark.client.trace import MAX_TRACE_BYTES, Tracer, trace_group
 from mqspark.errors import (
@@ -59,6 +60,7 @@ from mqspark.message import (
     UNIQ_KEY,
     WAIT,
     Message,
+    MessageExt,
     MessageQueue,
     QueueOffset,
     check_group,
@@ -141,6 +143,11 @@ _PREFIX = struct.Struct(">ii")
 _encode_json = msgspec.json.encode
 
 
+_PLAIN, _BATCH, _REPLY = range(3)
+_CODES = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
+"""By kind."""
+
+
 class _Target:
     """One queue as the hot path needs it."""
 
@@ -155,12 +162,12 @@ class _Target:
         self.broker_name = queue.broker_name
         self.channel: Channel | None = None
         self.heads = tuple(
-            self._head(group, default_queue_count, batch=batch, oneway=oneway)
-            for batch in (False, True)
+            self._head(group, default_queue_count, code, oneway=oneway)
+            for code in _CODES
             for oneway in (False, True)
         )
 
-    def _head(self, group: str, default_queue_count: int, *, batch: bool, oneway: bool) -> bytes:
+    def _head(self, group: str, default_queue_count: int, code: RequestCode, *, oneway: bool) -> bytes:
         """Everything of SendMessageRequestHeaderV2 up to the born timestamp (``g``), whose quote is open."""
         fields = {
             "a": group,
@@ -170,10 +177,9 @@ class _Target:
             "e": str(self.queue.queue_id),
             "j": "0",
             "k": "false",
-            "m": "true" if batch else "false",
+            "m": "true" if code == RequestCode.SEND_BATCH_MESSAGE else "false",
             "n": self.broker_name,
         }
-        code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
         return (
             f'{{"code":{int(code)},"flag":{ONEWAY_FLAG if oneway else 0},"language":"PYTHON",'
             f'"version":{CURRENT_VERSION},"serializeTypeCurrentRPC":"JSON",'
@@ -198,12 +204,12 @@ class _Sending:
 
     __slots__ = (
         "attempts",
-        "batch",
         "body",
         "context",
         "deadline",
         "flag",
         "future",
+        "kind",
         "message_id",
         "oneway",
         "pinned",
@@ -228,7 +234,7 @@ class _Sending:
     message_id: str
     flag: int
     sys_flag: int
-    batch: bool
+    kind: int
     oneway: bool
     pinned: MessageQueue | None
     select: Callable[[Sequence[MessageQueue]], MessageQueue] | None
@@ -243,7 +249,7 @@ class _Sending:
         opaque = channel.next_opaque()
         body = self.body
         header = b'%b%d","h":"%d","f":"%d","i":%b},"opaque":%d}' % (
-            target.heads[2 * self.batch + self.oneway],
+            target.heads[2 * self.kind + self.oneway],
             time.time_ns() // 1_000_000,
             self.flag,
             self.sys_flag,
@@ -358,6 +364,8 @@ class Producer:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._idle: asyncio.Future[None] | None = None
         self._topics: dict[str, _Topic] = {}
+        self._requests: Requests
+        self._asked_topics: set[str] = set()
         self._running = False
         self._auto_batch = auto_batch
         self._accumulator: Accumulator | None = None
@@ -378,6 +386,8 @@ class Producer:
         self._instance = ClientInstance(self._namesrv, self._options)
         self._faults = FaultTable(self._instance.clock)
         self._instance.join(self)
+        self._requests = Requests(self._instance.client_id)
+        self._instance.listen(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._requests.replied)
         await self._instance.start()
         if self._trace:
             sender = Producer(
@@ -402,6 +412,7 @@ class Producer:
             self._accumulator.flush()
             self._accumulator = None
         self._running = False
+        self._requests.abandon()
         if self._in_flight:
             self._idle = self._loop.create_future()
             await self._idle
@@ -490,6 +501,71 @@ class Producer:
         self.begin_batch(messages, future, queue, timeout_ms)
         return await future
 
+    async def request(
+        self,
+        message: Message,
+        timeout_ms: int = 3_000,
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | int | None = None,
+        selector: QueueSelector | None = None,
+    ) -> MessageExt:
+        """Send a message and wait for the reply of whoever consumes it (``reply``); ``timeout_ms`` is the time for
+        both. Raises as ``send``, and RequestTimeout when the message is stored but no reply comes."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await self._request(message, timeout_ms, queue, hash_key, selector)
+        except TimeoutError as error:
+            if isinstance(error, RequestTimeout):
+                raise
+            raise RequestTimeout(f"a consumer of topic {message.topic}", timeout_ms) from None
+
+    async def _request(
+        self,
+        message: Message,
+        timeout_ms: int,
+        queue: MessageQueue | None,
+        hash_key: str | int | None,
+        selector: QueueSelector | None,
+    ) -> MessageExt:
+        if not self._running:
+            raise ClientError("the producer is not started, or already stopped")
+        if message.topic not in self._asked_topics:
+            # A reply may come over any broker of the topic's, and each has to know us by then.
+            check_topic(message.topic)
+            await self.queues(message.topic)
+            await self._instance.heartbeat()
+            self._asked_topics.add(message.topic)
+        while self._in_flight >= self._max_in_flight or self._in_flight_bytes >= self._max_in_flight_bytes:
+            await self._room()
+        correlation_id, request, reply = self._requests.open(message, timeout_ms)
+        sent: asyncio.Future[SendResult] = self._loop.create_future()
+        try:
+            self.begin(request, sent, queue, hash_key, selector, timeout_ms, alone=True)
+            await asyncio.wait((sent, reply), return_when=asyncio.FIRST_COMPLETED)
+            if not reply.done():
+                await sent
+            return await reply
+        finally:
+            self._requests.close(correlation_id)
+            if sent.done() and not sent.cancelled():
+                sent.exception()  # with the reply here, it is of no interest
+            else:
+                sent.cancel()
+
+    async def reply(
+        self, request: MessageExt, body: bytes | str, *, timeout_ms: int | None = None
+    ) -> SendResult:
+        """Answer a request that was consumed; returns when the client that waits has the reply. Raises InvalidMessage
+        for what is no request, BrokerError when nobody waits any more."""
+        message = reply_message(request, body)
+        # The broker that has the request surely knows who sent it.
+        queues = await self.queues(message.topic)
+        near = next((queue for queue in queues if queue.broker_name == request.broker_name), None)
+        future: asyncio.Future[SendResult] = self._loop.create_future()
+        self.begin(message, future, near, timeout_ms=timeout_ms, alone=True)
+        return await future
+
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that a message to ``topic`` can go to now. Raises NoRoute."""
         check_topic(topic)
@@ -563,7 +639,8 @@ class Producer:
         else:
             sending.select = None
         sending.sys_flag = TRANSACTION_PREPARED_TYPE if prepared else 0
-        self._launch(sending, future, timeout_ms, batch=False, oneway=oneway)
+        kind = _REPLY if is_reply(message) else _PLAIN
+        self._launch(sending, future, timeout_ms, kind=kind, oneway=oneway)
 
     def _accumulate(
         self, message: Message, future: SettleFuture, queue: MessageQueue | None, timeout_ms: int | None
@@ -635,7 +712,7 @@ class Producer:
         sending.pinned = queue
         sending.select = None
         sending.sys_flag = 0
-        self._launch(sending, future, timeout_ms, batch=True, oneway=False)
+        self._launch(sending, future, timeout_ms, kind=_BATCH, oneway=False)
 
     # --- Member -----------------------------------------------------------------------------------------
 
@@ -657,12 +734,15 @@ class Producer:
         """Of no interest: a producer shares nothing with its group."""
 
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
+        if request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            log.info("a reply came for which nobody waits any more")
+            return ResponseCode.SUCCESS, b"", None
         return ResponseCode.REQUEST_CODE_NOT_SUPPORTED, b"", f"a producer does not answer {request.code}"
 
     # --- within -----------------------------------------------------------------------------------------
 
     def _launch(
-        self, sending: _Sending, future: SettleFuture, timeout_ms: int | None, *, batch: bool, oneway: bool
+        self, sending: _Sending, future: SettleFuture, timeout_ms: int | None, *, kind: int, oneway: bool
     ) -> None:
         if not self._running:
             raise ClientError("the producer is not started, or already stopped")
@@ -671,7 +751,7 @@ class Producer:
         size_bytes = len(sending.body)
         sending.producer = self
         sending.future = future
-        sending.batch = batch
+        sending.kind = kind
         sending.oneway = oneway
         sending.attempts = 0
         sending.target = None
@@ -681,7 +761,7 @@ class Producer:
         sending.deadline = started + timeout_ms / 1000
         self._in_flight += 1
         self._in_flight_bytes += size_bytes
-        if size_bytes >= self._compress_from_bytes and not batch:
+        if size_bytes >= self._compress_from_bytes and kind != _BATCH:
             if size_bytes >= _THREAD_COMPRESS_BYTES:
                 self._instance.spawn(self._compress_and_dispatch(sending))
                 return

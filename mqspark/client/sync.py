@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from types import TracebackType
 from typing import Any, TypeVar
 
-from mqspark.client import admin, litepull, producer, push, transaction
+from mqspark.client import admin, litepull, pop, producer, push, transaction
 from mqspark.client.admin import GroupOffset
 from mqspark.client.producer import QueueSelector, SendResult, SendStatus
 from mqspark.client.routes import TopicRoute
@@ -39,7 +39,15 @@ from mqspark.protocol.bodies import (
     TopicOffset,
 )
 
-__all__ = ["AdminClient", "LitePullConsumer", "LoopThread", "Producer", "PushConsumer", "TransactionProducer"]
+__all__ = [
+    "AdminClient",
+    "LitePullConsumer",
+    "LoopThread",
+    "PopConsumer",
+    "Producer",
+    "PushConsumer",
+    "TransactionProducer",
+]
 
 T = TypeVar("T")
 S = TypeVar("S", bound="_Facade")
@@ -285,6 +293,24 @@ class Producer(_Facade):
         size_bytes = sum(len(message.body) for message in messages)
         return self._begin(size_bytes, self._aio.begin_batch, messages, queue, timeout_ms).result()
 
+    def request(
+        self,
+        message: Message,
+        timeout_ms: int = 3_000,
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | int | None = None,
+        selector: QueueSelector | None = None,
+    ) -> MessageExt:
+        """Send a message and wait for the reply of whoever consumes it; see ``mqspark.aio.Producer.request``."""
+        return self._call(
+            self._aio.request, message, timeout_ms, queue=queue, hash_key=hash_key, selector=selector
+        )
+
+    def reply(self, request: MessageExt, body: bytes | str, *, timeout_ms: int | None = None) -> SendResult:
+        """Answer a request that was consumed; see ``mqspark.aio.Producer.reply``."""
+        return self._call(self._aio.reply, request, body, timeout_ms=timeout_ms)
+
     def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that a message to ``topic`` can go to now. Raises NoRoute."""
         return self._call(self._aio.queues, topic)
@@ -429,6 +455,51 @@ class PushConsumer(_Facade):
 
     def _do(self, function: Callable[..., T], *arguments: Any) -> T:
         return _do(self._thread, function, *arguments)
+
+
+class PopConsumer(_Facade):
+    """The blocking ``mqspark.aio.PopConsumer``; takes the same arguments.
+
+    A listener that is a function runs in threads of its own, a coroutine function on the background loop.
+    """
+
+    _aio: pop.PopConsumer
+
+    def __init__(self, namesrv: str | Sequence[str] | None = None, *, group: str, **options: Any) -> None:
+        self._aio = pop.PopConsumer(namesrv, group=group, **options)
+
+    def stop(self, timeout_ms: int = 30_000) -> None:
+        """Pops no more, waits up to ``timeout_ms`` for running listeners, acknowledges what they did."""
+        self._stop(self._aio.stop, timeout_ms)
+
+    @property
+    def group(self) -> str:
+        return self._aio.group
+
+    @property
+    def client_id(self) -> str:
+        return self._aio.client_id
+
+    def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:
+        """Before or after the start. All members of a group must subscribe to the same.
+
+        By ``tags``, e.g. ``A || B``, or by a SQL92 filter over properties, e.g. ``sql="a > 3 AND b IS NOT NULL"``.
+        """
+        _do(self._thread, functools.partial(self._aio.subscribe, topic, tags, sql=sql))
+
+    def unsubscribe(self, topic: str) -> None:
+        _do(self._thread, self._aio.unsubscribe, topic)
+
+    def suspend(self) -> None:
+        """Pop no more until ``resume``; what is held is still consumed."""
+        _do(self._thread, self._aio.suspend)
+
+    def resume(self) -> None:
+        _do(self._thread, self._aio.resume)
+
+    def assignment(self) -> list[MessageQueue]:
+        """What this member pops from; queue id -1 is all queues of a broker."""
+        return _do(self._thread, self._aio.assignment)
 
 
 def _do(thread: LoopThread | None, function: Callable[..., T], *arguments: Any) -> T:
@@ -603,6 +674,11 @@ class AdminClient(_Facade):
         self, group: str, *, cluster: str | None = None, config: SubscriptionGroupConfig | None = None
     ) -> None:
         self._call(self._aio.create_group, group, cluster=cluster, config=config)
+
+    def set_consume_mode(
+        self, topic: str, group: str, mode: str, *, share_queues: int = 0, cluster: str | None = None
+    ) -> None:
+        self._call(self._aio.set_consume_mode, topic, group, mode, share_queues=share_queues, cluster=cluster)
 
     def delete_group(self, group: str, *, cluster: str | None = None, clean_offsets: bool = True) -> None:
         self._call(self._aio.delete_group, group, cluster=cluster, clean_offsets=clean_offsets)

@@ -37,12 +37,14 @@ import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.producer.TransactionSendResult;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.UtilAll;
 import org.apache.rocketmq.common.compression.CompressionType;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -134,6 +136,9 @@ public final class Driver {
             case "producer.create_topic":
                 ((DefaultMQProducer) object(with)).createTopic(with.getString("key"), with.getString("topic"), with.getIntValue("queues"), Map.of());
                 return null;
+            case "producer.request": return request(object(with), with);
+            case "echo.start": return echoStart(with);
+            case "echo.stop": ((Echo) OBJECTS.remove(with.getIntValue("handle"))).stop(); return null;
             case "transaction.start": return transactionStart(with);
             case "transaction.send": {
                 Transactions kept = object(with);
@@ -241,6 +246,68 @@ public final class Driver {
             asked.forEach(one -> array.add(message(one)));
             return array;
         }
+    }
+
+    /** By callback: the blocking form gives up as soon as the message is sent. A call without a message is that, too. */
+    private static Object request(DefaultMQProducer producer, JSONObject with) throws Exception {
+        CompletableFuture<Message> outcome = new CompletableFuture<>();
+        producer.request(message(with.getJSONObject("message")), new RequestCallback() {
+            @Override
+            public void onSuccess(Message reply) {
+                if (reply != null) {
+                    outcome.complete(reply);
+                }
+            }
+
+            @Override
+            public void onException(Throwable thrown) {
+                outcome.completeExceptionally(thrown);
+            }
+        }, with.getIntValue("timeout_ms"));
+        try {
+            return message((MessageExt) outcome.get(60, TimeUnit.SECONDS));
+        } catch (java.util.concurrent.ExecutionException wrapped) {
+            throw wrapped.getCause() instanceof Exception ? (Exception) wrapped.getCause() : wrapped;
+        }
+    }
+
+    /** A consumer that answers every message with {@code re: } and its body. */
+    private static final class Echo {
+        final DefaultMQPushConsumer consumer;
+        final DefaultMQProducer producer;
+
+        Echo(DefaultMQPushConsumer consumer, DefaultMQProducer producer) {
+            this.consumer = consumer;
+            this.producer = producer;
+        }
+
+        void stop() {
+            consumer.shutdown();
+            producer.shutdown();
+        }
+    }
+
+    private static Object echoStart(JSONObject with) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(with.getString("group") + "-replies");
+        configure(producer, with);
+        producer.start();
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(with.getString("group"));
+        configure(consumer, with);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(with.getString("topic"), "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt one : messages) {
+                try {
+                    byte[] body = ("re: " + new String(one.getBody(), StandardCharsets.UTF_8)).getBytes(StandardCharsets.UTF_8);
+                    producer.send(MessageUtil.createReplyMessage(one, body), 10000);
+                } catch (Exception failed) {
+                    return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        return started(new Echo(consumer, producer), consumer);
     }
 
     private static Object transactionStart(JSONObject with) throws Exception {
