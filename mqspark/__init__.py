@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mqspark.client.sync import (
         AdminClient,
         LitePullConsumer,
+        PopConsumer,
         Producer,
         PushConsumer,
         TransactionProducer,
@@ -47,6 +48,7 @@ __all__ = [
     "Producer",
     "TransactionProducer",
     "PushConsumer",
+    "PopConsumer",
     "LitePullConsumer",
     "AdminClient",
     "ClientOptions",
@@ -79,6 +81,7 @@ _HOMES = {
         "Producer",
         "TransactionProducer",
         "PushConsumer",
+        "PopConsumer",
         "LitePullConsumer",
         "AdminClient",
     ),

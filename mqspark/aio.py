@@ -22,6 +22,7 @@ from mqspark.client.delivery import ConsumeStatus, RetryLater
 from mqspark.client.hooks import ConsumeContext, Interceptor, SendContext
 from mqspark.client.instance import ClientOptions
 from mqspark.client.litepull import LitePullConsumer
+from mqspark.client.pop import PopConsumer
 from mqspark.client.producer import Producer, SendResult, SendStatus
 from mqspark.client.push import PushConsumer
 from mqspark.client.transaction import TransactionProducer, TransactionResult, TransactionState
@@ -31,6 +32,7 @@ __all__ = [
     "Producer",
     "TransactionProducer",
     "PushConsumer",
+    "PopConsumer",
     "LitePullConsumer",
     "AdminClient",
     "ClientOptions",

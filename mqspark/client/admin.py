@@ -28,6 +28,7 @@ from mqspark.protocol.bodies import (
     ConsumerConnection,
     ConsumeStats,
     KVTable,
+    SetMessageRequestModeRequestBody,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicList,
@@ -215,6 +216,18 @@ class AdminClient:
             await self._ask(
                 address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=encode_body(settings)
             )
+
+    async def set_consume_mode(
+        self, topic: str, group: str, mode: str, *, share_queues: int = 0, cluster: str | None = None
+    ) -> None:
+        """Whether consumers of the group that leave it to the brokers consume the topic by ``PULL`` or by ``POP``; of
+        those by POP, whether each shares the queues of ``share_queues`` neighbours (0: all share all).
+        """
+        body = SetMessageRequestModeRequestBody(
+            topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=share_queues
+        )
+        for address in (await self._masters(cluster, None)).values():
+            await self._ask(address, RequestCode.SET_MESSAGE_REQUEST_MODE, body=encode_body(body))
 
     async def delete_group(
         self, group: str, *, cluster: str | None = None, clean_offsets: bool = True

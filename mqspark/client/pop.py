@@ -1,0 +1,576 @@
+"""The POP consumer: the brokers hand out messages one pop at a time, no member of the group owns a queue. Facts:
+RocketMQ's DefaultMQPushConsumerImpl.popMessage, ConsumeMessagePopConcurrentlyService, RebalanceImpl; reference
+client-semantics §3.11.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+from mqspark.client.allocate import Allocation, Averagely
+from mqspark.client.consumer import (
+    ConsumeFromWhere,
+    GroupConsumer,
+    GroupSettings,
+    QueueOwner,
+    check_positive,
+)
+from mqspark.client.delivery import Chunk, Delivery, Listener, Outcome, Skipped, failure_of, make_delivery
+from mqspark.client.inspection import running_info, stacks
+from mqspark.client.instance import ClientOptions
+from mqspark.client.popacks import PopAcks
+from mqspark.client.process_queue import ProcessQueue
+from mqspark.errors import ConfigError, MQError, NoRoute, ProtocolError
+from mqspark.message import (
+    FIRST_POP_TIME,
+    POP_CK,
+    RETRY_PREFIX,
+    TAGS,
+    MessageExt,
+    MessageQueue,
+    retry_topic,
+)
+from mqspark.protocol.bodies import (
+    ConsumeType,
+    PopProcessQueueInfo,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+    decode_body,
+    encode_body,
+    queue_key,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers import (
+    GetConsumerRunningInfoRequestHeader,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+)
+from mqspark.protocol.receipts import (
+    Receipt,
+    normal_topic,
+    parse_message_offsets,
+    parse_receipt,
+    parse_start_offsets,
+    real_topic,
+    retry_flag,
+)
+from mqspark.record import decode_records
+
+__all__ = ["PopConsumer"]
+
+log = logging.getLogger(__name__)
+
+C = TypeVar("C", bound="PopConsumer")
+
+MAX_BATCH_SIZE = 32
+"""Brokers refuse more."""
+MIN_INVISIBLE_MS, MAX_INVISIBLE_MS = 1_000, 12 * 3600 * 1000
+RETRY_DELAYS_MS = tuple(
+    1000 * seconds
+    for seconds in (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+)
+"""How long a failed message stays invisible, by the number of its deliveries (popDelayLevel)."""
+POP, PULL = "POP", "PULL"
+INIT_MIN, INIT_MAX = 0, 1
+
+_POLL_SLACK_MS = 10_000
+_FULL_PAUSE_S = 1.0
+_ASSIGNMENT_TIMEOUT_MS = 3_000
+_POP_CODES = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.POLLING_FULL,
+    ResponseCode.POLLING_TIMEOUT,
+)
+
+
+class _AssignedGroup(GroupConsumer):
+    """A member whose queues are chosen by the brokers."""
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None,
+        settings: GroupSettings,
+        options: ClientOptions | None,
+        owner: QueueOwner,
+    ) -> None:
+        super().__init__(namesrv, settings, options, owner)
+        self._queue_owner = owner
+
+    async def assigned(self, topic: str) -> dict[MessageQueue, str] | None:
+        """Queue → POP or PULL; None when the broker cannot say: what was assigned before holds. Raises MQError."""
+        route = await self.instance.route(topic)
+        masters = [address for name in route.brokers if (address := route.master(name)) is not None]
+        if not masters:
+            raise NoRoute(topic, "no master serves it")
+        question = QueryAssignmentRequestBody(
+            topic=topic,
+            consumer_group=self.settings.group,
+            client_id=self.instance.client_id,
+            strategy_name=self.settings.allocation.name,
+            message_model=self.settings.message_model,
+        )
+        answer = await self.instance.remoting.invoke(
+            random.choice(masters),  # noqa: S311 - spreads load, guards nothing
+            RequestCode.QUERY_ASSIGNMENT,
+            body=encode_body(question),
+            timeout_ms=_ASSIGNMENT_TIMEOUT_MS,
+        )
+        assignments = decode_body(QueryAssignmentResponseBody, answer.body).message_queue_assignments
+        if assignments is None:
+            return None
+        return {one.message_queue.queue: one.mode for one in assignments if one.message_queue is not None}
+
+    async def _rebalance(self, topic: str) -> bool:
+        if topic.startswith(RETRY_PREFIX):
+            return True  # POP has retry topics of its own, and reads them by itself
+        assigned = await self.assigned(topic)
+        if assigned is None:
+            return False
+        if PULL in assigned.values():
+            log.error("%s", _not_popped(topic, self.settings.group))
+        wanted = {queue for queue, mode in assigned.items() if mode == POP}
+        owned = {queue for queue in self._queue_owner.owned() if queue.topic == topic}
+        if gone := owned - wanted:
+            await self._queue_owner.give_up(sorted(gone))
+        for queue in sorted(wanted - owned):
+            log.info("%s pops %s", self.settings.group, queue)
+            await self._queue_owner.take(queue, 0)
+        return True
+
+
+def _not_popped(topic: str, group: str) -> str:
+    return (
+        f"group {group} consumes {topic} by pull: switch it with AdminClient.set_consume_mode({topic!r}, {group!r},"
+        f" 'POP') or mqadmin setConsumeMode -t {topic} -g {group} -m POP, when no other consumer pulls for it"
+    )
+
+
+class _Work(NamedTuple):
+    """A message that the listener has, or will have."""
+
+    message: MessageExt
+    topic: str
+    """Where it is stored: the topic, or a retry topic."""
+    receipt: Receipt
+    deadline: float
+    """When the receipt runs out (``time.monotonic``). By our clock: the broker's may tell another time."""
+
+
+class PopConsumer:
+    """Calls ``listener`` with each message that the brokers hand out. A group may have more members than its topics
+    have queues, and a slow one holds up nobody.
+
+    The listener is a function (called in up to ``concurrency`` threads) or a coroutine function (as many coroutines on
+    the loop). Returning CONSUME_SUCCESS or nothing acknowledges the message; RECONSUME_LATER, a ``RetryLater``, or an
+    exception hand it to somebody again after 10 s, then 30 s, 1 min and so on (``delay_level`` chooses one of these
+    times), with ``reconsume_times`` counting up; after ``max_reconsume_times`` it goes to the dead-letter topic
+    ``%DLQ%<group>``. While a message is held, for ``invisible_ms``, nobody else gets it: a listener that takes longer
+    sees it delivered again, here or elsewhere, and its word counts no more.
+
+    The group must be in POP mode for its topics (``AdminClient.set_consume_mode``). What members sent back while it was
+    in PULL mode is not read. Delivery is at least once, in no order. Not thread-safe: use it on the loop it was
+    started on.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        listener: Listener,
+        concurrency: int = 20,
+        pop_batch_size: int = MAX_BATCH_SIZE,
+        invisible_ms: int = 60_000,
+        poll_ms: int = 15_000,
+        max_unacknowledged: int = 1_000,
+        max_reconsume_times: int = 16,
+        consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        allocation: Allocation | None = None,
+        rebalance_interval_ms: int = 20_000,
+        options: ClientOptions | None = None,
+    ) -> None:
+        """``consume_from`` holds where the group has consumed nothing yet; POP knows the first and the last offset
+        only. ``max_unacknowledged`` bounds what is held here; what waits for a listener longer than ``invisible_ms``
+        is skipped.
+        """
+        if consume_from is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
+            raise ConfigError("a POP consumer cannot start from a timestamp", key="consume_from")
+        check_positive(
+            concurrency=concurrency,
+            pop_batch_size=pop_batch_size,
+            poll_ms=poll_ms,
+            max_unacknowledged=max_unacknowledged,
+        )
+        if pop_batch_size > MAX_BATCH_SIZE:
+            raise ConfigError(
+                f"pop_batch_size={pop_batch_size} is above {MAX_BATCH_SIZE}", key="pop_batch_size"
+            )
+        if not MIN_INVISIBLE_MS <= invisible_ms <= MAX_INVISIBLE_MS:
+            raise ConfigError(
+                f"invisible_ms={invisible_ms} is not between {MIN_INVISIBLE_MS} and {MAX_INVISIBLE_MS}",
+                key="invisible_ms",
+            )
+        if max_reconsume_times < 0:
+            raise ConfigError(
+                f"max_reconsume_times={max_reconsume_times} is negative", key="max_reconsume_times"
+            )
+        self._group = _AssignedGroup(
+            namesrv,
+            GroupSettings(
+                group=group,
+                consume_type=ConsumeType.CONSUME_PASSIVELY,
+                consume_from=consume_from,
+                allocation=allocation or Averagely(),
+                rebalance_interval_ms=rebalance_interval_ms,
+                pull_batch_size=pop_batch_size,
+            ),
+            options,
+            self,
+        )
+        self._listener = listener
+        self._concurrency = concurrency
+        self._batch_size = pop_batch_size
+        self._invisible_ms = invisible_ms
+        self._poll_ms = poll_ms
+        self._max_unacknowledged = max_unacknowledged
+        self._max_reconsume_times = max_reconsume_times
+        self._from_first = consume_from is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+        self._readers: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._last_pop_ms: dict[MessageQueue, int] = {}
+        self._held: dict[int, _Work] = {}
+        """By ``id`` of the message."""
+        self._process = ProcessQueue(0)
+        """Chunks need one; nothing is dropped, as receipts hold whoever the queue belongs to."""
+        self._room = asyncio.Event()
+        self._unsuspended = asyncio.Event()
+        self._unsuspended.set()
+        self._failed = 0
+        self._running = False
+        self._started_ms = 0
+        self._delivery: Delivery
+        self._acks: PopAcks
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises ConnectionLost or RequestTimeout without a name server; ConfigError without a topic, or when a topic
+        is not in POP mode."""
+        if self._running:
+            return
+        if not self._group.subscriptions:
+            raise ConfigError("subscribe to a topic before starting", key="topic")
+        topics = list(self._group.subscriptions)
+        # As all members of the group say it, those that pull included.
+        self._group.subscribe(retry_topic(self.group))
+        self._started_ms = _now_ms()
+        self._running = True
+        try:
+            await self._group.start(rebalance=True, prepare=self._prepare)
+        except BaseException:
+            self._running = False
+            raise
+        try:
+            await self._check_modes(topics)
+        except BaseException:
+            await self.stop(0)
+            raise
+
+    def _prepare(self) -> None:
+        self._delivery = make_delivery(
+            self._in_time(self._listener), concurrency=self._concurrency, finished=self._finished
+        )
+        self._acks = PopAcks(self._group.instance, self.group)
+
+    async def _check_modes(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            try:
+                assigned = await self._group.assigned(topic)
+            except MQError as error:
+                log.warning("cannot ask yet how %s of %s is consumed: %s", topic, self.group, error)
+                continue
+            if assigned and PULL in assigned.values():
+                raise ConfigError(_not_popped(topic, self.group), key="topic")
+
+    async def stop(self, timeout_ms: int = 30_000) -> None:
+        """Pops no more, waits up to ``timeout_ms`` for running listeners, acknowledges what they did, and lets others
+        have at once what none has begun."""
+        if not self._running:
+            return
+        self._running = False
+        for task in self._readers.values():
+            task.cancel()
+        self._readers.clear()
+        if not await self._delivery.stop(timeout_ms):
+            log.warning("a listener of %s is still running after %d ms", self.group, timeout_ms)
+        busy = {id(message) for chunk, _ in self._delivery.running() for message in chunk.messages}
+        for number, work in list(self._held.items()):
+            if number not in busy:
+                self._acks.put_off(work.topic, work.receipt, 0)
+        await self._acks.stop()
+        await self._group.instance.stop()
+
+    async def __aenter__(self: C) -> C:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # --- what users ask ---------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> str:
+        return self._group.settings.group
+
+    @property
+    def client_id(self) -> str:
+        return self._group.instance.client_id
+
+    def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:
+        """Before or after the start; by ``tags``, e.g. ``A || B``, or by a SQL92 filter over properties. All members
+        of a group must subscribe to the same."""
+        self._group.subscribe(topic, tags, sql)
+        if self._running:
+            self._group.instance.spawn(self._group.subscribed())
+
+    def unsubscribe(self, topic: str) -> None:
+        self._group.subscriptions.pop(self._group.namespace.wrap(topic), None)
+        if self._running:
+            self._group.instance.spawn(self._group.subscribed())
+
+    def suspend(self) -> None:
+        """Pop no more until ``resume``; what is held is still consumed."""
+        self._unsuspended.clear()
+
+    def resume(self) -> None:
+        self._unsuspended.set()
+
+    def assignment(self) -> list[MessageQueue]:
+        """What this member pops from; queue id -1 is all queues of a broker."""
+        return sorted(self._group.namespace.unwrap_queues(self._readers))
+
+    # --- QueueOwner -------------------------------------------------------------------------------------
+
+    def owned(self) -> Collection[MessageQueue]:
+        return self._readers.keys()
+
+    async def claim(self, queues: Sequence[MessageQueue]) -> Collection[MessageQueue]:
+        return queues
+
+    async def unclaim(self, queues: Sequence[MessageQueue]) -> None:
+        """Nothing: a queue that is popped from belongs to nobody."""
+
+    async def take(self, queue: MessageQueue, start_offset: int) -> None:
+        if self._running and queue not in self._readers:
+            self._readers[queue] = self._group.instance.spawn(self._pop_forever(queue))
+
+    async def give_up(self, queues: Sequence[MessageQueue]) -> None:
+        """What was popped is still ours to consume."""
+        for queue in queues:
+            self._last_pop_ms.pop(queue, None)
+            task = self._readers.pop(queue, None)
+            if task is not None:
+                task.cancel()
+
+    def group_changed(self) -> None:
+        """Nothing more than the new assignment, which is on its way."""
+
+    async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
+        if request.code != RequestCode.GET_CONSUMER_RUNNING_INFO:
+            return (
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                b"",
+                f"a POP consumer does not answer {request.code}",
+            )
+        info = running_info(
+            self._group, self._started_ms, {}, threads=self._concurrency, failed_messages=self._failed
+        )
+        info.mq_pop_table = {
+            queue_key(queue): PopProcessQueueInfo(
+                wait_ack_count=len(self._held), last_pop_timestamp=self._last_pop_ms.get(queue, 0)
+            )
+            for queue in self._readers
+        }
+        if request.header(GetConsumerRunningInfoRequestHeader).jstack_enable:
+            info.jstack = stacks()
+        return ResponseCode.SUCCESS, encode_body(info), None
+
+    # --- popping ----------------------------------------------------------------------------------------
+
+    async def _pop_forever(self, queue: MessageQueue) -> None:
+        while True:
+            await self._unsuspended.wait()
+            while len(self._held) >= self._max_unacknowledged:
+                self._room.clear()
+                await self._room.wait()
+            try:
+                popped = await self._pop(queue)
+            except MQError as error:
+                await self._group.recover(queue, error)
+                continue
+            if popped is None:
+                await asyncio.sleep(_FULL_PAUSE_S)
+                continue
+            for work in popped:
+                self._held[id(work.message)] = work
+            self._delivery.submit(Chunk(self._process, (work.message,), work.message) for work in popped)
+
+    async def _pop(self, queue: MessageQueue) -> list[_Work] | None:
+        """One long poll; None when too many poll already. Raises MQError."""
+        group = self._group
+        subscription = group.subscriptions.get(queue.topic)
+        address = group.instance.broker_address(queue.broker_name)
+        if address is None:
+            raise NoRoute(queue.topic, f"broker {queue.broker_name} has no address")
+        now_ms = self._last_pop_ms[queue] = _now_ms()
+        header = PopMessageRequestHeader(
+            consumer_group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            max_msg_nums=min(self._batch_size, max(1, self._max_unacknowledged - len(self._held))),
+            invisible_time=self._invisible_ms,
+            poll_time=self._poll_ms,
+            born_time=now_ms,
+            init_mode=INIT_MIN if self._from_first else INIT_MAX,
+            exp_type=subscription.expression_type if subscription else "TAG",
+            exp=subscription.sub_string if subscription else "*",
+            bname=queue.broker_name,
+        )
+        response = await group.instance.remoting.invoke(
+            address,
+            RequestCode.POP_MESSAGE,
+            header,
+            timeout_ms=self._poll_ms + _POLL_SLACK_MS,
+            accept=_POP_CODES,
+        )
+        if response.code == ResponseCode.POLLING_FULL:
+            return None
+        if response.code != ResponseCode.SUCCESS:
+            return []
+        works = self._works(queue, response)
+        if subscription is None or not subscription.tags_set:
+            return works
+        # The broker compared hashes; two tags may share one.
+        tags = frozenset(subscription.tags_set)
+        wanted = []
+        for work in works:
+            if work.message.properties.get(TAGS) in tags:
+                wanted.append(work)
+            else:
+                self._acks.ack(work.topic, work.receipt)
+        return wanted
+
+    def _works(self, queue: MessageQueue, response: Command) -> list[_Work]:
+        """The messages of an answer with their receipts. Raises ProtocolError."""
+        arrived = time.monotonic()
+        answer = response.header(PopMessageResponseHeader)
+        starts = parse_start_offsets(answer.start_offset_info)
+        offsets = parse_message_offsets(answer.msg_offset_info)
+        works = []
+        for message in decode_records(response.body, broker_name=queue.broker_name):
+            given = message.properties.get(POP_CK)
+            if given is not None:
+                receipt = parse_receipt(given)
+            else:
+                flag = retry_flag(message.topic, self.group)
+                place = flag, message.queue_id
+                if message.queue_offset not in offsets.get(place, ()):
+                    raise ProtocolError(f"a pop of {queue} does not say what {message.message_id} is")
+                receipt = Receipt(
+                    starts[place],
+                    answer.pop_time,
+                    answer.invisible_time,
+                    answer.revive_qid,
+                    flag,
+                    queue.broker_name,
+                    message.queue_id,
+                    message.queue_offset,
+                )
+                message.properties[POP_CK] = receipt.encode()
+            message.properties.setdefault(FIRST_POP_TIME, str(answer.pop_time))
+            topic = normal_topic(message.topic, self.group)
+            message.topic = self._group.namespace.unwrap(topic)
+            stored = real_topic(topic, self.group, receipt.retry)
+            works.append(_Work(message, stored, receipt, arrived + receipt.invisible_time_ms / 1000))
+        return works
+
+    # --- consuming --------------------------------------------------------------------------------------
+
+    def _in_time(self, listener: Listener) -> Callable[[Any], Any]:
+        """The listener, for messages that are still ours when their turn comes."""
+
+        def check(message: MessageExt) -> None:
+            work = self._held.get(id(message))
+            if work is None or work.deadline <= time.monotonic():
+                raise Skipped
+
+        if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
+
+            async def consume_here(message: MessageExt) -> Any:
+                check(message)
+                return await listener(message)
+
+            return consume_here
+
+        def consume(message: MessageExt) -> Any:
+            check(message)
+            return listener(message)
+
+        return consume
+
+    def _finished(self, chunk: Chunk, outcome: Outcome) -> None:
+        (message,) = chunk.messages
+        if isinstance(outcome, Skipped) and not self._running:
+            return  # ``stop`` knows what to do with it
+        work = self._held.pop(id(message))
+        if len(self._held) < self._max_unacknowledged:
+            self._room.set()
+        if isinstance(outcome, Skipped) or work.deadline <= time.monotonic():
+            log.warning(
+                "%s of %s was not consumed within its %d ms: it comes again",
+                message.message_id,
+                self.group,
+                work.receipt.invisible_time_ms,
+            )
+            return
+        failure = failure_of(outcome)
+        if failure is None:
+            self._acks.ack(work.topic, work.receipt)
+            return
+        self._failed += 1
+        log.warning(
+            "listener of %s did not consume %s (delivery %d)",
+            self.group,
+            message.message_id,
+            message.reconsume_times + 1,
+            exc_info=outcome if isinstance(outcome, BaseException) else None,
+        )
+        if failure.delay_level < 0 or message.reconsume_times >= self._max_reconsume_times:
+            self._acks.spawn(self._bury(work))
+            return
+        level = failure.delay_level or message.reconsume_times
+        self._acks.put_off(work.topic, work.receipt, RETRY_DELAYS_MS[min(level, len(RETRY_DELAYS_MS) - 1)])
+
+    async def _bury(self, work: _Work) -> None:
+        """To the dead-letter topic; should that fail, the message comes again."""
+        try:
+            await self._group.send_back(work.message, -1, self._max_reconsume_times)
+        except MQError as error:
+            log.warning("cannot make %s a dead letter yet: %s", work.message.message_id, error)
+        else:
+            self._acks.ack(work.topic, work.receipt)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
