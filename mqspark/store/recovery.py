@@ -402,7 +402,7 @@ class Recovery:
         if SCHEDULE_TOPIC in run.topics:
             for index in np.flatnonzero(run.topic_ids == run.topics.index(SCHEDULE_TOPIC)).tolist():
                 entries["tags_code"][index] = self._levels.schedule_tags_code(
-                    run.properties[index],
+                    run.properties_of(index),
                     int(entries["tags_code"][index]),
                     int(run.store_timestamps_ms[index]),
                 )
@@ -432,7 +432,7 @@ class Recovery:
 
     def _collect_batches(self, run: Run, indexes: list[int]) -> None:
         for index in indexes:
-            properties = run.properties[index]
+            properties = run.properties_of(index)
             self._collect_batch(
                 (run.topics[int(run.topic_ids[index])], int(run.queue_ids[index])),
                 int(run.sys_flags[index]),

@@ -17,11 +17,17 @@ import numpy.typing as npt
 from mqspark.record import HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, is_seal_broken, tags_code
 from mqspark.store.layout import is_storable_topic
 
-__all__ = ["Run", "read_run"]
+__all__ = ["Run", "read_run", "tags_codes"]
 
-MAX_RUN_RECORDS = 8192
+MAX_RUN_RECORDS = 4096
 MIN_RUN_RECORDS = 32
 """Below, setting up the columns costs more than looking at the records one by one."""
+_FEW = 32
+_MAX_ROW_BYTES = 512
+"""Longer property strings are looked at one by one."""
+_MAX_HASHED_BYTES = 32
+_STOP = 0x02
+_TAGS = b"TAGS\x01"
 _I32 = struct.Struct(">i")
 _IPV6_EXTRA_BYTES = 12
 
@@ -44,10 +50,23 @@ class Run:
     topic_ids: Int64s
     """Indexes into ``topics``."""
     topics: list[str]
-    properties: list[bytes]
+    view: memoryview
+    property_starts: Int64s
+    property_ends: Int64s
+    """Of the encoded properties, relative to the view."""
+
+    def properties_of(self, index: int) -> bytes:
+        return self.view[int(self.property_starts[index]) : int(self.property_ends[index])].tobytes()
+
+    @property
+    def properties(self) -> list[bytes]:
+        """Of every record; made anew at each call."""
+        bounds = zip(self.property_starts.tolist(), self.property_ends.tolist(), strict=True)
+        return [self.view[first:last].tobytes() for first, last in bounds]
 
     def tags_codes(self) -> Int64s:
-        return np.fromiter(map(tags_code, self.properties), np.int64, len(self.properties))
+        """``mqspark.record.tags_code`` of every record."""
+        return tags_codes(self.view, self.property_starts, self.property_ends)
 
 
 def read_run(
@@ -60,7 +79,7 @@ def read_run(
     verify_property_crc: bool = False,
     min_records: int = MIN_RUN_RECORDS,
 ) -> Run | None:
-    """The valid records from ``low`` on, at most 8192, none of them beyond ``limit``.
+    """The valid records from ``low`` on, at most 4096, none of them beyond ``limit``.
 
     None when the first is not one, or when there cannot be ``min_records``.
     ``base`` is the physical offset of the view's first byte.
@@ -68,7 +87,10 @@ def read_run(
     starts_list: list[int] = []
     position = low
     unpack_size = _I32.unpack_from
-    while position + MIN_RECORD_BYTES <= limit and len(starts_list) < MAX_RUN_RECORDS:
+    last_head = limit - MIN_RECORD_BYTES
+    for _ in range(MAX_RUN_RECORDS):
+        if position > last_head:
+            break
         (size,) = unpack_size(view, position)
         if size < MIN_RECORD_BYTES or position + size > limit:
             break
@@ -107,18 +129,13 @@ def read_run(
     if verify_property_crc and count:
         bounds = zip(starts[:count].tolist(), ends[:count].tolist(), strict=True)
         count = _leading(np.array([not is_seal_broken(view[first:last]) for first, last in bounds]))
-    known: dict[bytes, int] = {}
-    topic_ids = np.zeros(count, np.int64)
-    bounds = zip(topic_starts[:count].tolist(), (properties_starts[:count] - 2).tolist(), strict=True)
-    for index, (first, last) in enumerate(bounds):
-        topic_ids[index] = known.setdefault(view[first:last].tobytes(), len(known))
-    topics = [topic.decode("utf-8", "replace") for topic in known]
+    topic_ids, names = _distinct(view, topic_starts[:count], properties_starts[:count] - 2)
+    topics = [name.decode("utf-8", "replace") for name in names]
     storable = np.array([is_storable_topic(topic) for topic in topics], np.bool_)
     if not storable.all():
         count = _leading(storable[topic_ids])
     if not count:
         return None
-    bounds = zip(properties_starts[:count].tolist(), ends[:count].tolist(), strict=True)
     starts = starts[:count]
     return Run(
         end=int(ends[count - 1]),
@@ -130,8 +147,98 @@ def read_run(
         store_timestamps_ms=column.i64(starts + 56 + born_extra[:count]),
         topic_ids=topic_ids[:count],
         topics=topics,
-        properties=[view[first:last].tobytes() for first, last in bounds],
+        view=view,
+        property_starts=properties_starts[:count],
+        property_ends=ends[:count],
     )
+
+
+def _distinct(view: memoryview, starts: Int64s, ends: Int64s) -> tuple[Int64s, list[bytes]]:
+    """The different texts among these places, and for each place the index of its own.
+
+    The first text is looked for in all places at once, then the first of those that are left, and so on as long as that
+    finds many.
+    """
+    lengths = ends - starts
+    ids = np.zeros(len(starts), np.int64)
+    names: list[bytes] = []
+    left = np.arange(len(starts))
+    while len(left):
+        length = int(lengths[left[0]])
+        first = int(starts[left[0]])
+        name = view[first : first + length].tobytes()
+        every = np.ndarray((len(view) - length + 1, length), np.uint8, buffer=view, strides=(1, 1))
+        same = lengths[left] == length
+        same[same] = (every[starts[left[same]]] == np.frombuffer(name, np.uint8)).all(axis=1)
+        ids[left[same]] = len(names)
+        names.append(name)
+        found, left = int(same.sum()), left[~same]
+        if found * _FEW < len(left):
+            break
+    known = {name: index for index, name in enumerate(names)}
+    for index in left.tolist():
+        name = view[int(starts[index]) : int(ends[index])].tobytes()
+        ids[index] = known.setdefault(name, len(known))
+    return ids, list(known)
+
+
+def tags_codes(view: memoryview, starts: Int64s, ends: Int64s) -> Int64s:
+    """The hash of the tags in each of these encoded property strings, 0 without tags.
+
+    The strings become the rows of a table, each with 0x02 before it and behind it; a property's name then stands
+    between a 0x02 and a 0x01, and its value ends at the next 0x02.
+    """
+    codes = np.zeros(len(starts), np.int64)
+    if not len(starts):
+        return codes
+    lengths = ends - starts
+    width = int(min(lengths.max(), _MAX_ROW_BYTES)) + 2
+    in_table = (lengths <= width - 2) & (starts + (width - 1) <= len(view)) & (starts > 0)
+    others = np.flatnonzero(~in_table)
+    rows = np.flatnonzero(in_table)
+    if len(rows):
+        every = np.ndarray((len(view) - width + 1, width), np.uint8, buffer=view, strides=(1, 1))
+        table = every[starts[rows] - 1]
+        table[:, 0] = _STOP
+        table[np.arange(len(rows)), lengths[rows] + 1] = _STOP
+        text = table.ravel()
+        stops = np.flatnonzero(text == _STOP)
+        number, low, high = _tags_values(text, stops, width, lengths[rows])
+        hashes, is_plain = _hash(text, low, high)
+        codes[rows[number]] = hashes
+        others = np.concatenate((others, rows[number[~is_plain]]))
+    for index in others.tolist():
+        codes[index] = tags_code(view[int(starts[index]) : int(ends[index])].tobytes())
+    return codes
+
+
+def _tags_values(
+    text: npt.NDArray[np.uint8], stops: Int64s, width: int, lengths: Int64s
+) -> tuple[Int64s, Int64s, Int64s]:
+    """Row, start and end of the last TAGS in each row that has any."""
+    at = stops[stops < len(text) - len(_TAGS) - 1]
+    for distance, letter in enumerate(_TAGS, 1):
+        at = at[text[at + distance] == letter]
+    row, column = np.divmod(at, width)
+    inside = column + len(_TAGS) <= lengths[row]
+    at, row = at[inside], row[inside]
+    if len(row) > 1:
+        last = np.append(row[1:] != row[:-1], True)
+        at, row = at[last], row[last]
+    return row, at + len(_TAGS) + 1, stops[np.searchsorted(stops, at) + 1]
+
+
+def _hash(text: npt.NDArray[np.uint8], low: Int64s, high: Int64s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+    """Java's hash of each text, and whether it is right: only short ASCII ones are hashed here."""
+    lengths = high - low
+    is_plain = lengths <= _MAX_HASHED_BYTES
+    hashes = np.zeros(len(low), np.uint32)
+    for distance in range(int(lengths[is_plain].max(initial=0))):
+        inside = lengths > distance
+        letters = text[np.minimum(low + distance, len(text) - 1)]
+        hashes = np.where(inside, hashes * np.uint32(31) + letters, hashes)
+        is_plain &= ~(inside & (letters >= 0x80))
+    return hashes.view(np.int32).astype(np.int64), is_plain
 
 
 def _leading(good: npt.NDArray[np.bool_]) -> int:
