@@ -117,7 +117,13 @@ class Relays:
             if is_oneway:
                 return
             if isinstance(answer, Command):
-                frame = encode_response(opaque, answer.code, answer.ext, bytes(answer.body), answer.remark)
+                try:
+                    frame = encode_response(
+                        opaque, answer.code, answer.ext, bytes(answer.body), answer.remark
+                    )
+                except MQError as error:
+                    remark = f"consumer <{group}> <{member.client_id}> answers nonsense: {error}"
+                    frame = encode_response(opaque, ResponseCode.SYSTEM_ERROR, remark=remark)
             elif answer is CallFailed.TIMEOUT:
                 remark = f"consumer <{group}> <{member.client_id}> Timeout: {_CALL_TIMEOUT_MS} ms"
                 frame = encode_response(opaque, ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark)

@@ -55,7 +55,10 @@ def dispatch(
     for command in commands:
         if command.flag & 1:
             if answered is not None:
-                answered(session, command)
+                try:
+                    answered(session, command)
+                except Exception:
+                    _log.exception("answer %d from %s failed", command.opaque, session.peer)
             continue
         handler = handlers.get(command.code)
         frame: bytes | None

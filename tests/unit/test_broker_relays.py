@@ -1,5 +1,6 @@
 """What the broker asks live consumers for: to whom a request goes, what becomes of the answer, and of none."""
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -237,3 +238,15 @@ def test_correction_offsets_are_the_smallest_of_all_groups(bench: Bench) -> None
     assert correction("Ahead") == {0: 3}
     assert correction("Out") == {0: (1 << 63) - 1}
     assert offsets.query("Out", "T", 0) == 1
+
+
+def test_an_answer_that_makes_no_sense_is_said_to(bench: Bench) -> None:
+    client = consumer(bench)
+    admin, _ = tool(bench, RequestCode.GET_CONSUMER_RUNNING_INFO, INFO)
+    (request,) = asked(client, RequestCode.GET_CONSUMER_RUNNING_INFO)
+    header = (
+        b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":479,"extFields":[1]}' % request.opaque
+    )
+    client.give_frame(struct.pack(">ii", 4 + len(header), len(header)) + header)
+    (told,) = admin.heard()
+    assert (told.code, "nonsense" in (told.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
