@@ -25,7 +25,7 @@ from mqspark.store.consumequeue import ENTRY_BYTES, FILLER_SIZE, Entries, QueueT
 from mqspark.store.files import memory_bytes
 from mqspark.store.queueext import EXT_ADDRESS_BELOW, QueueExt, resolve_tags_codes
 
-__all__ = ["Fetcher", "GetResult", "GetStatus"]
+__all__ = ["Fetcher", "GetResult", "GetStatus", "heads_agree"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -227,9 +227,9 @@ class Fetcher:
             view = log.view(segment)
             good = (starts >= 0) & (ends <= segment.length) & (sizes[:inside] >= MIN_RECORD_BYTES)
             if good.all():
-                good = _heads_agree(view, starts, sizes[:inside])
+                good = heads_agree(view, starts, sizes[:inside])
             else:
-                good[good] = _heads_agree(view, starts[good], sizes[:inside][good])
+                good[good] = heads_agree(view, starts[good], sizes[:inside][good])
             if not good.all():
                 self.damaged_reads += int((~good).sum())
                 starts, ends = starts[good], ends[good]
@@ -281,7 +281,7 @@ def _outside(offset: int, low: int, high: int) -> GetResult:
     return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
 
 
-def _heads_agree(
+def heads_agree(
     view: memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
     """Whether at every start there are the size and the magic of a record of that size."""

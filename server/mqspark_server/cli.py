@@ -28,6 +28,7 @@ import click
 
 from mqspark.errors import ConfigError, MQError
 from mqspark_server.job_cli import doctor, job
+from mqspark_server.store_cli import store
 
 __all__ = ["main"]
 
@@ -138,6 +139,7 @@ def dev(
 
 
 cli.add_command(job)
+cli.add_command(store)
 cli.add_command(doctor)
 
 

@@ -1,0 +1,268 @@
+"""ConsumeQueues and index built anew from the CommitLog, in one process, while no broker runs.
+
+Recovery and the indexer do the work, as they do in a broker that finds an empty directory, so the bytes are the same.
+Everything is made beside the store and swapped in at its end; in between ``abort`` says that the store was not stopped
+cleanly and no checkpoint speaks of queues, so that a start after a crash in any moment settles it.
+
+What the log cannot say is taken from the old queues: offsets whose records were deleted by age are never given out
+again. Queues of a topic that was deleted come back with what the log still has of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from mmap import MADV_DONTNEED
+from pathlib import Path
+
+from mqspark.clock import Clock
+from mqspark.store.batchqueue import BatchTable
+from mqspark.store.checkpoint import Checkpoint
+from mqspark.store.commitlog import CommitLog
+from mqspark.store.config import StoreConfig
+from mqspark.store.consumequeue import QueueTable
+from mqspark.store.durable import DurableNote
+from mqspark.store.files import OsFiles
+from mqspark.store.flush import CheckpointJob
+from mqspark.store.index import MessageIndex
+from mqspark.store.indexer import Indexer
+from mqspark.store.indexfile import Shape
+from mqspark.store.layout import StorePaths
+from mqspark.store.offline import OfflineStore, release
+from mqspark.store.recovery import Recovery, RecoveryReport
+from mqspark.store.scan import Run
+
+__all__ = ["Remade", "remake"]
+
+_MAX_MAPPED = 16
+_INDEX_STEP_BYTES = 16 << 20
+_RELEASE_BYTES = 32 << 20
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of the step, and how many of how many bytes of the log are done."""
+
+
+@dataclass(slots=True)
+class Remade:
+    records: int
+    entries: int
+    queues: int
+    lost_entries: int
+    index_files: int
+    index_entries: int
+    damaged: list[tuple[int, int]]
+
+
+def remake(config: StoreConfig, clock: Clock, progress: Progress = lambda step, done, total: None) -> Remade:
+    """Take the lock, build, swap. Raises StoreLocked, StoreCorrupt, DiskFull, OSError; nothing is changed then, but for
+    the torn tail of the log, which is cut as at a start."""
+    files = OsFiles()
+    paths = StorePaths(
+        Path(config.store_path_root_dir),
+        config.store_path_commit_log or None,
+        config.read_only_commit_log_store_paths,
+    )
+    os.stat(paths.root)
+    lock = files.lock(paths.lock)
+    work = paths.root / "mqspark.rebuild"
+    try:
+        shutil.rmtree(work, ignore_errors=True)
+        files.make_directory(work)
+        made = _build(config, clock, files, paths, StorePaths(work), progress)
+        _swap(files, paths, work)
+        return made
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        files.unlock(paths.lock, lock)
+
+
+def _build(
+    config: StoreConfig,
+    clock: Clock,
+    files: OsFiles,
+    paths: StorePaths,
+    work: StorePaths,
+    progress: Progress,
+) -> Remade:
+    old = OfflineStore(config)
+    log = CommitLog(
+        paths.commit_logs,
+        files,
+        segment_bytes=config.mapped_file_size_commit_log,
+        allocation_step=config.allocation_step_commit_log,
+        max_mapped=_MAX_MAPPED,
+    )
+    log.load()
+    table = QueueTable(
+        work.consume_queue,
+        files,
+        file_bytes=old.table.file_bytes,
+        max_mapped=_MAX_MAPPED,
+        ext_directory=work.consume_queue_ext if config.enable_consume_queue_ext else None,
+        ext_file_bytes=config.mapped_file_size_consume_queue_ext,
+        ext_enabled=config.enable_consume_queue_ext,
+    )
+    batch_table = BatchTable(
+        work.batch_consume_queue, files, file_bytes=old.batch_table.file_bytes, max_mapped=_MAX_MAPPED
+    )
+    table.batch_topics = set(old.table.batch_topics)
+    recovery = _Remake(config, old, log, table, batch_table, progress)
+    try:
+        report = recovery.run()
+        index = _build_index(config, clock, files, log, old, work, report, progress)
+        checkpoint = Checkpoint(
+            physic_msg_timestamp_ms=report.last_store_timestamp_ms,
+            logics_msg_timestamp_ms=report.last_store_timestamp_ms,
+            index_msg_timestamp_ms=index.full_timestamp_ms,
+            master_flushed_offset=old.checkpoint.master_flushed_offset,
+            confirm_physical_offset=report.end_position,
+            position=report.end_position,
+            queue_count=table.used_queues + batch_table.used_queues,
+        )
+        job = CheckpointJob(
+            files,
+            work,
+            checkpoint,
+            table.dirty_files | batch_table.dirty_files,
+            table.new_directories | batch_table.new_directories,
+            lambda job: None,
+        )
+        job.run()
+        if job.error is not None:
+            raise job.error
+    finally:
+        log.close()
+        table.maps.clear()
+        batch_table.maps.clear()
+    return Remade(
+        report.records,
+        report.entries,
+        table.used_queues + batch_table.used_queues,
+        report.lost_entries,
+        len(index.index_files),
+        sum(file.header.next_number - 1 for file in index.index_files),
+        report.damaged,
+    )
+
+
+class _Remake(Recovery):
+    def __init__(
+        self,
+        config: StoreConfig,
+        old: OfflineStore,
+        log: CommitLog,
+        table: QueueTable,
+        batch_table: BatchTable,
+        progress: Progress,
+    ) -> None:
+        super().__init__(
+            log,
+            table,
+            old.checkpoint,
+            old.levels,
+            clean=old.clean,
+            verify_crc=config.check_crc_on_recover,
+            synced=DurableNote(old.paths.abort, old.files).load(),
+            verify_property_crc=config.enabled_append_prop_crc or config.force_verify_prop_crc,
+            batch_table=batch_table,
+            multi_dispatch=config.multi_dispatch,
+        )
+        self._old = old
+        self._progress = progress
+        self._released = 0
+        self._total = sum(segment.length for segment in log.segments)
+
+    def _choose_start(self) -> int:
+        minimum = self._log.min_offset
+        for old_queue in self._old.table.queues.values():
+            begin = old_queue.first_kept(
+                minimum, old_queue.file_starts, old_queue.min_offset, old_queue.max_offset
+            )
+            if begin > 0 and old_queue.topic not in self._table.batch_topics:
+                queue = self._table.create(*old_queue.key)
+                queue.set_end(begin)
+                queue.min_offset = begin
+                if begin == old_queue.max_offset:
+                    queue.reserve(1)  # no record is left of it: its last file keeps the offset
+        return minimum
+
+    def _take_run(self, run: Run) -> None:
+        super()._take_run(run)
+        end = int(run.positions[-1]) + int(run.sizes[-1])
+        self._progress("queues", end - self._log.min_offset, self._total)
+        segment = self._log.segment_of(int(run.positions[0]))
+        if segment is not None and (end - self._released > _RELEASE_BYTES):
+            release(self._log.view(segment), max(self._released - segment.start, 0), end - segment.start)
+            self._released = end
+
+
+def _build_index(
+    config: StoreConfig,
+    clock: Clock,
+    files: OsFiles,
+    log: CommitLog,
+    old: OfflineStore,
+    work: StorePaths,
+    report: RecoveryReport,
+    progress: Progress,
+) -> MessageIndex:
+    shape = (
+        old.index_files[-1].shape
+        if old.index_files
+        else Shape(config.max_hash_slot_num, config.max_index_num)
+    )
+    index = MessageIndex(work.index, work.index_mark, files, clock.now_ms, shape=shape)
+    if not config.message_index_enable:
+        return index
+    indexer = Indexer(log, index, clock.monotonic_ms)
+    end, total = report.end_position, report.end_position - log.min_offset
+    indexer.open(end, clean=True, safe_timestamp_ms=0)
+    while not indexer.follow(end, end, _INDEX_STEP_BYTES):
+        _raise_problem(indexer)
+        progress("index", index.position - log.min_offset, total)
+        for segment in log.segments:
+            if segment.start <= index.position:
+                release(log.view(segment), 0, segment.length)
+        if index.index_files:
+            index.maps.get(index.index_files[-1])[0].madvise(MADV_DONTNEED)
+    job = index.begin_sync()
+    if job is not None:
+        job.run()
+        if job.error is not None:
+            raise job.error
+        job.done()
+    index.close()
+    return index
+
+
+def _raise_problem(indexer: Indexer) -> None:
+    if indexer.problem is not None:
+        raise OSError(f"the index cannot be built: {indexer.problem}")
+
+
+def _swap(files: OsFiles, paths: StorePaths, work: Path) -> None:
+    """Old out, new in. Before, nothing that could be believed may speak of what is on its way."""
+    root = paths.root
+    files.close(files.open(paths.abort, create=True))
+    marks = (paths.mark, paths.index_mark, paths.index_mark.with_name(paths.index_mark.name + ".bak"))
+    for mark in marks:
+        files.remove(mark)
+    files.sync_directory(root)
+    old = work / "old"
+    files.make_directory(old)
+    names = [path.name for path in (paths.consume_queue, paths.consume_queue_ext, paths.batch_consume_queue)]
+    for name in (*names, paths.index.name):
+        if (root / name).exists():
+            files.rename(root / name, old / name)
+        if (work / name).exists():
+            files.rename(work / name, root / name)
+    files.sync_directory(root)
+    for name in (paths.checkpoint.name, paths.index_mark.name, paths.mark.name):
+        if (work / name).exists():
+            files.rename(work / name, root / name)
+    files.sync_directory(root)
+    files.remove(paths.abort)
+    files.remove(paths.nonce)
+    files.sync_directory(root)

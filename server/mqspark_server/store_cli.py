@@ -1,0 +1,329 @@
+"""``mqspark store``: tools for a store directory, with or without a broker on it.
+
+    mqspark store fsck DIR [--repair] [-o json]
+    mqspark store stats DIR [-o json]
+    mqspark store rebuild DIR
+    mqspark store dump records DIR [--offset N] [--topic T] [--queue ID] [-n COUNT] [-o json]
+    mqspark store dump queue DIR TOPIC QUEUE [--offset N] [-n COUNT] [-o json]
+    mqspark store dump index DIR [--offset N] [--topic T --key K] [-n COUNT] [-o json]
+
+``fsck``, ``stats`` and ``dump`` read only and may look at a directory that is in use; ``--repair`` and ``rebuild`` take
+its lock. Exit codes: 0 nothing wrong, 1 cannot be done, 2 usage, 3 something is wrong or was lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from mqspark.store.config import StoreConfig
+    from mqspark.store.dump import Row
+    from mqspark.store.fsck import FsckReport
+
+__all__ = ["store"]
+
+_directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+_config = click.option(
+    "-c", "--config", "config", metavar="FILE", help="The broker's settings, if not RocketMQ's own."
+)
+_set = click.option(
+    "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="One setting. Repeatable."
+)
+_output = click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+_offset = click.option("--offset", type=click.IntRange(min=0), default=0, help="Where to begin.")
+_limit = click.option("-n", "--limit", type=click.IntRange(min=1), help="How many at most.")
+
+
+@click.group()
+def store() -> None:
+    """Look into a store directory, check it, build its queues and index anew."""
+
+
+def _settings(directory: str, config: str | None, assignments: Sequence[str]) -> StoreConfig:
+    from mqspark_server.settings import broker_settings, file_layer, override_layer, production
+
+    layers = [file_layer(config)] if config else []
+    settings = broker_settings(production(), *layers, override_layer(assignments)).store
+    settings.store_path_root_dir = directory
+    return settings
+
+
+@store.command()
+@_directory
+@click.option(
+    "--repair", is_flag=True, help="Cut a torn tail, build queues and index anew. No broker may run."
+)
+@_output
+@_config
+@_set
+def fsck(directory: str, repair: bool, output: str, config: str | None, assignments: Sequence[str]) -> None:
+    """Compare every record, queue entry and index entry with one another."""
+    from mqspark.clock import SystemClock
+    from mqspark.store.fsck import fsck as check
+    from mqspark.store.offline import OfflineStore
+    from mqspark.store.remake import remake
+
+    settings = _settings(directory, config, assignments)
+    with _bar("checking") as progress:
+        report = check(OfflineStore(settings), progress)
+    if repair and (report.errors or report.lost or not report.clean):
+        with _bars() as step:
+            remake(settings, SystemClock(), step)
+        with _bar("checking") as progress:
+            report = check(OfflineStore(settings), progress)
+        report.repaired = True
+    if output == "json":
+        click.echo(json.dumps(report.as_dict(), indent=2))
+    else:
+        for line in _fsck_lines(report):
+            click.echo(line)
+    if report.errors or report.lost:
+        sys.exit(3)
+
+
+def _fsck_lines(report: FsckReport) -> Iterator[str]:
+    for finding in report.findings:
+        place = [f"offset {finding.offset}"] if finding.offset is not None else []
+        if finding.topic is not None:
+            place.append(finding.topic + (f"/{finding.queue_id}" if finding.queue_id is not None else ""))
+        if finding.queue_offset is not None:
+            place.append(f"queue offset {finding.queue_offset}")
+        where = f" {', '.join(place)}:" if place else ""
+        advice = f" - {finding.repair}" if finding.repair else ""
+        yield f"{finding.severity.upper():5} {finding.kind}{where} {finding.text}{advice}"
+    beyond = sum(report.counts.values()) - len(report.findings)
+    if beyond:
+        yield f"... and {beyond} more: " + ", ".join(
+            f"{kind} {n}" for kind, n in sorted(report.counts.items())
+        )
+    yield (
+        f"{report.segments} segments, offsets {report.min_offset} to {report.end_offset}: {report.records} records;"
+        f" {report.queues} queues, {report.entries} entries ({report.fillers} for lost records);"
+        f" {report.index_files} index files, {report.index_entries} keys"
+    )
+    if report.repaired:
+        yield "repaired: queues and index are built anew"
+    if report.errors or report.lost:
+        yield f"{report.errors} errors, {report.lost} losses"
+    else:
+        yield "nothing is wrong"
+
+
+@store.command()
+@_directory
+@_output
+@_config
+@_set
+def stats(directory: str, output: str, config: str | None, assignments: Sequence[str]) -> None:
+    """Segments, topics, messages, bytes, times, and how far queues and index are behind."""
+    from mqspark.store.offline import OfflineStore
+    from mqspark.store.stats import store_stats
+
+    found = store_stats(OfflineStore(_settings(directory, config, assignments)))
+    if output == "json":
+        click.echo(json.dumps(found.as_dict(), indent=2))
+        return
+    state = "in use" if found.in_use else "stopped cleanly" if found.clean else "not stopped cleanly"
+    click.echo(f"{found.path}: {state}")
+    click.echo(
+        f"log      {found.segments} segments of {found.segment_bytes} bytes, offsets {found.min_offset} to"
+        f" {found.end_offset} ({found.log_bytes} bytes), checkpoint at {found.checkpoint_offset}"
+    )
+    click.echo(f"stored   {_time(found.oldest_ms)} to {_time(found.newest_ms)}")
+    click.echo(
+        f"queues   {found.queues}, {found.messages} messages, {found.queue_lag_bytes} bytes behind the log"
+    )
+    click.echo(
+        f"index    {found.index_files} files, {found.index_entries} keys, {found.index_lag_bytes} bytes behind the log"
+    )
+    for name, topic in sorted(found.topics.items()):
+        click.echo(
+            f"  {name}: {topic.messages} messages in {topic.queues} queues, newest {_time(topic.newest_ms)}"
+        )
+
+
+@store.command()
+@_directory
+@_config
+@_set
+def rebuild(directory: str, config: str | None, assignments: Sequence[str]) -> None:
+    """Build ConsumeQueues and index anew from the CommitLog. No broker may run on the directory."""
+    from mqspark.clock import SystemClock
+    from mqspark.store.remake import remake
+
+    with _bars() as step:
+        made = remake(_settings(directory, config, assignments), SystemClock(), step)
+    click.echo(
+        f"{made.records} records: {made.queues} queues with {made.entries} entries ({made.lost_entries} for lost"
+        f" records), {made.index_files} index files with {made.index_entries} keys"
+    )
+    for low, high in made.damaged:
+        click.echo(f"no valid record from offset {low} to {high}")
+    if made.damaged:
+        sys.exit(3)
+
+
+@store.group()
+def dump() -> None:
+    """Print records, queue entries or index entries."""
+
+
+@dump.command("records")
+@_directory
+@_offset
+@click.option(
+    "--topic", help="Only of this topic; with --queue in the order of the queue, --offset is one of it."
+)
+@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only of this queue of the topic.")
+@_limit
+@_output
+@_config
+@_set
+def dump_records(
+    directory: str,
+    offset: int,
+    topic: str | None,
+    queue_id: int | None,
+    limit: int | None,
+    output: str,
+    config: str | None,
+    assignments: Sequence[str],
+) -> None:
+    """Records of the log from a physical offset on, or those of one queue."""
+    from mqspark.store import dump as library
+    from mqspark.store.offline import OfflineStore
+
+    found = OfflineStore(_settings(directory, config, assignments))
+    if queue_id is not None:
+        if topic is None:
+            raise click.UsageError("--queue needs --topic")
+        entries = library.dump_queue(found, topic, queue_id, offset)
+        rows: Iterator[Row] = (
+            library.record_row(found, entry["physicalOffset"]) or {**entry, "damaged": entry["size"]}
+            for entry in entries
+            if "physicalOffset" in entry
+        )
+    else:
+        rows = library.dump_records(found, offset, topic=topic)
+    _print(rows, limit, output)
+
+
+@dump.command("queue")
+@_directory
+@click.argument("topic")
+@click.argument("queue_id", metavar="QUEUE", type=click.IntRange(min=0))
+@_offset
+@_limit
+@_output
+@_config
+@_set
+def dump_queue(
+    directory: str,
+    topic: str,
+    queue_id: int,
+    offset: int,
+    limit: int | None,
+    output: str,
+    config: str | None,
+    assignments: Sequence[str],
+) -> None:
+    """Entries of one ConsumeQueue from a queue offset on."""
+    from mqspark.store import dump as library
+    from mqspark.store.offline import OfflineStore
+
+    found = OfflineStore(_settings(directory, config, assignments))
+    _print(library.dump_queue(found, topic, queue_id, offset), limit, output)
+
+
+@dump.command("index")
+@_directory
+@_offset
+@click.option("--topic", help="With --key: only entries of this key (and of others with its hash).")
+@click.option("--key")
+@_limit
+@_output
+@_config
+@_set
+def dump_index(
+    directory: str,
+    offset: int,
+    topic: str | None,
+    key: str | None,
+    limit: int | None,
+    output: str,
+    config: str | None,
+    assignments: Sequence[str],
+) -> None:
+    """Entries of the index of records from a physical offset on."""
+    from mqspark.store import dump as library
+    from mqspark.store.offline import OfflineStore
+
+    if (topic is None) != (key is None):
+        raise click.UsageError("--topic and --key belong together")
+    found = OfflineStore(_settings(directory, config, assignments))
+    _print(library.dump_index(found, offset, topic=topic, key=key), limit, output)
+
+
+def _print(rows: Iterator[Row], limit: int | None, output: str) -> None:
+    """One line a row, as it comes."""
+    # A reader that has seen enough (head) is no error.
+    with contextlib.suppress(BrokenPipeError):
+        for row in itertools.islice(rows, limit):
+            if isinstance(row.get("body"), bytes):
+                row = {**row, "body": _text(row["body"])}
+            if output == "json":
+                click.echo(json.dumps(row))
+            else:
+                click.echo("  ".join(f"{name}={value}" for name, value in row.items()))
+
+
+def _text(body: bytes) -> str:
+    """UTF-8 as it is, anything else in hexadecimal."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return "0x" + body.hex()
+
+
+def _time(ms: int) -> str:
+    return (
+        datetime.fromtimestamp(ms / 1000).astimezone().isoformat(timespec="milliseconds")
+        if ms > 0
+        else "never"
+    )
+
+
+@contextlib.contextmanager
+def _bar(label: str) -> Iterator[Callable[[int, int], None]]:
+    with _bars() as step:
+        yield lambda done, total: step(label, done, total)
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar a step on standard error, when that is a terminal."""
+    with contextlib.ExitStack() as stack:
+        bars: dict[str, Any] = {}
+
+        def step(label: str, done: int, total: int) -> None:
+            if not sys.stderr.isatty():
+                return
+            if label not in bars:
+                stack.close()
+                bars[label] = stack.enter_context(
+                    click.progressbar(length=max(total, 1), label=label, file=sys.stderr)
+                )
+            bar = bars[label]
+            bar.update(min(done, bar.length) - bar.pos)
+
+        yield step

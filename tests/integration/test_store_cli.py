@@ -1,0 +1,123 @@
+"""``mqspark store`` as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.store_tools import QuickFiles, crash, flush, opened, put
+
+
+def mqspark(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mqspark_server.cli", "store", *map(str, arguments)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """30 messages, stopped cleanly."""
+    store = opened(tmp_path / "store", None, QuickFiles())
+    for number in range(30):
+        put(store, "Orders", number % 2, b"order %d" % number, b"KEYS\x01k%d\x02" % number)
+    flush(store)
+    store.close()
+    return tmp_path / "store"
+
+
+def damage(directory: Path, at: int = 90) -> None:
+    path = directory / "commitlog" / f"{0:020d}"
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def test_fsck_of_a_sound_store(directory: Path) -> None:
+    done = mqspark("fsck", directory)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "nothing is wrong"
+    assert "30 records; 2 queues, 30 entries" in done.stdout
+
+
+def test_fsck_of_damage_and_repair(directory: Path) -> None:
+    damage(directory)
+    done = mqspark("fsck", directory)
+    assert done.returncode == 3
+    assert "LOST  log.damaged offset 0:" in done.stdout
+    assert "LOST  queue.lost-record offset 0, Orders/0, queue offset 0:" in done.stdout
+    done = mqspark("fsck", directory, "--repair", "-o", "json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["repaired"], report["errors"], report["lost"]) == (3, True, 0, 1)
+    assert [finding["kind"] for finding in report["findings"]] == ["log.damaged"]
+
+
+def test_repair_of_a_store_that_lost_nothing(directory: Path) -> None:
+    for path in (directory / "consumequeue").rglob("0*"):
+        if path.is_file():
+            path.unlink()
+    assert mqspark("fsck", directory).returncode == 3
+    done = mqspark("fsck", directory, "--repair")
+    assert done.returncode == 0, done.stdout
+    assert mqspark("fsck", directory).stdout.endswith("nothing is wrong\n")
+
+
+def test_rebuild(directory: Path) -> None:
+    done = mqspark("rebuild", directory)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("30 records: 2 queues with 30 entries (0 for lost records), 1 index files")
+    assert not (directory / "mqspark.rebuild").exists()
+    assert mqspark("fsck", directory).returncode == 0
+
+
+def test_stats(directory: Path) -> None:
+    done = mqspark("stats", directory, "-o", "json")
+    stats = json.loads(done.stdout)
+    assert (stats["messages"], stats["queues"], stats["clean"]) == (30, 2, True)
+    text = mqspark("stats", directory).stdout
+    assert "stopped cleanly" in text
+    assert "Orders: 30 messages in 2 queues" in text
+
+
+def test_dump(directory: Path) -> None:
+    rows = [
+        json.loads(line) for line in mqspark("dump", "records", directory, "-o", "json").stdout.splitlines()
+    ]
+    assert [row["body"] for row in rows] == [f"order {number}" for number in range(30)]
+    (row,) = mqspark(
+        "dump", "records", directory, "--offset", rows[7]["physicalOffset"], "-n", 1
+    ).stdout.splitlines()
+    assert "body=order 7" in row
+    queue = mqspark("dump", "records", directory, "--topic", "Orders", "--queue", 1, "--offset", 3, "-n", 2)
+    assert [line.rpartition("body=")[2] for line in queue.stdout.splitlines()] == ["order 7", "order 9"]
+    entries = mqspark("dump", "queue", directory, "Orders", 0, "--offset", 14).stdout.splitlines()
+    assert len(entries) == 1
+    assert entries[0].startswith("queueOffset=14  physicalOffset=")
+    keys = mqspark("dump", "index", directory, "--topic", "Orders", "--key", "k7", "-o", "json").stdout
+    assert json.loads(keys)["physicalOffset"] == rows[7]["physicalOffset"]
+
+
+def test_errors_are_one_line(directory: Path) -> None:
+    done = mqspark("dump", "queue", directory, "Orders", 9)
+    assert done.returncode == 1
+    assert done.stderr == f"mqspark: error: {directory} has no queue 9 of topic 'Orders'\n"
+    assert mqspark("dump", "records", directory, "--queue", 1).returncode == 2
+    assert mqspark("fsck", directory / "nothing").returncode == 2
+
+
+def test_a_store_in_use_is_not_repaired(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    put(store, "Orders", 0, b"x")
+    flush(store)
+    try:
+        assert "a broker works on it" in mqspark("fsck", tmp_path).stdout
+        done = mqspark("rebuild", tmp_path)
+        assert done.returncode == 1
+        assert "another process" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    finally:
+        crash(store)
