@@ -23,6 +23,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from mqspark.client.instance import ClientOptions
 from mqspark.client.producer import Producer, QueueSelector, SendResult, SendStatus
 from mqspark.client.remoting import Channel
@@ -69,10 +71,10 @@ Check = Callable[[MessageExt], Any]
 """What became of a local transaction; ``message_id`` is the unique id. A function or coroutine function."""
 
 
-class TransactionResult(SendResult, frozen=True, gc=False):
+class TransactionResult(SendResult, frozen=True, gc=False, kw_only=True):
     """Where the prepared message is (in the broker's half topic), and what was told to the broker."""
 
-    state: TransactionState
+    state: TransactionState = TransactionState.UNKNOWN
 
     @property
     def transaction_id(self) -> str:
@@ -87,15 +89,7 @@ class Prepared(NamedTuple):
     result: SendResult
 
     def outcome(self, state: TransactionState) -> TransactionResult:
-        result = self.result
-        return TransactionResult(
-            result.status,
-            result.message_id,
-            result.offset_message_id,
-            result.queue,
-            result.queue_offset,
-            state,
-        )
+        return TransactionResult(**msgspec.structs.asdict(self.result), state=state)
 
 
 def state_of(returned: Any) -> TransactionState:
