@@ -1,0 +1,289 @@
+"""The POP consumer on our broker, over real sockets; the broker's time is moved by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+
+import mqspark
+from mqspark.aio import (
+    AdminClient,
+    ConsumeFromWhere,
+    ConsumeStatus,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    MessageQueue,
+    PopConsumer,
+    Producer,
+    RetryLater,
+)
+from mqspark.errors import ConfigError
+from mqspark.protocol.bodies import ConsumerRunningInfo, decode_body
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.headers import GetConsumerRunningInfoRequestHeader
+from mqspark.testing import Broker, FakeClock
+
+pytest_plugins = ["mqspark.testing.pytest_plugin"]
+pytestmark = pytest.mark.anyio
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+REVIVAL_MS = 6_000
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def broker(mq_clock: FakeClock) -> Iterator[Broker]:
+    with Broker(clock=mq_clock) as broker:
+        yield broker
+
+
+async def until(
+    condition: Callable[[], bool], what: str, moving: FakeClock | None = None, timeout_s: float = 60
+) -> None:
+    """``moving``: this clock goes on in steps meanwhile."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        if moving is not None:
+            moving.advance(500)
+        await asyncio.sleep(0.01)
+
+
+async def prepare(broker: Broker, topic: str, bodies: Iterable[str], *, queues: int = 4) -> str:
+    """A topic with messages; the name of a group that pops them."""
+    group = f"pop-{topic}"
+    async with AdminClient(broker.namesrv) as admin, Producer(broker.namesrv, group="p") as producer:
+        await admin.create_topic(topic, queues=queues)
+        await admin.set_consume_mode(topic, group, "POP")
+        for body in bodies:
+            await producer.send(Message.of(topic, body, tags="T"))
+    return group
+
+
+def name_of(broker: Broker) -> str:
+    return broker.apps[0].config.broker_name
+
+
+def ends_at(broker: Broker, queue: MessageQueue) -> int:
+    store = broker.apps[0].store
+    assert store is not None
+    return broker.call(lambda: store.max_offset(queue.topic, queue.queue_id))
+
+
+def consumer(
+    broker: Broker, group: str, topic: str, listener: Callable[..., object], **more: object
+) -> PopConsumer:
+    made = PopConsumer(broker.namesrv, group=group, listener=listener, consume_from=FIRST, **more)  # type: ignore[arg-type]
+    made.subscribe(topic)
+    return made
+
+
+async def test_more_members_than_queues_share_all_messages(
+    broker: Broker, mq_topic: str, mq_clock: FakeClock
+) -> None:
+    names = [str(number) for number in range(200)]
+    group = await prepare(broker, mq_topic, names, queues=1)
+    seen: Counter[str] = Counter()
+    by_member: list[int] = [0, 0, 0]
+
+    def listener(number: int) -> Callable[[MessageExt], object]:
+        async def listen(message: MessageExt) -> None:
+            assert message.topic == mq_topic
+            seen[message.body.decode()] += 1
+            by_member[number] += 1
+            await asyncio.sleep(0.001)
+
+        return listen
+
+    members = [consumer(broker, group, mq_topic, listener(number), pop_batch_size=4) for number in range(3)]
+    for member in members:
+        await member.start()
+    await until(lambda: len(seen) == len(names), "everything once")
+    await until(
+        lambda: all(
+            member.assignment() == [MessageQueue(mq_topic, name_of(broker), -1)] for member in members
+        ),
+        "all of them pop",
+    )
+    for member in members:
+        await member.stop()
+    # What was acknowledged never comes again.
+    async with consumer(broker, group, mq_topic, listener(0)):
+        await until(lambda: mq_clock.now_ms() > 1_700_000_000_000 + 80_000, "time to pass", mq_clock)
+        assert seen == Counter(names)
+
+
+async def test_failed_messages_come_again(broker: Broker, mq_topic: str, mq_clock: FakeClock) -> None:
+    group = await prepare(broker, mq_topic, ["good", "raises", "later", "slow retry"])
+    seen: list[tuple[str, int, int]] = []
+
+    async def listen(message: MessageExt) -> object:
+        body = message.body.decode()
+        seen.append((body, message.reconsume_times, mq_clock.now_ms()))
+        if body == "raises" and message.reconsume_times < 1:
+            raise ValueError("not now")
+        if body == "later" and message.reconsume_times < 1:
+            return ConsumeStatus.RECONSUME_LATER
+        if body == "slow retry" and message.reconsume_times < 1:
+            return RetryLater(delay_level=2)
+        return None
+
+    async with consumer(broker, group, mq_topic, listen):
+        await until(lambda: len(seen) == 7, "three of four again", mq_clock)
+        begin = {body: at for body, times, at in seen if times == 0}
+        again = {body: at - begin[body] for body, times, at in seen if times == 1}
+        assert begin.keys() - again.keys() == {"good"}
+        assert again["raises"] >= 10_000
+        assert again["later"] >= 10_000
+        assert again["slow retry"] >= 60_000
+
+
+async def test_what_fails_too_often_is_a_dead_letter(
+    broker: Broker, mq_topic: str, mq_clock: FakeClock
+) -> None:
+    group = await prepare(broker, mq_topic, ["bad", "hopeless"])
+    seen: Counter[str] = Counter()
+
+    async def listen(message: MessageExt) -> object:
+        seen[message.body.decode()] += 1
+        return RetryLater(delay_level=-1) if message.body == b"hopeless" else ConsumeStatus.RECONSUME_LATER
+
+    async with consumer(broker, group, mq_topic, listen, max_reconsume_times=1):
+        await until(lambda: seen["bad"] == 2, "a second time", mq_clock)
+        letters: list[MessageExt] = []
+        async with LitePullConsumer(broker.namesrv, group="undertaker") as reader:
+            place = MessageQueue(f"%DLQ%{group}", name_of(broker), 0)
+            await until(lambda: ends_at(broker, place) == 2, "two dead letters")
+            await reader.assign([place])
+            await reader.seek_to_begin(place)
+            deadline = time.monotonic() + 30
+            while len(letters) < 2 and time.monotonic() < deadline:
+                letters += await reader.poll(200)
+    assert sorted(letter.body for letter in letters) == [b"bad", b"hopeless"]
+    assert seen == Counter({"bad": 2, "hopeless": 1})
+
+
+async def test_a_listener_that_takes_too_long_has_no_say(
+    broker: Broker, mq_topic: str, mq_clock: FakeClock
+) -> None:
+    group = await prepare(broker, mq_topic, ["slow"])
+    release = asyncio.Event()
+    seen: list[int] = []
+
+    async def listen(message: MessageExt) -> None:
+        seen.append(message.reconsume_times)
+        if message.reconsume_times == 0:
+            await release.wait()
+
+    async with consumer(broker, group, mq_topic, listen, invisible_ms=1_000):
+        await until(lambda: seen == [0, 1], "the message again", mq_clock)
+        release.set()
+
+
+async def test_what_was_not_begun_is_let_go_at_the_end(
+    broker: Broker, mq_topic: str, mq_clock: FakeClock
+) -> None:
+    group = await prepare(broker, mq_topic, [str(number) for number in range(8)], queues=1)
+    begun: list[str] = []
+    release = asyncio.Event()
+
+    async def hold(message: MessageExt) -> None:
+        begun.append(message.body.decode())
+        await release.wait()
+
+    first = consumer(broker, group, mq_topic, hold, concurrency=1, invisible_ms=3_600_000)
+    await first.start()
+    await until(lambda: len(begun) == 1, "the first message")
+    stopping = asyncio.create_task(first.stop())
+    await asyncio.sleep(0)
+    release.set()
+    await stopping
+    rest: list[str] = []
+
+    async def take(message: MessageExt) -> None:
+        rest.append(message.body.decode())
+
+    async with consumer(broker, group, mq_topic, take):
+        await until(lambda: len(rest) == 8 - len(begun), "what was not begun", mq_clock)
+    assert sorted([*begun, *rest]) == [str(number) for number in range(8)]
+    assert mq_clock.now_ms() < 1_700_000_000_000 + 60_000
+
+
+async def test_a_group_that_pulls_must_be_switched_first(broker: Broker, mq_topic: str) -> None:
+    async with AdminClient(broker.namesrv) as admin:
+        await admin.create_topic(mq_topic)
+    made = consumer(broker, "pullers", mq_topic, lambda message: None)
+    with pytest.raises(ConfigError, match="set_consume_mode"):
+        await made.start()
+
+
+async def test_tags_and_filters(mq_broker: Broker, mq_topic: str) -> None:
+    group = await prepare(mq_broker, mq_topic, [])
+    seen: list[bytes] = []
+    made = PopConsumer(
+        mq_broker.namesrv, group=group, listener=lambda message: seen.append(message.body), consume_from=FIRST
+    )
+    made.subscribe(mq_topic, "A || B")
+    async with made, Producer(mq_broker.namesrv, group="p") as producer:
+        for tag in "ABCAB":
+            await producer.send(Message.of(mq_topic, tag, tags=tag))
+        await until(lambda: len(seen) == 4, "A and B")
+        info = await running_info(mq_broker, made)
+        assert list(info.mq_pop_table)
+        assert sorted(seen) == [b"A", b"A", b"B", b"B"]
+
+
+async def running_info(broker: Broker, made: PopConsumer) -> ConsumerRunningInfo:
+    async with AdminClient(broker.namesrv) as admin:
+        header = GetConsumerRunningInfoRequestHeader(consumer_group=made.group, client_id=made.client_id)
+        answer = await admin._ask(broker.address, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+    return decode_body(ConsumerRunningInfo, answer.body)
+
+
+def test_without_a_loop(mq_broker: Broker, mq_topic: str) -> None:
+    group = f"pop-{mq_topic}"
+    with mqspark.AdminClient(mq_broker.namesrv) as admin:
+        admin.create_topic(mq_topic)
+        admin.set_consume_mode(mq_topic, group, "POP")
+    seen: list[bytes] = []
+    done = threading.Event()
+
+    def listen(message: MessageExt) -> None:
+        seen.append(message.body)
+        if len(seen) == 50:
+            done.set()
+
+    popper = mqspark.PopConsumer(mq_broker.namesrv, group=group, listener=listen, consume_from=FIRST)
+    popper.subscribe(mq_topic)
+    with popper, mqspark.Producer(mq_broker.namesrv, group="p") as producer:
+        for number in range(50):
+            producer.send(Message.of(mq_topic, str(number)))
+        assert done.wait(60)
+        assert popper.assignment() == [MessageQueue(mq_topic, name_of(mq_broker), -1)]
+    assert Counter(seen) == Counter(str(number).encode() for number in range(50))
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"pop_batch_size": 33}, "pop_batch_size"),
+        ({"invisible_ms": 10}, "invisible_ms"),
+        ({"max_reconsume_times": -1}, "max_reconsume_times"),
+        ({"consume_from": ConsumeFromWhere.CONSUME_FROM_TIMESTAMP}, "consume_from"),
+        ({"concurrency": 0}, "concurrency"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, object], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        PopConsumer("127.0.0.1:1", group="g", listener=lambda message: None, **settings)  # type: ignore[arg-type]
+    assert caught.value.key == key
