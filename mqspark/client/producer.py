@@ -65,6 +65,7 @@ from mqspark.message import (
     QueueOffset,
     check_group,
     check_topic,
+    decode_recall_handle,
     encode_properties,
     java_hash,
     new_unique_id,
@@ -72,7 +73,11 @@ from mqspark.message import (
 from mqspark.protocol.bodies import ConsumerData, ProducerData
 from mqspark.protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode
 from mqspark.protocol.command import ONEWAY_FLAG, Command
-from mqspark.protocol.headers import SendMessageResponseHeader
+from mqspark.protocol.headers import (
+    RecallMessageRequestHeader,
+    RecallMessageResponseHeader,
+    SendMessageResponseHeader,
+)
 from mqspark.record import encode_batch
 
 __all__ = ["Producer", "QueueSelector", "SendResult", "SendStatus"]
@@ -107,6 +112,8 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     """The broker's own id: where in which CommitLog."""
     queue: MessageQueue
     queue_offset: QueueOffset
+    recall_handle: str | None = None
+    """For ``Producer.recall``, of a message that is to be delivered at a time; None when the broker recalls none."""
 
     @property
     def message_ids(self) -> list[str]:
@@ -297,6 +304,7 @@ class _Sending:
                         header.msg_id,
                         queue,
                         QueueOffset(header.queue_offset),
+                        header.recall_handle,
                     ),
                     None,
                 )
@@ -571,6 +579,28 @@ class Producer:
         check_topic(topic)
         found = await self._find_topic(self._namespace.wrap(topic))
         return self._namespace.unwrap_queues(found.queues)
+
+    async def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
+        """Take a message back that is not delivered yet: the ``recall_handle`` of a timed one. Its message id.
+
+        Raises InvalidMessage for a handle that is none, BrokerError when it is too late, or when the broker does not
+        recall (recallMessageEnable).
+        """
+        check_topic(topic)
+        _, broker_name, _, _ = decode_recall_handle(handle)
+        if not self._running:
+            raise ClientError("the producer is not started, or already stopped")
+        wrapped = self._namespace.wrap(topic)
+        address = (await self._instance.route(wrapped)).master(broker_name)
+        if address is None:
+            raise NoRoute(topic, f"broker {broker_name} has no address")
+        response = await self._instance.remoting.invoke(
+            address,
+            RequestCode.RECALL_MESSAGE,
+            RecallMessageRequestHeader(topic=wrapped, recall_handle=handle, producer_group=self.group),
+            timeout_ms=timeout_ms or self._send_timeout_ms,
+        )
+        return response.header(RecallMessageResponseHeader).msg_id
 
     # --- what the facades use ---------------------------------------------------------------------------
 

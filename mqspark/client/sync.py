@@ -315,6 +315,10 @@ class Producer(_Facade):
         """The queues that a message to ``topic`` can go to now. Raises NoRoute."""
         return self._call(self._aio.queues, topic)
 
+    def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
+        """Take a timed message back that is not delivered yet; see ``mqspark.aio.Producer.recall``."""
+        return self._call(self._aio.recall, topic, handle, timeout_ms=timeout_ms)
+
     def _begin(
         self, size_bytes: int, begin: Callable[..., None], what: Any, *arguments: Any
     ) -> concurrent.futures.Future[SendResult]:

@@ -19,7 +19,7 @@ from mqspark.aio import (
     Producer,
     SendStatus,
 )
-from mqspark.errors import ConfigError, InvalidMessage
+from mqspark.errors import BrokerError, ConfigError, InvalidMessage
 from mqspark.testing import Broker
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
@@ -143,3 +143,29 @@ async def test_a_delay_is_a_parameter(mq_broker: Broker, mq_topic: str) -> None:
     assert all(got.store_timestamp_ms >= now_ms + 900 for got in received)
     with pytest.raises(InvalidMessage):
         Message.of(mq_topic, b"x", delay_level=1, delay_ms=1)
+
+
+async def test_a_timed_message_is_taken_back(mq_topic: str) -> None:
+    with Broker(settings={"recallMessageEnable": True}) as broker:
+        (place,) = await create(broker, mq_topic)
+        async with Producer(broker.namesrv, group="recall") as producer:
+            doomed = await producer.send(Message.of(mq_topic, b"doomed", delay_ms=3_000))
+            assert doomed.recall_handle is not None
+            assert await producer.recall(mq_topic, doomed.recall_handle) == doomed.message_id
+            with pytest.raises(InvalidMessage):
+                await producer.recall(mq_topic, "nonsense")
+            now = await producer.send(Message.of(mq_topic, b"now"))
+            assert now.recall_handle is None
+            # Both that follow are due later than the one that was taken back.
+            await producer.send(Message.of(mq_topic, b"later", delay_ms=4_000))
+        received = await read(broker, [place], 2)
+        assert [got.body for got in received] == [b"now", b"later"]
+
+
+async def test_a_broker_that_recalls_nothing_says_so(mq_broker: Broker, mq_topic: str) -> None:
+    await create(mq_broker, mq_topic)
+    async with Producer(mq_broker.namesrv, group="recall") as producer:
+        sent = await producer.send(Message.of(mq_topic, b"stays", delay_ms=1_000))
+        if sent.recall_handle is not None:
+            with pytest.raises(BrokerError, match="recall"):
+                await producer.recall(mq_topic, sent.recall_handle)
