@@ -3,6 +3,7 @@ is consumed, failures are retried, and what a killed consumer held comes back. C
 """
 
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mqspark import ConsumeFromWhere, ConsumeStatus, MessageExt, PopConsumer
 from mqspark.protocol import fastjson
 from mqspark.protocol.receipts import Receipt, parse_message_offsets, parse_start_offsets, real_topic
 from mqspark.record import decode_records
@@ -51,7 +53,7 @@ def send(java: JavaDriver, cluster: Cluster, topic: str, count: int, prefix: str
     java.call(
         "producer.send_many",
         handle=handle,
-        mode="async",
+        mode="sync",
         topic=topic,
         tags="TagA",
         prefix=prefix,
@@ -109,6 +111,41 @@ def test_failures_and_what_a_killed_consumer_held_come_back(
     assert take(java, failer, 10) == Counter([*sent, *sent])
     for handle in (failer, heir):
         java.call("push.stop", handle=handle)
+
+
+@with_json
+def test_our_consumer_beside_the_java_one(java: JavaDriver, cluster: Cluster, name: Name) -> None:
+    """In one group: each message goes to one of them. On the real broker one message fails here, too."""
+    topic = create_topic(cluster, name("PopBoth"))
+    group = pop_group(java, cluster, topic, name("pop-both"))
+    lock, received = threading.Lock(), Counter[bytes]()
+    fails = cluster.kind == "rocketmq"
+    failed: set[bytes] = set()
+
+    def listen(message: MessageExt) -> object:
+        with lock:
+            received[message.body] += 1
+            if fails and not failed:
+                failed.add(message.body)
+                return ConsumeStatus.RECONSUME_LATER
+        return None
+
+    ours = PopConsumer(
+        cluster.namesrv, group=group, listener=listen, consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+    )
+    ours.subscribe(topic)
+    theirs = popper(java, cluster, topic, group)
+    with ours:
+        sent = send(java, cluster, topic, 200)
+        wanted = Counter(sent)
+        deadline = time.monotonic() + 60
+        while sum(received.values()) < len(sent) + fails and time.monotonic() < deadline:
+            messages = java.call("push.take", handle=theirs, count=1, timeout_ms=200)
+            with lock:
+                received.update(body_of(message) for message in messages)
+    java.call("push.stop", handle=theirs)
+    wanted.update(failed)
+    assert received == wanted
 
 
 # ---- one directory, both brokers
