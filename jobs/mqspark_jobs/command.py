@@ -81,7 +81,59 @@ def _parser() -> argparse.ArgumentParser:
     )
     _archive(jobs.add_parser("archive", parents=[common, delta], help=ARCHIVE_HELP, description=ARCHIVE_HELP))
     _compact(jobs.add_parser("compact", parents=[common], help=COMPACT_HELP, description=COMPACT_HELP))
+    _redeliver(
+        jobs.add_parser("redeliver", parents=[common, delta], help=REDELIVER_HELP, description=REDELIVER_HELP)
+    )
     return parser
+
+
+REDELIVER_HELP = "Deliver parked messages that are due, or send dead letters back, each exactly once."
+
+
+def _redeliver(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--nameserver", required=True, metavar="HOST:PORT")
+    parser.add_argument("--dry-run", action="store_true", help="count, and send nothing")
+    parked = parser.add_argument_group("parked messages")
+    parked.add_argument("--table", metavar="URL", help="the Delta table in which they wait")
+    parked.add_argument("--topic", help="where they are parked; without it only the table is looked at")
+    parked.add_argument("--now-ms", type=int, help="deliver what is due then; default: now")
+    dead = parser.add_argument_group("dead letters")
+    dead.add_argument("--dlq", metavar="GROUP", help="the consumer group that gave them up")
+    dead.add_argument("--state", metavar="URL", help="a directory that remembers what was sent")
+    dead.add_argument("--target", metavar="TOPIC", help="default: where each came from")
+    dead.add_argument("--from-ms", type=int, help="dead since then")
+    dead.add_argument("--to-ms", type=int, help="and before then")
+    dead.add_argument("--key", help="with this KEYS")
+    dead.add_argument("--filter", metavar="SQL92", help="evaluated by the broker")
+
+    def prepare(options: argparse.Namespace) -> Run:
+        from mqspark_jobs import redeliver
+
+        if (options.dlq is None) == (options.table is None):
+            raise ConfigError(
+                "redeliver: give --table for parked messages, or --dlq for dead letters", key="table"
+            )
+        if options.dlq is None:
+            parked = redeliver.ParkedOptions(
+                options.nameserver, options.table, options.topic, options.now_ms, options.dry_run
+            )
+            return lambda spark, progress: redeliver.run_parked(parked, spark, progress)
+        if options.state is None:
+            raise ConfigError("redeliver: --dlq needs --state, to know what was sent already", key="state")
+        dead = redeliver.DlqOptions(
+            options.nameserver,
+            options.dlq,
+            options.state,
+            target=options.target,
+            from_ms=options.from_ms,
+            to_ms=options.to_ms,
+            key=options.key,
+            sql_filter=options.filter,
+            dry_run=options.dry_run,
+        )
+        return lambda spark, progress: redeliver.redrive(dead, spark, progress)
+
+    parser.set_defaults(prepare=prepare)
 
 
 COMPACT_HELP = "Keep the last value of each key in topics with cleanup.policy=COMPACTION."

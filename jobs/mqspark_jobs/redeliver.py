@@ -1,0 +1,282 @@
+"""redeliver: messages for a far future, and dead letters, back into their topics, each exactly once.
+
+**Parked messages.** What a broker's timers do not take (delays of days to years) is sent to an ordinary topic with the
+properties ``MQSPARK_DELIVER_AT_MS`` and ``MQSPARK_TARGET_TOPIC``. A run moves that topic to a Delta table (a stream, so
+exactly once), then claims what is due: the claim is one Delta commit that gives the rows a batch number, and the number
+is the version of that commit, so it only grows. The batch is written through the exactly-once sink and its rows are
+deleted. Killed anywhere, the next run finds the claimed rows and writes that batch again, which sends nothing twice.
+
+**Dead letters** (``%DLQ%group``) go back to the topic that they came from. The offsets of a run are written to a state
+file before anything is sent, so a run that was killed is repeated with the same offsets and the same batch number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mqspark.errors import ConfigError
+from mqspark.message import DLQ_PREFIX
+from mqspark_jobs.job import Progress, Summary
+from pyspark_pymq.locations import join, names, read_bytes, write_bytes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["DELIVER_AT", "TARGET", "DlqOptions", "ParkedOptions", "redrive", "run_parked"]
+
+DELIVER_AT, TARGET = "MQSPARK_DELIVER_AT_MS", "MQSPARK_TARGET_TOPIC"
+_OWN = (DELIVER_AT, TARGET)
+_BROKERS_OWN = (
+    "UNIQ_KEY",
+    "WAIT",
+    "DELAY",
+    "RETRY_TOPIC",
+    "REAL_TOPIC",
+    "REAL_QID",
+    "ORIGIN_MESSAGE_ID",
+    "RECONSUME_TIME",
+    "MAX_RECONSUME_TIMES",
+    "CONSUME_START_TIME",
+    "MIN_OFFSET",
+    "MAX_OFFSET",
+    "DLQ_ORIGIN_TOPIC",
+    "DLQ_ORIGIN_MESSAGE_ID",
+    "CLUSTER",
+    "TRACE_ON",
+    "MSG_REGION",
+)
+"""Properties that brokers and clients keep for themselves: the message that is sent again gets its own."""
+_SCHEMA = (
+    "targetTopic string, deliverAt timestamp, key string, tags string, value binary, properties map<string,string>, "
+    "parkedOffset bigint, parkedQueue int, batch bigint"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedOptions:
+    nameserver: str
+    table: str
+    """URL of the Delta table."""
+    topic: str | None = None
+    """Where messages are parked; None: only deliver what is in the table."""
+    now_ms: int | None = None
+    """Deliver what is due then; None: now."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DlqOptions:
+    nameserver: str
+    group: str
+    state: str
+    """Directory of the state files, path or URL."""
+    target: str | None = None
+    """None: each message's origin."""
+    from_ms: int | None = None
+    to_ms: int | None = None
+    """Store times in the dead-letter topic, [from, to)."""
+    key: str | None = None
+    sql_filter: str | None = None
+    """SQL92, evaluated by the broker."""
+    dry_run: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of this selection: another one has a state of its own."""
+        chosen = [self.group, self.target, self.from_ms, self.to_ms, self.key, self.sql_filter]
+        return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:16]
+
+
+# --- parked messages ------------------------------------------------------------------------------------------
+
+
+def run_parked(options: ParkedOptions, spark: SparkSession, progress: Progress) -> Summary:
+    """Park what is new, deliver what is due. Raises ConfigError, MQError, OSError."""
+    started = time.monotonic()
+    now_ms = options.now_ms if options.now_ms is not None else int(time.time() * 1000)
+    _make_table(spark, options.table)
+    parked = 0
+    if options.topic is not None and not options.dry_run:
+        progress.show("parking", 0, 1, "topics")
+        parked = _park(spark, options)
+    delivered = batches = 0
+    table = f"delta.`{options.table}`"
+    due = f"batch IS NULL AND deliverAt <= timestamp_millis({now_ms})"
+    waiting = spark.sql(f"SELECT count(*) n, min(deliverAt) next FROM {table} WHERE NOT ({due})").first()  # noqa: S608
+    if options.dry_run:
+        rows = spark.sql(f"SELECT targetTopic, count(*) n FROM {table} WHERE {due} GROUP BY ALL").collect()  # noqa: S608
+        return {
+            "job": "redeliver",
+            "dry_run": True,
+            "due": {row.targetTopic: row.n for row in rows},
+            "waiting": waiting.n,
+        }
+    # What a run before this one has claimed comes first, then what is due now.
+    for claim in (False, True):
+        if claim and spark.sql(f"SELECT 1 FROM {table} WHERE {due} LIMIT 1").collect():  # noqa: S608
+            version = spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").first().version
+            spark.sql(f"UPDATE {table} SET batch = {version + 1} WHERE {due}")  # noqa: S608
+        numbers = spark.sql(f"SELECT DISTINCT batch FROM {table} WHERE batch IS NOT NULL").collect()  # noqa: S608
+        for batch in sorted(row.batch for row in numbers):
+            delivered += _deliver(spark, options, batch)
+            batches += 1
+            progress.show("delivered", delivered, delivered, "messages")
+    return {
+        "job": "redeliver",
+        "parked": parked,
+        "delivered": delivered,
+        "batches": batches,
+        "waiting": waiting.n,
+        "elapsed_s": round(time.monotonic() - started, 3),
+    }
+
+
+def _make_table(spark: SparkSession, url: str) -> None:
+    if not names(join(url, "_delta_log")):
+        spark.createDataFrame([], _SCHEMA).write.format("delta").mode("ignore").save(url)
+
+
+def _park(spark: SparkSession, options: ParkedOptions) -> int:
+    source = spark.readStream.format("pymq").option("nameserver", options.nameserver)
+    source = source.option("topic", options.topic).option("startingOffsets", "earliest")
+    source = source.option("group", "mqspark-redeliver").option("includeProperties", "true")
+    frame = source.load().selectExpr(
+        f"properties['{TARGET}'] targetTopic",
+        f"timestamp_millis(CAST(properties['{DELIVER_AT}'] AS BIGINT)) deliverAt",
+        "key",
+        "tags",
+        "value",
+        f"{_without(*_OWN, *_BROKERS_OWN)} properties",
+        "offset parkedOffset",
+        "partition parkedQueue",
+        "CAST(NULL AS BIGINT) batch",
+    )
+    checked = frame.selectExpr(
+        f"IF(targetTopic IS NULL OR deliverAt IS NULL, raise_error(concat('the message at offset ', parkedOffset, "
+        f"' of queue ', parkedQueue, ' has no {TARGET} or no {DELIVER_AT}')), targetTopic) targetTopic",
+        *[f"`{name}`" for name in frame.columns[1:]],
+    )
+    writer = checked.writeStream.format("delta").option(
+        "checkpointLocation", join(options.table, "_mqspark", "parking")
+    )
+    query = writer.trigger(availableNow=True).start(options.table)
+    query.awaitTermination()
+    return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+
+def _deliver(spark: SparkSession, options: ParkedOptions, batch: int) -> int:
+    table = f"delta.`{options.table}`"
+    rows = spark.sql(
+        f"SELECT targetTopic topic, key, tags, value, properties FROM {table} WHERE batch = {batch}"  # noqa: S608
+    )
+    count = rows.count()
+    _send(rows, options.nameserver, f"redeliver:{options.table}", batch)
+    spark.sql(f"DELETE FROM {table} WHERE batch = {batch}")  # noqa: S608
+    return count
+
+
+def _send(rows: DataFrame, nameserver: str, identity: str, batch: int) -> None:
+    writer = rows.write.format("pymq").option("nameserver", nameserver)
+    writer = writer.option("deliveryGuarantee", "exactly-once").option("transactionId", identity)
+    writer.option("transactionBatch", batch).mode("append").save()
+
+
+def _without(*properties: str) -> str:
+    listed = ", ".join(f"'{name}'" for name in (*properties, "KEYS", "TAGS"))
+    return f"map_filter(properties, (name, _) -> name NOT IN ({listed}))"
+
+
+# --- dead letters ---------------------------------------------------------------------------------------------
+
+
+def redrive(options: DlqOptions, spark: SparkSession, progress: Progress) -> Summary:
+    """Raises ConfigError, MQError, OSError."""
+    started = time.monotonic()
+    topic = DLQ_PREFIX + options.group
+    url = join(options.state, f"{options.name}.json")
+    state = _load(url)
+    pending = state["pending"]
+    if pending is None:
+        pending = {"start": state["done"], "end": _ends(options.nameserver, topic)}
+        pending["start"] = {queue: state["done"].get(queue, -2) for queue in pending["end"]}
+    rows = _dead_letters(spark, options, topic, pending)
+    if options.dry_run:
+        found = rows.groupBy("topic").count().collect()
+        return {
+            "job": "redeliver",
+            "dry_run": True,
+            "group": options.group,
+            "would_send": {row.topic: row["count"] for row in found},
+        }
+    homeless = rows.where("topic IS NULL").count()
+    if homeless:
+        raise ConfigError(f"target: {homeless} dead letters do not say where they came from", key="target")
+    state["pending"] = pending
+    _save(url, state)
+    count = rows.count()
+    progress.show("sending", 0, count, "dead letters")
+    _send(rows, options.nameserver, f"redrive:{options.name}", state["batch"])
+    _save(url, {"batch": state["batch"] + 1, "done": pending["end"], "pending": None})
+    progress.show("sending", count, count, "dead letters")
+    return {
+        "job": "redeliver",
+        "group": options.group,
+        "sent": count,
+        "batch": state["batch"],
+        "elapsed_s": round(time.monotonic() - started, 3),
+    }
+
+
+def _load(url: str) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads(read_bytes(url))
+    except FileNotFoundError:
+        return {"batch": 0, "done": {}, "pending": None}
+    return state
+
+
+def _save(url: str, state: dict[str, Any]) -> None:
+    write_bytes(url, json.dumps(state, sort_keys=True).encode())
+
+
+def _ends(nameserver: str, topic: str) -> dict[str, int]:
+    from pyspark_pymq.cluster import Cluster
+    from pyspark_pymq.options import ReadOptions
+
+    cluster = Cluster(ReadOptions.parse({"nameserver": nameserver, "topic": topic}, streaming=False))
+    try:
+        latest = cluster.latest(cluster.queues())
+        return {f"{queue.broker_name}:{queue.queue_id}": offset for queue, offset in latest.items()}
+    finally:
+        cluster.client.close()
+
+
+def _dead_letters(spark: SparkSession, options: DlqOptions, topic: str, pending: dict[str, Any]) -> DataFrame:
+    reader = spark.read.format("pymq").option("nameserver", options.nameserver).option("topic", topic)
+    reader = reader.option("includeProperties", "true").option("failOnDataLoss", "false")
+    reader = reader.option("startingOffsets", json.dumps({topic: pending["start"]}))
+    reader = reader.option("endingOffsets", json.dumps({topic: pending["end"]}))
+    if options.sql_filter is not None:
+        reader = reader.option("sqlFilter", options.sql_filter)
+    frame = reader.load()
+    if options.from_ms is not None:
+        frame = frame.where(f"timestamp >= timestamp_millis({int(options.from_ms)})")
+    if options.to_ms is not None:
+        frame = frame.where(f"timestamp < timestamp_millis({int(options.to_ms)})")
+    if options.key is not None:
+        frame = frame.where(frame.key == options.key)
+    from pyspark.sql.functions import expr, lit
+
+    origin = expr("coalesce(properties['DLQ_ORIGIN_TOPIC'], properties['RETRY_TOPIC'])")
+    target = lit(options.target) if options.target is not None else origin
+    return frame.select(
+        target.cast("string").alias("topic"),
+        "key",
+        "tags",
+        "value",
+        expr(f"{_without(*_BROKERS_OWN)} properties"),
+    )
