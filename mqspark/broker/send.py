@@ -190,9 +190,9 @@ class Sends:
         topic.put_count += 1
         topic.put_bytes += len(body)
         if not command.flag & 2:
-            self._answer_later(
-                session, command, queue_id, Stored(queue_offset, physical_offset, end_offset), unique_id
-            )
+            message_id = f"{self._id_prefix}{physical_offset:016X}"
+            frame = self._answer(command.opaque, message_id, queue_id, queue_offset, unique_id)
+            self._waiting.append((end_offset, session, frame))
 
     def admit(self, session: Session, header: SendHeader) -> tuple[Topic, int]:
         """Topic and queue id of a message that does not come by ``send``, after the same checks."""

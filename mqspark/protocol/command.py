@@ -136,9 +136,9 @@ class Command:
     def header(self, header_type: type[H]) -> H:
         """``extFields`` as a typed header. ProtocolError names the field that is missing or malformed."""
         if self.serialize_type != JSON:
-            # The binary form cannot tell an empty text from null; RocketMQ reads null (§2.3).
-            ext = self.ext
-            if not all(ext.values()):
+            ext = self._ext or {}
+            if "" in ext.values():
+                # The binary form cannot tell an empty text from null; RocketMQ reads null (§2.3).
                 ext = {name: value for name, value in ext.items() if value}
             header = from_texts(header_type, ext)
             return header if header is not None else from_ext(header_type, ext)
@@ -262,8 +262,10 @@ def _decode_binary_header(header: bytes, body: bytes | memoryview) -> Command:
     if not 0 <= remark_length <= end - position - 4:
         raise ProtocolError(f"remark length {remark_length} in a binary header of {end} bytes")
     try:
-        remark = header[position : position + remark_length].decode() or None
-        position += remark_length
+        remark = None
+        if remark_length:
+            remark = header[position : position + remark_length].decode()
+            position += remark_length
         (ext_length,) = _I32.unpack_from(header, position)
         position += 4
         if ext_length != end - position:
@@ -288,7 +290,7 @@ class _Layout(NamedTuple):
     names: tuple[str, ...]
 
 
-_MAX_LENGTHS, _MAX_LAYOUTS = 1024, 4
+_MAX_LENGTHS, _MAX_LAYOUTS, _MAX_FRAMES_BYTES = 512, 4, 1024
 _layouts: dict[int, tuple[_Layout, ...]] = {}
 """By length of the block: the last ones of that length, the newest first."""
 
@@ -319,6 +321,8 @@ def _decode_binary_ext(block: bytes) -> dict[str, str]:
         ext[name] = block[start:position].decode()
         frames.append(block[begin:start])
         lengths += (start - begin, length)
+    if sum(map(len, frames)) > _MAX_FRAMES_BYTES:
+        return ext
     if len(_layouts) >= _MAX_LENGTHS:
         _layouts.clear()
     unpack = struct.Struct("".join([f"{length}s" for length in lengths])).unpack
