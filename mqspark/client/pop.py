@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import random
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
@@ -17,21 +16,19 @@ from typing import Any, NamedTuple, TypeVar
 from mqspark.client.allocate import Allocation, Averagely
 from mqspark.client.consumer import (
     ConsumeFromWhere,
-    GroupConsumer,
     GroupSettings,
-    QueueOwner,
     check_positive,
 )
 from mqspark.client.delivery import Chunk, Delivery, Listener, Outcome, Skipped, failure_of, make_delivery
 from mqspark.client.inspection import running_info, stacks
 from mqspark.client.instance import ClientOptions
 from mqspark.client.popacks import PopAcks
+from mqspark.client.popgroup import PULL, AssignedGroup, not_popped
 from mqspark.client.process_queue import ProcessQueue
 from mqspark.errors import ConfigError, MQError, NoRoute, ProtocolError
 from mqspark.message import (
     FIRST_POP_TIME,
     POP_CK,
-    RETRY_PREFIX,
     TAGS,
     MessageExt,
     MessageQueue,
@@ -40,9 +37,6 @@ from mqspark.message import (
 from mqspark.protocol.bodies import (
     ConsumeType,
     PopProcessQueueInfo,
-    QueryAssignmentRequestBody,
-    QueryAssignmentResponseBody,
-    decode_body,
     encode_body,
     queue_key,
 )
@@ -78,80 +72,16 @@ RETRY_DELAYS_MS = tuple(
     for seconds in (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 )
 """How long a failed message stays invisible, by the number of its deliveries (popDelayLevel)."""
-POP, PULL = "POP", "PULL"
 INIT_MIN, INIT_MAX = 0, 1
 
 _POLL_SLACK_MS = 10_000
 _FULL_PAUSE_S = 1.0
-_ASSIGNMENT_TIMEOUT_MS = 3_000
 _POP_CODES = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.POLLING_FULL,
     ResponseCode.POLLING_TIMEOUT,
 )
-
-
-class _AssignedGroup(GroupConsumer):
-    """A member whose queues are chosen by the brokers."""
-
-    def __init__(
-        self,
-        namesrv: str | Sequence[str] | None,
-        settings: GroupSettings,
-        options: ClientOptions | None,
-        owner: QueueOwner,
-    ) -> None:
-        super().__init__(namesrv, settings, options, owner)
-        self._queue_owner = owner
-
-    async def assigned(self, topic: str) -> dict[MessageQueue, str] | None:
-        """Queue → POP or PULL; None when the broker cannot say: what was assigned before holds. Raises MQError."""
-        route = await self.instance.route(topic)
-        masters = [address for name in route.brokers if (address := route.master(name)) is not None]
-        if not masters:
-            raise NoRoute(topic, "no master serves it")
-        question = QueryAssignmentRequestBody(
-            topic=topic,
-            consumer_group=self.settings.group,
-            client_id=self.instance.client_id,
-            strategy_name=self.settings.allocation.name,
-            message_model=self.settings.message_model,
-        )
-        answer = await self.instance.remoting.invoke(
-            random.choice(masters),  # noqa: S311 - spreads load, guards nothing
-            RequestCode.QUERY_ASSIGNMENT,
-            body=encode_body(question),
-            timeout_ms=_ASSIGNMENT_TIMEOUT_MS,
-        )
-        assignments = decode_body(QueryAssignmentResponseBody, answer.body).message_queue_assignments
-        if assignments is None:
-            return None
-        return {one.message_queue.queue: one.mode for one in assignments if one.message_queue is not None}
-
-    async def _rebalance(self, topic: str) -> bool:
-        if topic.startswith(RETRY_PREFIX):
-            return True  # POP has retry topics of its own, and reads them by itself
-        assigned = await self.assigned(topic)
-        if assigned is None:
-            return False
-        if PULL in assigned.values():
-            log.error("%s", _not_popped(topic, self.settings.group))
-        wanted = {queue for queue, mode in assigned.items() if mode == POP}
-        owned = {queue for queue in self._queue_owner.owned() if queue.topic == topic}
-        if gone := owned - wanted:
-            await self._queue_owner.give_up(sorted(gone))
-        for queue in sorted(wanted - owned):
-            log.info("%s pops %s", self.settings.group, queue)
-            await self._queue_owner.take(queue, 0)
-        return True
-
-
-def _not_popped(topic: str, group: str) -> str:
-    return (
-        f"group {group} consumes {topic} by pull: switch it with AdminClient.set_consume_mode({topic!r}, {group!r},"
-        f" 'POP') or mqadmin setConsumeMode -t {topic} -g {group} -m POP, when no other consumer pulls for it"
-    )
 
 
 class _Work(NamedTuple):
@@ -223,7 +153,7 @@ class PopConsumer:
             raise ConfigError(
                 f"max_reconsume_times={max_reconsume_times} is negative", key="max_reconsume_times"
             )
-        self._group = _AssignedGroup(
+        self._group = AssignedGroup(
             namesrv,
             GroupSettings(
                 group=group,
@@ -298,7 +228,7 @@ class PopConsumer:
                 log.warning("cannot ask yet how %s of %s is consumed: %s", topic, self.group, error)
                 continue
             if assigned and PULL in assigned.values():
-                raise ConfigError(_not_popped(topic, self.group), key="topic")
+                raise ConfigError(not_popped(topic, self.group), key="topic")
 
     async def stop(self, timeout_ms: int = 30_000) -> None:
         """Pops no more, waits up to ``timeout_ms`` for running listeners, acknowledges what they did, and lets others
