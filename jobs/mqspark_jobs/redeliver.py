@@ -173,7 +173,7 @@ def _deliver(spark: SparkSession, options: ParkedOptions, batch: int) -> int:
     rows = spark.sql(
         f"SELECT targetTopic topic, key, tags, value, properties FROM {table} WHERE batch = {batch}"  # noqa: S608
     )
-    count = rows.count()
+    count = int(rows.count())
     _send(rows, options.nameserver, f"redeliver:{options.table}", batch)
     spark.sql(f"DELETE FROM {table} WHERE batch = {batch}")  # noqa: S608
     return count

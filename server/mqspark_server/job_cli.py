@@ -38,6 +38,20 @@ def doctor() -> None:
     """Check an environment."""
 
 
+@doctor.command("spark")
+@click.option("--nameserver", metavar="HOST:PORT", help="Also ask this name server.")
+def doctor_spark(nameserver: str | None) -> None:
+    """Say what keeps format("pymq") from working here. Exit code 1 when something does."""
+    _need_spark()
+    from pyspark_pymq.doctor import examine
+
+    findings = examine(nameserver)
+    for finding in findings:
+        click.echo(f"{'ok  ' if finding.ok else 'FAIL'} {finding.name}: {finding.text}")
+    if not all(finding.ok for finding in findings):
+        sys.exit(1)
+
+
 def _need_spark() -> None:
     if importlib.util.find_spec("pyspark") is None:
         raise ConfigError("this command needs pyspark: pip install 'mqspark[spark]'", key="pyspark")

@@ -1,0 +1,183 @@
+"""``mqspark doctor spark``: what keeps ``format("pymq")`` from working in this environment, and what to do about it.
+
+Reproduces what Spark does to find Python data sources: it walks the top-level modules of ``sys.path`` and imports those
+named ``pyspark_*``; one that fails hides all of them, and Spark says so in one line at WARN only (reference
+spark-datasource §2). Starts no JVM.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import pkgutil
+import re
+import shutil
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Finding", "checks", "examine"]
+
+_OLDEST, _NEWEST = (4, 1), (4, 3)
+_JAVA = 17
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    name: str
+    ok: bool
+    text: str
+    """What was found, and what to do when it is not well."""
+
+
+def examine(nameserver: str | None = None) -> list[Finding]:
+    """Every check, in order. Never raises: what fails is a finding."""
+    findings = []
+    for name, check in checks(nameserver):
+        try:
+            findings.append(Finding(name, True, check()))
+        except _Unwell as error:
+            findings.append(Finding(name, False, str(error)))
+    return findings
+
+
+class _Unwell(Exception):
+    """A check that failed; its text says what to do."""
+
+
+def checks(nameserver: str | None) -> Iterator[tuple[str, Any]]:
+    yield "python", _python
+    yield "pyspark", _pyspark
+    yield "pyarrow", lambda: _library("pyarrow", (18,))
+    yield "numpy", lambda: _library("numpy", (1, 26))
+    yield "java", _java
+    yield "discovery", _discovery
+    yield "workers", _workers
+    yield "delta", _delta
+    if nameserver is not None:
+        yield "cluster", lambda: _cluster(nameserver)
+
+
+def _python() -> str:
+    return f"{sys.executable} ({'.'.join(map(str, sys.version_info[:3]))})"
+
+
+def _version(name: str) -> tuple[str, tuple[int, ...]]:
+    try:
+        text = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        raise _Unwell(f"{name} is not installed: pip install 'mqspark[spark]'") from None
+    return text, tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+
+
+def _library(name: str, oldest: tuple[int, ...]) -> str:
+    text, version = _version(name)
+    if version < oldest:
+        raise _Unwell(f"{name} {text} is older than {'.'.join(map(str, oldest))}: pip install -U {name}")
+    return text
+
+
+def _pyspark() -> str:
+    text, version = _version("pyspark")
+    if not _OLDEST <= version <= _NEWEST:
+        raise _Unwell(f"pyspark {text}: 4.1, 4.2 and 4.3 are supported; 4.2 is developed on")
+    if version == _OLDEST:
+        return f"{text}: without limits per trigger and AvailableNow in several batches, which came in 4.2"
+    return text
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else shutil.which("java")
+    if java is None:
+        raise _Unwell(f"no java on PATH and no JAVA_HOME: install Java {_JAVA}")
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError) as error:
+        raise _Unwell(f"{java} does not run: {error}") from None
+    found = re.search(r'version "(\d+)', done.stderr)
+    if found is None or int(found[1]) < _JAVA:
+        raise _Unwell(f"{java}: Spark 4 needs Java {_JAVA} or newer, this is {done.stderr.splitlines()[0]}")
+    return f"{java} ({found[1]})"
+
+
+def _discovery() -> str:
+    """As Spark's look-up does it, with the real traceback."""
+    from pyspark.sql.datasource import DataSource
+
+    sources: dict[str, str] = {}
+    source: Any
+    for module in pkgutil.iter_modules():
+        if not module.name.startswith("pyspark_"):
+            continue
+        try:
+            found = importlib.import_module(module.name)
+            source = getattr(found, "DefaultSource", None)
+            if source is not None and not (isinstance(source, type) and issubclass(source, DataSource)):
+                raise TypeError(f"DefaultSource is {source!r}, no DataSource")
+        except Exception:
+            trace = traceback.format_exc().strip()
+            raise _Unwell(
+                f"the module {module.name} cannot be imported, which hides every Python data source from Spark; "
+                f"repair or remove it:\n{trace}"
+            ) from None
+        if source is not None:
+            sources[source.name()] = module.name
+    if sources.get("pymq") != "pyspark_pymq":
+        raise _Unwell(
+            "Spark would not find format('pymq'): pyspark_pymq is not a top-level module of sys.path (a zip of "
+            "--py-files, or an editable install with an import hook); call pyspark_pymq.register(spark), or install the wheel"
+        )
+    return f"Spark finds {', '.join(f'{name} in {module}' for name, module in sorted(sources.items()))}"
+
+
+def _workers() -> str:
+    """Workers run PYSPARK_PYTHON, else the first python3 of PATH, which need not be this one."""
+    chosen = os.environ.get("PYSPARK_PYTHON") or shutil.which("python3") or "python3"
+    program = "import pyarrow, numpy, pyspark_pymq, sys; print(sys.version_info[:2])"
+    try:
+        command = [chosen, "-c", program]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
+    except (OSError, subprocess.SubprocessError) as error:
+        raise _Unwell(f"Spark's workers would run {chosen}, which does not start: {error}") from None
+    advice = f"set PYSPARK_PYTHON={sys.executable}"
+    if done.returncode:
+        raise _Unwell(f"Spark's workers would run {chosen}: {done.stderr.strip().splitlines()[-1]}; {advice}")
+    if done.stdout.strip() != str(sys.version_info[:2]):
+        raise _Unwell(
+            f"Spark's workers would run {chosen} of version {done.stdout.strip()}, the driver is another; {advice}"
+        )
+    return chosen
+
+
+def _delta() -> str:
+    """Only for the jobs archive and redeliver, and for Delta tables of your own."""
+    try:
+        text, _ = _version("delta-spark")
+    except _Unwell:
+        return "delta-spark is not installed; archive and redeliver need pip install 'mqspark[delta]'"
+    _, spark = _version("pyspark")
+    if spark > (4, 2):
+        raise _Unwell(
+            f"delta-spark {text} has no jars for pyspark {'.'.join(map(str, spark))}: use pyspark 4.2"
+        )
+    return text
+
+
+def _cluster(nameserver: str) -> str:
+    from mqspark.client.blocking import BlockingClient
+    from mqspark.errors import MQError
+
+    try:
+        client = BlockingClient(nameserver, retry_ms=2000)
+        try:
+            topics = client.topics()
+        finally:
+            client.close()
+    except MQError as error:
+        raise _Unwell(f"{nameserver}: {error}") from None
+    return f"{nameserver} answers and knows {len(topics)} topics"

@@ -1,0 +1,79 @@
+"""mqspark doctor spark: what it finds, and that a broken neighbour is named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mqspark_jobs.command import main
+from mqspark_server.cli import cli
+from pyspark_pymq.doctor import examine
+
+
+def by_name(nameserver: str | None = None) -> dict[str, tuple[bool, str]]:
+    return {finding.name: (finding.ok, finding.text) for finding in examine(nameserver)}
+
+
+def test_this_environment_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    found = by_name()
+    for name in ("python", "pyspark", "pyarrow", "numpy", "discovery", "workers", "delta"):
+        assert found[name][0], found[name]
+    assert "pymq in pyspark_pymq" in found["discovery"][1]
+
+
+def test_a_broken_neighbour_is_named_with_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyspark_zzz.py").write_text("import a_module_that_is_not_there\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ok, text = by_name()["discovery"]
+    assert not ok
+    assert "pyspark_zzz" in text
+    assert "a_module_that_is_not_there" in text
+
+
+def test_workers_of_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\necho 'ModuleNotFoundError: No module named pyarrow' >&2\nexit 1\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(other))
+    ok, text = by_name()["workers"]
+    assert not ok
+    assert "No module named pyarrow" in text
+    assert f"set PYSPARK_PYTHON={sys.executable}" in text
+
+
+def test_a_name_server_that_is_not_there() -> None:
+    ok, text = by_name("127.0.0.1:1")["cluster"]
+    assert not ok
+    assert "127.0.0.1:1" in text
+
+
+def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    done = CliRunner().invoke(cli, ["doctor", "spark", "--nameserver", "127.0.0.1:1"])
+    assert done.exit_code == 1
+    assert "ok   discovery" in done.output
+    assert "FAIL cluster" in done.output
+
+
+def test_jobs_explain_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out
+    for name in ("rebuild-index", "archive", "compact", "redeliver"):
+        assert name in listed
+        assert main([name, "--help"]) == 0
+    assert main(["rebuild-index"]) == 2
+    assert main(["no-such-job"]) == 2
+    run = subprocess.run(
+        [sys.executable, str(Path(__file__).parents[2] / "jobs/run.py"), "compact", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "--min-dirty-ratio" in run.stdout
