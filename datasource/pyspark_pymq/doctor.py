@@ -110,7 +110,6 @@ def _discovery() -> str:
     from pyspark.sql.datasource import DataSource
 
     sources: dict[str, str] = {}
-    source: Any
     for module in pkgutil.iter_modules():
         if not module.name.startswith("pyspark_"):
             continue
@@ -126,13 +125,18 @@ def _discovery() -> str:
                 f"repair or remove it:\n{trace}"
             ) from None
         if source is not None:
-            sources[source.name()] = module.name
+            sources[_name_of(source)] = module.name
     if sources.get("pymq") != "pyspark_pymq":
         raise _Unwell(
             "Spark would not find format('pymq'): pyspark_pymq is not a top-level module of sys.path (a zip of "
-            "--py-files, or an editable install with an import hook); call pyspark_pymq.register(spark), or install the wheel"
+            "--py-files, or an editable install with an import hook); call pyspark_pymq.register(spark), or "
+            "install the wheel"
         )
     return f"Spark finds {', '.join(f'{name} in {module}' for name, module in sorted(sources.items()))}"
+
+
+def _name_of(source: Any) -> str:
+    return str(source.name())
 
 
 def _workers() -> str:
