@@ -272,17 +272,18 @@ class Decisions:
 # --- op messages --------------------------------------------------------------------------------------------
 
 
-def op_body(offsets: deque[int], max_chars: int) -> tuple[bytes, list[int]]:
-    """The body of one op message from the front of ``offsets``, which lose what is in it: ``off1,off2,…,``."""
+def op_body(offsets: Iterable[int], max_chars: int) -> tuple[bytes, list[int]]:
+    """The body of one op message, ``off1,off2,…,``, and which of ``offsets`` are in it: the first, until it has
+    ``max_chars`` characters."""
     taken: list[int] = []
     texts: list[str] = []
     chars = 0
-    while offsets and (chars < max_chars or not taken):
-        offset = offsets.popleft()
-        text = f"{offset},"
-        chars += len(text)
+    for offset in offsets:
         taken.append(offset)
-        texts.append(text)
+        texts.append(f"{offset},")
+        chars += len(texts[-1])
+        if chars >= max_chars:
+            break
     return "".join(texts).encode(), taken
 
 

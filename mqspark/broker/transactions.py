@@ -107,8 +107,7 @@ class Transactions:
         self._turn = 0
         self._problem: str | None = None
         now_ms = state.clock.monotonic_ms()
-        self._next_round_ms = now_ms + state.config.transaction_check_interval
-        self._next_ops_ms = now_ms + state.config.transaction_op_batch_interval
+        self._last_round_ms = self._last_ops_ms = now_ms
         self.handlers: dict[int, Handler] = {
             RequestCode.END_TRANSACTION: self.end,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume_check,
@@ -217,8 +216,7 @@ class Transactions:
         """All of them, so that no decision is older than the op messages behind it."""
         config = self._state.config
         while self._unwritten:
-            batch = deque(self._unwritten)
-            body, taken = op_body(batch, config.transaction_op_msg_max_size)
+            body, taken = op_body(self._unwritten, config.transaction_op_msg_max_size)
             draft = Draft(
                 TRANS_OP_HALF_TOPIC,
                 0,
@@ -232,8 +230,10 @@ class Transactions:
             except _PUT_ERRORS as error:
                 self._report(f"op messages cannot be stored: {error}")
                 return
-            self._unwritten = batch
+            for _ in taken:
+                self._unwritten.popleft()
             self._unwritten_chars -= len(body)
+            self._problem = None
             self._decisions.note_op(stored.queue_offset, taken)
 
     # --- service ---
@@ -249,21 +249,24 @@ class Transactions:
     def tick(self) -> int:
         clock, config = self._state.clock, self._state.config
         now_ms = clock.monotonic_ms()
-        if now_ms >= self._next_ops_ms:
-            self._next_ops_ms = now_ms + config.transaction_op_batch_interval
+        if now_ms >= self._last_ops_ms + config.transaction_op_batch_interval:
+            self._last_ops_ms = now_ms
             self._write_ops()
-        if self._round_end is None and now_ms >= self._next_round_ms:
+        if self._round_end is None and now_ms >= self._last_round_ms + config.transaction_check_interval:
             self._round_end = self._store.max_offset(TRANS_HALF_TOPIC, 0)
         if self._store.read_only is not None:
             self._checks.clear()  # their copies will never be acked
         if self._round_end is not None and not self._checks:
             self._round_end = self._check_some(self._round_end)
             if self._round_end is None:
-                self._next_round_ms = now_ms + config.transaction_check_interval
+                self._last_round_ms = now_ms
         self._save_offsets()
         if self._round_end is not None:
             return ACK_WAIT_MS if self._checks else 0
-        return max(0, min(self._next_ops_ms, self._next_round_ms) - now_ms)
+        return min(
+            self._last_ops_ms + config.transaction_op_batch_interval - now_ms,
+            self._last_round_ms + config.transaction_check_interval - now_ms,
+        )
 
     def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
         if not self._checks:

@@ -111,6 +111,9 @@ class TransactionProducer(Producer):
     ``check`` answers for transactions whose outcome the broker does not know; ``execute`` runs the local one, unless
     ``send_in_transaction`` is given another. Functions run in threads (``concurrency`` at a time, for each of the two),
     coroutine functions on the loop. Other sends are those of ``Producer``.
+
+    A send that is tried again may leave two prepared messages of the same id, of which a check commits the second, too:
+    as with other sends, consumers then see the message twice. ``retries=0`` excludes it.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class TransactionProducer(Producer):
         self.execute = execute
         self._check = check
         self._concurrency = concurrency
-        self._announced = frozenset({DEFAULT_TOPIC, *topics})
+        self._announced = frozenset({DEFAULT_TOPIC, *map(self._namespace.wrap, topics)})
         self._waiting_checks: deque[tuple[Channel, Command]] = deque()
         self._checkers: set[asyncio.Task[None]] = set()
         self._threads: dict[str, concurrent.futures.ThreadPoolExecutor] = {}
@@ -257,7 +260,7 @@ class TransactionProducer(Producer):
         result = prepared.result
         _, _, position = decode_offset_id(result.offset_message_id)
         header = EndTransactionRequestHeader(
-            topic=prepared.message.topic,
+            topic=self._namespace.wrap(prepared.message.topic),
             producer_group=self.group,
             tran_state_table_offset=result.queue_offset,
             commit_log_offset=position,
@@ -327,6 +330,7 @@ class TransactionProducer(Producer):
     async def _answer_check(self, channel: Channel, request: Command) -> None:
         header = request.header(CheckTransactionStateRequestHeader)
         message = decode_record(request.body)
+        message.topic = self._namespace.unwrap(message.topic)
         if header.bname:
             message.broker_name = header.bname
         group = message.properties.get(PRODUCER_GROUP)

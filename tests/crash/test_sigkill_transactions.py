@@ -19,7 +19,7 @@ from mqspark.errors import ClientError
 from tests.interop.clusters import free_port, mqspark_command, process, ready_line
 
 TOPIC = "SigKillTransactions"
-KILLS = 5
+KILLS = 3
 SENDERS = 4
 ENDS_BEFORE_KILL = 40
 SETTINGS = {
@@ -92,7 +92,7 @@ def visible(namesrv: str) -> Counter[str]:
         consumer.assign(queues)
         for queue in queues:
             consumer.seek_to_begin(queue)
-        while messages := consumer.poll(1_000):
+        while messages := consumer.poll(700):
             found.update(message.message_id for message in messages)
     return found
 

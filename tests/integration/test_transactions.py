@@ -13,6 +13,7 @@ import pytest
 
 import mqspark
 from mqspark.aio import (
+    ClientOptions,
     LitePullConsumer,
     Message,
     MessageExt,
@@ -185,6 +186,32 @@ async def test_what_is_compressed_stays_so(broker: Cluster) -> None:
     async with TransactionProducer(broker.namesrv, group="tx6", check=never) as producer:
         await producer.send_in_transaction(Message.of("Tx6", body), execute=lambda message: COMMIT)
     assert await bodies(broker, "Tx6", 1) == [body]
+
+
+async def test_under_a_namespace(broker: Cluster) -> None:
+    asked: list[str] = []
+
+    def check(message: MessageExt) -> TransactionState:
+        asked.append(message.topic)
+        return COMMIT
+
+    async with TransactionProducer(
+        broker.namesrv, group="tx8", check=check, options=ClientOptions(namespace="shop")
+    ) as producer:
+        result = await producer.send_in_transaction(Message.of("Tx8", "x"), execute=lambda message: UNKNOWN)
+        assert result.queue.topic == "Tx8"
+        assert await bodies(broker, "shop%Tx8", 1) == ["x"]
+    assert set(asked) == {"Tx8"}
+
+
+async def test_a_delay_begins_with_the_commit(broker: Cluster) -> None:
+    """Timed delivery; a delay level is ignored, as in RocketMQ's client."""
+    async with TransactionProducer(broker.namesrv, group="tx9", check=never) as producer:
+        for body, properties in (("timed", {"TIMER_DELAY_MS": "1500"}), ("level", {"DELAY": "18"})):
+            await producer.send_in_transaction(
+                Message.of("Tx9", body, properties=properties), execute=lambda message: COMMIT
+            )
+        assert await bodies(broker, "Tx9", 2) == ["level", "timed"]
 
 
 async def test_wrong_use() -> None:

@@ -19,7 +19,7 @@ Name = Callable[[str], str]
 pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
 
 # Checks come soon, and op messages sooner: a real broker asks for what is decided when they come late.
-SETTINGS = {"transactionTimeOut": 1500, "transactionCheckInterval": 1000, "transactionOpBatchInterval": 200}
+SETTINGS = {"transactionTimeOut": 1000, "transactionCheckInterval": 500, "transactionOpBatchInterval": 100}
 STATES = {
     "COMMIT_MESSAGE": TransactionState.COMMIT,
     "ROLLBACK_MESSAGE": TransactionState.ROLLBACK,
@@ -148,7 +148,7 @@ def test_commit_rollback_and_checks(
     try:
         ids = {body: producer.send(topic, body, case[0], case[1]) for body, case in CASES.items()}
         expected = {body for body, case in CASES.items() if case[3]}
-        got = read(quick, topic, name("tx-reader"), len(expected), 2_500)
+        got = read(quick, topic, name("tx-reader"), len(expected), 2_000)
         checks = Counter(unique_id for unique_id, _ in producer.asked())
     finally:
         producer.stop()
@@ -197,7 +197,7 @@ def test_another_member_of_the_group_is_asked(
     try:
         # A producer of RocketMQ is known to a broker once it knows a topic there.
         other.send(topic, "y", "ROLLBACK_MESSAGE", "ROLLBACK_MESSAGE")
-        got = read(quick, topic, name("tx-reader"), 1, 2_500)
+        got = read(quick, topic, name("tx-reader"), 1, 2_000)
         asked = [properties["UNIQ_KEY"] for _, properties in other.asked()]
     finally:
         other.stop()

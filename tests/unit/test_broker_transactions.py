@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mqspark.broker.halfmessages import Decisions, Half, Rules, Verdict, judge, op_body, op_offsets
+from mqspark.errors import DiskFull
 from mqspark.message import (
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
@@ -25,6 +26,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers import CheckTransactionStateRequestHeader
 from mqspark.record import decode_record, decode_records, encode_record, take_apart
+from mqspark.store.store import GetResult, GetStatus
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -663,12 +665,9 @@ def test_judge(age_ms: int, properties: dict[str, str], verdict: Verdict) -> Non
 
 
 def test_op_texts() -> None:
-    from collections import deque
-
-    offsets = deque([1, 22, 333, 4])
-    assert op_body(offsets, 5) == (b"1,22,", [1, 22])
-    assert op_body(offsets, 1) == (b"333,", [333])
-    assert list(offsets) == [4]
+    assert op_body([1, 22, 333, 4], 5) == (b"1,22,", [1, 22])
+    assert op_body([333, 4], 1) == (b"333,", [333])
+    assert op_body([4], 100) == (b"4,", [4])
     assert op_offsets(b"1,22,") == [1, 22]
     assert op_offsets(b"7") == [7]
     assert op_offsets(b"x,-3,,99999999999999999999,5") == [5]
@@ -689,3 +688,82 @@ def test_decisions() -> None:
     assert (decisions.base, decisions.op_base, len(decisions)) == (12, 4, 1)
     decisions.pass_to(13)
     assert (decisions.op_base, len(decisions)) == (6, 0)
+
+
+def test_settings_may_change_at_run_time(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, transaction_check_interval=3_600_000, transaction_op_batch_interval=3_600_000)
+    kit.prepare("U1")
+    kit.end(kit.prepare("U2"), ROLLBACK)
+    kit.run(60_000)
+    assert not kit.checks()
+    assert kit.ops() == []
+    kit.config.transaction_check_interval = kit.config.transaction_op_batch_interval = 1_000
+    kit.run(1_000)
+    assert len(kit.checks()) == 1
+    assert kit.ops() == [1]
+    kit.close()
+
+
+def test_a_full_disk_loses_no_decision(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = kit.prepare("U1"), kit.prepare("U2"), kit.prepare("U3")
+
+    def full(*arguments: object) -> tuple[int, int, int]:
+        raise DiskFull("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kit.store, "put", full)
+        assert kit.end(first, COMMIT).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert kit.end(second, ROLLBACK).code == 0
+        kit.run(31_000)
+        assert not kit.checks()
+    kit.run(31_000)
+    assert {decode_record(check.body).properties["UNIQ_KEY"] for check in kit.checks()} == {"U1", "U3"}
+    assert kit.ops() == [1]
+    assert kit.end(first, COMMIT).code == kit.end(third, COMMIT).code == 0
+    assert len(kit.messages()) == 2
+
+
+def test_a_timed_message_waits_from_its_commit_on(kit: Kit) -> None:
+    ext = kit.prepare(properties={"TIMER_DELAY_MS": "3000"})
+    kit.run(6_000)
+    assert not kit.messages()
+    kit.end(ext, COMMIT)
+    kit.run(2_000)
+    assert not kit.messages()
+    kit.run(3_000)
+    assert [message.body for message in kit.messages()] == [b"hello"]
+    kit.run(60_000)
+    assert not kit.checks()
+
+
+def test_many_open_transactions_are_checked_a_slice_at_a_time(kit: Kit) -> None:
+    for number in range(300):
+        kit.prepare(f"U{number}", body=b"x" * 8_000)
+    kit.clock.advance(31_000)
+    kit.beat()
+    before = kit.store.put_count
+    rounds = []
+    while not rounds or rounds[-1]:
+        assert kit.broker.tick() <= 5 or rounds
+        kit.settle()
+        rounds.append(kit.store.put_count - before - sum(rounds))
+    assert 100 < rounds[0] < 200  # about a mebibyte
+    assert len(kit.checks()) == sum(rounds) == 300
+    assert kit.saved() == 300
+
+
+def test_what_was_deleted_from_the_log_is_passed_over(kit: Kit) -> None:
+    kit.prepare("U1")
+    kit.prepare("U2")
+    decisions = kit.broker._transactions._decisions
+    monkey = kit.store.get
+
+    def gone(topic: str, queue_id: int, offset: int, *more: Any) -> GetResult:
+        if topic == TRANS_HALF_TOPIC and offset == 0:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, 1, 1, 2)
+        return monkey(topic, queue_id, offset, *more)
+
+    kit.store.get = gone  # type: ignore[method-assign]
+    kit.run(31_000)
+    assert [decode_record(check.body).properties["UNIQ_KEY"] for check in kit.checks()] == ["U2"]
+    assert decisions.base == 2
