@@ -90,6 +90,9 @@ class StoreConfig:
     access_message_in_memory_max_ratio: int = 40
     """Percent of the machine's memory that is taken for a cache of the log's end."""
     check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
+    check_crc_on_read: bool = field(default=True, metadata={"key": "checkCRCOnRead"})
+    """Whether bodies that were stored before this start are compared with their CRCs when they are read; a damaged
+    one is passed over and reported. Ours."""
     file_reserved_time: int = 72
     """Hours since a segment of the log was last written; then it may be deleted."""
     delete_when: str = "04"

@@ -21,7 +21,8 @@ from mqspark.record import MAGIC_V1, MIN_RECORD_BYTES, Parts, Verdict, check_rec
 from mqspark.store.batchqueue import BATCH_DTYPE, BatchQueue, BatchTable
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.config import StoreConfig
-from mqspark.store.consumequeue import ENTRY_BYTES, FILLER_SIZE, Entries, QueueTable
+from mqspark.store.consumequeue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, Entries, QueueTable
+from mqspark.store.dispatch import is_lmq
 from mqspark.store.files import memory_bytes
 from mqspark.store.queueext import EXT_ADDRESS_BELOW, QueueExt, resolve_tags_codes
 
@@ -33,6 +34,7 @@ _MAGIC_MASK = ~0x0C
 """V1 and V2 differ in two bits."""
 _MAGIC = MAGIC_V1 & _MAGIC_MASK
 _HEAD_BYTES = np.arange(8)
+_MAX_DAMAGED = 1000
 _SIZE_MAGIC = struct.Struct(">ii")
 
 
@@ -85,7 +87,23 @@ class Fetcher:
         self.got_count = 0
         """Messages handed out."""
         self.damaged_reads = 0
-        """Records passed over because their head is not what the queue entry says."""
+        """Records passed over because they are not what their queue entry, or their CRC, says."""
+        self.damaged: dict[int, None] = {}
+        """Offsets of the log at which recovery or a read met damage: the first thousand."""
+        self._written_from = 0
+
+    def begin(self, end: int, damaged: list[tuple[int, int]]) -> None:
+        """The log was recovered and ends at ``end``: what lies before comes from the disk, and it is checked when it is
+        read. ``damaged``: ranges that recovery stepped over."""
+        self._written_from = end
+        self.damaged.clear()
+        self._note([low for low, _ in damaged])
+
+    def _note(self, positions: list[int]) -> None:
+        for position in positions:
+            if len(self.damaged) >= _MAX_DAMAGED:
+                return
+            self.damaged[position] = None
 
     def get(
         self,
@@ -133,7 +151,11 @@ class Fetcher:
             next_offset = offset + count
         else:
             next_offset = offset + (int(matched[count]) if count < len(matched) else len(entries))
-        buffers, found = self._runs(positions, sizes)
+        if is_lmq(topic) or not count or positions[0] >= self._written_from:
+            buffers, found = self._runs(positions, sizes)
+        else:
+            places = np.arange(count) if matched is None else matched[:count]
+            buffers, found = self._runs(positions, sizes, queue, places + offset)
         status = GetStatus.FOUND if found else GetStatus.MESSAGE_WAS_REMOVING
         self.got_count += found
         return GetResult(status, next_offset, low, high, buffers, found, sum(map(len, buffers)))
@@ -201,22 +223,29 @@ class Fetcher:
         return GetResult(status, next_offset, low, high, buffers, messages, sum(map(len, buffers)))
 
     def _runs(
-        self, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+        self,
+        positions: Int64s,
+        sizes: Int64s,
+        queue: ConsumeQueue | None = None,
+        offsets: Int64s | None = None,
     ) -> tuple[list[memoryview], int]:
-        """The records as few slices of the log, and how many they are; size 0 means none.
+        """The records as few slices of the log, and how many they are; size 0 means none. ``queue``, ``offsets``: what
+        records that come from the disk have to say of themselves, if that is known.
 
         A record whose head does not say what its entry says is left out: one wrong size would make a client
-        drop every record behind it.
+        drop every record behind it. So is one whose body was damaged on the disk.
         """
         log = self._log
         buffers: list[memoryview] = []
         found = 0
         if not sizes.all():
+            offsets = offsets[sizes > 0] if offsets is not None else None
             positions, sizes = positions[sizes > 0], sizes[sizes > 0]
         while len(positions):  # once for each segment, and a range seldom spans two
             segment = log.segment_of(int(positions[0]))
             if segment is None:
                 positions, sizes = positions[1:], sizes[1:]
+                offsets = offsets[1:] if offsets is not None else None
                 self.damaged_reads += 1
                 continue
             inside = len(positions)
@@ -230,8 +259,17 @@ class Fetcher:
                 good = heads_agree(view, starts, sizes[:inside])
             else:
                 good[good] = heads_agree(view, starts[good], sizes[:inside][good])
+            if positions[0] < self._written_from and self._config.check_crc_on_read:
+                for index in np.flatnonzero(good & (positions[:inside] < self._written_from)).tolist():
+                    good[index] = self._is_sound(
+                        view[int(starts[index]) : int(ends[index])],
+                        int(positions[index]),
+                        queue,
+                        int(offsets[index]) if offsets is not None else -1,
+                    )
             if not good.all():
                 self.damaged_reads += int((~good).sum())
+                self._note(positions[:inside][~good].tolist())
                 starts, ends = starts[good], ends[good]
             if len(starts):
                 found += len(starts)
@@ -243,7 +281,22 @@ class Fetcher:
                 else:
                     buffers.append(view[int(starts[0]) : int(ends[-1])])
             positions, sizes = positions[inside:], sizes[inside:]
+            offsets = offsets[inside:] if offsets is not None else None
         return buffers, found
+
+    def _is_sound(self, view: memoryview, position: int, queue: ConsumeQueue | None, offset: int) -> bool:
+        """Whether a record that comes from the disk is whole, and the one that its queue's entry means."""
+        config = self._config
+        record = check_record(
+            view,
+            0,
+            len(view),
+            verify_crc=True,
+            verify_property_crc=config.enabled_append_prop_crc or config.force_verify_prop_crc,
+        )
+        if record.verdict is not Verdict.VALID or record.physical_offset != position:
+            return False
+        return queue is None or (record.topic, record.queue_id, record.queue_offset) == (*queue.key, offset)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The visible record that begins there, or None. Any number may be asked for."""
@@ -254,7 +307,8 @@ class Fetcher:
             return None
         low = physical_offset - segment.start
         view = log.view(segment)
-        record = check_record(view, low, limit - segment.start, verify_crc=False)
+        from_disk = physical_offset < self._written_from and self._config.check_crc_on_read
+        record = check_record(view, low, limit - segment.start, verify_crc=from_disk)
         if record.verdict is not Verdict.VALID or record.physical_offset != physical_offset:
             return None
         return view[low : low + record.size_bytes]

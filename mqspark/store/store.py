@@ -224,6 +224,7 @@ class MessageStore:
             min(self._checkpoint.physic_msg_timestamp_ms, self._checkpoint.logics_msg_timestamp_ms),
         )
         self._settled = -1
+        self._fetcher.begin(report.end_position, report.damaged)
         self._cleaner.open()
         self.read_only = None
         return report
@@ -1037,8 +1038,13 @@ class MessageStore:
 
     @property
     def damaged_reads(self) -> int:
-        """Records that ``get`` passed over because their head is not what the queue entry says."""
+        """Records that ``get`` passed over because they are not what their queue entry, or their CRC, says."""
         return self._fetcher.damaged_reads
+
+    @property
+    def damaged_offsets(self) -> list[int]:
+        """Where in the log recovery or a read met damage: the first thousand places."""
+        return sorted(self._fetcher.damaged)
 
     @property
     def files(self) -> FileLayer:

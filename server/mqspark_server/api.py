@@ -112,6 +112,8 @@ def create_api(app: BrokerApp) -> ASGIApp:
                 "path": str(app.store_path),
                 "readOnly": read_only,
                 "diskFull": disk_full,
+                "damagedOffsets": store.damaged_offsets[:100] if store is not None else [],
+                "checkpointProblem": store.checkpoint_problem if store is not None else None,
                 "retentionProblem": store.retention_problem if store is not None else None,
                 "recovery": app.recovery,
             },

@@ -208,6 +208,11 @@ class _Collector:
                 "records passed over because they are not what the queue says",
                 store.damaged_reads,
             ),
+            (
+                "storage_damaged_places",
+                "places of the log where recovery or a read met damage; /health/ready says which",
+                len(store.damaged_offsets),
+            ),
             ("send_waiting", "sends that wait for their flush", len(broker.acks)),
             ("pull_waiting", "pulls that wait for messages", broker.pulls.parked.count),
         ):
