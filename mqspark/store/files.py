@@ -12,6 +12,7 @@ that the file system cannot back. The store maps files in two ways only:
 
 No file is ever made shorter while it is mapped: a cut is done with zeros. What is left is what no user of
 mappings can exclude: a medium that fails to read back a page, or another program that truncates the files.
+``tests/crash/test_full_disk.py`` fills a real disk below a store.
 """
 
 from __future__ import annotations

@@ -1,0 +1,223 @@
+"""A disk that is really full, below a real process: it refuses, lives, serves, and goes on when there is room again.
+
+The disk is a tmpfs of 24 MiB, which only root may mount; elsewhere ``test_failing_disk.py`` says the same with a file
+layer that has no space.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.interop.clusters import mqspark_command, process, ready_line, stop
+from tests.interop.remoting import (
+    GET_MAX_OFFSET,
+    PULL_MESSAGE,
+    SEND_MESSAGE_V2,
+    UPDATE_AND_CREATE_TOPIC,
+    RawConnection,
+    Reply,
+)
+
+DELETE_TOPIC_IN_BROKER = 215
+SERVICE_NOT_AVAILABLE = 14
+DISK_BYTES = 24 << 20
+BODY = b"b" * 30_000
+NO_MARKS = {
+    "diskMaxUsedSpaceRatio": 100,
+    "diskSpaceCleanForciblyRatio": 100,
+    "diskSpaceWarningLevelRatio": 100,
+}
+"""So that nothing refuses a message before the disk does."""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    point = tmp_path / "disk"
+    point.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(point)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if mounted.returncode:
+        pytest.skip(f"this machine does not let the test mount a small disk: {mounted.stderr.strip()}")
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", "--lazy", str(point)], check=True)
+
+
+@contextmanager
+def broker(
+    disk: Path, log: Path, **settings: object
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    everything = {
+        "flushDiskType": "SYNC_FLUSH",
+        "mappedFileSizeCommitLog": 4 << 20,
+        "mappedFileSizeConsumeQueue": 20_000,
+        "maxHashSlotNum": 1000,
+        "maxIndexNum": 4000,
+        "cleanResourceInterval": 200,
+        **settings,
+    }
+    assignments = [part for key, value in everything.items() for part in ("--set", f"{key}={value}")]
+    ports = ["--namesrv-port", "0", "--broker-port", "0", "--http-port", "0"]
+    command = [*mqspark_command(), "dev", "--store", str(disk / "store"), *ports, *assignments]
+    with process(command, log, stdout=subprocess.PIPE) as child:
+        yield child, ready_line(child, log)
+
+
+def send(connection: RawConnection, topic: str, body: bytes = BODY) -> Reply:
+    return connection.request(
+        SEND_MESSAGE_V2, body, a="producers", b=topic, c="TBW102", d=1, e=0, f=0, g=int(time.time() * 1000), h=0,
+        i="KEYS\x01k\x02", j=0, k=False, l=0, m=False,
+    )  # fmt: skip
+
+
+def send_until(connection: RawConnection, topic: str, code: int, *, wait_s: float = 60) -> list[int]:
+    """Queue offsets of what was taken meanwhile."""
+    taken: list[int] = []
+    end = time.monotonic() + wait_s
+    while time.monotonic() < end:
+        reply = send(connection, topic)
+        if reply.code == 0:
+            taken.append(int(reply.ext["queueOffset"]))
+        if reply.code == code:
+            return taken
+        assert reply.code in (0, SERVICE_NOT_AVAILABLE), (reply.code, reply.remark)
+    raise AssertionError(f"no answer {code} in {wait_s} s")
+
+
+def read_all(connection: RawConnection, topic: str) -> int:
+    end = int(connection.request(GET_MAX_OFFSET, topic=topic, queueId=0).ext["offset"])
+    offset = 0
+    while offset < end:
+        reply = connection.request(
+            PULL_MESSAGE, consumerGroup="readers", topic=topic, queueId=0, queueOffset=offset, maxMsgNums=32,
+            sysFlag=4, commitOffset=0, suspendTimeoutMillis=0, subscription="*", subVersion=0,
+            expressionType="TAG",
+        )  # fmt: skip
+        assert reply.code == 0, (reply.code, reply.remark)
+        assert reply.body.count(BODY) >= 1
+        offset = int(reply.ext["nextBeginOffset"])
+    return end
+
+
+def fill(disk: Path) -> Path:
+    """Takes every byte that is left."""
+    path = disk / "filler"
+    with path.open("wb", buffering=0) as file:
+        size = 1 << 20
+        while size >= 512:
+            try:
+                file.write(bytes(size))
+            except OSError:
+                size //= 2
+    return path
+
+
+def until(condition: Callable[[], bool], wait_s: float = 60) -> None:
+    end = time.monotonic() + wait_s
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def health(ready: dict[str, str]) -> dict[str, object]:
+    body: dict[str, object] = httpx.get(f"{ready['http']}/health/ready").json()
+    return body
+
+
+def test_no_space_at_all(disk: Path, tmp_path: Path) -> None:
+    with broker(disk, tmp_path / "log", **NO_MARKS) as (child, ready):
+        with RawConnection(ready["broker"], 60) as connection:
+            for topic in ("Full", "Doomed"):
+                assert send(connection, topic).code == 0
+            filler = fill(disk)
+            taken = 1 + len(send_until(connection, "Full", SERVICE_NOT_AVAILABLE))
+            refused = send(connection, "Full")
+            assert refused.code == SERVICE_NOT_AVAILABLE
+            assert "space" in (refused.remark or "")
+            # A new topic: its name is kept in a config file, which cannot be written now.
+            connection.request(
+                UPDATE_AND_CREATE_TOPIC, topic="New", defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1,
+                perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
+            )  # fmt: skip
+            until(lambda: health(ready)["housekeepingError"] is not None)
+            assert read_all(connection, "Full") == taken
+            assert connection.request(DELETE_TOPIC_IN_BROKER, topic="Doomed").code == 0
+            assert send(connection, "Full").code in (0, SERVICE_NOT_AVAILABLE)
+            assert child.poll() is None
+            assert health(ready)["store"]["readOnly"] is None  # type: ignore[index]
+            filler.unlink()
+            send_until(connection, "Full", 0)
+            send_until(connection, "New", 0)
+            until(lambda: health(ready)["housekeepingError"] is None)
+            count = read_all(connection, "Full")
+            assert count >= taken + 1
+        assert stop(child) == 0, (tmp_path / "log").read_text()
+    with (
+        broker(disk, tmp_path / "log", **NO_MARKS) as (_, ready),
+        RawConnection(ready["broker"], 60) as connection,
+    ):
+        assert read_all(connection, "Full") == count
+
+
+def test_the_water_marks_refuse_in_time_and_recover(disk: Path, tmp_path: Path) -> None:
+    marks = {"diskMaxUsedSpaceRatio": 60, "diskSpaceCleanForciblyRatio": 70, "diskSpaceWarningLevelRatio": 80}
+    with broker(disk, tmp_path / "log", cleanFileForciblyEnable=False, **marks) as (child, ready):
+        with RawConnection(ready["broker"], 60) as connection:
+            assert send(connection, "Full").code == 0
+            used = os.statvfs(disk)
+            filler = disk / "filler"
+            filler.write_bytes(bytes(int(used.f_bavail * used.f_frsize * 0.75)))
+            taken = 1 + len(send_until(connection, "Full", SERVICE_NOT_AVAILABLE))
+            assert health(ready)["store"]["diskFull"] is not None  # type: ignore[index]
+            assert read_all(connection, "Full") == taken
+            filler.unlink()
+            send_until(connection, "Full", 0)
+            assert health(ready)["store"]["diskFull"] is None  # type: ignore[index]
+        assert stop(child) == 0
+
+
+_FILL = """
+import sys
+from tests.store_tools import checkpoint, flush, make_store, put
+from mqspark.errors import DiskFull
+from pathlib import Path
+store = make_store(Path(sys.argv[1]), mapped_file_size_commit_log=1 << 20, max_hash_slot_num=500, max_index_num=2000)
+store.open()
+refused = taken = 0
+while refused < 50:
+    try:
+        put(store, "T", taken % 40, b"x" * 900, b"KEYS\\x01k%d\\x02" % taken)
+        taken += 1
+    except DiskFull:
+        refused += 1
+    flush(store)
+    checkpoint(store)
+assert store.read_only is None, store.read_only
+store.query_message("T", "k1", 9, 0, 1 << 62)
+print(taken)
+"""
+
+
+def test_a_full_disk_sends_no_signal(disk: Path) -> None:
+    """Mapped queue and index files are written only where there are blocks: else this would end with SIGBUS."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FILL, str(disk / "store")],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    assert int(done.stdout) > 5000
