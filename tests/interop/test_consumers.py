@@ -335,3 +335,42 @@ def test_a_namespace_is_javas_too(java: JavaDriver, cluster: Cluster, name: Name
     assert {got["topic"] for got in received} == {topic} == {got.topic for got in inbox.messages}
     assert {body_of(got) for got in received} == {b"ours", b"theirs"} == set(inbox.bodies())
     java.call("push.stop", handle=theirs)
+
+
+@on_both
+@pytest.mark.parametrize("is_ours", [False, True], ids=["java", "ours"])
+def test_in_order_what_never_succeeds_becomes_a_dead_letter(
+    java: JavaDriver, cluster: Cluster, name: Name, is_ours: bool
+) -> None:
+    topic, group = create_topic(cluster, name("OrderDead"), 1), name("order-dead")
+    with Producer(cluster.namesrv, group=name("py-producer")) as producer:
+        for number in range(3):
+            producer.send(Message.of(topic, b"%d" % number, keys="k"))
+    if is_ours:
+        inbox = Inbox(lambda got: RetryLater(suspend_ms=50))
+        ours = PushConsumer(
+            cluster.namesrv,
+            group=group,
+            listener=inbox,
+            consume_from=FIRST,
+            ordered=True,
+            max_reconsume_times=1,
+        )
+        ours.subscribe(topic)
+        with ours:
+            until(lambda: len(inbox.messages) >= 6, "two deliveries each")
+            letters = read_all(cluster, f"%DLQ%{group}", name("dlq"), 3)
+        bodies = [got.body for got in inbox.messages]
+    else:
+        theirs = java.call(
+            "push.start", namesrv=cluster.namesrv, topic=topic, group=group, model="CLUSTERING", expression="*",
+            orderly=True, failures=9, max_reconsume=1, **{"from": "CONSUME_FROM_FIRST_OFFSET"},
+        )["handle"]  # fmt: skip
+        received = java.call("push.take", handle=theirs, count=6, timeout_ms=60_000)
+        letters = read_all(cluster, f"%DLQ%{group}", name("dlq"), 3)
+        java.call("push.stop", handle=theirs)
+        bodies = list(map(body_of, received))
+    assert bodies == [b"0", b"0", b"1", b"1", b"2", b"2"]
+    assert [letter.body for letter in letters] == [b"0", b"1", b"2"]
+    assert {letter.properties["RETRY_TOPIC"] for letter in letters} == {topic}
+    assert {letter.keys for letter in letters} == {"k"}

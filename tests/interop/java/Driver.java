@@ -468,13 +468,15 @@ public final class Driver {
             consumer.subscribe(with.getString("topic"), with.getString("expression"));
         }
         Push push = new Push(consumer);
+        int failures = with.getIntValue("failures");
         if (with.getBooleanValue("orderly")) {
+            consumer.setSuspendCurrentQueueTimeMillis(50);
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 push.received.addAll(messages);
-                return ConsumeOrderlyStatus.SUCCESS;
+                return messages.get(0).getReconsumeTimes() < failures
+                    ? ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT : ConsumeOrderlyStatus.SUCCESS;
             });
         } else {
-            int failures = with.getIntValue("failures");
             boolean hangs = with.getBooleanValue("hangs");
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 push.received.addAll(messages);
