@@ -1,7 +1,9 @@
-"""SIGKILL in the middle of sends, a dozen times on one store: what was acknowledged is there, unchanged.
+"""SIGKILL in the middle of sends and reads, again and again on one store: what was acknowledged is there, unchanged.
 
-The broker is the real process with SYNC_FLUSH. Senders and reader speak the wire with code of the test's own
-(tests/interop/remoting.py and the record parser below), so that a fault of ours cannot hide itself.
+The broker is the real process with SYNC_FLUSH, below three producers and a consumer. As in Jepsen's checks: whatever
+was acknowledged can be read; nothing can be read that was not sent; an offset means one message for ever, also to the
+consumer that read it before a kill; each producer's messages are in its order. Senders and readers speak the wire with
+code of the test's own (tests/interop/remoting.py and the record parser below): a fault of ours cannot hide itself.
 """
 
 import hashlib
@@ -18,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from tests.interop.clusters import mqspark_command, process, ready_line, stop
 from tests.interop.remoting import (
     GET_MAX_OFFSET,
@@ -26,20 +30,23 @@ from tests.interop.remoting import (
     SEND_MESSAGE_V2,
     UPDATE_AND_CREATE_SUBSCRIPTION_GROUP,
     UPDATE_AND_CREATE_TOPIC,
+    UPDATE_CONSUMER_OFFSET,
     RawConnection,
+    Reply,
     ask,
     request_frame,
 )
 
 TOPIC, GROUP = "SigKill", "sigkill-readers"
 QUEUES = 4
-KILLS = 12
-SENDERS = 4
+SENDERS = 3
 WINDOW = 16  # requests in flight on one connection
-ACKS_BEFORE_KILL = 60  # of each sender, so that every kill meets a busy broker
+ACKS_BEFORE_KILL = 30  # of each sender, so that every kill meets a busy broker
+READ_AGAIN = 10  # kills after which everything is read anew, not only what came since the last time
 BATCH = 5
 SUBSCRIBED = 0x4
-SEGMENT_BYTES = 1 << 20  # the log rolls several times a run, also in the middle of a crash
+PULL_NOT_FOUND, PULL_RETRY_IMMEDIATELY = 19, 20
+SEGMENT_BYTES = 256 << 10  # the log rolls several times a run, also in the middle of a crash
 SETTINGS = {"flushDiskType": "SYNC_FLUSH", "mappedFileSizeCommitLog": SEGMENT_BYTES}
 
 
@@ -59,6 +66,9 @@ class Ledger:
     sent: dict[bytes, Stored] = field(default_factory=dict)
     acknowledged: dict[tuple[int, int], Stored] = field(default_factory=dict)
     seen: dict[tuple[int, int], bytes] = field(default_factory=dict)  # digest of every record ever read
+    stored: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # where each body was read
+    last_of: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
+    """For a sender and a queue: the newest offset that was read, and which of its messages that is."""
 
     def send(self, messages: list[Stored]) -> None:
         with self.lock:
@@ -73,12 +83,77 @@ class Ledger:
                 assert place not in self.acknowledged, f"{place} acknowledged twice"
                 self.acknowledged[place] = message
 
+    def read(self, queue_id: int, queue_offset: int, found: Stored, raw: bytes) -> None:
+        """Somebody read this. Raises AssertionError when it cannot be."""
+        place = (queue_id, queue_offset)
+        digest = hashlib.blake2b(raw, digest_size=16).digest()
+        with self.lock:
+            original = self.sent.get(found.body)
+            assert original is not None, f"{place} holds a body that nobody sent: {found.body[:40]!r}"
+            assert original.properties <= found.properties, f"{place}: {original} became {found}"
+            assert self.stored.setdefault(found.body, place) == place, f"{found.body[:40]!r} is stored twice"
+            assert self.seen.setdefault(place, digest) == digest, f"{place} changed since it was first read"
+            acknowledged = self.acknowledged.get(place)
+            assert acknowledged is None or acknowledged.body == found.body, f"{place} was replaced"
+            sender, opaque, part = found.body.split(b"/")[:3]
+            key = (sender.decode(), queue_id)
+            offset, *number = self.last_of.get(key, (-1, -1, -1))
+            if queue_offset > offset:
+                assert (int(opaque), int(part)) > tuple(number), f"{place} is before what {key} sent earlier"
+                self.last_of[key] = (queue_offset, int(opaque), int(part))
+
+
+class Consumer(threading.Thread):
+    """Reads on in all queues, from where it was before the kill, until the connection breaks."""
+
+    def __init__(self, broker: str, ledger: Ledger, offsets: list[int]) -> None:
+        super().__init__(name="consumer", daemon=True)
+        self.failure: BaseException | None = None
+        self._broker, self._ledger, self._offsets = broker, ledger, offsets
+
+    def run(self) -> None:
+        try:
+            with RawConnection(self._broker) as connection:
+                while True:
+                    for queue_id in range(QUEUES):
+                        self._read(connection, queue_id)
+        except OSError:
+            return  # the kill
+        except BaseException as error:
+            self.failure = error
+
+    def _read(self, connection: RawConnection, queue_id: int) -> None:
+        offset = self._offsets[queue_id]
+        reply = pull(connection, queue_id, offset)
+        if reply.code in (PULL_NOT_FOUND, PULL_RETRY_IMMEDIATELY):
+            return
+        assert reply.code == 0, f"queue {queue_id} offset {offset}: {reply.code} {reply.remark}"
+        for record in parse_records(reply.body):
+            assert record[:2] == (queue_id, offset), f"expected {(queue_id, offset)}, got {record[:2]}"
+            self._ledger.read(*record)
+            offset += 1
+        self._offsets[queue_id] = offset
+        connection.request(
+            UPDATE_CONSUMER_OFFSET, consumerGroup=GROUP, topic=TOPIC, queueId=queue_id, commitOffset=offset
+        )
+
+
+def pull(connection: RawConnection, queue_id: int, offset: int) -> Reply:
+    return connection.request(
+        PULL_MESSAGE, consumerGroup=GROUP, topic=TOPIC, queueId=queue_id, queueOffset=offset,
+        maxMsgNums=32, sysFlag=SUBSCRIBED, commitOffset=0, suspendTimeoutMillis=0,
+        subscription="*", subVersion=0, expressionType="TAG",
+    )  # fmt: skip
+
 
 class Sender(threading.Thread):
     """Keeps WINDOW requests in flight until the connection breaks; every fourth request is a batch."""
 
-    def __init__(self, broker: str, ledger: Ledger, name: str, chance: random.Random) -> None:
+    def __init__(
+        self, broker: str, ledger: Ledger, name: str, chance: random.Random, max_body_bytes: int
+    ) -> None:
         super().__init__(name=name, daemon=True)
+        self._max_body_bytes = max_body_bytes
         self.acks = 0
         self.busy = threading.Event()
         self.cut: OSError | None = None  # the kill: what was in flight then was never acknowledged
@@ -120,7 +195,7 @@ class Sender(threading.Thread):
 
     def _message(self, opaque: int, part: int) -> Stored:
         body = f"{self.name}/{opaque}/{part}/".encode() + self._chance.randbytes(
-            self._chance.randrange(1, 2000)
+            self._chance.randrange(1, self._max_body_bytes)
         )
         return Stored(
             body, frozenset({("KEYS", f"{self.name}-{opaque}-{part}"), ("sender", self.name), ("ä", "ö ü")})
@@ -178,7 +253,9 @@ def parse_records(body: bytes) -> Iterator[tuple[int, int, Stored, bytes]]:
         position += size
 
 
-def read_everything(broker: str) -> Iterator[tuple[int, int, Stored, bytes]]:
+def check(broker: str, ledger: Ledger, begin: list[int]) -> list[int]:
+    """Read what the broker serves from ``begin`` on, compare it with all that is known, give back the max offsets."""
+    ends = []
     with RawConnection(broker) as connection:
         for queue_id in range(QUEUES):
             low, end = (
@@ -186,13 +263,9 @@ def read_everything(broker: str) -> Iterator[tuple[int, int, Stored, bytes]]:
                 for code in (GET_MIN_OFFSET, GET_MAX_OFFSET)
             )
             assert low == 0
-            offset = 0
+            offset = begin[queue_id]
             while offset < end:
-                reply = connection.request(
-                    PULL_MESSAGE, consumerGroup=GROUP, topic=TOPIC, queueId=queue_id, queueOffset=offset,
-                    maxMsgNums=32, sysFlag=SUBSCRIBED, commitOffset=0, suspendTimeoutMillis=0,
-                    subscription="*", subVersion=0, expressionType="TAG",
-                )  # fmt: skip
+                reply = pull(connection, queue_id, offset)
                 assert reply.code == 0, (
                     f"queue {queue_id} offset {offset} of {end}: {reply.code} {reply.remark}"
                 )
@@ -200,35 +273,15 @@ def read_everything(broker: str) -> Iterator[tuple[int, int, Stored, bytes]]:
                     assert record[:2] == (queue_id, offset), (
                         f"expected {(queue_id, offset)}, got {record[:2]}"
                     )
-                    yield record
+                    ledger.read(*record)
                     offset += 1
                 assert int(reply.ext["nextBeginOffset"]) == offset
-
-
-def check(broker: str, ledger: Ledger) -> int:
-    """Compare all that the broker serves with all that is known. The number of messages."""
-    found: dict[tuple[int, int], Stored] = {}
-    bodies: set[bytes] = set()
-    for queue_id, queue_offset, stored, raw in read_everything(broker):
-        place = (queue_id, queue_offset)
-        original = ledger.sent.get(stored.body)
-        assert original is not None, f"{place} holds a body that nobody sent: {stored.body[:40]!r}"
-        assert original.properties <= stored.properties, f"{place}: {original} became {stored}"
-        assert stored.body not in bodies, f"{place}: {stored.body[:40]!r} is stored twice"
-        digest = hashlib.blake2b(raw, digest_size=16).digest()
-        assert ledger.seen.setdefault(place, digest) == digest, f"{place} changed since it was first read"
-        bodies.add(stored.body)
-        found[place] = stored
-    lost_sight = ledger.seen.keys() - found.keys()
-    assert not lost_sight, (
-        f"{len(lost_sight)} messages were read before and are gone: {sorted(lost_sight)[:5]}"
-    )
-    for place, message in ledger.acknowledged.items():
-        assert place in found, f"acknowledged at {place} and lost: {message.body[:40]!r}"
-        assert found[place].body == message.body, (
-            f"acknowledged at {place}, replaced by {found[place].body[:40]!r}"
-        )
-    return len(found)
+            ends.append(end)
+    for queue_id, offset in ledger.seen:
+        assert offset < ends[queue_id], f"{(queue_id, offset)} was read before and is gone"
+    lost = ledger.acknowledged.keys() - ledger.seen.keys()
+    assert not lost, f"{len(lost)} acknowledged and lost: {sorted(lost)[:5]}"
+    return ends
 
 
 @contextmanager
@@ -255,41 +308,58 @@ def prepare(address: str) -> None:
     assert (topic.code, group.code) == (0, 0), (topic, group)
 
 
-def test_nothing_acknowledged_is_lost_or_changed(tmp_path: Path) -> None:
+def kill_again_and_again(folder: Path, kills: int, max_body_bytes: int) -> None:
     seed = int(os.environ.get("MQSPARK_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"MQSPARK_SEED={seed}")
     chance = random.Random(seed)
     ledger = Ledger()
-    for kill in range(KILLS):
-        with broker(tmp_path) as (child, address):
+    checked = [0] * QUEUES
+    consumed = [0] * QUEUES
+    for kill in range(kills):
+        with broker(folder) as (child, address):
             if kill == 0:
                 prepare(address)
-            count = check(address, ledger)
-            assert count >= len(ledger.acknowledged)
+            checked = check(address, ledger, checked if kill % READ_AGAIN else [0] * QUEUES)
             senders = [
-                Sender(address, ledger, f"{kill}-{number}", random.Random(chance.random()))
+                Sender(address, ledger, f"{kill}-{number}", random.Random(chance.random()), max_body_bytes)
                 for number in range(SENDERS)
             ]
+            consumer = Consumer(address, ledger, consumed)
+            for thread in (*senders, consumer):
+                thread.start()
             for sender in senders:
-                sender.start()
-            for sender in senders:
-                assert sender.busy.wait(30), f"{sender.name} got {sender.acks} acknowledgements in 30 s"
-            time.sleep(chance.random() * 0.2)  # anywhere in a flush, a dispatch or a roll of the log
+                assert sender.busy.wait(60), f"{sender.name} got {sender.acks} acknowledgements in 60 s"
+            time.sleep(chance.random() * 0.1)  # anywhere in a flush, a dispatch or a roll of the log
             child.send_signal(signal.SIGKILL)
+            for thread in (*senders, consumer):
+                thread.join(60)
+                assert thread.failure is None, repr(thread.failure)
             for sender in senders:
-                sender.join(30)
-                assert sender.failure is None, repr(sender.failure)
                 assert sender.cut is not None, f"{sender.name} still runs"
                 assert sender.acks >= ACKS_BEFORE_KILL, f"{sender.name} was cut after {sender.acks}"
-            assert child.wait(30) == -signal.SIGKILL
-        assert (tmp_path / "store" / "abort").exists()
+            assert child.wait(60) == -signal.SIGKILL
+        assert (folder / "store" / "abort").exists()
 
-    with broker(tmp_path) as (child, address):
-        final = check(address, ledger)
+    with broker(folder) as (child, address):
+        final = check(address, ledger, [0] * QUEUES)
         assert stop(child) == 0
-    assert not (tmp_path / "store" / "abort").exists()
-    with broker(tmp_path) as (_, address):
-        assert check(address, ledger) == final
-    segments = sorted((tmp_path / "store" / "commitlog").iterdir())
+    assert not (folder / "store" / "abort").exists()
+    with broker(folder) as (_, address):
+        assert check(address, ledger, [0] * QUEUES) == final
+    segments = sorted((folder / "store" / "commitlog").iterdir())
     assert len(segments) > 3, "the log was meant to roll"
-    print(f"{KILLS} kills, {len(ledger.acknowledged)} acknowledged, {final} stored, {len(segments)} segments")
+    assert sum(consumed) > 0
+    print(
+        f"{kills} kills, {len(ledger.acknowledged)} acknowledged, {sum(final)} stored, {len(segments)} segments"
+    )
+
+
+@pytest.mark.timeout(600)
+def test_thirty_kills(tmp_path: Path) -> None:
+    kill_again_and_again(tmp_path, 30, 2000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_a_thousand_kills(tmp_path: Path) -> None:
+    kill_again_and_again(tmp_path, 1000, 200)
