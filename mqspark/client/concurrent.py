@@ -16,6 +16,7 @@ from typing import Any
 
 from mqspark.client.delivery import Chunk, Listener, Outcome, Skipped, failure_of, make_delivery
 from mqspark.client.process_queue import ProcessQueue
+from mqspark.client.statistics import ConsumeStatistics
 from mqspark.errors import MQError
 from mqspark.message import MessageExt
 
@@ -51,10 +52,11 @@ class Concurrent:
         concurrency: int,
         retry_delay_ms: int,
         consume_timeout_ms: int,
+        statistics: ConsumeStatistics,
         consumed: Callable[[ProcessQueue], None],
     ) -> None:
         """Without ``send_back`` (broadcasting) a failed message is dropped."""
-        self.failed_messages = 0
+        self._statistics = statistics
         self._group = group
         self._send_back = send_back
         self._batch_size = batch_size
@@ -103,21 +105,24 @@ class Concurrent:
 
     # --- outcomes ---------------------------------------------------------------------------------------
 
-    def _finished(self, chunk: Chunk, outcome: Outcome) -> None:
+    def _finished(self, chunk: Chunk, outcome: Outcome, elapsed_s: float) -> None:
         process = chunk.process
         if process.dropped or isinstance(outcome, Skipped):
             return
         process.last_consume_ms = time.time_ns() // 1_000_000
         failure = failure_of(outcome)
+        messages = chunk.messages
+        done = len(messages) if failure is None else max(0, failure.consumed)
+        self._statistics.consumed(
+            messages[0].topic, len(messages[:done]), len(messages[done:]), elapsed_s * 1000
+        )
         if failure is None:
-            for message in chunk.messages:
+            for message in messages:
                 process.complete(message)
         else:
-            done = max(0, failure.consumed)
-            for message in chunk.messages[:done]:
+            for message in messages[:done]:
                 process.complete(message)
-            failed = self._open(process, chunk.messages[done:])
-            self.failed_messages += len(failed)
+            failed = self._open(process, messages[done:])
             if failed:
                 self._failed(process, failed, failure.delay_level, outcome)
         self._consumed(process)

@@ -88,7 +88,8 @@ class Chunk(NamedTuple):
     """What the listener gets: the only message, or the list."""
 
 
-Finished = Callable[[Chunk, Outcome], None]
+Finished = Callable[[Chunk, Outcome, float], None]
+"""Gets a chunk, its outcome, and the seconds that the listener took."""
 
 
 class Delivery(Protocol):
@@ -143,8 +144,10 @@ class _LoopDelivery:
         while self._chunks:
             chunk = self._chunks.popleft()
             outcome: Outcome = _SKIPPED
+            elapsed_s = 0.0
             if not chunk.process.dropped:
-                self._running[me] = (chunk, time.monotonic())
+                since = time.monotonic()
+                self._running[me] = (chunk, since)
                 try:
                     outcome = await self._listener(chunk.argument)
                 except Exception as error:
@@ -155,7 +158,8 @@ class _LoopDelivery:
                     outcome = error  # the listener's own doing: a failure like any other
                 finally:
                     del self._running[me]
-            self._finished(chunk, outcome)
+                elapsed_s = time.monotonic() - since
+            self._finished(chunk, outcome, elapsed_s)
             turns += 1
             if turns % _CHUNKS_A_TURN == 0:
                 await asyncio.sleep(0)
@@ -185,7 +189,7 @@ class _ThreadDelivery:
         self._finished = finished
         self._loop = asyncio.get_running_loop()
         self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
-        self._done: deque[tuple[Chunk, Outcome]] = deque()
+        self._done: deque[tuple[Chunk, Outcome, float]] = deque()
         self._wake_scheduled = False
         self._threads: list[threading.Thread] = []
         self._running: dict[int, tuple[Chunk, float]] = {}
@@ -208,14 +212,17 @@ class _ThreadDelivery:
         me = threading.get_ident()
         while (chunk := self._chunks.get()) is not None:
             outcome: Outcome = _SKIPPED
+            elapsed_s = 0.0
             if not (self._stopping or chunk.process.dropped):
-                self._running[me] = (chunk, time.monotonic())
+                since = time.monotonic()
+                self._running[me] = (chunk, since)
                 try:
                     outcome = self._listener(chunk.argument)
                 except BaseException as error:
                     outcome = error
                 del self._running[me]
-            self._done.append((chunk, outcome))
+                elapsed_s = time.monotonic() - since
+            self._done.append((chunk, outcome, elapsed_s))
             # The order of these two lines and of the first two of _report is what makes one wake-up enough.
             if not self._wake_scheduled:
                 self._wake_scheduled = True
@@ -227,9 +234,9 @@ class _ThreadDelivery:
     def _report(self) -> None:
         self._wake_scheduled = False
         while self._done:
-            chunk, outcome = self._done.popleft()
+            chunk, outcome, elapsed_s = self._done.popleft()
             self._outstanding -= 1
-            self._finished(chunk, outcome)
+            self._finished(chunk, outcome, elapsed_s)
 
     def running(self) -> list[tuple[Chunk, float]]:
         return list(self._running.values())

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from itertools import starmap
 
 from mqspark.client.consumer import GroupConsumer
+from mqspark.client.statistics import ConsumeStatistics
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo, queue_key
 from mqspark.protocol.codes import CURRENT_VERSION
@@ -24,7 +25,7 @@ def running_info(
     *,
     ordered: bool = False,
     threads: int = 0,
-    failed_messages: int = 0,
+    statistics: ConsumeStatistics | None = None,
 ) -> ConsumerRunningInfo:
     """Tools rely on the properties that begin with PROP."""
     settings = group.settings
@@ -45,7 +46,9 @@ def running_info(
         subscription_set=list(group.subscriptions.values()),
         mq_table={queue_key(queue): info for queue, info in queues.items()},
         status_table={
-            topic: ConsumeStatus(consume_failed_msgs=failed_messages) for topic in group.subscriptions
+            # By the name that messages have for the program, which is the first one, retries included.
+            topic: statistics.status(group.namespace.unwrap(topic)) if statistics else ConsumeStatus()
+            for topic in group.subscriptions
         },
     )
 

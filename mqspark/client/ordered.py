@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from mqspark.client.concurrent import SendBack
 from mqspark.client.delivery import Chunk, Listener, Outcome, Skipped, failure_of, make_delivery
 from mqspark.client.process_queue import ProcessQueue
+from mqspark.client.statistics import ConsumeStatistics
 from mqspark.clock import Clock
 from mqspark.errors import MQError
 from mqspark.message import MessageExt, MessageQueue
@@ -138,11 +139,12 @@ class Ordered:
         suspend_queue_ms: int,
         max_reconsume_times: int | None,
         lock_interval_ms: int,
+        statistics: ConsumeStatistics,
         consumed: Callable[[ProcessQueue], None],
         regained: Callable[[MessageQueue], Awaitable[None]],
     ) -> None:
         """Without ``locks`` and ``send_back`` (broadcasting) no queue needs a lock, and no message is given up."""
-        self.failed_messages = 0
+        self._statistics = statistics
         self._group = group
         self._locks = locks
         self._send_back = send_back
@@ -305,18 +307,21 @@ class Ordered:
         del self._timers[ordered]
         self._advance(ordered)
 
-    def _finished(self, chunk: Chunk, outcome: Outcome) -> None:
+    def _finished(self, chunk: Chunk, outcome: Outcome, elapsed_s: float) -> None:
         process = chunk.process
         ordered = self._of[process]
         failure = failure_of(outcome)
+        if not isinstance(outcome, Skipped):
+            process.last_consume_ms = time.time_ns() // 1_000_000
+            count, failed = len(chunk.messages), failure is not None
+            self._statistics.consumed(
+                chunk.messages[0].topic, 0 if failed else count, count if failed else 0, elapsed_s * 1000
+            )
         if isinstance(outcome, Skipped):
             ordered.put_back(process, 0)
         elif failure is None:
-            process.last_consume_ms = time.time_ns() // 1_000_000
             ordered.done(process)
         else:
-            process.last_consume_ms = time.time_ns() // 1_000_000
-            self.failed_messages += len(chunk.messages)
             limit = self._max_reconsume_times
             log.warning(
                 "listener of %s did not consume %s (delivery %d)",

@@ -34,6 +34,7 @@ from mqspark.client.ordered import Ordered
 from mqspark.client.process_queue import FlowLimits, ProcessQueue
 from mqspark.client.producer import Producer
 from mqspark.client.routes import MASTER_ID
+from mqspark.client.statistics import ConsumeStatistics
 from mqspark.client.trace import MAX_TRACE_BYTES, Tracer, trace_group
 from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.message import MessageExt, MessageQueue, retry_topic
@@ -200,6 +201,7 @@ class PushConsumer:
         """Given up, but their listener is still at the last message (ordered consumers)."""
         self._full: dict[ProcessQueue, tuple[asyncio.Future[None], FlowLimits]] = {}
         self._consumption: Concurrent | Ordered
+        self._statistics: ConsumeStatistics
         self._ordered: Ordered | None = None
         self._loop: asyncio.AbstractEventLoop
         self._running = False
@@ -242,6 +244,7 @@ class PushConsumer:
         """Before the first queue comes."""
         group, broadcasting = self._group, self._group.broadcasting
         listener = self._listener
+        self._statistics = ConsumeStatistics(group.instance.clock)
         if self._interceptors:
             listener = intercepted(
                 listener, self._interceptors, group.namespace.unwrap(self.group), self._consume_timeout_ms
@@ -259,6 +262,7 @@ class PushConsumer:
                 suspend_queue_ms=self._suspend_queue_ms,
                 max_reconsume_times=self._max_reconsume_times,
                 lock_interval_ms=self._lock_interval_ms,
+                statistics=self._statistics,
                 consumed=self._consumed,
                 regained=self._regained,
             )
@@ -271,6 +275,7 @@ class PushConsumer:
                 concurrency=self._concurrency,
                 retry_delay_ms=self._retry_delay_ms,
                 consume_timeout_ms=self._consume_timeout_ms,
+                statistics=self._statistics,
                 consumed=self._consumed,
             )
 
@@ -464,6 +469,9 @@ class PushConsumer:
                 continue
             if process.dropped:
                 continue
+            if pulled.messages:
+                elapsed_ms = (self._loop.time() - began) * 1000
+                self._statistics.pulled(pulled.messages[0].topic, len(pulled.messages), elapsed_ms)
             reader.broker_id = pulled.suggested_broker_id
             if pulled.code == ResponseCode.PULL_OFFSET_MOVED:
                 log.warning("%s continues %s at %d, not %d", self.group, queue, pulled.next_offset, asked)
@@ -520,6 +528,7 @@ class PushConsumer:
     async def _persist_forever(self) -> None:
         while True:
             await asyncio.sleep(self._persist_interval_ms / 1000)
+            self._statistics.sample()
             await self._persist()
 
     async def _persist(self) -> None:
@@ -547,7 +556,7 @@ class PushConsumer:
             {queue: self._queue_info(reader) for queue, reader in self._readers.items()},
             ordered=self._is_ordered,
             threads=self._concurrency,
-            failed_messages=self._consumption.failed_messages,
+            statistics=self._statistics,
         )
 
     def _queue_info(self, reader: _Reader) -> ProcessQueueInfo:
