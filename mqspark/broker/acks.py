@@ -76,7 +76,7 @@ class Acks:
 
 
 class Deferred:
-    """What is done when the log is acked up to a position; in the order of the positions."""
+    """What is done when the log is acked, or durable, up to a position; in the order of the positions."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, Callable[[bool], None]]] = deque()
@@ -85,13 +85,13 @@ class Deferred:
         return len(self._waiting)
 
     def when(self, end_offset: int, action: Callable[[bool], None]) -> None:
-        """``action(True)`` when everything before ``end_offset`` is acked, ``action(False)`` when it never will
-        be. Offsets must not go back."""
+        """``action(True)`` when everything before ``end_offset`` is, ``action(False)`` when it never will be. Offsets
+        must not go back."""
         self._waiting.append((end_offset, action))
 
-    def release(self, acked: int) -> None:
+    def release(self, position: int) -> None:
         waiting = self._waiting
-        while waiting and waiting[0][0] <= acked:
+        while waiting and waiting[0][0] <= position:
             waiting.popleft()[1](True)
 
     def fail(self) -> None:

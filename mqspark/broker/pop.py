@@ -133,13 +133,18 @@ class Pops:
         log: ReviveLog,
         offsets: PopOffsets,
         order: PopOrder,
-        deferred: Deferred,
+        answers: Deferred,
+        durably: Deferred,
     ) -> None:
         self._state = state
         self._order = order
         self._log = log
         self._offsets = offsets
-        self._deferred = deferred
+        self._answers = answers
+        """Until the log is acked: what clients are told."""
+        self._durably = durably
+        """Until it is on the disk: how far groups are. Their file is synced, whatever the flush type, and must not
+        be ahead of the check points that bring messages back."""
         self.parked: ParkedPops[Pop] = ParkedPops(state.clock)
         self._given: dict[int, int] = {}
         """session id → bytes given in this turn."""
@@ -231,10 +236,10 @@ class Pops:
                 ResponseCode.SYSTEM_BUSY,
                 "[OVERLOAD] this connection asks for more than it takes; retry later",
             )
-        if len(self._deferred) >= config.send_thread_pool_queue_capacity:
+        if len(self._answers) >= config.send_thread_pool_queue_capacity:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD] {len(self._deferred)} pops wait for the disk already; retry later",
+                f"[OVERLOAD] {len(self._answers)} pops wait for the disk already; retry later",
             )
         return Pop(session, command, header, wanted, state.clock.monotonic_ms() + wait_ms)
 
@@ -283,13 +288,18 @@ class Pops:
         return taking
 
     def _take_retries(self, pop: Pop, taking: _Taking, luck: int) -> None:
+        """Of one kind only, as clients expect; by luck the one that is looked at first when there are two."""
         config = self._state.config
-        name, flag = retry_topic_v1(pop.topic, pop.group), RETRY_V1
-        if config.enable_retry_topic_v2 and (luck % 2 or not config.retrieve_message_from_pop_retry_topic_v1):
-            name, flag = retry_topic_v2(pop.topic, pop.group), RETRY_V2
-        topic = self._state.topics.get(name)
-        if topic is not None:
-            self._take_topic(pop, taking, topic, luck, flag)
+        kinds = [(retry_topic_v1(pop.topic, pop.group), RETRY_V1)]
+        if config.enable_retry_topic_v2:
+            kinds.insert(luck % 2, (retry_topic_v2(pop.topic, pop.group), RETRY_V2))
+            if not config.retrieve_message_from_pop_retry_topic_v1:
+                del kinds[1 - luck % 2]
+        before = taking.count
+        for name, flag in kinds:
+            topic = self._state.topics.get(name)
+            if topic is not None and taking.count == before:
+                self._take_topic(pop, taking, topic, luck, flag)
 
     def _take_topic(self, pop: Pop, taking: _Taking, topic: Topic, luck: int, flag: str) -> None:
         queues = topic.read_queue_nums
@@ -412,20 +422,20 @@ class Pops:
         self._settle(taking, answer)
 
     def _settle(self, taking: _Taking, action: Callable[[bool], None] | None = None) -> None:
-        """The steps are taken, and ``action`` is run, when the check points are acked, in the order of the pops."""
-        steps = taking.steps
-        if not steps and action is None:
-            return
+        """``action`` is run when the check points are acked, the steps are taken when they are on the disk; both in the
+        order of the pops."""
         self._last_end = max(self._last_end, taking.end_offset)
-        offsets = self._offsets
+        if action is not None:
+            self._answers.when(self._last_end, action)
+        steps, offsets = taking.steps, self._offsets
+        if not steps:
+            return
 
-        def settle(is_acked: bool) -> None:
+        def settle(is_durable: bool) -> None:
             for step in steps:
-                offsets.settle(step, is_acked=is_acked)
-            if action is not None:
-                action(is_acked)
+                offsets.settle(step, is_durable=is_durable)
 
-        self._deferred.when(self._last_end, settle)
+        self._durably.when(self._last_end, settle)
 
     def _refuse(self, pop: Pop, problem: Exception) -> None:
         refusal = _refusal(problem)

@@ -1,8 +1,8 @@
 """Where the next pop of a queue begins (PopMessageProcessor.getPopOffset, PopBufferMergeService; reference
 store-and-broker §12.4, §12.5).
 
-What was handed out moves the group's committed offset only when its check point is acked by the store: until then
-nothing on the disk says that these messages must come back. In between the next pop goes on from memory.
+What was handed out moves the group's committed offset only when its check point is on the disk: until then nothing
+there says that these messages must come back. In between the next pop goes on from memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Ahead:
 
 
 class Step:
-    """One pop's progress in one queue, to be taken when its check point is acked."""
+    """One pop's progress in one queue, to be taken when its check point is on the disk."""
 
     __slots__ = ("_ahead", "key", "next_offset")
 
@@ -87,16 +87,16 @@ class PopOffsets:
         ahead.steps += 1
         return Step(key, ahead, next_offset)
 
-    def settle(self, step: Step, *, is_acked: bool) -> None:
-        """Its check point is acked; or never will be, and its messages were not handed out."""
+    def settle(self, step: Step, *, is_durable: bool) -> None:
+        """Its check point is on the disk; or never will be."""
         ahead = step.ahead
         ahead.steps -= 1
         if ahead.is_void:
             return
         topic, group, queue_id = step.key
-        if is_acked:
+        if is_durable:
             self._state.offsets.commit(group, topic, queue_id, step.next_offset)
-        if not ahead.steps or not is_acked:
+        if not ahead.steps or not is_durable:
             ahead.is_void = True
             del self._ahead[step.key]
 

@@ -3,8 +3,8 @@ store-and-broker §12.8).
 
 Check points and acknowledgements come up in the queues of the revive topic when they are due. Each queue is read once,
 in order; a check point is judged when everything that may acknowledge it has been read, and what is then still open is
-copied to the group's retry topic. The group's offset in the revive queue follows when the copies are acked by the
-store, so that a crash at any moment brings a message back at least once.
+copied to the group's retry topic. The group's offset in the revive queue follows when the copies are on the disk, so
+that a crash at any moment brings a message back at least once.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ class PopRevival:
         self,
         state: BrokerState,
         log: ReviveLog,
-        deferred: Deferred,
+        durably: Deferred,
         timer_is_idle: Callable[[], bool],
     ) -> None:
         self._state = state
         self._log = log
-        self._deferred = deferred
+        self._durably = durably
         self._timer_is_idle = timer_is_idle
         self._host = encode_host(state.config.broker_ip1, state.config.listen_port)
         self._queues: list[_ReviveQueue] = []
@@ -234,18 +234,18 @@ class PopRevival:
         return revived
 
     def _commit(self, queue: _ReviveQueue) -> None:
-        """What is behind the first open check point, or read if there is none, is done with once the log is acked as
-        far as it is now."""
+        """What is behind the first open check point, or read if there is none, is done with once the log is on the disk
+        as far as it is now."""
         first = next(iter(queue.open.values()), None)
         done = (queue.next_offset if first is None else first.revive_offset) - 1
         offsets, topic, queue_id = self._state.offsets, self._log.topic, queue.queue_id
 
-        def commit(is_acked: bool) -> None:
-            if is_acked and offsets.query(REVIVE_GROUP, topic, queue_id) != done:
+        def commit(is_durable: bool) -> None:
+            if is_durable and offsets.query(REVIVE_GROUP, topic, queue_id) != done:
                 offsets.commit(REVIVE_GROUP, topic, queue_id, done)
 
         if done >= 0:
-            self._deferred.when(self._last_end, commit)
+            self._durably.when(self._last_end, commit)
 
     def _revive(self, queue: _ReviveQueue, check_point: CheckPoint, offsets: Sequence[int]) -> None:
         state = self._state

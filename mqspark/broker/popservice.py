@@ -37,15 +37,15 @@ class PopService:
     ) -> None:
         """``starts_in_memory(topic, queue id)``: a young queue that a new group consumes from its start;
         ``timer_is_idle()``: no timed message is late."""
-        self._deferred = Deferred()
+        self._answers, self._durably = Deferred(), Deferred()
         log = ReviveLog(state)
         offsets = PopOffsets(state, starts_in_memory)
         self._order = PopOrder(state)
         self._saved_order = SavedTable(self._order, order_file)
-        self.pops = Pops(state, log, offsets, self._order, self._deferred)
+        self.pops = Pops(state, log, offsets, self._order, self._answers, self._durably)
         self._watch = PopWatch(state, self.pops, offsets, self._order)
         self._acks = PopAcks(state, log, self._order, acks, self._wake)
-        self._revival = PopRevival(state, log, self._deferred, timer_is_idle)
+        self._revival = PopRevival(state, log, self._durably, timer_is_idle)
         self.handlers: dict[int, Handler] = {
             **self.pops.handlers,
             **self._acks.handlers,
@@ -83,6 +83,8 @@ class PopService:
         self.pops.end_turn()
 
     def progress(self, progress: Progress) -> None:
-        self._deferred.release(progress.acked)
+        self._answers.release(progress.acked)
+        self._durably.release(progress.durable)
         if progress.failed is not None:
-            self._deferred.fail()
+            self._answers.fail()
+            self._durably.fail()

@@ -81,7 +81,7 @@ class Pops(RuleBasedStateMachine):
                     assert peer.ask(ACK, ack_ext(one)).code == 0
                     self.lives[one.body.decode()].is_done = True
         missing = [body for body, life in self.lives.items() if not (life.is_done or life.is_optional)]
-        assert missing == []
+        assert missing == [], [self.lives[body] for body in missing]
 
     def given(self, popped: list[Popped]) -> list[Popped]:
         """Nobody else has any of these."""
@@ -170,6 +170,7 @@ class Pops(RuleBasedStateMachine):
     def die(self, is_saved: bool) -> None:
         """Offsets of the last seconds may be lost: what was handed out then may be handed out again."""
         if is_saved:
+            self.it.flush()
             self.it.clock.advance(self.it.config.flush_consumer_offset_interval)
             self.it.run_jobs()
         self.it.crash()
@@ -179,7 +180,7 @@ class Pops(RuleBasedStateMachine):
 
 
 Pops.TestCase.settings = settings(
-    max_examples=25,
+    max_examples=15,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
