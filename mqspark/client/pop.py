@@ -25,6 +25,7 @@ from mqspark.client.instance import ClientOptions
 from mqspark.client.popacks import PopAcks
 from mqspark.client.popgroup import PULL, AssignedGroup, not_popped
 from mqspark.client.process_queue import ProcessQueue
+from mqspark.client.statistics import ConsumeStatistics
 from mqspark.errors import ConfigError, MQError, NoRoute, ProtocolError
 from mqspark.message import (
     FIRST_POP_TIME,
@@ -183,7 +184,7 @@ class PopConsumer:
         self._room = asyncio.Event()
         self._unsuspended = asyncio.Event()
         self._unsuspended.set()
-        self._failed = 0
+        self._statistics: ConsumeStatistics
         self._running = False
         self._started_ms = 0
         self._delivery: Delivery
@@ -215,6 +216,7 @@ class PopConsumer:
             raise
 
     def _prepare(self) -> None:
+        self._statistics = ConsumeStatistics(self._group.instance.clock)
         self._delivery = make_delivery(
             self._in_time(self._listener), concurrency=self._concurrency, finished=self._finished
         )
@@ -324,7 +326,7 @@ class PopConsumer:
                 f"a POP consumer does not answer {request.code}",
             )
         info = running_info(
-            self._group, self._started_ms, {}, threads=self._concurrency, failed_messages=self._failed
+            self._group, self._started_ms, {}, threads=self._concurrency, statistics=self._statistics
         )
         info.mq_pop_table = {
             queue_key(queue): PopProcessQueueInfo(
@@ -459,7 +461,7 @@ class PopConsumer:
 
         return consume
 
-    def _finished(self, chunk: Chunk, outcome: Outcome) -> None:
+    def _finished(self, chunk: Chunk, outcome: Outcome, elapsed_s: float) -> None:
         (message,) = chunk.messages
         if isinstance(outcome, Skipped) and not self._running:
             return  # ``stop`` knows what to do with it
@@ -475,10 +477,12 @@ class PopConsumer:
             )
             return
         failure = failure_of(outcome)
+        failed = failure is not None
+        self._statistics.consumed(message.topic, 1 - failed, int(failed), elapsed_s * 1000)
+        self._statistics.sample()
         if failure is None:
             self._acks.ack(work.topic, work.receipt)
             return
-        self._failed += 1
         log.warning(
             "listener of %s did not consume %s (delivery %d)",
             self.group,
