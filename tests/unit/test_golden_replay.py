@@ -53,6 +53,7 @@ DEPENDS_ON_THE_PAST: dict[int, set[int]] = {
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     },
     RequestCode.GET_ROUTEINFO_BY_TOPIC: {ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST},
+    RequestCode.GET_CONSUMER_RUNNING_INFO: {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR},
     RequestCode.POP_MESSAGE: {ResponseCode.SUCCESS, ResponseCode.POLLING_TIMEOUT},
     RequestCode.ACK_MESSAGE: {ResponseCode.SUCCESS, ResponseCode.NO_MESSAGE},
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: {
@@ -62,6 +63,7 @@ DEPENDS_ON_THE_PAST: dict[int, set[int]] = {
     },
 }
 LATER = {
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
     RequestCode.POP_MESSAGE,
     RequestCode.PULL_MESSAGE,
     RequestCode.LITE_PULL_MESSAGE,
@@ -111,11 +113,13 @@ class Recording:
         for conn, _, request in self.requests:
             answer = self.answers.get((conn, request.opaque))
             topic = request.ext.get("topic") or request.ext.get("b")
+            if request.code == RequestCode.SET_MESSAGE_REQUEST_MODE:
+                topic = json.loads(bytes(request.body))["topic"]
             if answer is None or topic is None or answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 continue
             if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
                 topics[topic] = decode_body(TopicRouteData, answer.body).queue_datas[0]
-            elif request.code in (310, 320, 10, 11, 361):
+            elif request.code in (310, 320, 10, 11, 361, 401):
                 topics.setdefault(topic, QueueData("broker-g", 4, 4, 6))
         return topics
 
