@@ -222,7 +222,8 @@ class Delays:
 
     def tick(self) -> int:
         wait_ms = IDLE_MS
-        now_ms = self._clock.now_ms()
+        # Nobody shall see a message that was stored before it was due, so the date that it gets counts.
+        now_ms = self._store.next_store_time_ms
         for level in self._levels:
             if level.next_offset < self._store.max_offset(SCHEDULE_TOPIC, level.queue_id):
                 wait_ms = min(wait_ms, self._deliver(level, now_ms))

@@ -3,7 +3,7 @@ remoting-protocol §5.1).
 
 The path of one ordinary message is kept short: facts of a topic are looked up once (``Topic``), the property
 string is searched and extended but not taken apart, the answer is preformatted and waits in ``Acks``. A
-property string that holds a name which the broker must treat specially goes through ``_rewrite``, which does
+property string that holds a name which the broker must treat specially goes through ``_own``, which does
 take it apart.
 """
 
@@ -224,7 +224,7 @@ class Sends:
         text: str,
     ) -> None:
         """A message with a property that is the broker's business."""
-        properties = decode_properties(self._rewrite(text))
+        properties = self._own(text)
         unique_id = properties.get(UNIQ_KEY)
         if not unique_id:
             unique_id = properties[UNIQ_KEY] = self._state.new_unique_id()
@@ -325,7 +325,7 @@ class Sends:
         shared = header.properties or ""
         if shared and shared[-1] != "\x02":
             shared += "\x02"
-        shared = self._rewrite(shared)
+        shared = encode_properties(self._own(shared)).decode()
         self._check_member(shared)
         unique_id = _value(f"\x02{shared}", "\x02UNIQ_KEY\x01")
         # Every member carries the batch's own properties after its own (MessageExtEncoder).
@@ -335,7 +335,7 @@ class Sends:
             if _is_special(b"\x02".join([properties for _, _, properties in members])):
                 for _, _, properties in members:
                     if _is_special(properties):
-                        self._check_member(self._rewrite(properties.decode()))
+                        self._check_member(properties.decode())
             joined = b"\x02" + suffix
             items = [
                 (flag, body, properties + (suffix if not properties or properties[-1] == 2 else joined))
@@ -500,12 +500,12 @@ class Sends:
         if "TRAN_MSG" in text and decode_properties(text).get(TRANSACTION_PREPARED, "").lower() == "true":
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a batch cannot be transactional")
 
-    def _rewrite(self, text: str) -> str:
-        """Drop what the broker sets itself and POP_CK."""
+    def _own(self, text: str) -> dict[str, str]:
+        """The sender's properties without what the broker sets itself and POP_CK."""
         properties = decode_properties(text)
         for name in (MSG_REGION, TRACE_ON, CLUSTER, "POP_CK"):
             properties.pop(name, None)
-        return encode_properties(properties).decode()
+        return properties
 
     def _store_refusal(self, error: Exception) -> Refusal:
         self._state.stats.put_failures += 1

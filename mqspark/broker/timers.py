@@ -156,7 +156,7 @@ class Timers:
             )
         now_ms = self._clock.now_ms()
         deliver_ms = self._deliver_time_ms(properties, now_ms)
-        if deliver_ms <= now_ms:
+        if deliver_ms <= self._store.next_store_time_ms:
             if TIMER_DEL_UNIQKEY in properties:
                 raise self._illegal()
             return
@@ -244,7 +244,8 @@ class Timers:
     def tick(self) -> int:
         if not self._store.max_offset(TIMER_TOPIC, 0) or self._is_broken:
             return IDLE_MS
-        now_ms = self._clock.now_ms()
+        # Nobody shall see a message that was stored before it was due, so the date that it gets counts.
+        now_ms = self._store.next_store_time_ms
         now_tick = now_ms // self._precision_ms
         try:
             enqueued = self._enqueue(now_ms, now_tick)

@@ -1047,6 +1047,11 @@ class MessageStore:
         return sorted(self._fetcher.damaged)
 
     @property
+    def next_store_time_ms(self) -> int:
+        """What the next put is dated: all that waits to be written has the time of the first."""
+        return self._now_ms if self._log.pending else self._clock.now_ms()
+
+    @property
     def files(self) -> FileLayer:
         """For what else is kept in the directory."""
         return self._files

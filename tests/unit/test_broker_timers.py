@@ -173,6 +173,29 @@ def test_random_times_are_never_early_and_less_than_a_tick_late(bench: Bench) ->
         assert 0 <= late_ms <= 1_000 + 7, late_ms
 
 
+def test_the_date_that_a_message_gets_is_not_before_its_time(tmp_path: Path) -> None:
+    """While a sync is under way all that is put gets the date of the first."""
+    bench = Bench(tmp_path, sync=True)
+    send(bench, deliver_ms=1_700_000_001_000)
+    peer = bench.peer()
+    peer.give(SEND, send_ext(), b"first")
+    bench.broker.turn()
+    job = bench.store.begin_flush()
+    assert job is not None
+    bench.clock.advance(990)
+    peer.give(SEND, send_ext("T", 1), b"waits for the sync")
+    bench.clock.advance(15)
+    bench.broker.tick()
+    job.run()
+    bench.broker.progress(bench.store.end_flush(job))
+    bench.flush()
+    bench.broker.tick()
+    bench.flush()
+    (record,) = (record for record in bench.records("T") if record.body == b"x")
+    assert record.store_timestamp_ms >= 1_700_000_001_000
+    bench.close()
+
+
 def test_messages_of_one_slot_come_in_the_order_of_their_arrival_a_bounded_number_a_tick(
     bench: Bench,
 ) -> None:

@@ -1,0 +1,130 @@
+"""How late timer messages are: an open load of them with random deliver times, against a broker of its own.
+
+Lateness is the time at which the broker stored a message in its topic less its deliver time, both by the broker's
+clock. A tick of the wheel (1 s) is part of it: a message waits for the end of the tick that it is due in. Every message
+must be there once and none early, or the figures are void.
+
+    python -m tests.benchmarks delay [--rate N] [--seconds S] [--store DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+from mqspark.protocol.command import encode_request
+from mqspark.record import decode_records
+from tests.benchmarks.bench_broker import DevProcess, broker
+from tests.interop.remoting import GET_MAX_OFFSET, PULL_MESSAGE, SEND_MESSAGE_V2, RawConnection
+
+TOPIC, QUEUES = "BenchDelay", 4
+SLICE_S = 0.01
+AHEAD_MS = (2_000, 7_000)
+
+
+def send(process: DevProcess, rate: int, seconds: float) -> int:
+    chance = random.Random(1)
+    count = 0
+    with socket.create_connection(("127.0.0.1", process.port)) as connection:
+        began = time.perf_counter()
+        for number in range(int(seconds / SLICE_S)):
+            now_ms = time.time_ns() // 1_000_000
+            frames = []
+            for _ in range(int(rate * SLICE_S)):
+                deliver_ms = now_ms + chance.randrange(*AHEAD_MS)
+                header = {
+                    "a": "bench",
+                    "b": TOPIC,
+                    "c": "TBW102",
+                    "d": str(QUEUES),
+                    "e": str(count % QUEUES),
+                    "f": "0",
+                    "g": str(now_ms),
+                    "h": "0",
+                    "i": f"TIMER_DELIVER_MS\x01{deliver_ms}\x02UNIQ_KEY\x01U{count}\x02",
+                    "j": "0",
+                    "k": "false",
+                    "m": "false",
+                }
+                frames.append(encode_request(SEND_MESSAGE_V2, count, header, b"x" * 100, oneway=True))
+                count += 1
+            connection.sendall(b"".join(frames))
+            time.sleep(max(0.0, began + (number + 1) * SLICE_S - time.perf_counter()))
+    return count
+
+
+def ends(connection: RawConnection) -> list[int]:
+    return [
+        int(connection.request(GET_MAX_OFFSET, topic=TOPIC, queueId=queue_id).ext["offset"])
+        for queue_id in range(QUEUES)
+    ]
+
+
+def lateness_ms(connection: RawConnection, queue_id: int, end: int) -> dict[str, int]:
+    found: dict[str, int] = {}
+    offset = 0
+    while offset < end:
+        reply = connection.request(
+            PULL_MESSAGE,
+            consumerGroup="bench",
+            topic=TOPIC,
+            queueId=queue_id,
+            queueOffset=offset,
+            maxMsgNums=1000,
+            sysFlag=4,
+            commitOffset=0,
+            suspendTimeoutMillis=0,
+            subscription="*",
+            subVersion=0,
+            expressionType="TAG",
+        )
+        if reply.code:
+            raise RuntimeError(f"a pull was answered {reply}")
+        for record in decode_records(reply.body):
+            unique_id = record.unique_id or ""
+            if unique_id in found:
+                raise RuntimeError(f"{unique_id} came twice: the figures are void")
+            found[unique_id] = record.store_timestamp_ms - int(record.properties["TIMER_DELIVER_MS"])
+        offset = int(reply.ext["nextBeginOffset"])
+    return found
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks delay")
+    parser.add_argument("--rate", type=int, default=10_000, help="timer messages a second")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--store", type=Path, default=Path(tempfile.gettempdir()))
+    options = parser.parse_args(arguments)
+    with broker(
+        options.store, "flushDiskType=ASYNC_FLUSH", "maxTransferCountOnMessageInMemory=1000"
+    ) as process:
+        before = process.cpu_s()
+        began = time.perf_counter()
+        count = send(process, options.rate, options.seconds)
+        sent_s = time.perf_counter() - began
+        with RawConnection(f"127.0.0.1:{process.port}") as connection:
+            deadline = time.monotonic() + 60
+            while sum(ends(connection)) < count:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{sum(ends(connection))} of {count} delivered after a minute")
+                time.sleep(0.1)
+            cpu_us = (process.cpu_s() - before) * 1e6 / count
+            late: dict[str, int] = {}
+            for queue_id, end in enumerate(ends(connection)):
+                late |= lateness_ms(connection, queue_id, end)
+    values = sorted(late.values())
+    if len(values) != count or values[0] < 0:
+        raise RuntimeError(
+            f"{len(values)} of {count} messages, the earliest {values[0]} ms: the figures are void"
+        )
+    print(f"{count} timers at {count / sent_s:,.0f}/s, {cpu_us:.0f} us of the broker's CPU each")
+    for name, place in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)):
+        print(f"  late {name:>5}: {values[min(count - 1, int(count * place))]:5d} ms")
+
+
+if __name__ == "__main__":
+    main()
