@@ -231,7 +231,7 @@ class Recovery:
     def _surely_synced(self) -> int:
         """Everything before it is on disk: a sync that returned said so."""
         mark = self._checkpoint.position
-        return max(self._synced, mark) if mark >= 0 else self._start_by_timestamp()
+        return max(self._synced, mark if mark >= 0 else self._start_by_timestamp())
 
     def _start_by_timestamp(self) -> int:
         safe_ms = self._checkpoint.safe_timestamp_ms

@@ -332,8 +332,16 @@ def _served(store: MessageStore) -> dict[Place, MessageExt]:
     }
 
 
-def _truth(tree: Tree) -> tuple[object, object]:
-    return tree["commitlog"], tree["consumequeue"]
+_MARKS = ("abort", "checkpoint", "index", "lock")
+
+
+def _truth(tree: Tree) -> Tree:
+    """Log and queues, wherever they lie."""
+    return {
+        name: content
+        for name, content in tree.items()
+        if name not in _MARKS and not name.startswith("mqspark.")
+    }
 
 
 def _has(message: MessageExt, sent: Sent) -> bool:

@@ -28,6 +28,18 @@ def test_a_power_cut_at_any_sync(seed: int) -> None:
     assert_images(everyday(True, seed, 16), 50, at_least=1400)
 
 
+VARIANTS = {
+    "ext": {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 4096},
+    "sealed": {"enabled_append_prop_crc": True},
+    "two directories": {"store_path_commit_log": "/disk/first,/disk/second"},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_power_cut_with_other_files(name: str) -> None:
+    assert_images(everyday(True, 6, 10, **VARIANTS[name]), 12, at_least=300)
+
+
 def test_a_power_cut_while_old_segments_are_deleted() -> None:
     assert_images(retention(True, 1, 16), 50, at_least=1500)
 

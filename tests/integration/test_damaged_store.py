@@ -1,0 +1,51 @@
+"""A broker on a store with a flipped bit: it serves the rest, and says where the damage is."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import httpx
+
+from tests.interop.clusters import mqspark_command, process, ready_line
+from tests.interop.remoting import PULL_MESSAGE, UPDATE_AND_CREATE_TOPIC, RawConnection
+from tests.store_tools import QuickFiles, flush, opened, put
+
+
+def test_health_and_metrics_name_the_place_once_a_read_met_it(tmp_path: Path) -> None:
+    store = opened(tmp_path / "store", None, QuickFiles())
+    positions = [put(store, "Orders", 0, b"message %d" % number * 9)[1] for number in range(60)]
+    flush(store)
+    store.close()
+    hit = positions[25]
+    path = tmp_path / "store" / "commitlog" / f"{hit - hit % 4096:020d}"
+    content = bytearray(path.read_bytes())
+    content[hit % 4096 + 100] ^= 0x20
+    path.write_bytes(content)
+    ports = ["--namesrv-port", "0", "--broker-port", "0", "--http-port", "0"]
+    command = [*mqspark_command(), "dev", "--store", str(tmp_path / "store"), *ports]
+    with process(command, tmp_path / "log", stdout=subprocess.PIPE) as child:
+        ready = ready_line(child, tmp_path / "log")
+        assert httpx.get(f"{ready['http']}/health/ready").json()["store"]["damagedOffsets"] == []
+        count = offset = 0
+        with RawConnection(ready["broker"], 60) as connection:
+            connection.request(
+                UPDATE_AND_CREATE_TOPIC, topic="Orders", defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1,
+                perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
+            )  # fmt: skip
+            while offset < 60:
+                reply = connection.request(
+                    PULL_MESSAGE, consumerGroup="readers", topic="Orders", queueId=0, queueOffset=offset,
+                    maxMsgNums=8, sysFlag=4, commitOffset=0, suspendTimeoutMillis=0, subscription="*",
+                    subVersion=0, expressionType="TAG",
+                )  # fmt: skip
+                assert reply.code == 0, (reply.code, reply.remark)
+                count += reply.body.count(b"message ") // 9
+                offset = int(reply.ext["nextBeginOffset"])
+        assert count == 59
+        health = httpx.get(f"{ready['http']}/health/ready")
+        assert health.status_code == 200
+        assert health.json()["store"]["damagedOffsets"] == [hit]
+        lines = httpx.get(f"{ready['http']}/metrics").text.splitlines()
+        (line,) = [line for line in lines if line.startswith("rocketmq_storage_damaged_places{")]
+        assert float(line.split()[-1]) == 1
