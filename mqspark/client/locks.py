@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection
 
 from mqspark.client.instance import ClientInstance
-from mqspark.errors import ClientError
+from mqspark.errors import ClientError, MQError
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies import (
     LockBatchRequestBody,
@@ -51,7 +51,7 @@ class BrokerLocks:
         )
         try:
             answer = await self._ask(broker_name, RequestCode.LOCK_BATCH_MQ, encode_body(body))
-        except ClientError as error:
+        except MQError as error:
             log.warning("cannot lock %s for %s: %s", queues, self._group, error)
             return {}
         ours = {queue.queue for queue in decode_body(LockBatchResponseBody, answer).lock_ok_mq_set}
@@ -70,7 +70,7 @@ class BrokerLocks:
         )
         try:
             await self._ask(broker_name, RequestCode.UNLOCK_BATCH_MQ, encode_body(body))
-        except ClientError as error:
+        except MQError as error:
             log.warning("cannot unlock %s for %s: %s", queues, self._group, error)
 
     async def _ask(self, broker_name: str, code: int, body: bytes) -> bytes | memoryview:

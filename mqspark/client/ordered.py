@@ -223,10 +223,10 @@ class Ordered:
         ordered = self._queues.get(queue)
         return ordered is not None and ordered.locked(self._clock.monotonic_ms())
 
-    def is_busy(self, queue: MessageQueue) -> bool:
-        """Whether a listener is at it."""
-        ordered = self._queues.get(queue)
-        return ordered is not None and bool(ordered.running)
+    async def unclaim_idle(self) -> None:
+        """Give all locks back but those of queues that a listener is still at: they stay until they expire, for
+        better late than out of order."""
+        await self.unclaim([queue for queue, ordered in self._queues.items() if not ordered.running])
 
     async def settle(self, queue: MessageQueue) -> None:
         """Start nothing more of a queue; wait until nothing of it runs. Its lock is renewed meanwhile."""

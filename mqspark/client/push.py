@@ -291,14 +291,16 @@ class PushConsumer:
             reader.task.cancel()
         if not await self._consumption.stop(timeout_ms):
             log.warning("a listener of %s is still running after %d ms", self.group, timeout_ms)
-        leaving = {queue: reader.process.commit_offset for queue, reader in self._leaving.items()}
+        leaving = {
+            queue: reader.process.commit_offset
+            for queue, reader in self._leaving.items()
+            if not reader.process.dropped
+        }
         await self._write({**self.consumed_offsets(), **leaving})
         for reader in (*self._readers.values(), *self._leaving.values()):
             reader.process.drop()
         if self._ordered is not None:
-            # A queue that a listener is still at keeps its lock, until that expires: better late than out of order.
-            busy = self._ordered.is_busy
-            await self._ordered.unclaim([q for q in (*self._readers, *self._leaving) if not busy(q)])
+            await self._ordered.unclaim_idle()
         self._readers.clear()
         self._leaving.clear()
         if self._tracer is not None:
@@ -398,9 +400,9 @@ class PushConsumer:
         """Hand a locked queue over: the next member begins when the listener here is done and that is committed."""
         queue, process = reader.queue, reader.process
         await ordered.settle(queue)
-        if not process.dropped:
+        if not process.dropped and ordered.locked(queue):
             await self._write({queue: process.commit_offset})
-            process.drop()
+        process.drop()
         await ordered.unclaim([queue])
         self._leaving.pop(queue, None)
 
@@ -575,10 +577,12 @@ class PushConsumer:
 
     def consumed_offsets(self) -> dict[MessageQueue, int]:
         """As ``progress``, under the cluster's names."""
+        ordered = self._ordered
         return {
             queue: reader.process.commit_offset
             for queue, reader in self._readers.items()
-            if not reader.process.dropped  # its lock is lost: how far the group is, another says
+            # Of a queue whose lock is lost or overdue another may have to say how far the group is.
+            if not reader.process.dropped and (ordered is None or ordered.locked(queue))
         }
 
     async def consume_now(self, message: MessageExt) -> Outcome:
