@@ -31,6 +31,12 @@ PLACE_LIFE_S = 60.0
 
 SAMPLE_GROUP = "mqspark-spark-source"
 _SAMPLE = 32
+PULL_ANSWERS = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
 _SAMPLED_QUEUES = 8
 """Of each broker: enough to know what a message weighs."""
 
@@ -255,13 +261,18 @@ class Cluster:
         for address, asked in _by_address({queue: queues[queue] for queue in offsets}).items():
             for queue in asked[:_SAMPLED_QUEUES]:
                 header = pull_header(group, queue, offsets[queue], max_messages=_SAMPLE)
-                connection = self.client.connection(address)
-                answer = connection.wait(connection.send(RequestCode.PULL_MESSAGE, header))
+                answer = self.client.request(address, RequestCode.PULL_MESSAGE, header, accept=PULL_ANSWERS)
                 if answer.code == ResponseCode.SUCCESS and len(answer.body):
                     following = answer.header(PullMessageResponseHeader).next_begin_offset
                     count += max(1, following - offsets[queue])
                     size += len(answer.body)
         return size / count if count else 0.0
+
+    def records_from(self, queue: MessageQueue, address: str, offset: int) -> bytes | memoryview:
+        """A few records from ``offset`` on; empty when there is none."""
+        header = pull_header(self._options.group or SAMPLE_GROUP, queue, offset, max_messages=_SAMPLE)
+        answer = self.client.request(address, RequestCode.PULL_MESSAGE, header, accept=PULL_ANSWERS)
+        return answer.body if answer.code == ResponseCode.SUCCESS else b""
 
     # --- loss and progress ------------------------------------------------------------------------------------
 

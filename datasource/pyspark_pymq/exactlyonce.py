@@ -49,6 +49,7 @@ from mqspark.protocol.headers import (
     SendMessageResponseHeader,
 )
 from mqspark.record import decode_records
+from pyspark_pymq.cluster import PULL_ANSWERS
 from pyspark_pymq.options import WriteOptions
 
 if TYPE_CHECKING:
@@ -398,7 +399,7 @@ class DecisionLog:
         position = max(int(begin), int(pointer or 0))
         while position < end:
             header = pull_header(self._group, queue, position, max_messages=32)
-            answer = self._client.request(address, RequestCode.PULL_MESSAGE, header, accept=_PULLED)
+            answer = self._client.request(address, RequestCode.PULL_MESSAGE, header, accept=PULL_ANSWERS)
             following = answer.header(PullMessageResponseHeader).next_begin_offset
             if answer.code == ResponseCode.SUCCESS:
                 for message in decode_records(answer.body):
@@ -443,14 +444,6 @@ class DecisionLog:
             order=False,
         )
         self._client.request(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-
-
-_PULLED = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
 
 
 def _parts(halves: Sequence[Halves]) -> Iterator[list[Any]]:

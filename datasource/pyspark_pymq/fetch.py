@@ -25,7 +25,7 @@ from mqspark.client.blocking import BlockingConnection, pull_header
 from mqspark.errors import BrokerError, ConnectionLost, MQError, RequestTimeout, StoreError
 from mqspark.message import java_hash
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.headers import PullMessageResponseHeader
+from mqspark.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from mqspark.store.compacted import COMPACTED
 from mqspark.store.reader import StoreReader
 from pyspark_pymq.cluster import BrokerPlace, DataLoss
@@ -41,7 +41,9 @@ _LOG_BYTES = 2 * BATCH_BYTES
 """Of log for one batch: about half of a small record is header and properties."""
 _BATCH_ROWS = 65_536
 
-_PULLS_IN_FLIGHT = 8
+_MIN_PULLS_IN_FLIGHT, _MAX_PULLS_IN_FLIGHT = 8, 64
+_MESSAGES_IN_FLIGHT = 2048
+"""With the 32 messages that RocketMQ gives a pull, 64 pulls."""
 _PULL_MESSAGES, _PULL_BYTES = 4096, 1 << 20
 """What we ask for; the broker gives as much as its own limits allow."""
 _PULL_TIMEOUT_MS = 10_000
@@ -300,12 +302,7 @@ class _Puller:
     def bodies(self) -> Iterator[Any]:
         connection = _connection(self._address)
         while self.position < self._end:
-            # Under a filter nobody knows where a pull ends; before the first answer neither.
-            window = _PULLS_IN_FLIGHT if self._stride and not self._is_filtered else 1
-            while len(self._in_flight) < window and self._asked < self._end:
-                self._ask(
-                    connection, self._asked, min(self._end, self._asked + (self._stride or _PULL_MESSAGES))
-                )
+            self._ask_on(connection)
             if not self._in_flight:
                 self._asked = self.position
                 continue
@@ -320,13 +317,35 @@ class _Puller:
                 self._empty = 0
             self.position = max(self.position, min(following, self._end))
             if self.position < reach:
-                self._ask(connection, self.position, reach, ahead=True)
+                self._ask_first(connection, self.position, reach)
             self._asked = max(self._asked, self.position)
             if answer.code == ResponseCode.SUCCESS and len(answer.body):
                 yield answer.body
 
-    def _ask(self, connection: BlockingConnection, first: int, reach: int, *, ahead: bool = False) -> None:
-        header = pull_header(
+    def _ask_on(self, connection: BlockingConnection) -> None:
+        """Fill the window when half of it is answered, in one write: requests and answers then travel in groups."""
+        # Under a filter nobody knows where a pull ends; before the first answer neither.
+        window = 1
+        if self._stride and not self._is_filtered:
+            window = min(max(_MESSAGES_IN_FLIGHT // self._stride, _MIN_PULLS_IN_FLIGHT), _MAX_PULLS_IN_FLIGHT)
+        if len(self._in_flight) > window // 2:
+            return
+        wanted: list[tuple[int, int]] = []
+        while len(self._in_flight) + len(wanted) < window and self._asked < self._end:
+            reach = min(self._end, self._asked + (self._stride or _PULL_MESSAGES))
+            wanted.append((self._asked, reach))
+            self._asked = reach
+        headers = [(RequestCode.PULL_MESSAGE, self._header(first, reach)) for first, reach in wanted]
+        for opaque, (first, reach) in zip(connection.send_all(headers), wanted, strict=True):
+            self._in_flight.append((opaque, first, reach))
+
+    def _ask_first(self, connection: BlockingConnection, first: int, reach: int) -> None:
+        """Before everything that is in flight: it leaves a gap."""
+        opaque = connection.send(RequestCode.PULL_MESSAGE, self._header(first, reach))
+        self._in_flight.appendleft((opaque, first, reach))
+
+    def _header(self, first: int, reach: int) -> PullMessageRequestHeader:
+        return pull_header(
             self._task.group,
             self._queue,
             first,
@@ -335,12 +354,6 @@ class _Puller:
             expression=self._expression,
             expression_type="SQL92" if self._task.sql_filter else "TAG",
         )
-        item = (connection.send(RequestCode.PULL_MESSAGE, header), first, reach)
-        if ahead:
-            self._in_flight.appendleft(item)
-        else:
-            self._in_flight.append(item)
-            self._asked = reach
 
     def _following(self, answer: Any, first: int) -> int:
         """Where the queue goes on after this answer. Raises DataLoss, BrokerError."""

@@ -64,6 +64,8 @@ class ReadOptions:
     max_records_per_partition: int | None
     local_read: bool
     """May map the store's files when the broker is on this host."""
+    payload_is_arrow: bool
+    """payloadFormat=arrow: a message is rows with columns of their own (``pyspark_pymq.payload``)."""
     poll_timeout_ms: int
     """How long an idle stream waits for a message before it tells Spark that there is none."""
 
@@ -108,6 +110,7 @@ class ReadOptions:
             max_partitions=maximum,
             max_records_per_partition=texts.positive("maxRecordsPerPartition"),
             local_read=texts.flag("localRead", True),
+            payload_is_arrow=_is_arrow(texts),
             poll_timeout_ms=texts.number("pollTimeoutMs", 250, lowest=0),
         )
         asked_columns(options, texts)
@@ -135,6 +138,10 @@ class ReadOptions:
             raise ConfigError(
                 "sqlFilter: contradicts tags; write TAGS IN ('A', 'B') in the filter", key="sqlFilter"
             )
+        if self.payload_is_arrow:
+            for name in ("includeProperties", "includeHeaders", "key"):
+                if texts.is_given(name):
+                    raise ConfigError(f"{name}: rows of payloadFormat=arrow have their own columns", key=name)
         if self.keys:
             if streaming:
                 raise ConfigError("key: a look-up is a batch read; a stream has no end", key="key")
@@ -200,6 +207,10 @@ class StoreOptions:
         return parsed
 
 
+def _is_arrow(texts: OptionTexts) -> bool:
+    return texts.choice("payloadFormat", ("raw", "arrow"), "raw") == "arrow"
+
+
 def asked_columns(options: Mapping[str, str], texts: OptionTexts | None = None) -> tuple[str, ...]:
     """The columns that these options add to the plain ones. Raises ConfigError."""
     texts = texts or OptionTexts(options)
@@ -222,6 +233,8 @@ class WriteOptions:
     batch_bytes: int
     send_timeout_ms: int
     retries: int
+    payload_is_arrow: bool
+    """payloadFormat=arrow: rows are packed into messages with all their columns."""
     exactly_once: bool
     """deliveryGuarantee=exactly-once: rows are transactions."""
     transaction_id: str | None
@@ -242,6 +255,7 @@ class WriteOptions:
             batch_bytes=texts.number("batchBytes", 256 * 1024, lowest=1024),
             send_timeout_ms=texts.number("sendTimeoutMs", 10_000, lowest=1),
             retries=texts.number("retries", 5, lowest=0),
+            payload_is_arrow=_is_arrow(texts),
             exactly_once=texts.choice("deliveryGuarantee", ("at-least-once", "exactly-once"), "at-least-once")
             == "exactly-once",
             transaction_id=texts.text("transactionId") or None,

@@ -76,8 +76,14 @@ def partitions_of(
     ]
 
 
-def read_partition(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+def read_partition(
+    partition: InputPartition | None, payload: pa.Schema | None = None
+) -> Iterator[pa.RecordBatch]:
     """Runs in a worker. Spark makes up a partition of its own where nothing was planned."""
+    if payload is not None:
+        from pyspark_pymq.payload import unpack
+
+        return unpack(read_partition(partition), payload)
     from pyspark_pymq.fetch import read_task
 
     if isinstance(partition, ArchivePartition):
@@ -91,9 +97,13 @@ def read_partition(partition: InputPartition | None) -> Iterator[pa.RecordBatch]
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+    def __init__(
+        self, options: ReadOptions, columns: tuple[str, ...], payload: pa.Schema | None = None
+    ) -> None:
+        """``payload``: the columns inside of the messages (payloadFormat=arrow)."""
         self._options = options
         self._columns = columns
+        self._payload = payload
 
     def partitions(self) -> list[InputPartition]:
         cluster = Cluster(self._options)
@@ -117,4 +127,4 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             cluster.client.close()
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition)
+        return read_partition(partition, self._payload)

@@ -102,6 +102,16 @@ class _Writer:
                 'mode: a topic is only appended to; use mode("append"), or outputMode("append") for a stream',
                 key="mode",
             )
+        self._options = options
+        self._names = self._checked(options, schema)
+
+    @staticmethod
+    def _checked(options: WriteOptions, schema: StructType) -> list[str]:
+        """The columns that are sent. Raises ConfigError."""
+        if options.payload_is_arrow:
+            if options.topic is None:
+                raise ConfigError("topic: required with payloadFormat=arrow, as an option", key="topic")
+            return [field.name for field in schema.fields]
         names = []
         for field in schema.fields:
             allowed = _COLUMN_TYPES.get(field.name)
@@ -126,13 +136,11 @@ class _Writer:
             raise ConfigError(
                 "queueId: means the same as the column partition; give one of them", key="queueId"
             )
-        self._options = options
-        self._names = names
-
         if options.exactly_once and (late := {"delayLevel", "deliverAt"} & set(names)):
             raise ConfigError(
                 f"{min(late)}: a transaction is not delayed; write such rows at-least-once", key=min(late)
             )
+        return names
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         from pyspark import TaskContext
@@ -140,7 +148,11 @@ class _Writer:
         context = TaskContext.get()
         # Each task begins its turns at another queue.
         turn = context.taskAttemptId() if context is not None else 0
-        batches = (batch.select(self._names) for batch in iterator)
+        batches: Iterator[pa.RecordBatch] = (batch.select(self._names) for batch in iterator)
+        if self._options.payload_is_arrow:
+            from pyspark_pymq.payload import pack
+
+            batches = pack(batches, self._options.batch_bytes)
         if self._options.exactly_once:
             from pyspark_pymq.exactlyonce import prepare
 

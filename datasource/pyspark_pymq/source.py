@@ -10,12 +10,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyspark_pymq.keyread import KeyReader
+    from pyspark_pymq.options import ReadOptions
     from pyspark_pymq.reader import BatchReader
     from pyspark_pymq.sink import BatchWriter, StreamWriter
     from pyspark_pymq.storeread import StoreReader
     from pyspark_pymq.stream import CheckpointedReader
 
 __all__ = ["DefaultSource"]
+
+PAYLOAD_COLUMNS = ("offset", "value")
+"""What is read of messages whose bodies hold the rows."""
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]
@@ -29,16 +33,29 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def name(cls) -> str:
         return "pymq"
 
-    def schema(self) -> str:
+    def schema(self) -> str | StructType:
         from pyspark_pymq.options import asked_columns
         from pyspark_pymq.schema import default_schema
 
+        if self._payload_is_arrow():
+            from pyspark.sql.pandas.types import from_arrow_schema
+
+            from pyspark_pymq.payload import newest_schema
+
+            found: StructType = from_arrow_schema(newest_schema(self._read_options()))
+            return found
         return default_schema(*asked_columns(self.options))
 
     def reader(self, schema: StructType) -> BatchReader | StoreReader | KeyReader:
         from pyspark_pymq.options import ReadOptions, StoreOptions
         from pyspark_pymq.schema import selected_columns
 
+        if self._payload_is_arrow():
+            from pyspark_pymq.payload import arrow_schema_of
+            from pyspark_pymq.reader import BatchReader
+
+            options = ReadOptions.parse(self.options, streaming=False)
+            return BatchReader(options, PAYLOAD_COLUMNS, arrow_schema_of(schema))
         columns = selected_columns(schema)
         if "store" in self.options:
             from pyspark_pymq.storeread import StoreReader
@@ -60,7 +77,32 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
         if "store" in self.options:
             StoreOptions.parse(self.options, streaming=True)
-        return stream_reader(ReadOptions.parse(self.options, streaming=True), selected_columns(schema))
+        options = ReadOptions.parse(self.options, streaming=True)
+        if options.payload_is_arrow:
+            from pyspark_pymq.payload import arrow_schema_of
+
+            return stream_reader(options, PAYLOAD_COLUMNS, arrow_schema_of(schema))
+        return stream_reader(options, selected_columns(schema))
+
+    def _payload_is_arrow(self) -> bool:
+        return str(self.options.get("payloadFormat", "")).strip().lower() == "arrow"
+
+    def _read_options(self) -> ReadOptions:
+        """For a look at the cluster before Spark says whether this is a batch or a stream."""
+        from pyspark_pymq.options import ReadOptions
+
+        names = (
+            "nameserver",
+            "topic",
+            "topics",
+            "subscribe",
+            "topicPattern",
+            "subscribePattern",
+            "assign",
+            "path",
+        )
+        wanted = {name: self.options[name] for name in names if name in self.options}
+        return ReadOptions.parse(wanted, streaming=False)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from pyspark_pymq.options import WriteOptions

@@ -53,9 +53,13 @@ _MAX_PARKED_PULLS = 512
 class CheckpointedReader(DataSourceStreamReader):  # type: ignore[misc]
     """All but ``latestOffset``, which differs by Spark version."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+    def __init__(
+        self, options: ReadOptions, columns: tuple[str, ...], payload: pa.Schema | None = None
+    ) -> None:
+        """``payload``: the columns inside of the messages (payloadFormat=arrow)."""
         self._options = options
         self._columns = columns
+        self._payload = payload
         self._connected: Cluster | None = None
         self._arrivals: _Arrivals | None = None
         self._initial: Positions | None = None
@@ -90,7 +94,7 @@ class CheckpointedReader(DataSourceStreamReader):  # type: ignore[misc]
         )
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition)
+        return read_partition(partition, self._payload)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._cluster.publish(Positions.from_json(end).offsets, self._published)
@@ -302,6 +306,9 @@ class LegacyStreamReader(CheckpointedReader):
         return super().partitions(start, until.to_json())
 
 
-def stream_reader(options: ReadOptions, columns: tuple[str, ...]) -> CheckpointedReader:
+def stream_reader(
+    options: ReadOptions, columns: tuple[str, ...], payload: pa.Schema | None = None
+) -> CheckpointedReader:
     """The reader for the Spark that is installed."""
-    return StreamReader(options, columns) if ADMISSION_CONTROL else LegacyStreamReader(options, columns)
+    kind = StreamReader if ADMISSION_CONTROL else LegacyStreamReader
+    return kind(options, columns, payload)

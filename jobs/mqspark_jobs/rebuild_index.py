@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqspark.errors import ConfigError, StoreLocked
+from mqspark.message import LMQ_PREFIX
 from mqspark.store.config import DEFAULT_DELAY_LEVELS
 from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES
 from mqspark.store.files import OsFiles
@@ -86,6 +87,7 @@ class ScanTask:
     delay_levels: str
     batch_topics: frozenset[str]
     verify_crc: bool
+    multi_dispatch: bool
     is_last: bool
 
 
@@ -125,6 +127,7 @@ def plan_scans(
     batch_topics: frozenset[str],
     *,
     sealed_only: bool,
+    multi_dispatch: bool = False,
 ) -> list[ScanTask]:
     """One task a segment. ``sealed_only`` leaves out the last one, which is being written."""
     size = segment_bytes_of(list(log))
@@ -134,10 +137,12 @@ def plan_scans(
             file,
             size,
             work / "scan" / f"{file.start:020d}",
-            f"{file.length}:{file.stamp}:{options.delay_levels}:{options.verify_crc}:{sorted(batch_topics)}",
+            f"{file.length}:{file.stamp}:{options.delay_levels}:{options.verify_crc}:{sorted(batch_topics)}:"
+            f"{multi_dispatch}",
             options.delay_levels,
             batch_topics,
             options.verify_crc,
+            multi_dispatch,
             is_last=file is log[-1],
         )
         for file in wanted
@@ -202,6 +207,7 @@ def scan(task: ScanTask) -> ScanManifest:
             batch_topics=set(task.batch_topics),
             verify_crc=task.verify_crc,
             is_last=task.is_last,
+            multi_dispatch=task.multi_dispatch,
         )
 
 
@@ -275,7 +281,15 @@ class _Rebuild:
         log = list_log(options.commit_log or str(self._paths.commit_log))
         if not swapped_before:
             batch_topics = frozenset(_names(self._paths.batch_consume_queue))
-            scans = plan_scans(log, self._work, options, batch_topics, sealed_only=self._is_live)
+            scans = plan_scans(
+                log,
+                self._work,
+                options,
+                batch_topics,
+                sealed_only=self._is_live,
+                # A store with LMQ queues is one whose broker dispatches to them.
+                multi_dispatch=any(name.startswith(LMQ_PREFIX) for name in _names(self._paths.consume_queue)),
+            )
             manifests = run_tasks(self._spark, scan, scans, self._progress, "scanned", "segments")
             scanned = [(task.directory, manifest) for task, manifest in zip(scans, manifests, strict=True)]
             shutil.rmtree(self._new, ignore_errors=True)

@@ -143,7 +143,13 @@ class _SegmentScan(Recovery):
     """Recovery's reading of the log, with what it finds written down instead of put into queues."""
 
     def __init__(
-        self, segment: Segment, levels: DelayLevels, batch_topics: set[str], *, verify_crc: bool
+        self,
+        segment: Segment,
+        levels: DelayLevels,
+        batch_topics: set[str],
+        *,
+        verify_crc: bool,
+        multi_dispatch: bool = False,
     ) -> None:
         files = OsFiles()
         log = CommitLog(
@@ -156,7 +162,15 @@ class _SegmentScan(Recovery):
         log.segments = [segment]
         table = QueueTable(Path(), files, file_bytes=ENTRY_BYTES, max_mapped=1)
         table.batch_topics = batch_topics
-        super().__init__(log, table, Checkpoint(), levels, clean=True, verify_crc=verify_crc)
+        super().__init__(
+            log,
+            table,
+            Checkpoint(),
+            levels,
+            clean=True,
+            verify_crc=verify_crc,
+            multi_dispatch=multi_dispatch,
+        )
         self._segment = segment
         self.view = log.view(segment)
         self.parts: list[QueuePart] = []
@@ -228,8 +242,11 @@ def scan_segment(
     batch_topics: set[str],
     verify_crc: bool,
     is_last: bool,
+    multi_dispatch: bool = False,
 ) -> ScanManifest:
     """Scan the segment at ``path`` (``start``: of its first byte in the log) into ``directory``.
+
+    ``multi_dispatch``: records also enter the LMQ queues that they name.
 
     A directory with a manifest of the same ``identity`` is done already. Raises OSError.
     """
@@ -239,7 +256,13 @@ def scan_segment(
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "manifest.json").unlink(missing_ok=True)
     segment = Segment(path, start, path.stat().st_size, start + segment_bytes)
-    scan = _SegmentScan(segment, DelayLevels(delay_levels), batch_topics, verify_crc=verify_crc)
+    scan = _SegmentScan(
+        segment,
+        DelayLevels(delay_levels),
+        batch_topics,
+        verify_crc=verify_crc,
+        multi_dispatch=multi_dispatch,
+    )
     with (directory / "entries").open("wb") as entries, (directory / "keys").open("wb") as keys:
         end = scan.write_to(entries, keys)
     report = scan.report

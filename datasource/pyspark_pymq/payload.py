@@ -1,0 +1,120 @@
+"""Typed topics: ``payloadFormat=arrow``. A message is an Arrow IPC stream, a batch of rows with their own columns.
+
+The sink packs the rows of a DataFrame as they are, about ``batchBytes`` a message; the source gives them back under the
+columns they had. Without ``.schema(...)`` the columns are those of the newest message. Types may change from message to
+message as far as Arrow casts them; a column that a message does not have is null. Offsets, limits and filters are those
+of messages, not of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mqspark.errors import ConfigError, InvalidMessage
+from mqspark.message import MessageQueue
+from pyspark_pymq.options import ReadOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from pyspark_pymq.cluster import Cluster
+
+__all__ = ["CONTENT_TYPE", "arrow_schema_of", "newest_schema", "pack", "unpack"]
+
+CONTENT_TYPE = "application/vnd.apache.arrow.stream"
+"""The property ``contentType`` of such a message."""
+
+
+def arrow_schema_of(schema: StructType) -> pa.Schema:
+    """What Spark expects a reader with this schema to give (reference spark-datasource §7.4)."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def pack(batches: Iterable[pa.RecordBatch], batch_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Rows to messages: each batch becomes rows of ``value`` and ``properties``, of about ``batch_bytes`` each."""
+    properties = pa.array([[("contentType", CONTENT_TYPE)]], pa.map_(pa.string(), pa.string()))
+    for batch in batches:
+        rows = max(1, batch_bytes * batch.num_rows // max(1, batch.nbytes))
+        for first in range(0, batch.num_rows, rows):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as writer:
+                writer.write_batch(batch.slice(first, rows))
+            body = pa.array([sink.getvalue().to_pybytes()], pa.binary())
+            yield pa.RecordBatch.from_arrays([body, properties], ["value", "properties"])
+
+
+def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches of ``value`` and ``offset`` to the rows in them, cast to ``schema``. Raises InvalidMessage."""
+    for batch in batches:
+        offsets = batch.column("offset")
+        for index, body in enumerate(batch.column("value")):
+            if not body.is_valid:
+                continue
+            try:
+                with pa.ipc.open_stream(body.as_buffer()) as stream:
+                    for rows in stream:
+                        yield _cast(rows, schema)
+            except pa.ArrowException as error:
+                raise InvalidMessage(
+                    f"payloadFormat: the message at offset {offsets[index]} does not hold these columns ({error})",
+                    field="value",
+                ) from error
+
+
+def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    arrays = []
+    for field in schema:
+        index = rows.schema.get_field_index(field.name)
+        if index < 0:
+            arrays.append(pa.nulls(rows.num_rows, field.type))
+        else:
+            column: Any = rows.column(index)
+            arrays.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def newest_schema(options: ReadOptions) -> pa.Schema:
+    """The columns of the newest message. Raises ConfigError when there is none to tell."""
+    from pyspark_pymq.cluster import Cluster
+
+    cluster = Cluster(options)
+    try:
+        newest: pa.Schema | None = None
+        newest_ms = -1
+        queues = cluster.queues()
+        for queue, end in cluster.latest(queues).items():
+            found = _last_message(cluster, queue, queues[queue], end)
+            if found is not None and found[0] > newest_ms:
+                newest_ms, newest = found
+    finally:
+        cluster.client.close()
+    if newest is None:
+        raise ConfigError(
+            "payloadFormat: the topic has no message yet that tells its columns; give them by .schema(...)",
+            key="payloadFormat",
+        )
+    return newest
+
+
+def _last_message(
+    cluster: Cluster, queue: MessageQueue, address: str, end: int
+) -> tuple[int, pa.Schema] | None:
+    from mqspark.record import decode_records
+
+    body = cluster.records_from(queue, address, max(0, end - 1))
+    messages = decode_records(body) if len(body) else []
+    if not messages:
+        return None
+    try:
+        with pa.ipc.open_stream(messages[-1].body) as stream:
+            return messages[-1].store_timestamp_ms, stream.schema
+    except pa.ArrowException as error:
+        raise ConfigError(
+            f"payloadFormat: the last of queue {queue.queue_id} of {queue.topic} is no Arrow stream ({error})",
+            key="payloadFormat",
+        ) from error

@@ -1,0 +1,67 @@
+"""The jobs' command line through a real Spark: the summary, metrics, errors, and a driver that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mqspark_jobs.command import main
+from tests.jobs_tools import filled_store, tree
+
+pytestmark = pytest.mark.spark
+
+
+def test_rebuild_index_in_worker_processes(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    filled_store(tmp_path / "store", 200, mapped_file_size_commit_log=16384).close()
+    own = {name: tree(tmp_path / "store" / name) for name in ("consumequeue", "index")}
+    metrics = tmp_path / "job.prom"
+    arguments = ["rebuild-index", "--store", str(tmp_path / "store"), "--metrics", str(metrics)]
+    assert main(arguments, spark=spark) == 0
+    printed = capfd.readouterr()
+    summary = json.loads(printed.out)
+    assert (summary["ok"], summary["records"]) == (True, 230)
+    segments = summary["segments"]
+    assert f"rebuild-index: scanned {segments}/{segments} segments" in printed.err
+    assert 'mqspark_job_records{job="rebuild-index"} 230' in metrics.read_text()
+    assert {name: tree(tmp_path / "store" / name) for name in own} == own
+    assert main(["rebuild-index", "--store", "/no/such/store"], spark=spark) == 2
+    assert "is no directory" in json.loads(capfd.readouterr().out)["error"]
+
+
+@pytest.mark.slow
+def test_a_driver_killed_in_the_middle(tmp_path: Path) -> None:
+    filled_store(tmp_path / "store", 4000, mapped_file_size_commit_log=16384).close()
+    own = {name: tree(tmp_path / "store" / name) for name in ("consumequeue", "index")}
+    command = [str(Path(sys.executable).with_name("mqspark")), "job", "run", "rebuild-index"]
+    command += [
+        "--store",
+        str(tmp_path / "store"),
+        "--master",
+        "local[2]",
+        "--conf",
+        "spark.ui.enabled=false",
+    ]
+    scans = tmp_path / "store/mqspark.rebuild/scan"
+    with (tmp_path / "log").open("wb") as log:
+        first = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + 120
+        while len(list(scans.glob("*/manifest.json"))) < 3:
+            assert first.poll() is None, (tmp_path / "log").read_text()[-2000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait(60)
+        assert tree(tmp_path / "store/consumequeue") == own["consumequeue"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, timeout=240, check=True)
+    assert json.loads(done.stdout)["ok"] is True
+    assert {name: tree(tmp_path / "store" / name) for name in own} == own

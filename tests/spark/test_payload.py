@@ -1,0 +1,73 @@
+"""Typed topics: DataFrames with columns of their own through a topic and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from mqspark.message import Message
+from tests.spark.dev import DevCluster
+
+pytestmark = pytest.mark.spark
+
+
+def write(frame: DataFrame, cluster: DevCluster, topic: str, **options: str) -> None:
+    writer = frame.write.format("pymq").option("nameserver", cluster.nameserver).option("topic", topic)
+    writer.option("payloadFormat", "arrow").options(**options).mode("append").save()
+
+
+def load(spark: SparkSession, cluster: DevCluster, topic: str, schema: str | None = None) -> DataFrame:
+    reader = spark.read.format("pymq").option("nameserver", cluster.nameserver)
+    reader = reader.option("payloadFormat", "arrow")
+    return (reader.schema(schema) if schema else reader).load(topic)
+
+
+def test_rows_with_their_own_columns(
+    spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path
+) -> None:
+    frame = spark.range(5000).selectExpr(
+        "id",
+        "concat('name ', id) name",
+        "IF(id % 7 = 0, NULL, id / 3.0D) price",
+        "timestamp_seconds(id) at",
+        "array(id, id + 1) pair",
+        "named_struct('a', id, 'b', string(id)) nested",
+        "CAST(id AS DECIMAL(20, 2)) exact",
+        "date_add(DATE'2024-01-01', int(id % 300)) day",
+    )
+    write(frame, cluster, topic, batchBytes="65536")
+    messages = sum(cluster.max_offsets(topic).values())
+    assert 5 < messages < 50
+    back = load(spark, cluster, topic)
+    assert back.schema == frame.schema or back.schema.simpleString() == frame.schema.simpleString()
+    assert sorted(map(tuple, back.collect())) == sorted(map(tuple, frame.collect()))
+    stream = spark.readStream.format("pymq").option("nameserver", cluster.nameserver).option("topic", topic)
+    stream = stream.option("payloadFormat", "arrow").option("startingOffsets", "earliest").load()
+    writer = stream.select("id", "price").writeStream.format("parquet").option("path", str(tmp_path / "out"))
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 5000
+
+
+def test_columns_come_and_go(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
+    write(spark.sql("SELECT 1 a, 'x' b").coalesce(1), cluster, topic, batchBytes="1024")
+    write(spark.sql("SELECT 2L a, 3.5D c").coalesce(1), cluster, topic)
+    rows = load(spark, cluster, topic, "a bigint, b string, c double").collect()
+    assert sorted(map(tuple, rows), key=str) == [(1, "x", None), (2, None, 3.5)]
+    cluster.send(topic, 0, [Message.of(topic, "no arrow")])
+    with pytest.raises(
+        Exception, match=r"payloadFormat: the message at offset \d+ does not hold these columns"
+    ):
+        load(spark, cluster, topic, "a bigint").collect()
+    with pytest.raises(Exception, match="includeProperties: rows of payloadFormat=arrow have their own"):
+        spark.read.format("pymq").option("nameserver", cluster.nameserver).option(
+            "payloadFormat", "arrow"
+        ).option("includeProperties", "true").schema("a int").load(topic).collect()
+
+
+def test_an_empty_topic_tells_no_columns(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
+    with pytest.raises(Exception, match="has no message yet that tells its columns"):
+        load(spark, cluster, topic)
+    assert load(spark, cluster, topic, "at timestamp").count() == 0
