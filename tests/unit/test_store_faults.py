@@ -177,7 +177,11 @@ def test_the_order_of_a_synced_message(tmp_path: Path) -> None:
     assert [call for call in files.calls if call in ("write", "sync")] == [], "the job writes, too"
     assert store.begin_flush() is None, "one at a time"
     job.run()
-    assert [call for call in files.calls if call in ("write", "sync")] == ["write", "sync", "write"]  # and the note
+    assert [call for call in files.calls if call in ("write", "sync")] == [
+        "write",
+        "sync",
+        "write",
+    ]  # and the note
     assert store.max_offset("T", 0) == 0
     assert store.record_at(end - 94 - 1) is None
     progress = store.end_flush(job)
