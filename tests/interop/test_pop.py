@@ -82,9 +82,11 @@ def test_all_is_consumed_once_by_two(java: JavaDriver, cluster: Cluster, name: N
             received += Counter(
                 body_of(message) for message in java.call("push.take", handle=handle, count=1, timeout_ms=200)
             )
+    progress = java.mqadmin("consumerProgress", "-n", cluster.namesrv, "-g", group)
     for handle in (one, two):
         java.call("push.stop", handle=handle)
     assert received == Counter([*before, *after])
+    assert topic in progress
 
 
 @with_json
