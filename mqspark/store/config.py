@@ -111,8 +111,9 @@ class StoreConfig:
     """Whether segments that are not expired may be deleted at all."""
     allocation_step_commit_log: int = 16 << 20
     """Blocks are reserved this far ahead of the writer (a segment's length is always full)."""
-    max_mapped_files: int = 1024
-    """ConsumeQueue files, and as many CommitLog segments, kept mapped at a time; each costs a descriptor."""
+    max_mapped_files: int = 16_384
+    """ConsumeQueue files kept mapped at a time, and at most 1,024 CommitLog segments; each costs a descriptor, so no
+    more than half of what the process may have."""
 
     def __post_init__(self) -> None:
         """Raises ConfigError (with ``.key``) for values that no disk or clock has."""

@@ -21,6 +21,7 @@ import bisect
 import os
 import struct
 from collections.abc import Callable, Iterator
+from mmap import mmap
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,10 @@ class ConsumeQueue:
         "_entry_bytes",
         "_file_bytes",
         "_table",
+        "_tail",
+        "_tail_end",
+        "_tail_path",
+        "_tail_start",
         "entries",
         "ext",
         "ext_out",
@@ -76,6 +81,7 @@ class ConsumeQueue:
         "queue_id",
         "record_magic",
         "reserved_end",
+        "tail_used",
         "topic",
         "topic_field",
     )
@@ -103,6 +109,11 @@ class ConsumeQueue:
         """Where its entries' tags codes are when they are addresses, or None."""
         self.ext_out = self.ext if table.ext_enabled else None
         """The same when new entries get units, too."""
+        self._tail: mmap | None = None
+        """The map of the file that holds bytes [_tail_start, _tail_end) of the queue's space."""
+        self._tail_start = self._tail_end = 0
+        self._tail_path = ""
+        self.tail_used = False
         self.file_starts: list[int] = []
         """In bytes of the queue's space, ascending."""
         self.min_offset = 0
@@ -160,18 +171,39 @@ class ConsumeQueue:
             self.ext_out.write()
         position = self.max_offset * self._entry_bytes
         end = position + len(entries)
-        done = 0
-        while position < end:
+        if self._tail is not None and self._tail_start <= position and end <= self._tail_end:
+            low = position - self._tail_start
+            self._tail[low : end - self._tail_start] = entries
+            self.tail_used = True
+            self._table.dirty_files.add(self._tail_path)
+        else:
+            self._append_anywhere(position, entries)
+        self.max_offset = end // self._entry_bytes
+
+    def _append_anywhere(self, position: int, entries: bytes | bytearray) -> None:
+        files, done = self._table.files, 0
+        while done < len(entries):
             start = position - position % self._file_bytes
-            count = min(end, start + self._file_bytes) - position
+            count = min(len(entries) - done, start + self._file_bytes - position)
             path = self._path(start)
-            mapping, _ = self._table.maps.get(path)
+            part = entries if count == len(entries) else entries[done : done + count]
             low = position - start
-            mapping[low : low + count] = entries if count == len(entries) else entries[done : done + count]
+            self._tail = self._table.maps.tail(path, self)
+            if self._tail is None:
+                fd = files.open(path)
+                try:
+                    files.write(fd, part, low)
+                finally:
+                    files.close(fd)
+            else:
+                self._tail[low : low + count] = part
+                self._tail_path, self._tail_start, self._tail_end = path, start, start + self._file_bytes
             self._table.dirty_files.add(path)
             position += count
             done += count
-        self.max_offset = end // self._entry_bytes
+
+    def tail_unmapped(self) -> None:
+        self._tail = None
 
     # --- read -----------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -29,11 +30,24 @@ from typing import Protocol
 from mqspark.errors import DiskFull, StoreLocked
 from mqspark.store.retention import DiskUsage, OldSegment
 
-__all__ = ["FileLayer", "OsFiles", "StrPath", "disk_full_as_typed", "is_disk_full", "memory_bytes"]
+__all__ = [
+    "FileLayer",
+    "OsFiles",
+    "StrPath",
+    "descriptor_limit",
+    "disk_full_as_typed",
+    "is_disk_full",
+    "memory_bytes",
+]
 
 StrPath = str | Path
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def descriptor_limit() -> int:
+    """How many files this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def memory_bytes() -> int:
@@ -180,7 +194,11 @@ class OsFiles:
         return mmap.mmap(fd, length, access=mmap.ACCESS_READ)
 
     def map_write(self, fd: int, length: int) -> mmap.mmap:
-        return mmap.mmap(fd, length, access=mmap.ACCESS_WRITE)
+        mapping = mmap.mmap(fd, length, access=mmap.ACCESS_WRITE)
+        # Of these files little is touched, here and there. Read ahead, the first touch of a file costs as much memory
+        # and time as the device's read-ahead setting allows, for zeros: milliseconds where it is megabytes.
+        mapping.madvise(mmap.MADV_RANDOM)
+        return mapping
 
     def make_directory(self, path: StrPath, *, durable: bool = False) -> None:
         if not durable:

@@ -48,7 +48,7 @@ from mqspark.store.delay import DelayLevels
 from mqspark.store.dispatch import LMQ_QUEUE_ID, offsets_property
 from mqspark.store.durable import DurableNote
 from mqspark.store.fetch import Fetcher, GetResult, GetStatus
-from mqspark.store.files import FileLayer, OsFiles
+from mqspark.store.files import FileLayer, OsFiles, descriptor_limit
 from mqspark.store.flush import CheckpointJob, FlushJob, Job, Progress
 from mqspark.store.index import MessageIndex
 from mqspark.store.indexer import Indexer
@@ -65,6 +65,8 @@ _crc32 = zlib.crc32
 
 MAX_UNWRITTEN_BYTES = 4 * 1024 * 1024
 """What may wait in memory for a sync to return: one-way sends wait for nothing, so nothing else bounds them."""
+
+MAX_MAPPED_SEGMENTS = 1024
 
 IDLE_MAP_MS = 60_000
 """A file that nobody looked at for this long, and for less than twice as long, is unmapped."""
@@ -88,6 +90,7 @@ class MessageStore:
         self._clock = clock
         self._files: FileLayer = files if files is not None else OsFiles()
         root = Path(config.store_path_root_dir)
+        max_mapped = max(1, min(config.max_mapped_files, descriptor_limit() // 2))
         self.paths = StorePaths(
             root, config.store_path_commit_log or None, config.read_only_commit_log_store_paths
         )
@@ -96,13 +99,13 @@ class MessageStore:
             self._files,
             segment_bytes=config.mapped_file_size_commit_log,
             allocation_step=config.allocation_step_commit_log,
-            max_mapped=config.max_mapped_files,
+            max_mapped=min(max_mapped, MAX_MAPPED_SEGMENTS),
         )
         self._table = QueueTable(
             self.paths.consume_queue,
             self._files,
             file_bytes=config.mapped_file_size_consume_queue,
-            max_mapped=config.max_mapped_files,
+            max_mapped=max_mapped,
             ext_directory=self.paths.consume_queue_ext,
             ext_file_bytes=config.mapped_file_size_consume_queue_ext,
             ext_enabled=config.enable_consume_queue_ext,
@@ -112,7 +115,7 @@ class MessageStore:
             self.paths.batch_consume_queue,
             self._files,
             file_bytes=config.mapper_file_size_batch_consume_queue,
-            max_mapped=config.max_mapped_files,
+            max_mapped=max_mapped,
         )
         self._batch_queues = self._batch_table.batch_queues
         self._compacted = CompactedQueues(root, clock.monotonic_ms)
