@@ -1,0 +1,247 @@
+"""Reviving: records of other makes and out of order, damage, a full disk, much at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqspark.broker.poprevive import REVIVES_A_TICK
+from mqspark.broker.writer import Stored
+from mqspark.errors import DiskFull, InvalidMessage
+from mqspark.message import encode_properties
+from mqspark.record import Parts
+from tests.unit.broker_kit import Bench
+from tests.unit.pop_kit import ACK, INVISIBLE_MS, ack_ext, pass_time, pop, put
+
+REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_C"
+REVIVAL_MS = 8_000
+HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x01"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    put(bench, *"abc")
+    # The group has consumed all of it, so that only revival brings anything back.
+    bench.broker.state.subscriptions.find("CG")
+    bench.broker.state.offsets.commit("CG", "T", 0, 3)
+    yield bench
+    bench.close()
+
+
+def put_record(
+    bench: Bench, tag: str, body: dict[str, object] | bytes, *, deliver_ms: int | None = None
+) -> None:
+    """Into the revive topic itself, as the timer does when it is due."""
+    due_ms = bench.clock.now_ms() if deliver_ms is None else deliver_ms
+    properties = encode_properties(
+        {"TAGS": tag, "TIMER_DELIVER_MS": str(due_ms), "TIMER_OUT_MS": str(due_ms)}
+    )
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    bench.store.put(REVIVE_TOPIC, 3, data, properties, 0, bench.clock.now_ms(), HOST)
+    bench.broker.turn()
+
+
+def check_point(bench: Bench, **more: object) -> dict[str, object]:
+    """Of all three messages, popped a minute ago."""
+    return {
+        "bm": 0,
+        "bn": "b-a",
+        "c": "CG",
+        "d": [0, 1, 2],
+        "it": 60_000,
+        "n": 3,
+        "pt": bench.clock.now_ms() - 59_000,
+        "q": 0,
+        "reviveTime": bench.clock.now_ms() + 1_000,
+        "ro": 0,
+        "so": 0,
+        "t": "T",
+        **more,
+    }
+
+
+def ack(bench: Bench, point: dict[str, object], offset: int, **more: object) -> dict[str, object]:
+    return {"ao": offset, **{name: point[name] for name in ("bn", "c", "pt", "q", "so", "t")}, **more}
+
+
+def revived(bench: Bench) -> str:
+    pass_time(bench, REVIVAL_MS)
+    return "".join(sorted(one.body.decode() for one in pop(bench, bench.peer())))
+
+
+def test_a_check_point_of_another_broker_process(bench: Bench) -> None:
+    put_record(bench, "ck", check_point(bench))
+    assert revived(bench) == "abc"
+    assert revived(bench) == ""
+
+
+def test_acknowledged_bits_in_the_check_point_count(bench: Bench) -> None:
+    put_record(bench, "ck", check_point(bench, bm=0b101))
+    assert revived(bench) == "b"
+
+
+def test_the_oldest_check_points_name_no_distances(bench: Bench) -> None:
+    point = check_point(bench, n=2)
+    del point["d"]
+    put_record(bench, "ck", point)
+    assert revived(bench) == "ab"
+
+
+def test_acknowledgements_of_all_makes(bench: Bench) -> None:
+    point = check_point(bench)
+    put_record(bench, "ck", point)
+    put_record(bench, "ack", ack(bench, point, 0))
+    put_record(
+        bench,
+        "ack",
+        {
+            "ackOffset": 2,
+            "startOffset": 0,
+            "consumerGroup": "CG",
+            "topic": "T",
+            "queueId": 0,
+            "popTime": point["pt"],
+        },
+    )
+    assert revived(bench) == "b"
+
+
+def test_acknowledgements_without_a_broker_name_are_of_this_one(bench: Bench) -> None:
+    point = check_point(bench)
+    put_record(bench, "ck", point)
+    batch = ack(bench, point, -1, aol=[0, 1])
+    del batch["bn"]
+    put_record(bench, "bAck", batch)
+    assert revived(bench) == "c"
+
+
+def test_an_acknowledgement_may_come_first(bench: Bench) -> None:
+    point = check_point(bench)
+    put_record(bench, "ack", ack(bench, point, 1))
+    put_record(bench, "ck", point)
+    assert revived(bench) == "ac"
+
+
+def test_acknowledgements_of_others_change_nothing(bench: Bench) -> None:
+    point = check_point(bench)
+    put_record(bench, "ck", point)
+    put_record(bench, "ack", ack(bench, point, 1, c="another"))
+    put_record(bench, "ack", ack(bench, point, 1, pt=5))
+    put_record(bench, "ack", ack(bench, point, 77))
+    assert revived(bench) == "abc"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"\xff\xff",
+        b"[]",
+        b'{"t":"T"}',
+        b'{"n":-1,"t":"T","c":"CG"}',
+        b'{"n":1000,"t":"T","c":"CG"}',
+    ],
+)
+def test_what_cannot_be_read_is_passed_over(bench: Bench, body: bytes) -> None:
+    put_record(bench, "ck", body or b" ")
+    put_record(bench, "ack", body or b" ")
+    put_record(bench, "ck", check_point(bench))
+    assert revived(bench) == "abc"
+
+
+def test_messages_that_are_gone_are_done_with(bench: Bench) -> None:
+    put_record(bench, "ck", check_point(bench, d=[0, 500, 2]))
+    assert revived(bench) == "ac"
+    bench.flush()
+    assert bench.broker.state.offsets.query("CID_RMQ_SYS_REVIVE_GROUP", REVIVE_TOPIC, 3) == 0
+
+
+def test_a_full_disk_delays_and_doubles_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    relay = bench.broker.state.writer.relay
+    is_full = True
+    copied = 0
+
+    def stubborn(record: Parts, topic: str, queue_id: int, properties: bytes) -> Stored:
+        nonlocal copied
+        if topic.startswith("%RETRY%"):
+            copied += 1
+            if is_full and copied > 2:
+                raise DiskFull("no room")
+        return relay(record, topic, queue_id, properties)
+
+    monkeypatch.setattr(bench.broker.state.writer, "relay", stubborn)
+    put_record(bench, "ck", check_point(bench))
+    pass_time(bench, REVIVAL_MS)
+    offsets = bench.broker.state.offsets
+    assert offsets.query("CID_RMQ_SYS_REVIVE_GROUP", REVIVE_TOPIC, 3) == -1
+    is_full = False
+    assert revived(bench) == "abc"
+    bench.flush()
+    assert offsets.query("CID_RMQ_SYS_REVIVE_GROUP", REVIVE_TOPIC, 3) == 0
+
+
+def test_a_message_that_cannot_be_copied_is_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = bench.broker.state.writer.relay
+    fails = 2
+
+    def failing(record: Parts, topic: str, queue_id: int, properties: bytes) -> Stored:
+        nonlocal fails
+        if topic.startswith("%RETRY%") and bytes(record.body) == b"b" and fails:
+            fails -= 1
+            raise InvalidMessage("not today", field="body")
+        return relay(record, topic, queue_id, properties)
+
+    monkeypatch.setattr(bench.broker.state.writer, "relay", failing)
+    put_record(bench, "ck", check_point(bench))
+    assert revived(bench) == "ac"
+    pass_time(bench, 10_000 + REVIVAL_MS)
+    assert fails == 0
+    pass_time(bench, 20_000 + REVIVAL_MS)
+    assert revived(bench) == "b"
+
+
+def test_a_restart_in_the_middle(bench: Bench) -> None:
+    bench.clock.advance(bench.config.flush_consumer_offset_interval)
+    bench.run_jobs()
+    point = check_point(bench)
+    put_record(bench, "ck", point)
+    pass_time(bench, 1_000)
+    bench.crash()
+    put_record(bench, "ack", ack(bench, point, 1))
+    assert revived(bench) == "ac"
+
+
+def test_much_at_once_is_done_in_steps(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    count = 3 * REVIVES_A_TICK
+    put(bench, *(str(number) for number in range(count)))
+    peer = bench.peer()
+    held = 0
+    while popped := pop(bench, peer):
+        held += len(popped)
+    assert held == count
+    pass_time(bench, INVISIBLE_MS + REVIVAL_MS, 1_000)
+    back: list[str] = []
+    while popped := pop(bench, peer):
+        back += [one.body.decode() for one in popped]
+        for one in popped:
+            peer.give(ACK, ack_ext(one))
+        bench.broker.turn()
+        peer.heard()
+    assert sorted(map(int, back)) == list(range(count))
+    bench.close()
+
+
+def test_a_log_that_lost_its_end_loses_no_new_check_point(bench: Bench) -> None:
+    """The group's offset was saved, what it speaks of was not: new check points have offsets before it."""
+    bench.broker.state.offsets.commit("CID_RMQ_SYS_REVIVE_GROUP", REVIVE_TOPIC, 3, 40)
+    bench.reopen()
+    put_record(bench, "ck", check_point(bench))
+    assert revived(bench) == "abc"
