@@ -208,6 +208,7 @@ class Broker:
             **self._pop.handlers,
             **Assignments(state, modes, self.routes, self._mode_changed).handlers,
         }
+        self._is_quiet = False
         self.registration_due = True
         self._announced_generation = state.topics.generation
         now_ms = clock.monotonic_ms()
@@ -270,7 +271,7 @@ class Broker:
             self.acks.expire(self.config.sync_flush_timeout)
         self._answer_changes()
         wait_ms = TICK_MS
-        for service in self._services:
+        for service in self._services if not self._is_quiet else ():
             wait_ms = min(wait_ms, service.tick())
         self.turn()
         return wait_ms
@@ -399,6 +400,11 @@ class Broker:
     def jobs_due(self) -> bool:
         """An operator changed something: ``jobs`` should not wait for its second."""
         return self._saved_topics.behind or self._saved_groups.behind or self._saved_modes.behind
+
+    def quiesce(self) -> None:
+        """Begin nothing by oneself any more: what a service does after the last sync would be done again after the
+        start."""
+        self._is_quiet = True
 
     def shutdown(self) -> list[Job]:
         """The last saves, to be run before the store is closed. No command may be given to the broker after

@@ -50,6 +50,7 @@ from mqspark.message import (
     TRANS_HALF_TOPIC,
     decode_properties,
     encode_properties,
+    is_system_topic,
     java_hash,
 )
 from mqspark.protocol.codes import ResponseCode
@@ -150,6 +151,8 @@ class Timers:
             return
         config = self._state.store_config
         if not config.timer_wheel_enable:
+            if is_system_topic(draft.topic):
+                return  # the check points of POP can do without
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 "accurate timer message is not enabled, timerWheelEnable is false",

@@ -321,6 +321,7 @@ class BrokerApp:
         if self.registrar is not None:
             await self.registrar.stop()
         if self.server is not None and self.broker is not None and self._flusher is not None:
+            self.broker.quiesce()
             self.broker.turn()
             await self._flusher.stop()
             await self.server.close()

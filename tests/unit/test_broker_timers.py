@@ -142,6 +142,23 @@ def test_a_wheel_that_is_off_refuses(bench: Bench) -> None:
     assert "timerWheelEnable is false" in (answer.remark or "")
 
 
+def test_a_wheel_that_is_off_lets_system_messages_pass(bench: Bench) -> None:
+    bench.store_config.timer_wheel_enable = False
+    topic = "rmq_sys_REVIVE_LOG_C"
+    send(bench, topic=topic, deliver_ms=1_700_000_009_000)
+    assert len(bench.records(topic)) == 1
+
+
+def test_a_broker_that_is_stopping_delivers_nothing(bench: Bench) -> None:
+    send(bench, delay_ms=1_000)
+    bench.broker.quiesce()
+    bench.run_for(5_000)
+    assert bodies(bench) == []
+    bench.reopen()
+    bench.run_for(0)
+    assert bodies(bench) == [b"x"]
+
+
 def test_a_batch_cannot_be_timed(bench: Bench) -> None:
     answer = bench.peer().ask(SEND, send_ext("T", 0, "TIMER_DELAY_MS\x0199\x02", m="true"), b"x")
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
