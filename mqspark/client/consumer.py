@@ -35,6 +35,7 @@ from mqspark.errors import (
 )
 from mqspark.filter.sql import SQL92
 from mqspark.message import (
+    INNER_BATCH,
     RETRY_PREFIX,
     RETRY_TOPIC,
     TAGS,
@@ -551,6 +552,13 @@ class GroupConsumer:
         messages: list[MessageExt] = []
         if response.code == ResponseCode.SUCCESS:
             messages = decode_records(response.body, broker_name=queue.broker_name)
+            if messages and messages[0].sys_flag & INNER_BATCH:
+                # The broker gives the record that the offset is in: what comes before it was consumed.
+                messages = [
+                    message
+                    for message in messages
+                    if message.queue_offset >= offset or not message.sys_flag & INNER_BATCH
+                ]
             if subscription is not None and subscription.tags_set:
                 # The broker compared hashes; two tags may share one.
                 tags = frozenset(subscription.tags_set)

@@ -19,6 +19,7 @@ import gc
 import importlib.util
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -150,6 +151,9 @@ def _log_to_stderr(level: str) -> None:
 
 
 def _serve(app: _App, ready_line: Callable[[], str]) -> None:
+    # As many files as may be: each connection and each mapped queue file has a descriptor.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_run_until_signalled(app, ready_line))
 
