@@ -1,15 +1,25 @@
 """Transactions: the unmodified Java client and ours, on a real RocketMQ and on our broker, and both in one group."""
 
+import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from mqspark import LitePullConsumer, Message, MessageExt, TransactionProducer, TransactionState
-from tests.interop.clusters import Cluster, mqspark_cluster, rocketmq_cluster
+from tests.interop.clusters import (
+    Cluster,
+    mqspark_broker,
+    mqspark_cluster,
+    rocketmq_broker,
+    rocketmq_cluster,
+    rocketmq_namesrv,
+)
 from tests.interop.driver import JavaDriver, message
 from tests.interop.jars import Jars
 from tests.interop.topics import create_group, create_topic
@@ -20,6 +30,9 @@ pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=Tr
 
 # Checks come soon, and op messages sooner: a real broker asks for what is decided when they come late.
 SETTINGS = {"transactionTimeOut": 1000, "transactionCheckInterval": 500, "transactionOpBatchInterval": 100}
+PATIENT = {"transactionCheckInterval": 2500}
+"""For a real broker: it asks again, and delivers again, when an answer and its op message are not there by the next
+round."""
 STATES = {
     "COMMIT_MESSAGE": TransactionState.COMMIT,
     "ROLLBACK_MESSAGE": TransactionState.ROLLBACK,
@@ -70,7 +83,7 @@ class JavaProducer:
 
 
 class OurProducer:
-    def __init__(self, _: JavaDriver, cluster: Cluster, group: str) -> None:
+    def __init__(self, _: JavaDriver, cluster: Cluster, group: str, topics: Sequence[str] = ()) -> None:
         self._lock = threading.Lock()
         self._asked: list[MessageExt] = []
         self._producer = TransactionProducer(
@@ -78,6 +91,7 @@ class OurProducer:
             group=group,
             check=self._check,
             execute=lambda sent: STATES[sent.properties["local"]],
+            topics=topics,
         )
         self._producer.start()
 
@@ -112,12 +126,17 @@ def quick(
     """A cluster that checks soon."""
     folder = tmp_path_factory.mktemp("transactions")
     if request.param == "rocketmq":
-        with rocketmq_cluster(jars, folder, settings=SETTINGS) as running:
+        with rocketmq_cluster(jars, folder, settings=SETTINGS | PATIENT) as running:
             yield running
     else:
         settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
         with mqspark_cluster(folder, *settings) as running:
             yield running
+
+
+def rest_ms(cluster: Cluster) -> int:
+    """What a round of checks takes longer on a real broker."""
+    return 3_000 if cluster.kind == "rocketmq" else 0
 
 
 def read(cluster: Cluster, topic: str, group: str, count: int, rest_ms: int) -> list[MessageExt]:
@@ -148,7 +167,7 @@ def test_commit_rollback_and_checks(
     try:
         ids = {body: producer.send(topic, body, case[0], case[1]) for body, case in CASES.items()}
         expected = {body for body, case in CASES.items() if case[3]}
-        got = read(quick, topic, name("tx-reader"), len(expected), 2_000)
+        got = read(quick, topic, name("tx-reader"), len(expected), 2_000 + rest_ms(quick))
         checks = Counter(unique_id for unique_id, _ in producer.asked())
     finally:
         producer.stop()
@@ -197,9 +216,57 @@ def test_another_member_of_the_group_is_asked(
     try:
         # A producer of RocketMQ is known to a broker once it knows a topic there.
         other.send(topic, "y", "ROLLBACK_MESSAGE", "ROLLBACK_MESSAGE")
-        got = read(quick, topic, name("tx-reader"), 1, 2_000)
+        got = read(quick, topic, name("tx-reader"), 1, 2_000 + rest_ms(quick))
         asked = [properties["UNIQ_KEY"] for _, properties in other.asked()]
     finally:
         other.stop()
     assert [(message.body, message.message_id) for message in got] == [(b"x", unique_id)]
     assert set(asked) == {unique_id}
+
+
+FIRST_OWNER = {"transactionTimeOut": 600_000, "transactionCheckInterval": 600_000}
+"""Leaves open what is open."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ours_first", [True, False], ids=["ours-first", "rocketmq-first"])
+def test_open_transactions_move_with_their_directory(
+    java: JavaDriver, jars: Jars, tmp_path: Path, name: Name, ours_first: bool
+) -> None:
+    """What one broker has prepared, and in part decided, the other one finishes: no more and no less."""
+
+    def running(ours: bool, namesrv: str, settings: Mapping[str, object]) -> AbstractContextManager[Cluster]:
+        names = {"brokerName": "mover", "brokerClusterName": "Movers"}
+        sizes = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000}
+        values = {**SETTINGS, **sizes, **names, **settings}
+        if ours:
+            return mqspark_broker(tmp_path / "broker", namesrv, values)
+        return rocketmq_broker(
+            jars, tmp_path / "broker", namesrv, settings=values, stop_signal=signal.SIGTERM
+        )
+
+    topic, group = name("Moving"), name("tx")
+    with rocketmq_namesrv(jars, tmp_path / "namesrv") as namesrv:
+        with running(ours_first, namesrv, FIRST_OWNER) as cluster:
+            create_topic(cluster, topic)
+            producer = OurProducer(java, cluster, group)
+            ids = {body: producer.send(topic, body, case[0], case[1]) for body, case in CASES.items()}
+            producer.stop()
+            assert not producer.asked()
+            time.sleep(1)  # op messages are written every 100 ms
+        with running(not ours_first, namesrv, PATIENT) as cluster:
+            producer = OurProducer(java, cluster, group, topics=[topic])
+            try:
+                expected = {body for body, case in CASES.items() if case[3]}
+                got = read(cluster, topic, name("tx-reader"), len(expected), 3_000)
+                asked = Counter(unique_id for unique_id, _ in producer.asked())
+            finally:
+                producer.stop()
+    found = Counter(one.body.decode() for one in got)
+    if ours_first:
+        # The real broker on a busy machine asks again before it has seen the answer, and then delivers again.
+        assert found.keys() == expected
+        assert {body for body in CASES if asked[ids[body]]} == {body for body in CASES if CASES[body][2]}
+    else:
+        assert found == Counter(expected)
+        assert {body: asked[ids[body]] for body in CASES} == {body: case[2] for body, case in CASES.items()}
