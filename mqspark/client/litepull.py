@@ -23,6 +23,7 @@ from mqspark.client.consumer import (
     MessageModel,
     check_positive,
 )
+from mqspark.client.hooks import Interceptor, let_through
 from mqspark.client.inspection import running_info
 from mqspark.client.instance import ClientOptions
 from mqspark.client.routes import MASTER_ID
@@ -75,13 +76,15 @@ class LitePullConsumer:
         max_cached_messages_in_all: int = 10_000,
         queues_interval_ms: int = 30_000,
         local_offsets_directory: Path | None = None,
+        interceptors: Sequence[Interceptor] = (),
         rebalance_interval_ms: int = 20_000,
         suspend_ms: int = 20_000,
         options: ClientOptions | None = None,
     ) -> None:
         """A queue is fetched ahead until ``max_cached_messages`` or ``max_cached_bytes`` of it are cached, or its
         first and last cached offsets are ``max_span`` apart, or ``max_cached_messages_in_all`` of all queues are.
-        ``queues_interval_ms`` is how often the queues of topics are looked at for ``on_queues_changed``.
+        ``queues_interval_ms`` is how often the queues of topics are looked at for ``on_queues_changed``. Of
+        ``interceptors`` only ``wanted`` is asked.
         """
         check_positive(
             auto_commit_interval_ms=auto_commit_interval_ms,
@@ -116,6 +119,7 @@ class LitePullConsumer:
         self._max_span = max_span
         self._max_cached_messages_in_all = max_cached_messages_in_all
         self._queues_interval_ms = queues_interval_ms
+        self._interceptors = tuple(interceptors)
         self._queues_listeners: dict[str, QueuesListener] = {}
         self._started_ms = 0
         self._assigned: dict[MessageQueue, Assigned] = {}
@@ -539,6 +543,8 @@ class LitePullConsumer:
             # A record that holds several messages is served whole, so it may begin before the offset asked
             # for.
             messages = [message for message in pulled.messages if message.queue_offset >= floor]
+            if self._interceptors:
+                messages = let_through(self._interceptors, messages)
             if messages:
                 assigned.put(messages, pulled.next_offset)
                 self._ready.append(assigned)

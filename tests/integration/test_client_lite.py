@@ -13,6 +13,7 @@ import pytest
 from mqspark.aio import (
     AdminClient,
     ConsumeFromWhere,
+    Interceptor,
     LitePullConsumer,
     Message,
     MessageExt,
@@ -176,3 +177,20 @@ async def test_tools_see_a_pull_consumers_queues(mq_broker: Broker, mq_topic: st
         )
         status = decode_body(GetConsumerStatusBody, body).message_queue_table
         assert status == {queue_key(place): len(received)}
+
+
+class Odd(Interceptor):
+    def wanted(self, message: MessageExt) -> bool:
+        return int(message.body) % 2 == 1
+
+
+async def test_an_interceptor_chooses_what_is_handed_out(mq_broker: Broker, mq_topic: str) -> None:
+    (place,) = await fill(mq_broker, mq_topic, 11)
+    async with LitePullConsumer(
+        mq_broker.namesrv, group="lite-odd", consume_from=FIRST, interceptors=[Odd()], pull_batch_size=3
+    ) as consumer:
+        await consumer.assign([place])
+        assert [got.body for got in await poll_all(consumer, 5)] == [b"1", b"3", b"5", b"7", b"9"]
+        await until(lambda: consumer._assigned[place].next_offset == 11, "the end")
+        await consumer.commit()
+        await until(lambda: consumer.position(place) == 11, "what is not wanted counts, too")
