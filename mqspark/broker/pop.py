@@ -49,6 +49,9 @@ __all__ = ["MAX_MESSAGES", "Pops"]
 MAX_MESSAGES = 32
 """Of one pop; RocketMQ refuses more."""
 
+MAX_UNSYNCED = 100_000
+"""Pops whose check points are not on the disk yet: seconds' worth, unless the disk hangs."""
+
 _MOVED = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
 _NOTHING_WANTED = (GetStatus.NO_MATCHED_MESSAGE, GetStatus.OFFSET_FOUND_NULL, GetStatus.MESSAGE_WAS_REMOVING)
 
@@ -236,10 +239,10 @@ class Pops:
                 ResponseCode.SYSTEM_BUSY,
                 "[OVERLOAD] this connection asks for more than it takes; retry later",
             )
-        if len(self._answers) >= config.send_thread_pool_queue_capacity:
+        if len(self._answers) >= config.send_thread_pool_queue_capacity or len(self._durably) >= MAX_UNSYNCED:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD] {len(self._answers)} pops wait for the disk already; retry later",
+                f"[OVERLOAD] {len(self._durably)} pops wait for the disk already; retry later",
             )
         return Pop(session, command, header, wanted, state.clock.monotonic_ms() + wait_ms)
 

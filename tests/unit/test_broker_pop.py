@@ -384,6 +384,19 @@ def test_the_groups_offset_is_never_ahead_of_the_check_points_on_disk(tmp_path: 
     bench.close()
 
 
+def test_a_disk_that_hangs_bounds_what_is_handed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqspark.broker.pop.MAX_UNSYNCED", 2)
+    bench = Bench(tmp_path)
+    put(bench, *"abcd")
+    peer = bench.peer()
+    for _ in range(2):
+        assert len(pop(bench, peer, maxMsgNums="1")) == 1
+    assert peer.ask(POP, pop_ext(bench)).code == 2
+    bench.flush()
+    assert len(pop(bench, peer)) == 2
+    bench.close()
+
+
 def test_acknowledgements_of_a_turn_are_one_record(bench: Bench) -> None:
     put(bench, *"abcd")
     peer = bench.peer()
