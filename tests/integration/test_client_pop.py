@@ -27,7 +27,7 @@ from mqspark.errors import ConfigError
 from mqspark.protocol.bodies import ConsumerRunningInfo, decode_body
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers import GetConsumerRunningInfoRequestHeader
-from mqspark.testing import Broker, FakeClock
+from mqspark.testing import Broker, Cluster, FakeClock
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
 pytestmark = pytest.mark.anyio
@@ -287,3 +287,32 @@ def test_settings_are_checked(settings: dict[str, object], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         PopConsumer("127.0.0.1:1", group="g", listener=lambda message: None, **settings)  # type: ignore[arg-type]
     assert caught.value.key == key
+
+
+async def test_two_brokers_tell_of_each_other(mq_topic: str) -> None:
+    """Whichever of them is asked, the assignment names both."""
+    with Cluster(brokers=2) as cluster:
+        group = f"pop-{mq_topic}"
+        async with AdminClient(cluster.namesrv) as admin:
+            await admin.create_topic(mq_topic, queues=2)
+            await admin.set_consume_mode(mq_topic, group, "POP")
+        seen: Counter[bytes] = Counter()
+
+        async def listen(message: MessageExt) -> None:
+            seen[message.body] += 1
+
+        made = PopConsumer(cluster.namesrv, group=group, listener=listen, consume_from=FIRST)
+        made.subscribe(mq_topic)
+        async with made, Producer(cluster.namesrv, group="p") as producer:
+            places = await producer.queues(mq_topic)
+            for number, place in enumerate([*places, *places]):
+                await producer.send(Message.of(mq_topic, str(number)), queue=place)
+            await until(lambda: len(seen) == 8, "messages of both")
+            names = {app.config.broker_name for app in cluster.apps}
+            assert len(names) == 2
+            assert set(made.assignment()) == {MessageQueue(mq_topic, broker, -1) for broker in names}
+            for _ in range(6):  # by luck of one or of the other
+                assigned = await made._group.assigned(mq_topic)
+                assert assigned is not None
+                assert {queue.broker_name for queue in assigned} == names
+        assert set(seen.values()) == {1}
