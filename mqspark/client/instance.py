@@ -49,7 +49,8 @@ class ClientOptions:
     client_ip: str | None = None
     """Part of the client id; by default the address from which the first name server is reached."""
     namespace: str = ""
-    """Topics and groups are this application's own: ``Orders`` is ``<namespace>%Orders`` for the cluster."""
+    """Topics and groups are this application's own: ``Orders`` is ``<namespace>%Orders`` for the cluster. Producers and
+    consumers heed it; administration is by the cluster's names."""
     connect_timeout_ms: int = 3_000
     request_timeout_ms: int = 3_000
     """For routes, heartbeats, member lists."""

@@ -491,3 +491,40 @@ async def test_nothing_is_lost_when_the_broker_restarts(mq_topic: str, tmp_path:
     if ordered:
         first_time = list(dict.fromkeys(seen))
         assert first_time == sorted(first_time)
+
+
+@pytest.mark.parametrize("model", [MessageModel.CLUSTERING, MessageModel.BROADCASTING])
+async def test_lists_in_order(mq_broker: Broker, mq_topic: str, tmp_path: Path, model: MessageModel) -> None:
+    await create(mq_broker, mq_topic, 2)
+    await send(mq_broker, mq_topic, range(40), 2)
+    seen: dict[int, list[int]] = {0: [], 1: []}
+    failed: set[bytes] = set()
+
+    def listen(messages: list[MessageExt]) -> ConsumeStatus:
+        assert 1 <= len(messages) <= 3
+        assert len({message.queue for message in messages}) == 1
+        if messages[0].body not in failed and int(messages[0].body) % 5 == 0:
+            failed.add(messages[0].body)
+            return ConsumeStatus.RECONSUME_LATER
+        seen[messages[0].queue_id].extend(int(message.body) for message in messages)
+        return ConsumeStatus.CONSUME_SUCCESS
+
+    consumer = PushConsumer(
+        mq_broker.namesrv,
+        group=f"lists-{mq_topic}",
+        batch_listener=listen,
+        batch_size=3,
+        ordered=True,
+        message_model=model,
+        consume_from=FIRST,
+        suspend_queue_ms=10,
+        local_offsets_directory=tmp_path,
+    )
+    consumer.subscribe(mq_topic)
+    async with consumer:
+        await until(lambda: sum(map(len, seen.values())) == 40, "everything")
+        await until(
+            lambda: [consumer.progress()[place] for place in own(consumer, mq_topic)] == [20, 20], "progress"
+        )
+    assert seen == {0: list(range(0, 40, 2)), 1: list(range(1, 40, 2))}
+    assert failed
