@@ -21,6 +21,7 @@ from typing import NamedTuple
 from mqspark.broker.writer import Draft
 from mqspark.message import (
     BORN_HOST_V6,
+    CRC32,
     DELAY,
     PRODUCER_GROUP,
     REAL_QUEUE_ID,
@@ -78,6 +79,7 @@ class Half:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.properties = decode_properties(parts.properties)
+        self.properties.pop(CRC32, None)  # of this record
 
     @property
     def offset(self) -> int:
@@ -238,6 +240,12 @@ class Decisions:
     def is_decided(self, offset: int) -> bool:
         index = offset - self.base
         return index < 0 or (index < len(self._flags) and self._flags[index] != 0)
+
+    def next_open(self, offset: int) -> int:
+        """The first one from ``offset`` on that is not decided."""
+        index = max(offset - self.base, 0)
+        found = self._flags.find(0, index)
+        return self.base + (found if found >= 0 else max(index, len(self._flags)))
 
     def decide(self, offset: int) -> bool:
         """False when it was decided already."""

@@ -298,9 +298,8 @@ class Transactions:
         full_position = store.max_physical_offset + SLICE_BYTES
         offset = decisions.base
         for _ in range(SLICE_MESSAGES):
-            while offset < round_end and decisions.is_decided(offset):
-                offset += 1
-            if offset >= round_end or store.max_physical_offset >= full_position:
+            offset = min(decisions.next_open(offset), round_end)
+            if offset == round_end or store.max_physical_offset >= full_position:
                 break
             result = store.get(TRANS_HALF_TOPIC, 0, offset, 1, READ_BYTES)
             if result.buffers:

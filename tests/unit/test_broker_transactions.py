@@ -24,6 +24,7 @@ from mqspark.message import (
 from mqspark.protocol.bodies import HeartbeatData, ProducerData, encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers import CheckTransactionStateRequestHeader
 from mqspark.record import decode_record, decode_records, encode_record, take_apart
 from mqspark.store.store import GetResult, GetStatus
@@ -630,6 +631,31 @@ def test_golden_half_and_op_records(kit: Kit) -> None:
     )
 
 
+@pytest.mark.parametrize("recording", ["tx", "tx_bin", "tx_timeout_below_op_interval"])
+def test_golden_check(kit: Kit, recording: str) -> None:
+    """A check has the fields, and the message in it the properties, of a recorded one."""
+    rows = [json.loads(line) for line in (GOLDEN / "frames" / f"{recording}.jsonl").read_text().splitlines()]
+    frames = [Connection().receive_data(bytes.fromhex(row["frame_hex"]))[0] for row in rows]
+    recorded = next(frame for frame in frames if frame.code == RequestCode.CHECK_TRANSACTION_STATE)
+    kit.prepare(properties={"KEYS": "k", "WAIT": "true"})
+    kit.run(31_000)
+    (check,) = kit.checks()
+    assert check.ext.keys() == recorded.ext.keys()
+    assert check.flag == recorded.flag
+    theirs, ours = decode_record(recorded.body), decode_record(check.body)
+    assert ours.properties.keys() == theirs.properties.keys()
+    for name in ("commitLogOffset", "tranStateTableOffset"):
+        found, known = int(check.ext[name]), int(recorded.ext[name])
+        field = "physical_offset" if name == "commitLogOffset" else "queue_offset"
+        assert (getattr(ours, field), getattr(theirs, field)) == (found, known)
+    assert (ours.sys_flag, ours.prepared_transaction_offset) == (
+        theirs.sys_flag,
+        theirs.prepared_transaction_offset,
+    )
+    assert ours.topic == ours.properties["REAL_TOPIC"]
+    assert theirs.topic == theirs.properties["REAL_TOPIC"]
+
+
 def half_of(born_ms: int, **properties: str) -> Half:
     record = encode_record(
         topic=TRANS_HALF_TOPIC,
@@ -680,6 +706,7 @@ def test_decisions() -> None:
     assert decisions.decide(12)
     assert not decisions.decide(12)
     assert [decisions.is_decided(offset) for offset in (10, 11, 12, 13)] == [False, False, True, False]
+    assert [decisions.next_open(offset) for offset in (3, 10, 11, 12, 13, 20)] == [10, 10, 11, 13, 13, 20]
     decisions.note_op(3, [9])
     assert decisions.op_base == 4
     decisions.note_op(4, [12, 11])
