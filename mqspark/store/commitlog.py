@@ -2,9 +2,9 @@
 MappedFileQueue).
 
 Appending is split in two. ``MessageStore.put`` encodes into ``pending`` and moves ``position``;
-``write_pending`` puts everything into the active segment with one ``pwritev``. Whatever an append needs on
-disk (the segment file, its blocks) is reserved by ``make_room`` before the append is accepted, so a full disk
-refuses a message and never breaks one.
+``write_pending``, or a flush job with what ``take_pending`` gives it, puts everything into the active segment with
+one ``pwritev``. Whatever an append needs on disk (the segment file, its blocks) is reserved by ``make_room`` before
+the append is accepted, so a full disk refuses a message and never breaks one.
 
 Must not know topics or queues.
 """

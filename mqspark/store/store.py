@@ -1002,7 +1002,7 @@ class MessageStore:
     def earliest_store_timestamp(self) -> int:
         """Of the first record of the log; -1 when it is empty."""
         log = self._log
-        return log.store_timestamp_at(log.min_offset) if log.written > log.min_offset else -1
+        return log.store_timestamp_at(log.min_offset) if self._visible_end > log.min_offset else -1
 
     def queues(self) -> dict[str, list[int]]:
         """Topic → its queue ids, ascending, of every queue that ever got a message."""

@@ -5,7 +5,7 @@ which know no socket and no clock. This package gives them both, and only this p
 
     settings, properties   broker.conf, TOML and --set become settings objects
     tcp                    asyncio.Protocol -> Connection -> core, one turn and one write per loop iteration
-    flush                  fdatasync in a worker thread: group commit
+    flush                  write and fdatasync in a worker thread: group commit
     outbound, registrar    requests of a server to name servers: registration
     lifecycle              the forward-only start-up state that /health shows
     app                    composition: name server, broker, development cluster

@@ -1,7 +1,7 @@
 """Blocking disk work away from the event loop: group commit and housekeeping.
 
-While one fdatasync runs in its thread the loop goes on appending; when it returns, everything appended
-meanwhile is the next group. One group is in flight at a time, so the number of syncs follows from the
+While one group is written and synced in its thread the loop goes on appending; when it is durable, everything
+appended meanwhile is the next group. One group is in flight at a time, so the number of syncs follows from the
 disk's speed and not from the load. Housekeeping (queue files, config files, checkpoint) has a thread of its
 own: it must not delay an acknowledgement. Must not know what a job does.
 """

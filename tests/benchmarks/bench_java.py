@@ -54,6 +54,8 @@ BACKLOG = 400_000
 DRAIN_TIMEOUT_S = 120.0
 POLL_S = 0.05
 FAILED_SHARE = 0.001  # a send times out after 3 s, which a busy machine may take to start the client
+FILL_IN_FLIGHT = 16
+SYSTEM_BUSY = 2
 SAMPLE = 512  # messages of each queue that are read back and compared
 
 
@@ -161,30 +163,34 @@ def fill(cluster: Cluster, topic: str, count: int) -> None:
     now = int(time.time() * 1000)
     requests = count // BATCH
     with RawConnection(cluster.broker, timeout_s=60) as connection:
-        answered = 0
-        for number in range(requests):
+
+        def send(number: int) -> None:
             header = {
                 "a": "bench", "b": topic, "c": "TBW102", "d": QUEUES, "e": number % QUEUES, "f": 0, "g": now,
                 "h": 0, "i": "", "j": 0, "k": False, "l": 0, "m": True,
             }  # fmt: skip
             connection.write(request_frame(SEND_MESSAGE_V2, number, header, batch))
-            if number - answered >= 16:
-                _acknowledged(connection)
+
+        sent = answered = 0
+        while answered < requests:
+            while sent < requests and sent - answered < FILL_IN_FLIGHT:
+                send(sent)
+                sent += 1
+            reply = connection.read()
+            if (
+                reply.code == SYSTEM_BUSY
+            ):  # stored nothing: a busy machine keeps requests waiting for too long
+                send(reply.opaque)
+            elif reply.code != 0:
+                raise VoidRun(f"a batch was answered {reply.code}: {reply.remark}")
+            else:
                 answered += 1
-        for _ in range(requests - answered):
-            _acknowledged(connection)
         # A real broker fills its consume queues a little after the acknowledgement.
         deadline = time.monotonic() + 10
         while (stored := offsets(connection, topic)) < requests * BATCH and time.monotonic() < deadline:
             time.sleep(POLL_S)
     if stored != requests * BATCH:
         raise VoidRun(f"filled with {requests * BATCH}, stored {stored}")
-
-
-def _acknowledged(connection: RawConnection) -> None:
-    reply = connection.read()
-    if reply.code != 0:
-        raise VoidRun(f"a batch was answered {reply.code}: {reply.remark}")
 
 
 def consume(jars: Jars, cluster: Cluster, folder: Path, topic: str) -> Figure:

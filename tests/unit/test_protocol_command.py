@@ -186,6 +186,34 @@ def test_empty_text_is_null_in_the_binary_header_only() -> None:
         binary.header(GetRouteInfoRequestHeader)
 
 
+def test_binary_headers_of_the_same_length_are_told_apart() -> None:
+    """Layouts are remembered by length: more of them than are remembered, twice, in turn with other values."""
+    alike = [
+        {"e": "12", "i": "x" * 8},
+        {"e": "1", "i": "x" * 9},
+        {"i": "x" * 8, "e": "12"},
+        {"ee": "1", "i": "x" * 8},
+    ]
+    alike += [{"e": "", "i": "x" * 10}, {"e": "x" * 10, "i": ""}, {"f": "é", "i": "x" * 8}]
+    for value in ("x", "y", "x"):
+        for ext in alike:
+            ext = {name: text.replace("x", value) for name, text in ext.items()}
+            assert decode(encode_request(310, 1, ext, serialize_type=BINARY)).ext == ext
+
+
+def test_a_long_binary_header_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqspark.protocol.command._layouts", layouts := {})
+    ext = {f"name{number}": "v" for number in range(200)}
+    for _ in range(2):
+        assert decode(encode_request(310, 1, ext, serialize_type=BINARY)).ext == ext
+    assert not layouts
+    broken = bytearray(encode_request(310, 1, {"a": "1", "b": "2"}, serialize_type=BINARY))
+    decode(bytes(broken))
+    broken[-5] = 9  # the length of the last value
+    with pytest.raises(ProtocolError, match="exceeds its block"):
+        decode(bytes(broken))
+
+
 # --- the incremental parser -------------------------------------------------------------------------------
 
 
