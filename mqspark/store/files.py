@@ -47,7 +47,8 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 def descriptor_limit() -> int:
     """How many files this process may have open."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit if limit != resource.RLIM_INFINITY else 1 << 20
 
 
 def memory_bytes() -> int:

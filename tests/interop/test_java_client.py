@@ -160,6 +160,35 @@ def test_a_batch_is_stored_as_its_messages(java: JavaDriver, cluster: Cluster, n
     assert {one["queue_id"] for one in received} == {1}
 
 
+def test_batches_of_a_batch_topic(java: JavaDriver, cluster: Cluster, name: Name) -> None:
+    """A topic made by mqadmin with queue.type=BatchCQ keeps a batch as one record; its consumers see messages."""
+    topic, group = name("BatchCq"), name("batch-cq-group")
+    java.mqadmin(
+        *("updateTopic", "-n", cluster.namesrv, "-b", cluster.broker, "-t", topic, "-r", "1", "-w", "1"),
+        *("-a", "+queue.type=BatchCQ,+message.type=NORMAL"),
+    )
+    handle = producer(java, cluster)
+    queue = [topic, cluster.broker_name, 0]
+    bodies = []
+    for base, count in ((0, 5), (6, 3)):
+        batch = [message(topic, b"b%d" % number, tags="A") for number in range(base, base + count)]
+        sent = java.call("producer.send_batch", handle=handle, messages=batch, queue=queue)
+        assert (sent["status"], sent["queue_offset"]) == ("SEND_OK", base)
+        bodies += [body_of(one) for one in batch]
+        if not base:
+            single = message(topic, b"single", tags="A")
+            java.call("producer.send", handle=handle, mode="sync", message=single)
+            bodies.append(b"single")
+    assert max_offset(cluster, topic, 0) == 9
+    received = pull_all(java, cluster, topic, queues=1)
+    assert [(body_of(one), one["queue_offset"]) for one in received] == list(
+        zip(bodies, range(9), strict=True)
+    )
+    consumer = push(java, cluster, topic, group)
+    assert Counter(body_of(one) for one in take(java, consumer, 9)) == Counter(bodies)
+    java.call("push.stop", handle=consumer)
+
+
 def test_a_sharding_key_always_meets_its_queue(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     topic = create_topic(cluster, name("Shard"))
     handle = producer(java, cluster)
