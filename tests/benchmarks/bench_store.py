@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import shutil
 import statistics
 import tempfile
@@ -46,9 +47,10 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(root)
 
 
-def make(root: Path, *, sync: bool = False) -> MessageStore:
+def make(root: Path, *, sync: bool = False, index: bool = True) -> MessageStore:
     config = StoreConfig(
         store_path_root_dir=str(root),
+        message_index_enable=index,
         flush_disk_type=FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH,
     )
     return MessageStore(config, SystemClock(), store_host=encode_host("127.0.0.1", 10911))
@@ -241,12 +243,131 @@ def restarts(count: int, queues: int) -> None:
                 store.close()
 
 
+def after_a_kill(gib: float) -> None:
+    """A log of 1 KB messages in segments of 1 GiB, checkpointed about every second, as a killed process leaves it;
+    then the same with all queues gone."""
+    count = int(gib * (1 << 30) / 1200) // 64 * 64
+    body = bytes(range(250)) * 4
+    with scratch() as root:
+        store = make(root)
+        store.open()
+        for _ in range(20):
+            fill(store, count // 20, body, 4, 64)
+            job = store.begin_flush()
+            if job is not None:
+                job.run()
+                store.end_flush(job)
+            for work in store.maintenance():
+                work.run()
+                work.done()
+        done = sum(store.max_offset("Bench0", n) for n in range(4))
+        fill(store, 20_000, body, 4, 64)
+        done += 20_000 // 64 * 64
+        store._release()
+        size = sum(path.stat().st_size for path in (root / "commitlog").iterdir()) / (1 << 30)
+        for label in ("restart after a kill", "restart after a kill, queues gone"):
+            store = make(root)
+            started, busy = time.perf_counter(), time.process_time()
+            report = store.open()
+            elapsed_ms, busy = (time.perf_counter() - started) * 1000, time.process_time() - busy
+            if sum(store.max_offset("Bench0", n) for n in range(4)) != done:
+                raise SystemExit("messages are missing: the figures are void")
+            rate = report.records / elapsed_ms * 1000
+            print(
+                f"{f'{label}, segments of {size:.0f} GiB, {done:,} messages':<66} {elapsed_ms:>12.1f} ms",
+                end="",
+            )
+            print(
+                f"   {report.records:,} records read, {rate:,.0f}/s, {report.records / busy:,.0f} per processor second"
+            )
+            store._release()
+            shutil.rmtree(root / "consumequeue")
+        shutil.rmtree(root / "index")
+        (root / "mqspark.index").unlink(missing_ok=True)
+        store = make(root)
+        store.open()
+        started = time.perf_counter()
+        while store.index_behind_bytes:
+            for work in store.maintenance():
+                work.run()
+                work.done()
+        say("index built from the log", done, time.perf_counter() - started)
+        store._release()
+
+
+def many_topics(topics: int, count: int) -> None:
+    """Processor time of the store's part of a send, one topic against many; descriptors, memory and disk."""
+    body = bytes(1000)
+    costs = []
+    for number in (1, topics):
+        with scratch() as root:
+            store = make(root)
+            store.open()
+            targets = itertools.cycle([f"Bench{n}" for n in range(number)])
+
+            def put_all(count: int, targets: Iterator[str] = targets, store: MessageStore = store) -> None:
+                for _ in range(count // 64):
+                    for topic in itertools.islice(targets, 64):
+                        store.put(topic, 0, body, PROPERTIES, TAG_CODE, 1_700_000_000_000, BORN_HOST)
+                    store.commit()
+
+            put_all(max(number + 64, 6400))
+            best = min(_processor_time(lambda: put_all(count)) for _ in range(3)) / (count // 64 * 64)
+            costs.append(best)
+            pages = [int(word) for word in Path("/proc/self/statm").read_text().split()]
+            disk = sum(p.stat().st_blocks for p in (root / "consumequeue").rglob("*") if p.is_file()) * 512
+            print(
+                f"{f'put + commit, 1000 B, {number:,} topics, processor time':<66} {best * 1e6:>12.2f} µs"
+                f"   {len(os.listdir('/proc/self/fd')):,} descriptors, {pages[1] >> 8:,} MiB resident,"
+                f" queue files {disk >> 20} MiB"
+            )
+            store._release()
+    print(f"{'the same, more than one topic costs':<66} {(costs[1] - costs[0]) * 1e6:>12.2f} µs")
+
+
+def index_cost(count: int, rounds: int) -> None:
+    """Processor time with and without the index, in turn."""
+    body = bytes(1000)
+    costs: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(rounds):
+        for index in (True, False):
+            with scratch() as root:
+                store = make(root, index=index)
+                store.open()
+                fill(store, 6400, body, 4, 64)
+                costs[index].append(
+                    _processor_time(lambda store=store: fill(store, count, body, 4, 64)) / count
+                )
+                store._release()
+    on, off = statistics.median(costs[True]), statistics.median(costs[False])
+    print(
+        f"{'put + commit, 1000 B, with index / without, processor time':<66} {on * 1e6:>6.2f} / {off * 1e6:.2f} µs"
+    )
+
+
+def _processor_time(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--queues", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--topics", type=int, default=10_000)
+    parser.add_argument("--gib", type=float, default=4, help="of log for the restarts after a kill")
+    parser.add_argument("--only", choices=["kill", "topics", "index"], help="one part")
     options = parser.parse_args()
+    if options.only in (None, "index"):
+        index_cost(options.messages, options.rounds)
+    if options.only in (None, "topics"):
+        many_topics(options.topics, options.messages // 4)
+    if options.only in (None, "kill"):
+        after_a_kill(options.gib)
+    if options.only is not None:
+        return
     puts(options.messages, options.rounds)
     group_commits(options.messages // 128 * 64, options.rounds)
     gets(options.messages, options.rounds)
