@@ -427,6 +427,11 @@ class Broker:
         table = runtime_table(self.state, len(self.acks), self.pulls.parked.count)
         return table | self._delays.runtime_info() | self._timers.runtime_info()
 
+    @property
+    def delay_problem(self) -> str | None:
+        """Why delayed or timed messages are not delivered although it is their time, or None."""
+        return self._delays.problem or self._timers.problem
+
     def topics_view(self) -> list[dict[str, Any]]:
         return topics_view(self.state)
 

@@ -180,7 +180,8 @@ class Delays:
             state.clock, state.config.delay_offset_update_version_step, lambda: state.store.flushed_offset
         )
         self._saved = SavedTable(self.offsets, file)
-        self._problem: str | None = None
+        self._stuck: dict[int, str] = {}
+        """Levels that stand still → why."""
         self.skipped_count = 0
         """Queue entries that led to no message that could be delivered."""
 
@@ -245,11 +246,16 @@ class Delays:
                 self._send_on(position)
             except (StoreReadOnly, DiskFull, MessageTooLarge) as error:
                 # The message stays where it is, and those behind it wait with it.
-                self._report(f"delay level {level.number} stands still at offset {offset}: {error}")
+                problem = f"delay level {level.number} stands still at offset {offset}: {error}"
+                if self._stuck.get(level.number) != problem:
+                    self._stuck[level.number] = problem
+                    _log.error("%s", problem)
                 wait_ms = RETRY_MS
                 break
             room_bytes -= size
             offset += 1
+            if self._stuck:
+                self._stuck.pop(level.number, None)
         if offset != level.next_offset or level.number not in self.offsets.table:
             level.next_offset = offset
             self.offsets.advance(level.number, offset, store.max_physical_offset)
@@ -288,10 +294,10 @@ class Delays:
         self.skipped_count += 1
         _log.error("the delayed message at %d of the log cannot be delivered: %s", position, why)
 
-    def _report(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
-            _log.error("%s", problem)
+    @property
+    def problem(self) -> str | None:
+        """Why a level stands still, or None."""
+        return next(iter(self._stuck.values()), None)
 
     def runtime_info(self) -> dict[str, str]:
         """Rows of code 28: how far each level is, and how far its queue."""

@@ -117,6 +117,7 @@ def create_api(app: BrokerApp) -> ASGIApp:
                 "retentionProblem": store.retention_problem if store is not None else None,
                 "recovery": app.recovery,
             },
+            "delayProblem": app.broker.delay_problem if app.broker is not None else None,
             "registeredWith": registrar.known_to if registrar is not None else [],
             "housekeepingError": housekeeper.error if housekeeper is not None else None,
         }

@@ -364,6 +364,42 @@ def test_a_clock_that_goes_back_while_a_slot_is_delivered(bench: Bench) -> None:
     assert bodies(bench).count(b"later") == 1
 
 
+def test_a_full_disk_holds_timers_and_loses_none(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    send(bench, b"a", delay_ms=1_000)
+    send(bench, b"b", delay_ms=1_000)
+    with monkeypatch.context() as patch:
+        bench.run_for(500)
+        patch.setattr(bench.store._cleaner, "full", "the disk is full")
+        bench.store._log.room_end = -1
+        bench.run_for(2_000)
+        assert bodies(bench) == []
+        assert bench.broker.delay_problem == "timer messages stand still: the disk is full"
+    bench.run_for(100)
+    assert bodies(bench) == [b"a", b"b"]
+    assert bench.broker.delay_problem is None
+
+
+def test_a_timer_log_that_cannot_be_written_waits_for_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            bench.broker._timers._timer_log,
+            "write",
+            lambda: (_ for _ in ()).throw(OSError("input/output error")),
+        )
+        send(bench, delay_ms=1_000)
+        bench.run_for(3_000)
+        assert bodies(bench) == []
+        assert "wait for a restart" in (bench.broker.delay_problem or "")
+        send(bench, b"after", delay_ms=1_000)
+    bench.reopen()
+    bench.run_for(3_000)
+    assert sorted(bodies(bench)) == [b"after", b"x"]
+    bench.close()
+
+
 # --- recall ---
 
 
