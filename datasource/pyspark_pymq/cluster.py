@@ -74,6 +74,11 @@ class Cluster:
             self._queues_at = now
         return self._queues
 
+    def wait_for_routes(self) -> None:
+        """So long that a deleted topic has left the routes; then they are asked for again."""
+        time.sleep(2 * ROUTE_LIFE_S)
+        self._queues_at = -ROUTE_LIFE_S
+
     def _find_queues(self) -> dict[MessageQueue, str]:
         topics = self._options.topics
         if topics.pattern is not None:

@@ -183,8 +183,12 @@ class CheckpointedReader(DataSourceStreamReader):  # type: ignore[misc]
         nothing in the protocol tells it from the old one. Raises DataLoss under failOnDataLoss.
         """
         behind = {q: queues[q] for q in queues if q in offsets and latest.get(q, offsets[q]) < offsets[q]}
-        if behind and self._target is not None:
-            # The target of an AvailableNow run may be older than a start at "latest".
+        if behind:
+            # A topic that is being deleted ends at 0, too, until its route is gone. And the target of an AvailableNow
+            # run may be older than a start at "latest".
+            self._cluster.wait_for_routes()
+            there = self._cluster.queues()
+            behind = {queue: address for queue, address in behind.items() if queue in there}
             now = self._cluster.latest(behind)
             behind = {queue: address for queue, address in behind.items() if now[queue] < offsets[queue]}
         for queue in behind:

@@ -54,7 +54,7 @@ def one(cluster: DevCluster, topic: str, queue: int, *numbers: int) -> None:
     cluster.send(topic, queue, [Message.of(topic, str(number)) for number in numbers])
 
 
-@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("strict", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_queues_topics_and_a_topic_made_anew(
     spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, strict: bool
 ) -> None:
@@ -99,7 +99,8 @@ def test_offsets_that_expire_before_they_are_read(spark: SparkSession, tmp_path:
         live = Live(spark, own, tmp_path, **options)
         live.reads(list(range(100)))
         live.query.stop()
-        own.send_numbers("E", range(100, 2000), 1)
+        for first in range(100, 2000, 100):
+            own.send_numbers("E", range(first, first + 100), 1)
         own.stop()
         for segment in sorted((tmp_path / "store/commitlog").iterdir())[:2]:
             segment.unlink()

@@ -26,6 +26,9 @@ class FakeCluster(Cluster):
         self.shown: list[Offsets] = []
         self.mean_bytes = 0.0
 
+    def wait_for_routes(self) -> None:
+        """Nothing changes here by itself."""
+
     def mean_record_bytes(self, offsets: Offsets) -> float:
         return self.mean_bytes
 
