@@ -278,7 +278,7 @@ def after_a_kill(gib: float) -> None:
                 end="",
             )
             print(
-                f"   {report.records:,} records read, {rate:,.0f}/s, {report.records / busy:,.0f} per processor second"
+                f"   {report.records:,} read, {rate:,.0f}/s, {report.records / busy:,.0f} a processor second"
             )
             store._release()
             shutil.rmtree(root / "consumequeue")
