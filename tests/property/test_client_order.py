@@ -93,6 +93,30 @@ class OrderedGroup(RuleBasedStateMachine):
     def cut(self, number: int, is_cut_off: bool) -> None:
         self._member(number).is_cut_off = is_cut_off
 
+    @precondition(lambda self: len(self.members) > 1)
+    @rule(number=NUMBERS, others_leave=st.booleans())
+    def be_away(self, number: int, others_leave: bool) -> None:
+        """A member falls silent for longer than locks live, the others consume what it had, and it comes back."""
+        away = self._member(number)
+        self._finish(away, succeeds=False)
+        self._pull(away)
+        away.is_cut_off = True
+        for _ in range(2):
+            self.wait(61_000)
+            for member in list(self.members.values()):
+                self._rebalance(member)
+                self._renew(member)
+                self._pull(member)
+                self._run(member)
+                self._finish(member, succeeds=True)
+                self._persist(member)
+        if others_leave:
+            self.members = {away.client_id: away}
+            self.wait(61_000)
+        away.is_cut_off = False
+        self._renew(away)
+        self._run(away)
+
     @rule(number=NUMBERS, deeds=st.lists(st.sampled_from(DEEDS), max_size=8))
     def act(self, number: int, deeds: list[str]) -> None:
         member = self._member(number)
