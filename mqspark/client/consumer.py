@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from mqspark.client.allocate import Allocation, Averagely
+from mqspark.client.filters import check_filters, require_sql, subscription_of
 from mqspark.client.instance import ClientInstance, ClientOptions
 from mqspark.client.namespaces import Namespace
 from mqspark.client.offsets import BrokerOffsets, LocalOffsets, Offsets
@@ -42,10 +43,8 @@ from mqspark.message import (
     MessageExt,
     MessageQueue,
     check_group,
-    check_topic,
 )
 from mqspark.protocol.bodies import (
-    CheckClientRequestBody,
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
@@ -53,9 +52,7 @@ from mqspark.protocol.bodies import (
     MessageModel,
     ProducerData,
     SubscriptionData,
-    build_subscription,
     decode_body,
-    encode_body,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -84,8 +81,6 @@ COMMIT_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG, LITE_FLAG = 0x1, 0x2, 0x4, 0x10
 _MAX_PULL_BYTES = 256 * 1024
 """``maxMsgBytes`` of a pull; today's brokers go by their own limit."""
 _OFFSET_TIMEOUT_MS = 5_000
-_SQL92_VERSION = 232
-"""Ordinal of V4_1_0_SNAPSHOT; an older broker would take a filter for a tag (MQVersion)."""
 _RETRY_ROUNDS = 60
 """So many rounds in quick succession are spent on a retry topic that is not there yet."""
 _LONG_POLL_SLACK_MS = 15_000
@@ -237,42 +232,9 @@ class GroupConsumer:
             log.error("a subscription of %s brings nothing: %s", self.settings.group, error)
 
     async def check_filters(self) -> None:
-        """Ask the brokers of each topic that is filtered by SQL92 whether they take it; one that is away is
-        not asked. Raises ClientError.
-        """
-        for topic, subscription in [*self.subscriptions.items(), *self._filters.items()]:
-            route = self.instance.cached_route(topic)
-            if subscription.expression_type != SQL92 or route is None:
-                continue
-            for name in route.brokers:
-                address = route.address(name)
-                if address is None:
-                    continue
-                try:
-                    await self._check_filter(address, subscription)
-                except (ConnectionLost, RequestTimeout) as error:
-                    log.warning("cannot ask whether the filter of %s is taken: %s", topic, error)
-
-    async def _check_filter(self, address: str, subscription: SubscriptionData) -> None:
-        await self.instance.remoting.connect(address)  # greets, so that the version is known
-        self._require_sql(address)
-        body = CheckClientRequestBody(
-            client_id=self.instance.client_id, group=self.settings.group, subscription_data=subscription
-        )
-        await self.instance.remoting.invoke(
-            address,
-            RequestCode.CHECK_CLIENT_CONFIG,
-            body=encode_body(body),
-            timeout_ms=self._options.request_timeout_ms,
-        )
-
-    def _require_sql(self, address: str) -> None:
-        version = self.instance.broker_version(address)
-        if version is not None and version < _SQL92_VERSION:
-            raise ClientError(
-                f"broker {address} does not filter by SQL92: its version is {version}, {_SQL92_VERSION} is needed"
-                " (RocketMQ 4.1); subscribe by tags"
-            )
+        """Raises ClientError when a broker refuses a filter."""
+        wanted = [*self.subscriptions.values(), *self._filters.values()]
+        await check_filters(self.instance, self.settings.group, wanted)
 
     async def find_routes(self) -> None:
         """A topic without one is no error: it may be created later."""
@@ -292,13 +254,13 @@ class GroupConsumer:
         known = self.subscriptions.get(topic)
         if known is not None:
             version = max(version, known.sub_version + 1)
-        self.subscriptions[topic] = _subscription(topic, tags, sql, version)
+        self.subscriptions[topic] = subscription_of(topic, tags, sql, version)
 
     def filter_assigned(self, topics: Iterable[str], tags: str | Iterable[str], sql: str | None) -> None:
         """The same for topics of which queues are assigned; replaces what was said before."""
         version = self._now_ms()
         wrapped = {self.namespace.wrap(topic) for topic in topics}
-        self._filters = {topic: _subscription(topic, tags, sql, version) for topic in wrapped}
+        self._filters = {topic: subscription_of(topic, tags, sql, version) for topic in wrapped}
 
     @staticmethod
     def _now_ms() -> int:
@@ -517,7 +479,7 @@ class GroupConsumer:
         address = await self._address(queue, broker_id)
         expression_type = "TAG"
         if subscription is not None and subscription.expression_type == SQL92:
-            self._require_sql(address)
+            require_sql(self.instance, address)
             expression_type = SQL92
         flags = SUSPEND_FLAG
         if lite:
@@ -593,19 +555,6 @@ _PULL_CODES = (
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 )
-
-
-def _subscription(topic: str, tags: str | Iterable[str], sql: str | None, version: int) -> SubscriptionData:
-    """Raises InvalidMessage, ConfigError."""
-    check_topic(topic)
-    expression = tags if isinstance(tags, str) else " || ".join(tags)
-    if sql is None:
-        return build_subscription(topic, expression, "TAG", version)
-    if expression != "*":
-        raise ConfigError("give tags or sql; a filter may say TAGS = 'A' itself", key="sql")
-    if not sql.strip():
-        raise ConfigError("sql must not be empty; leave it out to get everything", key="sql")
-    return build_subscription(topic, sql, SQL92, version)
 
 
 def check_positive(**values: int) -> None:
