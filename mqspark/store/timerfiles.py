@@ -86,7 +86,8 @@ class TimerFiles:
         OSError."""
         self.checkpoint = TimerCheckpoint.load(self._checkpoint_path, self._files) or TimerCheckpoint()
         self.log.load()
-        self.wheel.load(self._wheel_path, self._files)
+        if not self.wheel.load(self._wheel_path, self._files) and not self.log.files_from(0):
+            return
         begin = max(0, self.checkpoint.log_position - self.log.file_bytes)
         end = self.log.find_end(begin)
         self._revise(begin)

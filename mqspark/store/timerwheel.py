@@ -48,10 +48,10 @@ class TimerWheel:
         self._dirty: set[int] = set()
         """Numbers of pages."""
 
-    def load(self, path: Path, files: FileLayer) -> None:
-        """A missing or empty file is an empty wheel. Raises StoreCorrupt, OSError."""
+    def load(self, path: Path, files: FileLayer) -> bool:
+        """Whether there is a file; without one the wheel is empty. Raises StoreCorrupt, OSError."""
         if path.name not in files.names(path.parent):
-            return
+            return False
         fd = files.open(path)
         try:
             length = files.length(fd)
@@ -63,6 +63,7 @@ class TimerWheel:
                 self._bytes[low:high] = files.read_at(fd, high - low, low)
         finally:
             files.close(fd)
+        return True
 
     def get(self, tick: int) -> Slot | None:
         """None when the slot is empty."""
