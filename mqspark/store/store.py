@@ -772,9 +772,13 @@ class MessageStore:
                 arrivals.append((queue.topic, queue.queue_id, queue.max_offset))
         except OSError as error:
             self._poison("writing a ConsumeQueue failed", error)
-        if self._indexer is not None:
-            self._indexer.arrived(self._visible_end, self._log.durable)
         return arrivals
+
+    def catch_up(self) -> None:
+        """Let the index follow what became visible. Call it after ``commit`` and ``end_flush``, when the answers are
+        on their way: nobody waits for it."""
+        if self._indexer is not None and self.read_only is None:
+            self._indexer.arrived(self._visible_end, self._log.durable)
 
     def _progress(self, arrivals: list[tuple[str, int, int]]) -> Progress:
         log = self._log

@@ -108,7 +108,11 @@ class Flusher:
             self._on_timer()
 
     def after_turn(self) -> None:
-        """SYNC_FLUSH: begin a group as soon as there is one and none is in flight."""
+        """SYNC_FLUSH: begin a group as soon as there is one and none is in flight. What nobody waits for comes last."""
+        self._begin_sync()
+        self._store.catch_up()
+
+    def _begin_sync(self) -> None:
         if not self._in_flight and self._store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             self._begin()
 
@@ -134,10 +138,11 @@ class Flusher:
             if progress.failed is not None:
                 log.critical("the store accepts no more writes: %s", progress.failed)
             # The next group first: its sync runs while this one's answers are made and written.
-            self.after_turn()
+            self._begin_sync()
             self._broker.progress(progress)
-            self.after_turn()  # what the broker itself had to write because of it
+            self._begin_sync()  # what the broker itself had to write because of it
             self._progressed()
+            self._store.catch_up()
             if self._idle is not None and not self._in_flight and not self._idle.done():
                 self._idle.set_result(None)
 
