@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqspark.errors import ConfigError, StoreCorrupt, StoreLocked
 from mqspark.message import TRANSACTION_PREPARED_TYPE, is_system_topic
+from mqspark.store.archived import ARCHIVED, decode_archived, encode_archived
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.files import OsFiles
 from mqspark.store.layout import StorePaths
@@ -208,7 +209,7 @@ def run(options: ArchiveOptions, spark: SparkSession, progress: Progress) -> Sum
     progress.show("archived", len(groups), len(groups), "commits")
     end = surveyed[-1].high if surveyed else low
     if not is_remote(options.store):
-        write_bytes(join(options.store, "mqspark.archived"), b"mqspark-archived-1 %020d\n" % end)
+        write_bytes(join(options.store, ARCHIVED), encode_archived(end))
     seconds = time.monotonic() - started
     return {
         "job": "archive",
@@ -226,11 +227,7 @@ def run(options: ArchiveOptions, spark: SparkSession, progress: Progress) -> Sum
 
 def archived_mark(store: str) -> int:
     """How far a local store is archived; 0 where nothing is."""
-    try:
-        word, position = (local_path(store) / "mqspark.archived").read_text().split()
-    except FileNotFoundError:
-        return 0
-    return int(position) if word == "mqspark-archived-1" else 0
+    return decode_archived(OsFiles().read(local_path(store) / ARCHIVED))
 
 
 def safe_end(options: ArchiveOptions, log: Sequence[LogFile]) -> int | None:

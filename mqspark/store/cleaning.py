@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mqspark.clock import Clock
+from mqspark.store.archived import ARCHIVED, decode_archived
 from mqspark.store.commitlog import CommitLog, Segment
 from mqspark.store.config import StoreConfig
 from mqspark.store.consumequeue import ConsumeQueue, QueueTable
@@ -134,6 +135,9 @@ class Cleaner:
         self.used_percent = max(disk.used_percent for disk in (log_disk, *others))
         now_ms = self._clock.now_ms()
         old = log.segments[:-1][: config.delete_file_batch_max]
+        if config.delete_archived_only:
+            archived = decode_archived(files.read(self._paths.root / ARCHIVED))
+            old = [segment for segment in old if segment.end <= archived]
         decision = decide(
             [self._age(segment) for segment in old],
             log_disk,

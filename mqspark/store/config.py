@@ -101,6 +101,9 @@ class StoreConfig:
     """Between two looks at the age of segments and at the disk."""
     delete_file_batch_max: int = 10
     """Segments that are deleted at once."""
+    delete_archived_only: bool = False
+    """Ours: a segment stays until the job ``archive`` has it in its table, however full the disk is (then no message is
+    accepted)."""
     disk_max_used_space_ratio: int = 75
     """Percent of the disk in use from which on expired segments are deleted at any hour."""
     disk_space_clean_forcibly_ratio: int = 85

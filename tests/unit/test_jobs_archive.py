@@ -12,12 +12,15 @@ import pytest
 
 from mqspark.errors import MQError
 from mqspark.message import MessageQueue
-from mqspark_jobs.archive import SurveyTask, group_units, plan_units, survey
+from mqspark.store.archived import ARCHIVED, decode_archived, encode_archived
+from mqspark_jobs.archive import SurveyTask, archived_mark, group_units, plan_units, survey
 from pyspark_pymq.archive import Archive, Manifest, load_manifests
 from pyspark_pymq.deltafiles import delta_table
+from pyspark_pymq.locations import write_bytes
 from pyspark_pymq.logfiles import LogFile, list_log
 from pyspark_pymq.offsets import QueueRange
 from tests.jobs_tools import filled_store
+from tests.store_tools import RoomyFiles, TestClock, checkpoint, flush, opened, put
 
 
 def test_plans_are_functions_of_names_and_numbers() -> None:
@@ -118,3 +121,29 @@ def test_the_seam_has_neither_gap_nor_overlap(tmp_path: Path) -> None:
         [QueueRange(q0, 5, 20), QueueRange(q1, 1, 2)],
         [QueueRange(q0, 20, 25), QueueRange(q1, 4, 9), QueueRange(q2, 0, 5)],
     )
+
+
+def test_retention_waits_for_the_archive(tmp_path: Path) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store = opened(tmp_path, clock, files, delete_archived_only=True, delete_when="", file_reserved_time=1)
+    for _ in range(100):
+        put(store, "T", 0, b"x" * 300)
+        flush(store)
+    files.expired = {segment.path.name for segment in store._log.segments}
+
+    def cleaned() -> int:
+        store.clean_expired()
+        checkpoint(store)
+        clock.now += 10_000
+        for _ in range(3):
+            checkpoint(store)
+        return store.min_physical_offset
+
+    assert cleaned() == 0
+    write_bytes(str(tmp_path / ARCHIVED), encode_archived(2 * 4096 + 100))
+    assert cleaned() == 2 * 4096
+    write_bytes(str(tmp_path / ARCHIVED), b"something else")
+    assert cleaned() == 2 * 4096
+    assert archived_mark(str(tmp_path)) == decode_archived(b"") == 0
+    store.close()
