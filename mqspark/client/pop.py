@@ -9,9 +9,10 @@ import asyncio
 import inspect
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from mqspark.client.allocate import Allocation, Averagely
 from mqspark.client.consumer import (
@@ -24,12 +25,11 @@ from mqspark.client.inspection import running_info, stacks
 from mqspark.client.instance import ClientOptions
 from mqspark.client.popacks import PopAcks
 from mqspark.client.popgroup import PULL, AssignedGroup, not_popped
+from mqspark.client.popped import Popped, popped_of
 from mqspark.client.process_queue import ProcessQueue
 from mqspark.client.statistics import ConsumeStatistics
-from mqspark.errors import ConfigError, MQError, NoRoute, ProtocolError
+from mqspark.errors import ConfigError, MQError, NoRoute
 from mqspark.message import (
-    FIRST_POP_TIME,
-    POP_CK,
     TAGS,
     MessageExt,
     MessageQueue,
@@ -46,18 +46,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers import (
     GetConsumerRunningInfoRequestHeader,
     PopMessageRequestHeader,
-    PopMessageResponseHeader,
 )
-from mqspark.protocol.receipts import (
-    Receipt,
-    normal_topic,
-    parse_message_offsets,
-    parse_receipt,
-    parse_start_offsets,
-    real_topic,
-    retry_flag,
-)
-from mqspark.record import decode_records
 
 __all__ = ["PopConsumer"]
 
@@ -75,6 +64,9 @@ RETRY_DELAYS_MS = tuple(
 """How long a failed message stays invisible, by the number of its deliveries (popDelayLevel)."""
 INIT_MIN, INIT_MAX = 0, 1
 
+MAX_IN_FLIGHT = 4
+"""Pops of one queue (or of all of a broker's) that are under way at once."""
+
 _POLL_SLACK_MS = 10_000
 _FULL_PAUSE_S = 1.0
 _POP_CODES = (
@@ -83,17 +75,6 @@ _POP_CODES = (
     ResponseCode.POLLING_FULL,
     ResponseCode.POLLING_TIMEOUT,
 )
-
-
-class _Work(NamedTuple):
-    """A message that the listener has, or will have."""
-
-    message: MessageExt
-    topic: str
-    """Where it is stored: the topic, or a retry topic."""
-    receipt: Receipt
-    deadline: float
-    """When the receipt runs out (``time.monotonic``). By our clock: the broker's may tell another time."""
 
 
 class PopConsumer:
@@ -176,8 +157,10 @@ class PopConsumer:
         self._max_reconsume_times = max_reconsume_times
         self._from_first = consume_from is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
         self._readers: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._helping: Counter[MessageQueue] = Counter()
+        self._helpers: set[asyncio.Task[None] | None] = set()
         self._last_pop_ms: dict[MessageQueue, int] = {}
-        self._held: dict[int, _Work] = {}
+        self._held: dict[int, Popped] = {}
         """By ``id`` of the message."""
         self._process = ProcessQueue(0)
         """Chunks need one; nothing is dropped, as receipts hold whoever the queue belongs to."""
@@ -238,8 +221,9 @@ class PopConsumer:
         if not self._running:
             return
         self._running = False
-        for task in self._readers.values():
-            task.cancel()
+        for task in (*self._readers.values(), *self._helpers):
+            if task is not None:
+                task.cancel()
         self._readers.clear()
         if not await self._delivery.stop(timeout_ms):
             log.warning("a listener of %s is still running after %d ms", self.group, timeout_ms)
@@ -341,25 +325,42 @@ class PopConsumer:
     # --- popping ----------------------------------------------------------------------------------------
 
     async def _pop_forever(self, queue: MessageQueue) -> None:
+        """One long poll after the other; while they bring full batches, short ones beside them."""
         while True:
-            await self._unsuspended.wait()
-            while len(self._held) >= self._max_unacknowledged:
-                self._room.clear()
-                await self._room.wait()
-            try:
-                popped = await self._pop(queue)
-            except MQError as error:
-                await self._group.recover(queue, error)
-                continue
-            if popped is None:
-                await asyncio.sleep(_FULL_PAUSE_S)
-                continue
-            for work in popped:
-                self._held[id(work.message)] = work
-            self._delivery.submit(Chunk(self._process, (work.message,), work.message) for work in popped)
+            if await self._pop_once(queue, self._poll_ms) == self._batch_size:
+                for _ in range(MAX_IN_FLIGHT - 1 - self._helping[queue]):
+                    self._helping[queue] += 1
+                    self._helpers.add(self._group.instance.spawn(self._help(queue)))
 
-    async def _pop(self, queue: MessageQueue) -> list[_Work] | None:
-        """One long poll; None when too many poll already. Raises MQError."""
+    async def _help(self, queue: MessageQueue) -> None:
+        try:
+            while queue in self._readers and await self._pop_once(queue, 0) == self._batch_size:
+                pass
+        finally:
+            self._helping[queue] -= 1
+            self._helpers.discard(asyncio.current_task())
+
+    async def _pop_once(self, queue: MessageQueue, poll_ms: int) -> int:
+        """When there is room: pop, and hand over to the listener; how many."""
+        await self._unsuspended.wait()
+        while len(self._held) >= self._max_unacknowledged:
+            self._room.clear()
+            await self._room.wait()
+        try:
+            popped = await self._pop(queue, poll_ms)
+        except MQError as error:
+            await self._group.recover(queue, error)
+            return 0
+        if popped is None:
+            await asyncio.sleep(_FULL_PAUSE_S)
+            return 0
+        for work in popped:
+            self._held[id(work.message)] = work
+        self._delivery.submit(Chunk(self._process, (work.message,), work.message) for work in popped)
+        return len(popped)
+
+    async def _pop(self, queue: MessageQueue, poll_ms: int) -> list[Popped] | None:
+        """One request; None when too many poll already. Raises MQError."""
         group = self._group
         subscription = group.subscriptions.get(queue.topic)
         address = group.instance.broker_address(queue.broker_name)
@@ -372,7 +373,7 @@ class PopConsumer:
             queue_id=queue.queue_id,
             max_msg_nums=min(self._batch_size, max(1, self._max_unacknowledged - len(self._held))),
             invisible_time=self._invisible_ms,
-            poll_time=self._poll_ms,
+            poll_time=poll_ms,
             born_time=now_ms,
             init_mode=INIT_MIN if self._from_first else INIT_MAX,
             exp_type=subscription.expression_type if subscription else "TAG",
@@ -383,14 +384,14 @@ class PopConsumer:
             address,
             RequestCode.POP_MESSAGE,
             header,
-            timeout_ms=self._poll_ms + _POLL_SLACK_MS,
+            timeout_ms=poll_ms + _POLL_SLACK_MS,
             accept=_POP_CODES,
         )
         if response.code == ResponseCode.POLLING_FULL:
             return None
         if response.code != ResponseCode.SUCCESS:
             return []
-        works = self._works(queue, response)
+        works = popped_of(response, queue, self.group, group.namespace)
         if subscription is None or not subscription.tags_set:
             return works
         # The broker compared hashes; two tags may share one.
@@ -402,40 +403,6 @@ class PopConsumer:
             else:
                 self._acks.ack(work.topic, work.receipt)
         return wanted
-
-    def _works(self, queue: MessageQueue, response: Command) -> list[_Work]:
-        """The messages of an answer with their receipts. Raises ProtocolError."""
-        arrived = time.monotonic()
-        answer = response.header(PopMessageResponseHeader)
-        starts = parse_start_offsets(answer.start_offset_info)
-        offsets = parse_message_offsets(answer.msg_offset_info)
-        works = []
-        for message in decode_records(response.body, broker_name=queue.broker_name):
-            given = message.properties.get(POP_CK)
-            if given is not None:
-                receipt = parse_receipt(given)
-            else:
-                flag = retry_flag(message.topic, self.group)
-                place = flag, message.queue_id
-                if message.queue_offset not in offsets.get(place, ()):
-                    raise ProtocolError(f"a pop of {queue} does not say what {message.message_id} is")
-                receipt = Receipt(
-                    starts[place],
-                    answer.pop_time,
-                    answer.invisible_time,
-                    answer.revive_qid,
-                    flag,
-                    queue.broker_name,
-                    message.queue_id,
-                    message.queue_offset,
-                )
-                message.properties[POP_CK] = receipt.encode()
-            message.properties.setdefault(FIRST_POP_TIME, str(answer.pop_time))
-            topic = normal_topic(message.topic, self.group)
-            message.topic = self._group.namespace.unwrap(topic)
-            stored = real_topic(topic, self.group, receipt.retry)
-            works.append(_Work(message, stored, receipt, arrived + receipt.invisible_time_ms / 1000))
-        return works
 
     # --- consuming --------------------------------------------------------------------------------------
 
@@ -496,7 +463,7 @@ class PopConsumer:
         level = failure.delay_level or message.reconsume_times
         self._acks.put_off(work.topic, work.receipt, RETRY_DELAYS_MS[min(level, len(RETRY_DELAYS_MS) - 1)])
 
-    async def _bury(self, work: _Work) -> None:
+    async def _bury(self, work: Popped) -> None:
         """To the dead-letter topic; should that fail, the message comes again."""
         try:
             await self._group.send_back(work.message, -1, self._max_reconsume_times)
