@@ -428,6 +428,11 @@ class Broker:
         return table | self._delays.runtime_info() | self._timers.runtime_info()
 
     @property
+    def open_transactions(self) -> int:
+        """Half messages that are neither committed nor rolled back."""
+        return self._transactions.open_count
+
+    @property
     def delay_problem(self) -> str | None:
         """Why delayed or timed messages are not delivered although it is their time, or None."""
         return self._delays.problem or self._timers.problem

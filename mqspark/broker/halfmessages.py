@@ -237,6 +237,11 @@ class Decisions:
     def __len__(self) -> int:
         return len(self._flags)
 
+    @property
+    def decided_count(self) -> int:
+        """Of those from ``base`` on."""
+        return self._flags.count(1)
+
     def is_decided(self, offset: int) -> bool:
         index = offset - self.base
         return index < 0 or (index < len(self._flags) and self._flags[index] != 0)

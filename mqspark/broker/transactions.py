@@ -279,6 +279,12 @@ class Transactions:
     def saved_tables(self) -> Sequence[SavedTable]:
         return ()
 
+    @property
+    def open_count(self) -> int:
+        """Half messages that are not decided, as far as they are acked."""
+        decisions = self._decisions
+        return max(0, self._store.max_offset(TRANS_HALF_TOPIC, 0) - decisions.base - decisions.decided_count)
+
     def stop(self) -> None:
         """Before the store is closed."""
         self._write_ops()

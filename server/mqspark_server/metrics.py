@@ -215,6 +215,7 @@ class _Collector:
             ),
             ("send_waiting", "sends that wait for their flush", len(broker.acks)),
             ("pull_waiting", "pulls that wait for messages", broker.pulls.parked.count),
+            ("half_messages", "transactions that are not decided", broker.open_transactions),
         ):
             gauge = self._gauge(name, text)
             gauge.add_metric(node, float(value))
