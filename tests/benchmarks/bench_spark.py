@@ -24,12 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import pyspark_pymq
+from mqspark_jobs.command import delta_settings
 from tests.spark.dev import DevCluster
-from tests.spark.jars import ALONE, maven_jars
+from tests.spark.jars import ALONE, delta_jars, maven_jars
 
 PARTITIONS = 4
 MICRO_BATCH_ROWS = 1000
 MICRO_BATCHES = 40
+EXACTLY_ONCE_ROWS = 100_000
 READY_S = 60
 
 JARS = {
@@ -110,8 +112,11 @@ def session(master: str, kafka: bool, folder: Path) -> Any:
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.log.level", "ERROR").config("spark.driver.memory", "4g")
     builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    jars = delta_jars() or []
     if kafka:
-        builder = builder.config("spark.jars", ",".join(str(jar) for jar in kafka_jars("spark")))
+        jars = jars + kafka_jars("spark")
+    if jars:
+        builder = builder.config(map=delta_settings(",".join(map(str, jars))))
     return builder.getOrCreate()
 
 
@@ -255,6 +260,37 @@ class Bench:
                 )
                 self.results[f"micro-batch {name} {number}"] = median
 
+    def exactly_once(self, count: int) -> None:
+        """Against at-least-once on the same rows: a transaction a row has its price."""
+        frame = self.rows(count, 100).limit(min(count, EXACTLY_ONCE_ROWS)).cache()
+        rows = frame.count()
+        for number in range(self.rounds):
+            for guarantee in ("at-least-once", "exactly-once"):
+                topic = self.cluster.create_topic(f"Bench-{guarantee}-{number}", PARTITIONS)
+                writer = frame.write.format("pymq").option("nameserver", self.cluster.nameserver)
+                writer = writer.option("topic", topic).option("deliveryGuarantee", guarantee).mode("append")
+                if guarantee == "exactly-once":
+                    writer = writer.option("transactionId", topic)
+                self.report(f"write {guarantee}, run {number + 1}", rows, timed(writer.save))
+                if checksum(self.pymq(topic)) != checksum(frame):
+                    raise SystemExit(f"{topic}: other rows came back: the figures are void")
+
+    def jobs(self) -> None:
+        """rebuild-index on a copy of the store, archive of the store while it is served."""
+        from mqspark_jobs import archive, rebuild_index
+        from mqspark_jobs.job import Progress
+
+        copy = self.folder / "copy"
+        shutil.copytree(self.cluster.store, copy)
+        summary = rebuild_index.run(rebuild_index.RebuildOptions(copy), self.spark, Progress("rebuild-index"))
+        self.report("rebuild-index", summary["records"], summary["elapsed_s"])
+        if delta_jars() is not None:
+            options = archive.ArchiveOptions(
+                str(copy), str(self.folder / "archive"), "dev", topics="Bench100"
+            )
+            summary = archive.run(options, self.spark, Progress("archive"))
+            self.report("archive", summary["rows"], summary["elapsed_s"])
+
     def report(self, name: str, rows: int, seconds: float) -> None:
         print(f"  {name:<52}{rows / seconds / 1e6:>8.3f} M rows/s  ({seconds:.2f} s)", flush=True)
         self.results[name] = rows / seconds
@@ -284,6 +320,8 @@ def main(arguments: list[str]) -> None:
                     bench.read(count, size)
                     if size == 100:
                         bench.micro_batches()
+                        bench.exactly_once(count)
+                        bench.jobs()
                 spark.stop()
         finally:
             if kafka is not None:

@@ -86,7 +86,7 @@ def stop_session(session: SparkSession) -> None:
 def delta(spark: SparkSession) -> SparkSession:
     """The session, when it knows Delta."""
     if not spark.conf.get("spark.jars", ""):
-        pytest.skip("Delta's jars are not here, and there is no mvn to fetch them")
+        pytest.skip("Delta's jars are not here, and there is no mvn that could fetch them")
     return spark
 
 
