@@ -30,7 +30,7 @@ def test_a_second_power_cut_in_the_recovery_after_restarts() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", range(20, 24))
+@pytest.mark.parametrize("seed", range(20, 22))
 @pytest.mark.parametrize("sync", [True, False])
 def test_every_subset_of_what_was_not_synced(sync: bool, seed: int) -> None:
-    assert_images(restarts(sync, seed, 20), 2048, at_least=20_000)
+    assert_images(restarts(sync, seed, 20), 400, at_least=10_000)
