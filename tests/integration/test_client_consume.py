@@ -55,7 +55,7 @@ async def create(cluster: Cluster, topic: str, queues: int = 1) -> None:
 
 async def send(cluster: Cluster, topic: str, numbers: range, queues: int = 1) -> None:
     """Each number to the queue of its remainder, in order."""
-    async with Producer(cluster.namesrv, group="numbers") as producer:
+    async with Producer(cluster.namesrv, group="numbers", send_timeout_ms=30_000) as producer:
         places = await producer.queues(topic)
         for number in numbers:
             await producer.send(Message.of(topic, str(number)), queue=places[number % queues])
@@ -234,7 +234,7 @@ async def test_order_survives_members_that_come_and_go(mq_topic: str, as_thread:
             consumer.subscribe(mq_topic)
             return consumer
 
-        async with Producer(cluster.namesrv, group="numbers") as producer:
+        async with Producer(cluster.namesrv, group="numbers", send_timeout_ms=30_000) as producer:
             members = [member()]
             await members[0].start()
             places = await producer.queues(mq_topic)
@@ -317,7 +317,9 @@ async def test_interceptors_see_sends_and_deliveries(mq_broker: Broker, mq_topic
     stamp = Stamp()
     seen: list[MessageExt] = []
     message = Message.of(mq_topic, b"one")
-    async with Producer(mq_broker.namesrv, group="stamped", interceptors=[stamp]) as producer:
+    async with Producer(
+        mq_broker.namesrv, group="stamped", send_timeout_ms=30_000, interceptors=[stamp]
+    ) as producer:
         result = await producer.send(message)
         await producer.send_batch([Message.of(mq_topic, b"two"), Message.of(mq_topic, b"unwanted")])
         with pytest.raises(InvalidMessage):
@@ -349,7 +351,9 @@ async def test_the_trace_of_a_message_is_in_the_trace_topic(mq_broker: Broker, m
     trace_topic = f"trace-{mq_topic}"
     await create(mq_broker, trace_topic)
     seen: list[MessageExt] = []
-    async with Producer(mq_broker.namesrv, group="traced", trace=True, trace_topic=trace_topic) as producer:
+    async with Producer(
+        mq_broker.namesrv, group="traced", send_timeout_ms=30_000, trace=True, trace_topic=trace_topic
+    ) as producer:
         result = await producer.send(Message.of(mq_topic, b"one", tags="T", keys="key"))
     consumer = PushConsumer(
         mq_broker.namesrv,
@@ -388,7 +392,10 @@ async def test_a_namespace_is_a_world_of_its_own(mq_broker: Broker, mq_topic: st
         mq_broker.namesrv, group=group, listener=listen, consume_from=FIRST, options=options
     )
     consumer.subscribe(mq_topic)
-    async with consumer, Producer(mq_broker.namesrv, group="space", options=options) as producer:
+    async with (
+        consumer,
+        Producer(mq_broker.namesrv, group="space", send_timeout_ms=30_000, options=options) as producer,
+    ):
         places = await producer.queues(mq_topic)
         assert {place.topic for place in places} == {mq_topic}
         sent = await producer.send(Message.of(mq_topic, b"one"), queue=places[1])

@@ -49,7 +49,10 @@ async def fill(
     broker: Broker, topic: str, count: int, *, queues: int = 1, body: bytes = b""
 ) -> list[MessageQueue]:
     """``count`` messages to each queue, tagged and numbered."""
-    async with AdminClient(broker.namesrv) as admin, Producer(broker.namesrv, group="fill") as producer:
+    async with (
+        AdminClient(broker.namesrv) as admin,
+        Producer(broker.namesrv, group="fill", send_timeout_ms=30_000) as producer,
+    ):
         places = list((await admin.create_topic(topic, queues=queues)).publish_queues)
         for place in places:
             for number in range(count):
@@ -135,7 +138,7 @@ async def test_a_listener_hears_of_new_queues(mq_broker: Broker, mq_topic: str) 
         assert [[queue.queue_id for queue in queues] for queues in heard] == [[0, 1, 2]]
         await until(lambda: len(consumer.assignment()) == 3, "all assigned")
         consumer.on_queues_changed(mq_topic, None)
-        async with Producer(mq_broker.namesrv, group="fill") as producer:
+        async with Producer(mq_broker.namesrv, group="fill", send_timeout_ms=30_000) as producer:
             await producer.send(Message.of(mq_topic, b"new"), queue=heard[0][2])
         assert [got.body for got in await poll_all(consumer, 1)] == [b"new"]
 

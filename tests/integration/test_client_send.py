@@ -55,7 +55,10 @@ async def test_single_sends_travel_together_and_get_their_own_results(
 ) -> None:
     (place,) = await create(mq_broker, mq_topic)
     producer = Producer(
-        mq_broker.namesrv, group="auto", auto_batch=AutoBatch(max_delay_ms=20, max_bytes=1_000)
+        mq_broker.namesrv,
+        group="auto",
+        send_timeout_ms=30_000,
+        auto_batch=AutoBatch(max_delay_ms=20, max_bytes=1_000),
     )
     async with producer:
         await producer.queues(mq_topic)
@@ -98,7 +101,9 @@ async def test_single_sends_travel_together_and_get_their_own_results(
 
 async def test_a_bad_message_spoils_no_batch(mq_broker: Broker, mq_topic: str) -> None:
     await create(mq_broker, mq_topic)
-    async with Producer(mq_broker.namesrv, group="auto", auto_batch=AutoBatch()) as producer:
+    async with Producer(
+        mq_broker.namesrv, group="auto", send_timeout_ms=30_000, auto_batch=AutoBatch()
+    ) as producer:
         good = await producer.send_async(Message.of(mq_topic, b"good"))
         for bad in (
             Message.of(mq_topic, b""),
@@ -120,7 +125,9 @@ async def test_a_bad_message_spoils_no_batch(mq_broker: Broker, mq_topic: str) -
 def test_threads_share_batches(mq_broker: Broker, mq_topic: str) -> None:
     with mqspark.AdminClient(mq_broker.namesrv) as admin:
         admin.create_topic(mq_topic, queues=1)
-    with mqspark.Producer(mq_broker.namesrv, group="auto", auto_batch=mqspark.AutoBatch()) as producer:
+    with mqspark.Producer(
+        mq_broker.namesrv, group="auto", send_timeout_ms=30_000, auto_batch=mqspark.AutoBatch()
+    ) as producer:
         futures = [producer.send_async(Message.of(mq_topic, b"%d" % number)) for number in range(500)]
         offsets = [future.result(60).queue_offset for future in futures]
     assert sorted(offsets) == list(range(500))
@@ -129,7 +136,7 @@ def test_threads_share_batches(mq_broker: Broker, mq_topic: str) -> None:
 async def test_a_delay_is_a_parameter(mq_broker: Broker, mq_topic: str) -> None:
     (place,) = await create(mq_broker, mq_topic)
     now_ms = time.time_ns() // 1_000_000
-    async with Producer(mq_broker.namesrv, group="later") as producer:
+    async with Producer(mq_broker.namesrv, group="later", send_timeout_ms=30_000) as producer:
         for message in (
             Message.of(mq_topic, b"level", delay_level=1),
             Message.of(mq_topic, b"delay", delay_ms=1_000),
@@ -148,7 +155,7 @@ async def test_a_delay_is_a_parameter(mq_broker: Broker, mq_topic: str) -> None:
 async def test_a_timed_message_is_taken_back(mq_topic: str) -> None:
     with Broker(settings={"recallMessageEnable": True}) as broker:
         (place,) = await create(broker, mq_topic)
-        async with Producer(broker.namesrv, group="recall") as producer:
+        async with Producer(broker.namesrv, group="recall", send_timeout_ms=30_000) as producer:
             doomed = await producer.send(Message.of(mq_topic, b"doomed", delay_ms=3_000))
             assert doomed.recall_handle is not None
             assert await producer.recall(mq_topic, doomed.recall_handle) == doomed.message_id
@@ -164,7 +171,7 @@ async def test_a_timed_message_is_taken_back(mq_topic: str) -> None:
 
 async def test_a_broker_that_recalls_nothing_says_so(mq_broker: Broker, mq_topic: str) -> None:
     await create(mq_broker, mq_topic)
-    async with Producer(mq_broker.namesrv, group="recall") as producer:
+    async with Producer(mq_broker.namesrv, group="recall", send_timeout_ms=30_000) as producer:
         sent = await producer.send(Message.of(mq_topic, b"stays", delay_ms=1_000))
         if sent.recall_handle is not None:
             with pytest.raises(BrokerError, match="recall"):

@@ -90,7 +90,10 @@ async def test_a_push_consumer_is_looked_into_and_moved(
         )
         consumer.subscribe(mq_topic)
         tool = Tool(broker)
-        async with AdminClient(broker.namesrv) as admin, Producer(broker.namesrv, group="pg") as producer:
+        async with (
+            AdminClient(broker.namesrv) as admin,
+            Producer(broker.namesrv, group="pg", send_timeout_ms=30_000) as producer,
+        ):
             (place,) = (await admin.create_topic(mq_topic, queues=1)).publish_queues
             sent = [await producer.send(Message.of(mq_topic, b"%d" % number)) for number in range(5)]
             async with consumer:
@@ -142,7 +145,10 @@ async def test_a_push_consumer_is_looked_into_and_moved(
 async def test_a_pull_consumer_is_looked_into(mq_topic: str) -> None:
     with Broker() as broker:
         tool = Tool(broker)
-        async with AdminClient(broker.namesrv) as admin, Producer(broker.namesrv, group="pg") as producer:
+        async with (
+            AdminClient(broker.namesrv) as admin,
+            Producer(broker.namesrv, group="pg", send_timeout_ms=30_000) as producer,
+        ):
             await admin.create_topic(mq_topic, queues=1)
             await producer.send(Message.of(mq_topic, b"x"))
         consumer = LitePullConsumer(broker.namesrv, group="pulled", consume_from=FIRST)

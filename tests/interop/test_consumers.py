@@ -103,7 +103,7 @@ def test_failed_messages_come_back_and_end_as_dead_letters(
         cluster.namesrv, group=group, listener=inbox, consume_from=FIRST, max_reconsume_times=2
     )
     consumer.subscribe(topic, "T")
-    with consumer, Producer(cluster.namesrv, group=name("py-producer")) as producer:
+    with consumer, Producer(cluster.namesrv, group=name("py-producer"), send_timeout_ms=30_000) as producer:
         sent = {
             body: producer.send(
                 Message.of(topic, body, tags="T", keys="k", properties={"a": "b"}, flag=3)
@@ -148,7 +148,7 @@ def test_order_is_kept_while_queues_move_between_our_consumer_and_javas(
             producer.send(Message.of(topic, b"%d:%d" % (queue.queue_id, sent[queue.queue_id])), queue=queue)
             sent[queue.queue_id] += 1
 
-    with Producer(cluster.namesrv, group=name("py-producer")) as producer, ours:
+    with Producer(cluster.namesrv, group=name("py-producer"), send_timeout_ms=30_000) as producer, ours:
         send(producer, 40)
         until(lambda: len(inbox.messages) == 40, "all to the only member")
         theirs = java.call(
@@ -209,7 +209,7 @@ def test_tools_look_into_our_consumer_and_move_it(java: JavaDriver, cluster: Clu
     def admin(*arguments: str) -> str:
         return java.mqadmin(*arguments, "-n", cluster.namesrv)
 
-    with Producer(cluster.namesrv, group=name("py-producer")) as producer, consumer:
+    with Producer(cluster.namesrv, group=name("py-producer"), send_timeout_ms=30_000) as producer, consumer:
         sent = [producer.send(Message.of(topic, b"%d" % number, tags="T")) for number in range(12)]
         until(lambda: len(inbox.messages) == 12, "twelve messages")
         until(lambda: sum(consumer.progress().values()) == 12, "and their progress")
@@ -257,7 +257,7 @@ def test_tools_look_into_javas_consumer_through_our_broker(
     def admin(*arguments: str) -> str:
         return java.mqadmin(*arguments, "-n", cluster.namesrv)
 
-    with Producer(cluster.namesrv, group=name("py-producer")) as producer:
+    with Producer(cluster.namesrv, group=name("py-producer"), send_timeout_ms=30_000) as producer:
         sent = [producer.send(Message.of(topic, b"%d" % number)) for number in range(4)]
         assert take(4) == [b"0", b"1", b"2", b"3"]
         printed = admin("consumerStatus", "-g", group, "-i", theirs["client_id"])
@@ -299,7 +299,13 @@ def test_mqadmin_shows_our_trace(java: JavaDriver, cluster: Cluster, name: Name)
         cluster.namesrv, group=group, listener=inbox, consume_from=FIRST, trace=True, trace_topic=trace_topic
     )
     consumer.subscribe(topic)
-    producer = Producer(cluster.namesrv, group=name("py-producer"), trace=True, trace_topic=trace_topic)
+    producer = Producer(
+        cluster.namesrv,
+        group=name("py-producer"),
+        send_timeout_ms=30_000,
+        trace=True,
+        trace_topic=trace_topic,
+    )
     with producer:
         sent = producer.send(Message.of(topic, b"traced", tags="T", keys="the-key"))
     with consumer:
@@ -333,7 +339,10 @@ def test_a_namespace_is_javas_too(java: JavaDriver, cluster: Cluster, name: Name
     java.call("producer.send", handle=producer["handle"], mode="sync", message=message(topic, b"theirs"))
     consumer = PushConsumer(cluster.namesrv, group=group, listener=inbox, consume_from=FIRST, options=options)
     consumer.subscribe(topic)
-    with consumer, Producer(cluster.namesrv, group=name("py-producer"), options=options) as ours:
+    with (
+        consumer,
+        Producer(cluster.namesrv, group=name("py-producer"), send_timeout_ms=30_000, options=options) as ours,
+    ):
         ours.send(Message.of(topic, b"ours"))
         until(lambda: len(inbox.messages) == 2, "both messages")
         received = java.call("push.take", handle=theirs, count=2, timeout_ms=30_000)
@@ -348,7 +357,7 @@ def test_in_order_what_never_succeeds_becomes_a_dead_letter(
     java: JavaDriver, cluster: Cluster, name: Name, is_ours: bool
 ) -> None:
     topic, group = create_topic(cluster, name("OrderDead"), 1), name("order-dead")
-    with Producer(cluster.namesrv, group=name("py-producer")) as producer:
+    with Producer(cluster.namesrv, group=name("py-producer"), send_timeout_ms=30_000) as producer:
         for number in range(3):
             producer.send(Message.of(topic, b"%d" % number, keys="k"))
     if is_ours:

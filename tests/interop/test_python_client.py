@@ -115,7 +115,7 @@ def test_every_way_of_sending(java: JavaDriver, cluster: Cluster, name: Name) ->
         expected[body] += 1
         return Message.of(topic, body, tags=stem)
 
-    with Producer(cluster.namesrv, group=name("py-producer")) as producer:
+    with Producer(cluster.namesrv, group=name("py-producer"), send_timeout_ms=30_000) as producer:
         futures = [producer.send_async(new("async", number)) for number in range(500)]
         places = {(sent.queue, sent.queue_offset) for sent in (future.result(30) for future in futures)}
         assert len(places) == 500
