@@ -83,7 +83,9 @@ class SendBacks:
         )
         if not topic.config.perm & PERM_WRITE:
             raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden")
-        draft = self._draft(header, group, command.version)
+        # A topic that is older than the group's setting may have fewer queues, and nobody reads others.
+        queues = max(1, min(group.retry_queue_nums, topic.read_queue_nums))
+        draft = self._draft(header, group, command.version, queues)
         try:
             stored = state.writer.put(draft)
         except (InvalidMessage, MessageTooLarge):
@@ -95,7 +97,11 @@ class SendBacks:
         return None
 
     def _draft(
-        self, header: ConsumerSendMsgBackRequestHeader, group: SubscriptionGroupConfig, version: int
+        self,
+        header: ConsumerSendMsgBackRequestHeader,
+        group: SubscriptionGroupConfig,
+        version: int,
+        queues: int,
     ) -> Draft:
         """The message at the offset, as it is stored again. Raises Refusal when there is none."""
         state = self._state
@@ -113,7 +119,7 @@ class SendBacks:
             topic, queue_id, level = dead_letter_topic(state, header.group).name, 0, 0
         else:
             topic = retry_topic(header.group)
-            queue_id = state.random.randrange(group.retry_queue_nums)
+            queue_id = state.random.randrange(queues)
             level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
         properties[DELAY] = str(level)
         return Draft(

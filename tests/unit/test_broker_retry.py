@@ -134,6 +134,17 @@ def test_retries_spread_over_the_groups_queues(bench: Bench) -> None:
     assert all(bench.records("%RETRY%CG", queue_id) for queue_id in range(4))
 
 
+def test_no_retry_goes_to_a_queue_that_its_topic_does_not_have(bench: Bench) -> None:
+    peer = bench.peer()
+    message = stored(bench)
+    give_back(peer, message, 1)
+    configure(peer, retry_queue_nums=4)
+    for _ in range(40):
+        give_back(peer, message, 1)
+    bench.run_for(1_000)
+    assert len(bench.records("%RETRY%CG")) == 41
+
+
 def test_a_group_without_retry_queues_keeps_nothing(bench: Bench) -> None:
     peer = bench.peer()
     configure(peer, retry_queue_nums=0)
