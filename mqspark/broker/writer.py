@@ -116,6 +116,9 @@ class Writer:
             found = decode_properties(properties)
             found.pop(CRC32, None)
             properties = encode_properties(found)
+        target = self._topics.get(topic)
+        if target is not None and target.inner_batch:
+            self._store.use_batch_queues(topic)
         stored = self._append(
             topic,
             queue_id,
@@ -129,7 +132,7 @@ class Writer:
             record.reconsume_times,
             0,
         )
-        self._count(self._topics.get(topic), len(record.body))
+        self._count(target, len(record.body))
         return stored
 
     def _append(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mqspark.protocol.bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.store.config import DEFAULT_DELAY_LEVELS
 from mqspark.store.delay import DelayLevels
@@ -109,6 +110,18 @@ def test_a_level_that_is_no_number_is_refused(bench: Bench, level: str) -> None:
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "not a delay level" in (answer.remark or "")
     assert bench.records("T") == []
+
+
+def test_a_delayed_message_may_be_the_first_of_a_batch_topic(bench: Bench) -> None:
+    peer = bench.peer()
+    attributes = {"queue.type": "BatchCQ"}
+    bench.broker.state.topics.put(TopicConfig("T", 4, 4, 6, attributes=attributes))
+    send(peer, 1)
+    bench.run_for(1_000)
+    assert peer.ask(SEND, send_ext("T"), b"y").code == 0
+    assert bodies(bench) == [b"x", b"y"]
+    assert (bench.directory / "batchconsumequeue" / "T").exists()
+    assert not (bench.directory / "consumequeue" / "T").exists()
 
 
 def test_a_batch_cannot_be_delayed(bench: Bench) -> None:
