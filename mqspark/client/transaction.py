@@ -301,7 +301,9 @@ class TransactionProducer(Producer):
     # --- checks -----------------------------------------------------------------------------------------
 
     def _check_requested(self, channel: Channel, request: Command) -> bool:
-        if not self._running or len(self._waiting_checks) >= MAX_WAITING_CHECKS:
+        if not self._running or self._quiet is not None:
+            return True  # about to stop: the broker will ask another member, or later
+        if len(self._waiting_checks) >= MAX_WAITING_CHECKS:
             log.warning("group %s is asked for more transactions than it can check", self.group)
             return True
         self._waiting_checks.append((channel, request))

@@ -181,6 +181,25 @@ async def test_checks_run_a_few_at_a_time(broker: Cluster) -> None:
     assert len(done) == 60
 
 
+async def test_stop_waits_for_what_runs(broker: Cluster) -> None:
+    started, release = threading.Event(), threading.Event()
+
+    def check(message: MessageExt) -> TransactionState:
+        started.set()
+        assert release.wait(45)
+        return COMMIT
+
+    async with TransactionProducer(broker.namesrv, group="tx10", check=check) as producer:
+        await producer.send_in_transaction(Message.of("Tx10", "x"), execute=lambda message: UNKNOWN)
+        await until(started.is_set, "it is asked")
+        stopping = asyncio.create_task(producer.stop())
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        release.set()
+        await stopping
+    assert await bodies(broker, "Tx10", 1) == ["x"]
+
+
 async def test_what_is_compressed_stays_so(broker: Cluster) -> None:
     body = "0123456789" * 2_000
     async with TransactionProducer(broker.namesrv, group="tx6", check=never) as producer:
