@@ -143,7 +143,7 @@ def survey(task: SurveyTask) -> Manifest:
         visible = (batch.column("sysFlag").to_numpy() & TRANSACTION_PREPARED_TYPE) == 0
         batch = batch.filter(pc.and_(kept, pa.array(visible)))
         rows += batch.num_rows
-        crcs += sum(zlib.crc32(value.as_buffer()) for value in batch.column("value") if value.is_valid)
+        crcs += _crc_sum(batch.column("value"))
         offsets += int(batch.column("offset").to_numpy().sum())
         positions += int((batch.column("physicalOffset").to_numpy() - unit.low).sum())
         found = pa.table({name: batch.column(name) for name in ("topic", "partition", "offset")})
@@ -153,6 +153,18 @@ def survey(task: SurveyTask) -> Manifest:
             known = queues.setdefault(row["topic"], {}).setdefault(str(row["partition"]), [first, end])
             known[0], known[1] = min(known[0], first), max(known[1], end)
     return Manifest(task.broker, unit.low, unit.high, rows, crcs, offsets, positions, queues)
+
+
+def _crc_sum(values: Any) -> int:
+    """Of the CRC-32 of every value; that of nothing (a null) is 0."""
+    import numpy as np
+
+    _, offsets, data = values.buffers()
+    if data is None:
+        return 0
+    view = memoryview(data)
+    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].tolist()
+    return sum(zlib.crc32(view[first:last]) for first, last in itertools.pairwise(bounds))
 
 
 def _is_wanted(topic: str, pattern: re.Pattern[str] | None) -> bool:

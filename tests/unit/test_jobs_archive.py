@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ def test_a_survey_counts_what_consumers_see(tmp_path: Path) -> None:
     units = plan_units(list_log(str(tmp_path / "commitlog")), 0, None)
     manifests = [survey(SurveyTask(unit, "b", None)) for unit in units]
     assert sum(manifest.rows for manifest in manifests) == 100
+    assert sum(manifest.value_crcs for manifest in manifests) == sum(
+        zlib.crc32(b"x" * (number % 90)) for number in range(100)
+    )
     ends: dict[str, int] = {}
     for manifest in manifests:
         for topic, queues in manifest.queues.items():
