@@ -50,6 +50,13 @@ class Delays(RuleBasedStateMachine):
         self.killed = False
 
     def teardown(self) -> None:
+        try:
+            self.check_the_end()
+        finally:
+            self.bench.close()
+            shutil.rmtree(self.directory)
+
+    def check_the_end(self) -> None:
         # Whatever stepped, all of it is due at the end.
         self.bench.run_for(LONGEST_MS + self.stepped_back_ms + 12_000, 1_000)
         self.check()
@@ -58,8 +65,6 @@ class Delays(RuleBasedStateMachine):
         assert set(counts) - self.maybe_gone == sent - self.maybe_gone
         if not self.killed:
             assert set(counts.values()) <= {1}, counts
-        self.bench.close()
-        shutil.rmtree(self.directory)
 
     def _send(self, properties: str) -> int:
         number = len(self.due_ms) + len(self.due_mono_ms)
