@@ -35,11 +35,6 @@ ROUNDS = 6
 OPTIONS = ClientOptions(route_interval_ms=1_000, heartbeat_interval_ms=1_000)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def until(condition: Callable[[], bool], what: Callable[[], str], timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -32,11 +32,6 @@ SILENCE: Answer = (-1, None, b"")
 STORED: Answer = (0, {"msgId": "M", "queueId": "0", "queueOffset": "7"}, b"")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Scripted:
     """A server that answers each request as ``script`` says and remembers what it was asked."""
 

@@ -37,11 +37,6 @@ REVIVAL_MS = 6_000
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def broker(mq_clock: FakeClock) -> Iterator[Broker]:
     with Broker(clock=mq_clock) as broker:
         yield broker

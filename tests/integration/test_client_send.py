@@ -28,11 +28,6 @@ pytestmark = pytest.mark.anyio
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def create(broker: Broker, topic: str, queues: int = 1) -> list[MessageQueue]:
     async with AdminClient(broker.namesrv) as admin:
         return list((await admin.create_topic(topic, queues=queues)).publish_queues)

@@ -17,11 +17,6 @@ from mqspark.testing import Broker, Cluster
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Cluster]:
     with Broker() as running:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,6 +21,7 @@ from mqspark.aio import (
 )
 from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.testing import Broker, Cluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -33,22 +33,10 @@ QUICK = {
 }
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def broker() -> Any:
     with Broker(settings=QUICK) as running:
         yield running
-
-
-async def until(condition: Callable[[], bool], what: str, timeout_s: float = 45) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        await asyncio.sleep(0.01)
 
 
 async def bodies(broker: Cluster, topic: str, expected: int, rest_ms: int = 1_000) -> list[str]:

@@ -22,11 +22,6 @@ ACK, BATCH_ACK, CHANGE = (
 )
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Wire:
     """What was asked of which broker; ``knows_batches`` False: the broker refuses them."""
 

@@ -32,11 +32,6 @@ QUEUE = MessageQueue("T", "b", 0)
 RESULT = SendResult(SendStatus.SEND_OK, "ID1", "OFFSETID", QUEUE, QueueOffset(3))
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def sent(*messages: Message, **fields: object) -> SendContext:
     context = SendContext("PG", list(messages), result=RESULT, broker_address="1.2.3.4:10911", elapsed_ms=7)
     context.region = "R"

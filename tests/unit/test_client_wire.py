@@ -27,11 +27,6 @@ FRAMES = Path(__file__).parent.parent / "golden" / "frames"
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def recorded(name: str, code: int, direction: str = "c2s") -> Iterator[Command]:
     for line in (FRAMES / f"{name}.jsonl").read_text().splitlines():
         frame = json.loads(line)
