@@ -8,21 +8,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from mqspark.clock import Clock
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import encode_response
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
-from mqspark.protocol.session import Session
 
-__all__ = ["Acks", "Deferred"]
+__all__ = ["Acks", "Deferred", "Receiver"]
+
+
+class Receiver(Protocol):
+    """A session, or what stands before one."""
+
+    def send(self, *buffers: bytes | memoryview) -> None: ...
 
 
 class Acks:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.waiting: deque[tuple[int, Session, bytes]] = deque()
-        """(end offset in the log, session, the frame that says success)."""
+        self.waiting: deque[tuple[int, Receiver, bytes]] = deque()
+        """(end offset in the log, who gets it, the frame that says success)."""
         self._turns: deque[tuple[int, int]] = deque()
         """(end offset, monotonic ms) at the end of each turn that added something: one clock reading for many
         sends."""

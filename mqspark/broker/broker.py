@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mqspark.broker.acks import Acks
+from mqspark.broker.acks import Acks, Receiver
 from mqspark.broker.admin import Admin
 from mqspark.broker.assignment import Assignments, RequestModes
 from mqspark.broker.calls import Calls
@@ -76,6 +76,9 @@ CLIENT_SCAN_INTERVAL_MS = 10_000
 TICK_MS = 200
 """The longest time between two ticks: parked pulls are not looked at more often."""
 
+ANNOUNCEMENT_TIMEOUT_MS = 2_000
+"""The longest time for which the first send to a topic waits for a name server: less than a client does."""
+
 CHANGE_TIMEOUT_MS = 3_000
 """The longest time for which the answer to an operator's change waits for disk and name server."""
 
@@ -89,15 +92,32 @@ class Registration(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """An operator's change that is not answered yet."""
+    """A change, an operator's or by the first send to a topic, that is not answered yet."""
 
     session: Session
-    opaque: int
-    saved: SavedTable
+    done: bytes
+    unsaved: bytes
+    """The answer when the disk did not follow in time."""
+    saved: SavedTable | None
+    """None: nobody waits for the disk."""
     generation: int
     published: bool
     """A name server has to know it too."""
     deadline_ms: int
+
+
+class _Announcement:
+    """Stands before a session until a name server knows the topics of ``generation``."""
+
+    __slots__ = ("_broker", "_generation", "_session")
+
+    def __init__(self, broker: Broker, session: Session, generation: int) -> None:
+        self._broker = broker
+        self._session = session
+        self._generation = generation
+
+    def send(self, *buffers: bytes | memoryview) -> None:
+        self._broker.announce(self._session, b"".join(buffers), self._generation)
 
 
 def physical_memory_bytes() -> int:
@@ -191,7 +211,7 @@ class Broker:
         self._service_tables = [table for service in self._services for table in service.saved_tables()]
 
         self.pulls = Pulls(state)
-        self._sends = Sends(state, self.acks, store_host)
+        self._sends = Sends(state, self.acks, store_host, self._once_known)
         self.routes = Routes(state)
         self._admin = Admin(state, self.runtime_info, self._settings_changed, self._change)
         self.handlers: dict[int, Handler] = {
@@ -358,9 +378,23 @@ class Broker:
         if command.is_oneway:
             return
         deadline_ms = self._clock.monotonic_ms() + CHANGE_TIMEOUT_MS
-        self._changes.append(
-            _Change(session, command.opaque, saved, saved.generation, published, deadline_ms)
-        )
+        done = encode_response(command.opaque, ResponseCode.SUCCESS)
+        remark = "the change is in force, but could not be saved yet"
+        unsaved = encode_response(command.opaque, ResponseCode.SYSTEM_ERROR, remark=remark)
+        self._changes.append(_Change(session, done, unsaved, saved, saved.generation, published, deadline_ms))
+        self._answer_changes()
+
+    def _once_known(self, session: Session) -> Receiver:
+        """Holds an answer back until a name server knows the topics as they are now."""
+        if not self.config.namesrv_addr:
+            return session
+        return _Announcement(self, session, self.state.topics.generation)
+
+    def announce(self, session: Session, frame: bytes, generation: int) -> None:
+        """Send ``frame`` when a name server knows the topics of ``generation``, or after
+        ANNOUNCEMENT_TIMEOUT_MS."""
+        deadline_ms = self._clock.monotonic_ms() + ANNOUNCEMENT_TIMEOUT_MS
+        self._changes.append(_Change(session, frame, frame, None, generation, True, deadline_ms))
         self._answer_changes()
 
     def _answer_changes(self) -> None:
@@ -369,13 +403,12 @@ class Broker:
         now_ms = self._clock.monotonic_ms()
         waiting = []
         for change in self._changes:
-            is_saved = change.saved.saved_generation >= change.generation
+            is_saved = change.saved is None or change.saved.saved_generation >= change.generation
             is_published = not change.published or self._published_generation >= change.generation
             if is_saved and (is_published or change.deadline_ms <= now_ms):
-                change.session.send(encode_response(change.opaque, ResponseCode.SUCCESS))
+                change.session.send(change.done)
             elif change.deadline_ms <= now_ms:
-                remark = "the change is in force, but could not be saved yet"
-                change.session.send(encode_response(change.opaque, ResponseCode.SYSTEM_ERROR, remark=remark))
+                change.session.send(change.unsaved)
             else:
                 waiting.append(change)
         self._changes = waiting

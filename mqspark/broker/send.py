@@ -10,8 +10,9 @@ take it apart.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
-from mqspark.broker.acks import Acks
+from mqspark.broker.acks import Acks, Receiver
 from mqspark.broker.delays import delay_level
 from mqspark.broker.halfmessages import divert_prepared
 from mqspark.broker.retry import dead_letter_topic, retry_limit
@@ -80,9 +81,17 @@ def _is_special(properties: bytes) -> bool:
 
 
 class Sends:
-    def __init__(self, state: BrokerState, acks: Acks, store_host: bytes) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        acks: Acks,
+        store_host: bytes,
+        once_known: Callable[[Session], Receiver],
+    ) -> None:
+        """``once_known``: what is sent to its result goes on when the topics as they are now are known."""
         self._state = state
         self._waiting = acks.waiting
+        self._once_known = once_known
         self._id_prefix = store_host.hex().upper()
         self._topic = state.topics.get
         self._put = state.store.put
@@ -121,7 +130,10 @@ class Sends:
                 f"[OVERLOAD] {self._capacity} sends wait for the disk already; retry later",
             )
         topic = self._topic(header.topic)
-        if topic is None or not topic.plain or self._start_ms:
+        if topic is None:
+            self._first_send(session, command, header)
+            return
+        if not topic.plain or self._start_ms:
             topic = self._admit(session, header, topic)
         queue_id = header.queue_id
         if queue_id >= topic.queue_limit:
@@ -193,6 +205,15 @@ class Sends:
             message_id = f"{self._id_prefix}{physical_offset:016X}"
             frame = self._answer(command.opaque, message_id, queue_id, queue_offset, unique_id)
             self._waiting.append((end_offset, session, frame))
+
+    def _first_send(self, session: Session, command: Command, header: SendHeader) -> None:
+        """To a topic that the send makes: its producer may ask a name server for it as soon as it is answered."""
+        self._admit(session, header, None)
+        before = len(self._waiting)
+        self.send(session, command)
+        if len(self._waiting) > before:
+            end_offset, _, frame = self._waiting.pop()
+            self._waiting.append((end_offset, self._once_known(session), frame))
 
     def admit(self, session: Session, header: SendHeader) -> tuple[Topic, int]:
         """Topic and queue id of a message that does not come by ``send``, after the same checks."""

@@ -329,3 +329,26 @@ def test_a_lost_connection_loses_only_its_answer(sync_bench: Bench) -> None:
     bench.flush()
     assert peer.session.out == []
     assert len(stored(bench)) == 1
+
+
+def test_the_first_send_to_a_topic_is_answered_when_a_name_server_knows_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, namesrv_addr="127.0.0.1:9876")
+    bench.broker.registered(bench.broker.registration())
+    first, second = bench.peer(), bench.peer()
+    first.give(SEND, send_ext("New"), b"1")
+    second.give(SEND, send_ext("BenchmarkTest"), b"2")
+    bench.broker.turn()
+    assert first.heard() == []
+    assert [answer.code for answer in second.heard()] == [0]
+    bench.broker.registered(bench.broker.registration())
+    (answer,) = first.heard()
+    assert (answer.code, answer.ext["queueOffset"]) == (0, "0")
+    assert first.ask(SEND, send_ext("New"), b"3").ext["queueOffset"] == "1"
+    # A name server that is down delays it, no more.
+    first.give(SEND, send_ext("Newer"), b"4")
+    bench.broker.turn()
+    assert first.heard() == []
+    bench.clock.advance(2_000)
+    bench.broker.tick()
+    assert [answer.code for answer in first.heard()] == [0]
+    bench.close()
