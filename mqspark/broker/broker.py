@@ -361,7 +361,7 @@ class Broker:
             broker_id=config.broker_id,
         )
 
-    # --- changes by operators ---
+    # --- changes that others wait for ---
 
     def _change(self, session: Session, command: Command, *, topics: bool) -> None:
         """Answer a change of the topics (or else of the groups) once it is on the disk and, if a topic, known
@@ -393,9 +393,11 @@ class Broker:
     def announce(self, session: Session, frame: bytes, generation: int) -> None:
         """Send ``frame`` when a name server knows the topics of ``generation``, or after
         ANNOUNCEMENT_TIMEOUT_MS."""
+        if self._published_generation >= generation:
+            session.send(frame)
+            return
         deadline_ms = self._clock.monotonic_ms() + ANNOUNCEMENT_TIMEOUT_MS
         self._changes.append(_Change(session, frame, frame, None, generation, True, deadline_ms))
-        self._answer_changes()
 
     def _answer_changes(self) -> None:
         if not self._changes:
