@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mqspark.broker.acks import Acks, Receiver
-from mqspark.broker.admin import Admin
+from mqspark.broker.admin import admin_handlers
 from mqspark.broker.assignment import Assignments, RequestModes
 from mqspark.broker.calls import Calls
 from mqspark.broker.clients import Clients, notify_members
@@ -213,9 +213,8 @@ class Broker:
         self.pulls = Pulls(state)
         self._sends = Sends(state, self.acks, store_host, self._once_known)
         self.routes = Routes(state)
-        self._admin = Admin(state, self.runtime_info, self._settings_changed, self._change)
         self.handlers: dict[int, Handler] = {
-            **self._admin.handlers,
+            **admin_handlers(state, self.runtime_info, self._settings_changed, self._change),
             **lookups.handlers,
             **Clients(state).handlers,
             **self.pulls.handlers,

@@ -1,0 +1,51 @@
+"""Attributes of topics as tools change them: ``+key=value`` and ``-key`` (TopicAttributes, AttributeUtil)."""
+
+from __future__ import annotations
+
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.dispatch import Refusal
+
+__all__ = ["attribute_changes", "changed_attributes"]
+
+_MESSAGE_TYPES = frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"})
+_IMMUTABLE = {"queue.type": ("SimpleCQ", "BatchCQ"), "cleanup.policy": ("DELETE", "COMPACTION")}
+"""Topic attributes that only a new topic may be given, with their values, the one that holds without it first."""
+
+
+def attribute_changes(text: str | None) -> dict[str, str | None]:
+    """``+a=1,-b`` (AttributeParser)."""
+    changes: dict[str, str | None] = {}
+    for item in (text or "").split(","):
+        if not item.strip():
+            continue
+        name, equals, value = item.strip().partition("=")
+        if len(name) < 2 or name[0] not in "+-" or (name[0] == "+") != bool(equals):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"attribute {item!r} is neither +key=value nor -key")
+        changes[name] = value if equals else None
+    return changes
+
+
+def changed_attributes(old: dict[str, str] | None, changes: dict[str, str | None]) -> dict[str, str]:
+    """``old`` is None for a new topic."""
+    attributes = dict(old or {})
+    for signed_name, value in changes.items():
+        name = signed_name[1:]
+        if name in _IMMUTABLE:
+            values = _IMMUTABLE[name]
+            if value == "COMPACTION":
+                raise Refusal(ResponseCode.SYSTEM_ERROR, f"{name}={value} is not available yet")
+            if value not in values or (old is not None and attributes.get(name, values[0]) != value):
+                raise Refusal(ResponseCode.SYSTEM_ERROR, f"attribute {name} of a topic cannot be changed")
+        elif name == "message.type":
+            if value is not None and value not in _MESSAGE_TYPES:
+                raise Refusal(ResponseCode.INVALID_PARAMETER, f"message.type={value} is not allowed")
+        elif name == "reserve.time":
+            if value is not None and not value.removeprefix("-").isdigit():
+                raise Refusal(ResponseCode.SYSTEM_ERROR, f"reserve.time={value} is not a number")
+        else:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name}")
+        if value is None:
+            attributes.pop(name, None)
+        else:
+            attributes[name] = value
+    return attributes

@@ -1,0 +1,112 @@
+"""What is in a queue and what the counters say, for tools (AdminBrokerProcessor; reference remoting-protocol
+§5.9)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from mqspark.broker.state import BrokerState
+from mqspark.broker.topicadmin import existing_topic
+from mqspark.message import MessageQueue, java_hash
+from mqspark.protocol.bodies import (
+    BrokerStatsData,
+    BrokerStatsItem,
+    ConsumeQueueData,
+    KVTable,
+    QueryConsumeQueueResponseBody,
+    TopicOffset,
+    TopicStatsTable,
+    encode_body,
+    queue_key,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.headers import (
+    GetTopicStatsInfoRequestHeader,
+    QueryConsumeQueueRequestHeader,
+    ViewBrokerStatsDataRequestHeader,
+)
+from mqspark.protocol.session import Session
+from mqspark.record import decode_record
+
+__all__ = ["Inspection"]
+
+MAX_CONSUME_QUEUE_ENTRIES = 1_000
+
+
+class Inspection:
+    def __init__(self, state: BrokerState, runtime_info: Callable[[], dict[str, str]]) -> None:
+        self._state = state
+        self._runtime_info = runtime_info
+        self.handlers: dict[int, Handler] = {
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
+            RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
+            RequestCode.VIEW_BROKER_STATS_DATA: self.stats_data,
+        }
+
+    def runtime_info(self, session: Session, command: Command) -> bytes:
+        return ok(command, None, encode_body(KVTable(table=self._runtime_info())))
+
+    def topic_stats(self, session: Session, command: Command) -> bytes:
+        topic = existing_topic(self._state, command.header(GetTopicStatsInfoRequestHeader).topic)
+        store = self._state.store
+        table = TopicStatsTable(topic_put_tps=self._state.stats.per_second("TOPIC_PUT_NUMS", topic.name))
+        for queue_id in range(topic.queue_limit):
+            high = store.max_offset(topic.name, queue_id)
+            table.offset_table[
+                queue_key(MessageQueue(topic.name, self._state.config.broker_name, queue_id))
+            ] = TopicOffset(
+                min_offset=max(0, store.min_offset(topic.name, queue_id)),
+                max_offset=max(0, high),
+                last_update_timestamp=max(0, store.store_timestamp_at(topic.name, queue_id, high - 1))
+                if high > 0
+                else 0,
+            )
+        return ok(command, None, encode_body(table))
+
+    def consume_queue(self, session: Session, command: Command) -> bytes:
+        header = command.header(QueryConsumeQueueRequestHeader)
+        store = self._state.store
+        topic = header.topic or ""
+        if header.queue_id not in store.queues().get(topic, ()):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{topic} is not exist!")
+        count = max(0, min(header.count, MAX_CONSUME_QUEUE_ENTRIES))
+        result = store.get(topic, header.queue_id, header.index, count, 1 << 24, None)
+        entries = []
+        for run in result.buffers:
+            position = 0
+            while position < len(run):
+                (size_bytes,) = struct.unpack_from(">i", run, position)
+                record = decode_record(run, position, decompress=False)
+                entries.append(
+                    ConsumeQueueData(
+                        physic_offset=record.physical_offset,
+                        physic_size=size_bytes,
+                        tags_code=java_hash(record.tags) if record.tags else 0,
+                    )
+                )
+                position += size_bytes
+        body = QueryConsumeQueueResponseBody(
+            queue_data=entries,
+            min_queue_index=store.min_offset(topic, header.queue_id),
+            max_queue_index=store.max_offset(topic, header.queue_id),
+        )
+        return ok(command, None, encode_body(body))
+
+    def stats_data(self, session: Session, command: Command) -> bytes:
+        header = command.header(ViewBrokerStatsDataRequestHeader)
+        meter = self._state.stats.meter(header.stats_name, header.stats_key)
+        if meter is None:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
+            )
+        minute, hour, day = (
+            BrokerStatsItem(sum=totals.growth(), tps=totals.per_second())
+            for totals in (meter.minute, meter.hour, meter.day)
+        )
+        return ok(
+            command, None, encode_body(BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
+        )

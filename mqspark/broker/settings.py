@@ -1,0 +1,76 @@
+"""The broker's settings, shown and changed while it runs (AdminBrokerProcessor; reference remoting-protocol
+§5.9)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+from mqspark.broker.config import UPDATABLE_KEYS, BrokerConfig
+from mqspark.broker.state import BrokerState
+from mqspark.config import known_keys, set_setting, to_properties
+from mqspark.errors import ConfigError
+from mqspark.protocol.bodies import DataVersion, encode_body
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, ok, parse_properties
+from mqspark.protocol.session import Session
+
+__all__ = ["SettingsAdmin"]
+
+
+class SettingsAdmin:
+    """``changed`` is called when the settings objects have new values."""
+
+    def __init__(self, state: BrokerState, changed: Callable[[], None]) -> None:
+        self._state = state
+        self._changed = changed
+        self._version = DataVersion(timestamp=state.clock.now_ms())
+        self.handlers: dict[int, Handler] = {
+            RequestCode.UPDATE_BROKER_CONFIG: self.update_settings,
+            RequestCode.GET_BROKER_CONFIG: self.settings,
+        }
+
+    def update_settings(self, session: Session, command: Command) -> bytes:
+        """All keys or none. Changes last until the broker ends: the configuration file is the operator's."""
+        state = self._state
+        changes = parse_properties(command.body)
+        black_list = {
+            "brokerConfigPath",
+            "rocketmqHome",
+            "configBlackList",
+            *state.config.config_black_list.split(";"),
+        }
+        broker_keys, store_keys = known_keys(BrokerConfig), known_keys(type(state.store_config))
+        broker_copy, store_copy = copy.copy(state.config), copy.copy(state.store_config)
+        for key, value in changes.items():
+            known = key in broker_keys or key in store_keys
+            if key in black_list or (known and key not in UPDATABLE_KEYS):
+                raise Refusal(
+                    ResponseCode.NO_PERMISSION,
+                    f"Can not update config {key}: it is fixed while the broker runs",
+                )
+            if not known:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, f"unknown setting {key!r}")
+            try:
+                set_setting(broker_copy if key in broker_keys else store_copy, key, value)
+                broker_copy.__post_init__()
+                store_copy.__post_init__()
+            except ConfigError as error:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        permission = state.config.broker_permission
+        for key, value in changes.items():
+            set_setting(state.config if key in broker_keys else state.store_config, key, value)
+        version = self._version
+        self._version = DataVersion(
+            state_version=version.state_version, timestamp=state.clock.now_ms(), counter=version.counter + 1
+        )
+        if state.config.broker_permission != permission:
+            state.topics.touch()
+        self._changed()
+        return ok(command)
+
+    def settings(self, session: Session, command: Command) -> bytes:
+        properties = {**to_properties(self._state.store_config), **to_properties(self._state.config)}
+        text = "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
+        return ok(command, {"version": encode_body(self._version).decode()}, text.encode())
