@@ -14,11 +14,11 @@ import re
 import struct
 import threading
 import time
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 
+from mqspark.crc import crc32 as full_crc32
 from mqspark.errors import InvalidMessage
 
 PhysicalOffset = NewType("PhysicalOffset", int)
@@ -252,7 +252,7 @@ def split_tags(expression: str | None) -> list[str]:
 
 def crc32(data: bytes | bytearray | memoryview) -> int:
     """RocketMQ's CRC: CRC-32 (IEEE) without its top bit (UtilAll.crc32)."""
-    return zlib.crc32(data) & 0x7FFFFFFF
+    return full_crc32(data) & 0x7FFFFFFF
 
 
 # --- hosts and ids ------------------------------------------------------------------------------------------

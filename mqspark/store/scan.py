@@ -8,12 +8,12 @@ breaks a rule; who called looks at that one by itself. Must not know queues or f
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.crc import crc32
 from mqspark.record import HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, is_seal_broken, tags_code
 from mqspark.store.layout import is_storable_topic
 
@@ -122,7 +122,6 @@ def read_run(
     good &= column.i64(starts + 28) == starts + base
     count = _leading(good)
     if verify_crc and count:
-        crc32 = zlib.crc32
         bounds = zip(body_starts[:count].tolist(), body_ends[:count].tolist(), strict=True)
         crcs = np.array([crc32(view[first:last]) for first, last in bounds], np.int64) & 0x7FFFFFFF
         count = _leading((body_lengths[:count] == 0) | (crcs == column.i32(starts[:count] + 8)))

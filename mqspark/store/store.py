@@ -20,13 +20,13 @@ from __future__ import annotations
 import os
 import secrets
 import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from mqspark.clock import Clock
+from mqspark.crc import crc32
 from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
 from mqspark.message import (
     BORN_HOST_V6,
@@ -61,7 +61,6 @@ __all__ = ["GetResult", "GetStatus", "MessageStore", "Progress"]
 _PROPERTIES_LENGTH = struct.Struct(">h")
 _pack_properties_length = _PROPERTIES_LENGTH.pack
 _pack_entry = ENTRY.pack
-_crc32 = zlib.crc32
 
 MAX_UNWRITTEN_BYTES = 4 * 1024 * 1024
 """What may wait in memory for a sync to return: one-way sends wait for nothing, so nothing else bounds them."""
@@ -263,6 +262,13 @@ class MessageStore:
             self.read_only = "the store is closed"
             self._release()
 
+    def abandon(self) -> None:
+        """Let go of the files as a process that dies does: nothing is flushed or noted, ``abort`` stays and the
+        next start recovers. No job may be running."""
+        if self._lock_fd >= 0:
+            self.read_only = "the store is abandoned"
+            self._release()
+
     def _release(self) -> None:
         self._log.close()
         self._note.close()
@@ -365,7 +371,7 @@ class MessageStore:
             head.pack(
                 size,
                 queue.record_magic,
-                _crc32(body) & 0x7FFFFFFF,
+                crc32(body) & 0x7FFFFFFF,
                 queue_id,
                 flag,
                 queue_offset,
@@ -458,7 +464,7 @@ class MessageStore:
                 pack(
                     size,
                     magic,
-                    _crc32(body) & 0x7FFFFFFF,
+                    crc32(body) & 0x7FFFFFFF,
                     queue_id,
                     flag,
                     queue_offset,
@@ -564,7 +570,7 @@ class MessageStore:
                 head.pack(
                     size,
                     array.record_magic,
-                    _crc32(body) & 0x7FFFFFFF,
+                    crc32(body) & 0x7FFFFFFF,
                     queue_id,
                     flag,
                     base,
