@@ -1,257 +1,286 @@
-"""The Python client: send, send in batches, consume, against one broker of ours in another process.
+"""Our Python client beside RocketMQ's C++ client (in its Python binding) and its Java client, on one broker of ours.
 
-Client CPU a message is the client process's own. Every message is numbered and checked on arrival. Rounds
-alternate between the cases; medians are reported.
+    python -m tests.benchmarks client [--case NAME ...] [--side NAME ...] [--rounds R] [--scale F]
 
-    python -m tests.benchmarks client [--count N] [--rounds R] [--size BYTES] [--namesrv HOST:PORT]
+Each side is a process of its own (client_sides/) that measures its own time and processor time, warm-up apart. Sides
+take turns, A B C C B A ..., medians are printed. What is sent is pulled back and compared by number; a consumer marks
+every number that it gets; a run that lost one, or one that doubled a send, has no figure.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import json
+import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import mqspark
-from mqspark.aio import (
-    AdminClient,
-    ConsumeFromWhere,
-    LitePullConsumer,
-    Message,
-    MessageExt,
-    Producer,
-    PushConsumer,
-)
+from mqspark.record import decode_records
 from tests.benchmarks.bench_broker import DevProcess
+from tests.benchmarks.client_sides.side import DIGITS
+from tests.interop import jars as jar_cache
+from tests.interop.clusters import java_command
+from tests.interop.remoting import GET_MAX_OFFSET, PULL_MESSAGE, RawConnection
 
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+SIDES = Path(__file__).parent / "client_sides"
 QUEUES = 8
+CPP_PACKAGE = "rocketmq==0.4.4"
+JAVA_HEAP_MIB = 512
+RUN_TIMEOUT_S = 400
+SETTLE_S = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    name: str
+    what: str
+    """As the sides know it."""
+    size: int
+    count: int
+    width: int = 1
+    """Threads or coroutines that wait, or what may be in flight."""
+    rate: float = 0.0
+    without: tuple[str, ...] = ()
+    """Sides that have no such thing."""
+
+
+CASES = [
+    Case("send, 16 threads wait, 1 KB", "sync", 1024, 40_000, 16),
+    Case("send async, 256 in flight, 100 B", "async", 100, 100_000, 256),
+    Case("send async, 256 in flight, 1 KB", "async", 1024, 100_000, 256),
+    Case("batches of 32, 4 threads, 100 B", "batch", 100, 400_000, 4),
+    Case("batches of 32, 4 threads, 1 KB", "batch", 1024, 200_000, 4),
+    Case("oneway, 100 B", "oneway", 100, 100_000),
+    Case("auto-batch, 4,096 in flight, 100 B", "autobatch", 100, 200_000, 4096, without=("cpp",)),
+    Case("push drain, 100 B", "push", 100, 1_000_000),
+    Case("push drain, 1 KB", "push", 1024, 300_000),
+    Case("lite pull drain, 100 B", "lite", 100, 1_000_000),
+    Case("lite pull drain, 1 KB", "lite", 1024, 300_000),
+    Case("1,000 a second, 100 B", "rate", 100, 10_000, rate=1_000.0),
+]
+DRAINS = ("push", "lite")
+
+
+class VoidRun(Exception):
+    """The run lost, doubled or altered something: it has no figure."""
+
+
+@dataclass(slots=True)
 class Figures:
-    """Messages a second and client microseconds a message, by case."""
+    """Of one side and case, a value a run."""
 
-    def __init__(self) -> None:
-        self._rates: dict[str, list[float]] = {}
-        self._cpu_us: dict[str, list[float]] = {}
-
-    @contextmanager
-    def measure(self, case: str, count: int):  # type: ignore[no-untyped-def]
-        cpu, began = time.process_time(), time.perf_counter()
-        yield
-        self._rates.setdefault(case, []).append(count / (time.perf_counter() - began))
-        self._cpu_us.setdefault(case, []).append((time.process_time() - cpu) / count * 1e6)
-
-    def report(self) -> None:
-        for case, rates in self._rates.items():
-            rate, cpu_us = statistics.median(rates), statistics.median(self._cpu_us[case])
-            print(f"  {case:<44} {rate:>10,.0f} msg/s   {cpu_us:6.1f} us client CPU a message")
+    rates: list[float] = field(default_factory=list)
+    cpu_us: list[float] = field(default_factory=list)
+    latencies: list[dict[str, dict[str, float]]] = field(default_factory=list)
 
 
-def body(number: int, size: int) -> bytes:
-    return (b"%d " % number).ljust(size, b"x")
+# --- the sides ----------------------------------------------------------------------------------------------
+
+Command = Callable[[Path], list[str]]
+"""Of a folder that the side may write to."""
 
 
-def check(numbers: list[int], count: int) -> None:
-    if sorted(numbers) != list(range(count)):
-        raise RuntimeError(f"{len(numbers)} messages, {len(set(numbers))} of them different; sent {count}")
+def ours(*options: str) -> Command:
+    return lambda folder: [sys.executable, "-m", "tests.benchmarks.client_sides.ours", *options]
 
 
-async def send_waiting(producer: Producer, topic: str, count: int, size: int, workers: int) -> None:
-    """``workers`` coroutines that each send and wait."""
-    numbers = iter(range(count))
-
-    async def work() -> None:
-        for number in numbers:
-            await producer.send(Message(topic=topic, body=body(number, size)))
-
-    await asyncio.gather(*(work() for _ in range(workers)))
-
-
-async def send_futures(producer: Producer, topic: str, count: int, size: int) -> None:
-    """One coroutine that hands over as fast as there is room in flight."""
-    futures = [
-        await producer.send_async(Message(topic=topic, body=body(number, size))) for number in range(count)
-    ]
-    for future in futures:
-        await future
+def cpp() -> tuple[Command, dict[str, str]]:
+    """The wheel is kept beside the jars, not in this environment."""
+    folder = jar_cache.cache_folder() / CPP_PACKAGE.replace("==", "-")
+    if not (folder / ".complete").exists():
+        install = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), CPP_PACKAGE]
+        subprocess.run([sys.executable, *install], check=True)
+        (folder / ".complete").touch()
+    # It writes its log below HOME.
+    return lambda home: [sys.executable, str(SIDES / "cpp.py")], {"PYTHONPATH": str(folder)}
 
 
-async def send_batches(
-    producer: Producer, topic: str, count: int, size: int, batch: int, workers: int
-) -> None:
-    starts = iter(range(0, count, batch))
-
-    async def work() -> None:
-        for start in starts:
-            await producer.send_batch(
-                [
-                    Message(topic=topic, body=body(number, size))
-                    for number in range(start, min(start + batch, count))
-                ]
-            )
-
-    await asyncio.gather(*(work() for _ in range(workers)))
+def java() -> Command:
+    jars = jar_cache.fetch()
+    classes = jar_cache.compiled(SIDES / "Side.java", jars)
+    return lambda folder: java_command(
+        jar_cache.Jars(jars.jar_folder, classes), "Side", folder, heap_mib=JAVA_HEAP_MIB, options=[]
+    )
 
 
-def send_blocking(namesrv: str, topic: str, count: int, size: int, figures: Figures) -> None:
-    with mqspark.Producer(namesrv, group="bench", max_in_flight=256) as producer:
-        producer.queues(topic)
-        with figures.measure("send_async, blocking client, 256 in flight", count):
-            futures = [
-                producer.send_async(Message(topic=topic, body=body(number, size))) for number in range(count)
-            ]
-            for future in futures:
-                future.result()
-        waited = min(count, 3_000)
-        with figures.measure("send, blocking client, 1 in flight", waited):
-            for _ in range(waited):
-                producer.send(Message(topic=f"{topic}-warm", body=body(0, size)))
+def sides(wanted: Sequence[str]) -> dict[str, tuple[Command, dict[str, str]]]:
+    makers: dict[str, Callable[[], tuple[Command, dict[str, str]]]] = {
+        "ours": lambda: (ours(), {}),
+        "ours aio": lambda: (ours("--aio"), {}),
+        "cpp": cpp,
+        "java": lambda: (java(), {}),
+    }
+    return {name: makers[name]() for name in wanted}
 
 
-async def consume(namesrv: str, topic: str, count: int, figures: Figures, label: str) -> None:
-    group = f"bench-{time.monotonic_ns()}"
-    seen: list[int] = []
-    finished = asyncio.Event()
-
-    async def listen(message: MessageExt) -> None:
-        seen.append(int(message.body.split(b" ", 1)[0]))
-        if len(seen) == count:
-            finished.set()
-
-    push = PushConsumer(namesrv, group=f"{group}-push", listener=listen, consume_from=FIRST)
-    push.subscribe(topic)
-    with figures.measure(f"push, coroutine listener, {label}", count):
-        async with push:
-            await finished.wait()
-    check(seen, count)
-
-    kept: list[MessageExt] = []
-    done, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def keep(message: MessageExt) -> None:
-        kept.append(message)
-        if len(kept) >= count:
-            loop.call_soon_threadsafe(done.set)
-
-    threads = PushConsumer(namesrv, group=f"{group}-thread", listener=keep, consume_from=FIRST)
-    threads.subscribe(topic)
-    with figures.measure(f"push, function listener (threads), {label}", count):
-        async with threads:
-            await done.wait()
-    check([int(message.body.split(b" ", 1)[0]) for message in kept], count)
-
-    got: list[MessageExt] = []
-    async with LitePullConsumer(namesrv, group=f"{group}-lite", consume_from=FIRST) as lite:
-        queues = await lite.fetch_message_queues(topic)
-        with figures.measure(f"lite pull, poll, {label}", count):
-            await lite.assign(queues)
-            while len(got) < count:
-                got += await lite.poll()
-    check([int(message.body.split(b" ", 1)[0]) for message in got], count)
+# --- the broker ---------------------------------------------------------------------------------------------
 
 
-async def latency(namesrv: str) -> None:
-    """Send and arrive, one message at a time, against a parked pull."""
-    topic = "BenchLatency"
-    async with AdminClient(namesrv) as admin:
-        await admin.create_topic(topic, queues=1)
-    arrived: asyncio.Queue[float] = asyncio.Queue()
+class Bench:
+    def __init__(self, process: DevProcess, folder: Path) -> None:
+        self.process = process
+        self.folder = folder
+        self.namesrv = process.ready["namesrv"]
+        self.connection = RawConnection(f"127.0.0.1:{process.port}")
+        self.broker_cpu_us: dict[str, list[float]] = {}
 
-    async def listen(message: MessageExt) -> None:
-        arrived.put_nowait(time.perf_counter())
+    def topic(self, name: str) -> str:
+        reply = self.connection.request(
+            17, topic=name, defaultTopic="TBW102", readQueueNums=QUEUES, writeQueueNums=QUEUES, perm=6,
+            topicFilterType="SINGLE_TAG", topicSysFlag=0, order="false",
+        )  # fmt: skip
+        if reply.code:
+            raise VoidRun(f"topic {name}: {reply}")
+        return name
 
-    consumer = PushConsumer(namesrv, group="bench-latency", listener=listen, consume_from=FIRST)
-    consumer.subscribe(topic)
-    sent_ms, end_ms = [], []
-    async with consumer, Producer(namesrv, group="bench") as producer:
-        await producer.send(Message(topic=topic, body=b"warm"))
-        await arrived.get()
-        for _ in range(2_000):
-            began = time.perf_counter()
-            await producer.send(Message(topic=topic, body=bytes(100)))
-            sent_ms.append((time.perf_counter() - began) * 1e3)
-            end_ms.append((await arrived.get() - began) * 1e3)
-    for what, values in (("send", sent_ms), ("end to end", end_ms)):
-        p50, p99 = statistics.median(values), statistics.quantiles(values, n=100)[98]
-        print(f"  {what + ', one at a time, 100 B':<44} p50 {p50:.2f} ms, p99 {p99:.2f} ms")
+    def stored(self, topic: str) -> list[int]:
+        return [
+            int(self.connection.request(GET_MAX_OFFSET, topic=topic, queueId=queue).ext["offset"])
+            for queue in range(QUEUES)
+        ]
 
+    def check(self, topic: str, count: int, size: int) -> None:
+        """That the topic holds each number once."""
+        deadline = time.monotonic() + SETTLE_S
+        while sum(self.stored(topic)) < count and time.monotonic() < deadline:
+            time.sleep(0.05)
+        times = bytearray(count)
+        for queue, end in enumerate(self.stored(topic)):
+            offset = 0
+            while offset < end:
+                reply = self.connection.request(
+                    PULL_MESSAGE, consumerGroup="bench-check", topic=topic, queueId=queue, queueOffset=offset,
+                    maxMsgNums=1000, sysFlag=4, commitOffset=0, suspendTimeoutMillis=0, subscription="*",
+                    subVersion=0, expressionType="TAG",
+                )  # fmt: skip
+                if reply.code:
+                    raise VoidRun(f"{topic} {queue} at {offset} of {end}: {reply}")
+                for record in decode_records(reply.body):
+                    if len(record.body) != size:
+                        raise VoidRun(f"a body of {len(record.body)} bytes in {topic}")
+                    times[int(record.body[:DIGITS])] += 1
+                offset = int(reply.ext["nextBeginOffset"])
+        if set(times) != {1}:
+            raise VoidRun(f"{topic}: {times.count(0)} of {count} lost, {sum(times) - count} too many")
 
-async def round_of(namesrv: str, number: int, count: int, size: int, figures: Figures) -> None:
-    label = f"{size} B"
-    cases: list[tuple[str, int, Callable[[Producer, str], Awaitable[None]]]] = [
-        (
-            f"send, 256 coroutines, {label}",
-            count,
-            lambda producer, topic: send_waiting(producer, topic, count, size, 256),
-        ),
-        (
-            f"send_async, 256 in flight, {label}",
-            count,
-            lambda producer, topic: send_futures(producer, topic, count, size),
-        ),
-        (
-            f"batches of 32, 8 in flight, {label}",
-            4 * count,
-            lambda producer, topic: send_batches(producer, topic, 4 * count, size, 32, 8),
-        ),
-    ]
-    async with AdminClient(namesrv) as admin:
-        for case in range(len(cases) + 1):
-            await admin.create_topic(f"Bench-{size}-{number}-{case}", queues=QUEUES)
-    for case, (name, messages, run) in enumerate(cases):
-        topic = f"Bench-{size}-{number}-{case}"
-        async with Producer(namesrv, group="bench", max_in_flight=256) as producer:
-            await producer.queues(topic)
-            with figures.measure(name, messages):
-                await run(producer, topic)
-        await consume(namesrv, topic, messages, figures, label)
-    await asyncio.to_thread(send_blocking, namesrv, f"Bench-{size}-{number}-3", count, size, figures)
-
-
-def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks client")
-    parser.add_argument("--count", type=int, default=50_000, help="messages a round and case")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--size", type=int, action="append", help="body bytes; may be given more than once")
-    parser.add_argument("--namesrv", help="a cluster that runs already, instead of one of ours")
-    parser.add_argument("--uvloop", action="store_true", help="run the client on uvloop")
-    options = parser.parse_args(arguments)
-    factory = None
-    if options.uvloop:
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    store = Path(tempfile.mkdtemp(prefix="bench-client-"))
-    broker = None
-    try:
-        if options.namesrv is None:
-            broker = DevProcess(store, "flushDiskType=ASYNC_FLUSH")
-        namesrv = options.namesrv or (broker.ready["namesrv"] if broker else "")
-        loop = "uvloop" if options.uvloop else "asyncio"
-        print(
-            f"  {options.count} messages, {options.rounds} rounds, {QUEUES} queues, ASYNC_FLUSH, client on {loop}"
+    def run(self, command: list[str], env: dict[str, str], case: Case, topic: str) -> dict[str, Any]:
+        words = [case.what, self.namesrv, topic, case.count, case.size, case.width, case.rate]
+        before = self.process.cpu_s()
+        done = subprocess.run(
+            [*command, *map(str, words)],
+            env={**os.environ, "HOME": str(self.folder), **env},
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=RUN_TIMEOUT_S,
         )
-        with asyncio.Runner(loop_factory=factory) as runner:
-            for size in options.size or [100, 1024]:
-                figures = Figures()
-                for number in range(options.rounds):
-                    runner.run(round_of(namesrv, number, options.count, size, figures))
-                figures.report()
-            runner.run(latency(namesrv))
+        if done.returncode or not done.stdout.strip():
+            raise VoidRun(f"{command[:3]} ended with {done.returncode}: {done.stdout[-500:]}")
+        self.broker_cpu_us.setdefault(case.name, []).append(
+            (self.process.cpu_s() - before) / case.count * 1e6
+        )
+        said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        return said
+
+
+def run(bench: Bench, case: Case, filled: str, command: Command, env: dict[str, str]) -> dict[str, Any]:
+    if case.what in DRAINS:
+        return bench.run(command(bench.folder), env, case, filled)
+    name = bench.topic(f"client-{time.monotonic_ns()}")
+    if case.what != "rate":
+        bench.topic(f"{name}-warm")
+    said = bench.run(command(bench.folder), env, case, name)
+    if case.what != "rate":  # there every arrival was looked at already
+        bench.check(name, case.count, case.size)
+    return said
+
+
+def compare(
+    bench: Bench, case: Case, commands: dict[str, tuple[Command, dict[str, str]]], rounds: int
+) -> dict[str, Figures]:
+    names = [name for name in commands if name not in case.without]
+    filled = ""
+    if case.what in DRAINS:
+        filled = bench.topic(f"client-{time.monotonic_ns()}")
+        bench.topic(f"{filled}-warm")
+        fill = Case("", "batch", case.size, case.count, 4)
+        bench.run(ours("--aio")(bench.folder), {}, fill, filled)
+        bench.check(filled, case.count, case.size)
+    figures = {name: Figures() for name in names}
+    for number in range(rounds):
+        for name in names if number % 2 == 0 else reversed(names):
+            said = run(bench, case, filled, *commands[name])
+            figures[name].rates.append(case.count / said["seconds"])
+            figures[name].cpu_us.append(said["cpu_s"] / case.count * 1e6)
+            if said.get("doubled"):
+                print(f"  {name}: {said['doubled']} messages came twice")
+            if "sent" in said:
+                figures[name].latencies.append({key: said[key] for key in ("sent", "arrived")})
+    return figures
+
+
+def show(bench: Bench, case: Case, figures: dict[str, Figures]) -> None:
+    rates = {name: statistics.median(figure.rates) for name, figure in figures.items()}
+    broker_us = statistics.median(bench.broker_cpu_us[case.name])
+    print(f"{case.name} ({case.count:,} messages; broker {broker_us:.1f} us CPU a message)")
+    for name, figure in figures.items():
+        if figure.latencies:
+            said = "; ".join(
+                f"{what} p50 {statistics.median(each[what]['p50'] for each in figure.latencies):.2f} ms,"
+                f" p99 {statistics.median(each[what]['p99'] for each in figure.latencies):.2f} ms"
+                for what in ("sent", "arrived")
+            )
+        else:
+            said = f"{rates[name]:>10,.0f} /s"
+            said += "".join(
+                f", {rates[name] / rates[peer]:5.2f} x {peer}" for peer in ("cpp", "java") if peer in rates
+            )
+        print(
+            f"  {name:<10} {said}; {statistics.median(figure.cpu_us):6.1f} us CPU a message"
+            f" [{', '.join(f'{rate:,.0f}' for rate in figure.rates)}]",
+            flush=True,
+        )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks client")
+    parser.add_argument("--case", action="append", help="only cases with this in their names")
+    parser.add_argument("--side", action="append", choices=["ours", "ours aio", "cpp", "java"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the number of messages")
+    parser.add_argument("--store", type=Path, default=Path(tempfile.gettempdir()))
+    options = parser.parse_args(arguments)
+    commands = sides(options.side or ["ours", "ours aio", "cpp", "java"])
+    folder = Path(tempfile.mkdtemp(prefix="bench-client-", dir=options.store))
+    (folder / "home").mkdir()
+    process = DevProcess(
+        folder / "store", "flushDiskType=ASYNC_FLUSH", "maxTransferCountOnMessageInMemory=1000"
+    )
+    try:
+        bench = Bench(process, folder / "home")
+        for case in CASES:
+            if options.case and not any(word in case.name for word in options.case):
+                continue
+            if options.scale != 1.0:
+                case = Case(
+                    case.name, case.what, case.size, int(case.count * options.scale), case.width, case.rate,
+                    case.without,
+                )  # fmt: skip
+            try:
+                show(bench, case, compare(bench, case, commands, options.rounds))
+            except VoidRun as error:
+                print(f"{case.name}: no figure: {error}", flush=True)
     finally:
-        if broker is not None:
-            broker.stop()
-        shutil.rmtree(store, ignore_errors=True)
+        process.stop()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    import sys
-
-    main(sys.argv[1:])
+    main()

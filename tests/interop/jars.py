@@ -61,6 +61,12 @@ def fetch() -> Jars:
     return Jars(jar_folder, class_folder)
 
 
+def compiled(source: Path, jars: Jars) -> Path:
+    """The folder with the classes of another program, compiled against the same jars."""
+    name = f"{source.stem.lower()}-{_digest(HERE / 'pom.xml', source)}"
+    return _made(name, lambda folder: _compile(source, jars.jar_folder, folder))
+
+
 def _digest(*sources: Path) -> str:
     return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()[:12]
 
