@@ -17,9 +17,11 @@ from mqspark.broker.topics import Topic
 from mqspark.broker.writer import Draft, Stored
 from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
 from mqspark.message import (
+    BORN_HOST_V6,
     MSG_REGION,
     PUSH_REPLY_TIME,
     REPLY_TO_CLIENT,
+    STORE_HOST_V6,
     TRACE_ON,
     TRANSACTION_MASK,
     decode_properties,
@@ -38,6 +40,9 @@ from mqspark.protocol.headers import (
 from mqspark.protocol.session import Session
 
 __all__ = ["Replies"]
+
+_RESERVED_FLAGS = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6
+"""Not the sender's to choose."""
 
 _log = logging.getLogger(__name__)
 
@@ -140,7 +145,7 @@ class Replies:
             properties,
             header.born_timestamp,
             session.peer_host,
-            header.sys_flag & ~TRANSACTION_MASK,
+            header.sys_flag & ~_RESERVED_FLAGS,
             header.flag,
             header.reconsume_times or 0,
         )

@@ -21,6 +21,7 @@ from mqspark.broker.topics import Topic
 from mqspark.broker.writer import Draft, Stored
 from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
 from mqspark.message import (
+    BORN_HOST_V6,
     CLUSTER,
     DELAY,
     INNER_BATCH,
@@ -32,12 +33,14 @@ from mqspark.message import (
     PERM_WRITE,
     REAL_TOPIC,
     RETRY_PREFIX,
+    STORE_HOST_V6,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
     TIMER_TOPIC,
     TRACE_ON,
+    TRANSACTION_COMMIT_TYPE,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     UNIQ_KEY,
@@ -60,6 +63,7 @@ MAX_BATCH_TOPIC_LENGTH = MAX_TOPIC_LENGTH
 
 _TIMED = frozenset((TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS))
 _UNAVAILABLE_FLAGS = NEED_UNWRAP | INNER_BATCH
+_BROKER_FLAGS = _UNAVAILABLE_FLAGS | BORN_HOST_V6 | STORE_HOST_V6
 
 _tags_code = functools.lru_cache(10_000)(java_hash)
 
@@ -141,11 +145,14 @@ class Sends:
         if queue_id < 0:
             queue_id = self._any_queue(topic)
         sys_flag = header.sys_flag
-        if sys_flag & _UNAVAILABLE_FLAGS:
-            raise self._refusal(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"sysFlag {sys_flag:#x} says inner batch, which is for the broker to say",
-            )
+        if sys_flag & _BROKER_FLAGS:
+            if sys_flag & _UNAVAILABLE_FLAGS:
+                raise self._refusal(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"sysFlag {sys_flag:#x} says inner batch, which is for the broker to say",
+                )
+            # They say how long the hosts in a record are, and the record's hosts are not the sender's to choose.
+            sys_flag &= ~_BROKER_FLAGS
         if topic.multi_tag:
             sys_flag |= MULTI_TAGS
         if header.batch:
@@ -291,7 +298,7 @@ class Sends:
         """Make a half message of a prepared one."""
         properties = draft.properties
         if properties.get(TRANSACTION_PREPARED, "").lower() != "true":
-            if draft.sys_flag & TRANSACTION_MASK:
+            if draft.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT_TYPE):
                 raise self._refusal(
                     ResponseCode.MESSAGE_ILLEGAL,
                     f"sysFlag {draft.sys_flag:#x} says transaction, but the property"
@@ -349,30 +356,28 @@ class Sends:
         shared = encode_properties(self._own(shared)).decode()
         self._check_member(shared)
         unique_id = _value(f"\x02{shared}", "\x02UNIQ_KEY\x01")
-        # Every member carries the batch's own properties after its own (MessageExtEncoder).
-        suffix = (shared + self._suffix).encode()
+        body = self._body(command)
+        limit = self._state.store_config.max_message_size
+        if len(body) > limit:
+            raise self._refusal(
+                ResponseCode.SYSTEM_ERROR, f"a batch of {len(body)} bytes exceeds the limit of {limit}"
+            )
         try:
-            members = split_batch(command.body)
+            # Each is stored with its own properties alone: no id of the batch hides its own (RocketMQ since 5.4).
+            members = split_batch(body)
             if _is_special(b"\x02".join([properties for _, _, properties in members])):
                 for _, _, properties in members:
                     if _is_special(properties):
                         self._check_member(properties.decode())
-            joined = b"\x02" + suffix
-            items = [
-                (flag, body, properties + (suffix if not properties or properties[-1] == 2 else joined))
-                for flag, body, properties in members
-            ]
-            if not items:
-                raise InvalidMessage("the batch is empty", field="body")
             if topic.inner_batch:
                 self._send_inner_batch(
-                    session, command, header, topic, queue_id, sys_flag, shared, len(items)
+                    session, command, header, topic, queue_id, sys_flag, shared, len(members)
                 )
                 return
             first_offset, physical_offsets, end_offset = self._state.store.put_batch(
                 header.topic,
                 queue_id,
-                items,
+                members,
                 header.born_timestamp,
                 session.peer_host,
                 sys_flag,
@@ -385,8 +390,8 @@ class Sends:
             raise self._refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
         except (InvalidMessage, StoreReadOnly, DiskFull) as error:
             raise self._store_refusal(error) from None
-        self._state.stats.put_messages += len(items)
-        topic.put_count += len(items)
+        self._state.stats.put_messages += len(members)
+        topic.put_count += len(members)
         topic.put_bytes += len(command.body)
         if not command.flag & 2:
             prefix = self._id_prefix
