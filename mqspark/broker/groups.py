@@ -197,6 +197,18 @@ class ClientGroups:
                     if member.session is session:
                         self._leave(group, client_id)
 
+    def is_member(self, group: str, client_id: str) -> bool:
+        found = self._consumers.get(group)
+        return found is not None and client_id in found.members
+
+    def seen_all(self) -> None:
+        """As if a heartbeat of every member came: for whoever moves the clock faster than clients can follow."""
+        now_ms = self._clock.monotonic_ms()
+        groups = [group.members for group in self._consumers.values()]
+        for members in (*self._producers.values(), *groups):
+            for member in members.values():
+                member.last_seen_ms = now_ms
+
     def expire(self, timeout_ms: int) -> None:
         """Members without a heartbeat for ``timeout_ms`` leave."""
         oldest_ms = self._clock.monotonic_ms() - timeout_ms

@@ -7,7 +7,7 @@ which a majority of replicas must agree, needs replicas.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
@@ -37,6 +37,15 @@ class QueueLocks:
         if not holders:
             del self._holders[group]
         return locked
+
+    def renew_all(self, is_alive: Callable[[str, str], bool]) -> None:
+        """As if every holder renewed its locks for which ``is_alive(group, client_id)``: for whoever moves the clock
+        faster than clients can follow."""
+        now_ms = self._clock.monotonic_ms()
+        for group, holders in self._holders.items():
+            for queue, (client_id, _) in holders.items():
+                if is_alive(group, client_id):
+                    holders[queue] = (client_id, now_ms)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Another client's lock is left alone."""

@@ -122,7 +122,7 @@ class PopRevival:
         is_busy = False
         for queue in self._queues:
             is_busy |= self._advance(queue)
-        return 1 if is_busy else TICK_MS
+        return 0 if is_busy else TICK_MS
 
     # --- reading ---
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from mqspark.clock import Clock
+from mqspark.testing.clock import FakeClock
 from mqspark_server.app import BrokerApp, DevCluster
 from mqspark_server.settings import Layer
 
@@ -23,9 +24,9 @@ class Cluster:
     """A name server and ``brokers`` brokers, each with a store of its own.
 
     ``store``: where their files go, kept afterwards; None is a temporary directory that is removed.
-    ``settings`` are RocketMQ's keys or ours (``{"flushDiskType": "SYNC_FLUSH"}``). ``clock`` is given to
-    every part: with a ``FakeClock`` time stands still, timers of the event loop itself excepted. ``http``
-    opens the HTTP port too.
+    ``settings`` are RocketMQ's keys or ours (``{"flushDiskType": "SYNC_FLUSH"}``). ``clock`` is the brokers': with a
+    ``FakeClock`` their time stands still until ``advance`` moves it, and them with it. ``http`` opens the HTTP port
+    too. Brokers are known by their numbers, from 0.
 
     Use it as a context manager, or call ``start`` and ``stop``. Safe to use from any thread.
     """
@@ -50,6 +51,7 @@ class Cluster:
             layers=[Layer("settings", {"httpEnable": http, **(settings or {})})],
             clock=clock,
         )
+        self._clock = clock if isinstance(clock, FakeClock) else None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_asked: asyncio.Event | None = None
@@ -66,6 +68,8 @@ class Cluster:
         if self._failure is not None:
             self._thread.join()
             raise self._failure
+        if self._clock is not None:
+            self._clock.attach(self)
         return self
 
     def stop(self) -> None:
@@ -73,6 +77,8 @@ class Cluster:
         thread, loop, asked = self._thread, self._loop, self._stop_asked
         if thread is None or not thread.is_alive() or loop is None or asked is None:
             return
+        if self._clock is not None:
+            self._clock.detach(self)
         loop.call_soon_threadsafe(asked.set)
         thread.join()
         if self._failure is not None:
@@ -104,6 +110,31 @@ class Cluster:
     def http_urls(self) -> list[str | None]:
         return [app.http_url for app in self._cluster.brokers]
 
+    def kill(self, number: int = 0) -> None:
+        """End a broker as SIGKILL would: connections break, what was not written is lost."""
+        self.run(self._cluster.kill(number))
+
+    def shut_down(self, number: int = 0) -> None:
+        """Stop a broker cleanly."""
+        self.run(self._cluster.brokers[number].stop())
+
+    def restart(self, number: int = 0) -> None:
+        """Start a killed or stopped broker again, on its files and its port; one that runs is stopped first."""
+        self.run(self._cluster.restart(number))
+
+    def add_broker(self) -> int:
+        """One broker more; its number. It has none of the topics yet, but those that it creates by itself. Raises
+        ValueError for a cluster that began with one broker."""
+        return self.run(self._cluster.add())
+
+    def follow(self) -> int:
+        """For the clock: do what is due by it."""
+
+        async def tick() -> int:
+            return min([await app.tick() for app in self._cluster.brokers])
+
+        return self.run(tick())
+
     def call(self, function: Callable[[], R]) -> R:
         """Run ``function`` on the cluster's loop and give back what it returns: a look inside without a
         race.
@@ -116,9 +147,9 @@ class Cluster:
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine on the cluster's loop."""
-        if self._loop is None:
+        if self._loop is None or self._thread is threading.current_thread():
             coroutine.close()
-            raise RuntimeError("not started")
+            raise RuntimeError("not started" if self._loop is None else "the cluster would wait for itself")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     @property
@@ -138,6 +169,7 @@ class Cluster:
         except BaseException as error:
             self._failure = error
         finally:
+            self._loop = None
             up.set()
 
     async def _serve(self, up: threading.Event) -> None:

@@ -1,46 +1,89 @@
-"""Fixtures for pytest: ``pytest_plugins = ["mqspark.testing.pytest_plugin"]`` in ``conftest.py``.
+"""Fixtures for pytest, there wherever mqspark is installed: pytest finds this module by its entry point.
 
-Not registered as an entry point: a plugin that every pytest run on the machine imports would cost each of
-them numpy.
+    mq_broker     a broker, and its name server, of this test alone
+    mq_cluster    two brokers and a name server: ``kill``, ``restart``, ``add_broker``
+    mq_client     makes producers and consumers for them, and stops them at the end
+    mq_clock      the time of the brokers: stands still until ``mq_clock.advance(ms)`` moves it
+    mq_topic      a topic name that no other test has; the first send makes the topic
 
-    mq_broker          one broker for the whole test session: use topics and groups of your own (``mq_topic``)
-    mq_fresh_broker    a broker of this test alone
-    mq_clock           a FakeClock for what you build yourself
-    mq_topic           a topic name that no other test has
+A test that asks for ``mq_clock`` moves the time of its ``mq_broker`` or ``mq_cluster``; without it they go by the
+real time. ``mq_client`` is for the ``mq_cluster`` if the test has one, else for the ``mq_broker``. What ``Broker`` and
+``Cluster`` take as keywords can be given by marks::
+
+    @pytest.mark.mq_cluster(brokers=3, settings={"flushDiskType": "SYNC_FLUSH"})
+    def test_three(mq_cluster): ...
+
+Importing this module costs nothing but itself: every pytest run on the machine does it.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
+import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mqspark.testing import Broker, FakeClock
+if TYPE_CHECKING:
+    from mqspark.testing import Broker, Clients, Cluster, FakeClock
 
-__all__ = ["mq_broker", "mq_clock", "mq_fresh_broker", "mq_topic"]
+__all__ = ["mq_broker", "mq_client", "mq_clock", "mq_cluster", "mq_topic"]
 
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def mq_broker() -> Iterator[Broker]:
-    with Broker() as broker:
-        yield broker
+DEFAULT_BROKERS = 2
 
 
-@pytest.fixture
-def mq_fresh_broker() -> Iterator[Broker]:
-    with Broker() as broker:
-        yield broker
+def pytest_configure(config: pytest.Config) -> None:
+    for kind, made in (("mq_broker", "Broker"), ("mq_cluster", "Cluster")):
+        config.addinivalue_line("markers", f"{kind}(**keywords): what mqspark.testing.{made} is made with")
+
+
+def _options(request: pytest.FixtureRequest, kind: str) -> dict[str, Any]:
+    """The keywords of the marks, the nearest one first, and the test's clock."""
+    options: dict[str, Any] = {}
+    for mark in request.node.iter_markers(kind):
+        if mark.args:
+            raise pytest.UsageError(f"@pytest.mark.{kind} takes keywords only, not {mark.args}")
+        options = {**mark.kwargs, **options}
+    if "mq_clock" in request.fixturenames:
+        options.setdefault("clock", request.getfixturevalue("mq_clock"))
+    return options
 
 
 @pytest.fixture
 def mq_clock() -> FakeClock:
-    return FakeClock()
+    """Begins with the present, so that a client's ``time.time() + 60`` means what it should."""
+    from mqspark.testing import FakeClock
+
+    return FakeClock(now_ms=time.time_ns() // 1_000_000)
+
+
+@pytest.fixture
+def mq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    from mqspark.testing import Broker
+
+    with Broker(**_options(request, "mq_broker")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def mq_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    from mqspark.testing import Cluster
+
+    with Cluster(**{"brokers": DEFAULT_BROKERS, **_options(request, "mq_cluster")}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def mq_client(request: pytest.FixtureRequest) -> Iterator[Clients]:
+    from mqspark.testing import Clients
+
+    where = "mq_cluster" if "mq_cluster" in request.fixturenames else "mq_broker"
+    with Clients(request.getfixturevalue(where).namesrv) as clients:
+        yield clients
 
 
 @pytest.fixture
 def mq_topic() -> str:
-    return f"test-{os.getpid()}-{next(_numbers)}"
+    from mqspark.testing.clients import new_name
+
+    return new_name("test")

@@ -52,6 +52,9 @@ log = logging.getLogger("mqspark.app")
 HTTP_PORT_DISTANCE = 3
 """httpPort is listenPort + 3 by default; +1 is RocketMQ's HA port."""
 
+_NEVER_MS = 60_000
+"""What has ended wants no tick."""
+
 _WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
 
 
@@ -304,6 +307,50 @@ class BrokerApp:
         if self._route_finder is not None:
             self._route_finder.after_turn()
 
+    async def tick(self) -> int:
+        """For whoever moves the clock: do what is due and sync what that stored, as often as it takes. Connected
+        clients count as alive, since they cannot know how much time has passed.
+
+        Gives back the milliseconds until more may be due. The broker must be ready, or killed or stopped, when there
+        is nothing to do.
+        """
+        while True:
+            broker, store, server, flusher = self.broker, self.store, self.server, self._flusher
+            if self.lifecycle.phase != Phase.READY or not (broker and store and server and flusher):
+                return _NEVER_MS
+            broker.state.clients.seen_all()
+            broker.state.locks.renew_all(broker.state.clients.is_member)
+            puts = store.put_count
+            wait_ms = server.tick()
+            await flusher.sync()
+            if wait_ms > 0 and store.put_count == puts:
+                return wait_ms
+
+    async def kill(self) -> None:
+        """End as SIGKILL ends a process, as far as others can see: connections break, nothing more is answered,
+        saved or synced, and the next start on these files recovers. The files and the ports are free afterwards."""
+        if self.lifecycle.phase >= Phase.STOPPING:
+            return
+        self.lifecycle.advance(Phase.STOPPING)
+        if self._flusher is not None:
+            await self._flusher.abandon()
+        if self.server is not None:
+            await self.server.close(abruptly=True)
+        if self._route_finder is not None:
+            await self._route_finder.stop()
+        if self.registrar is not None:
+            await self.registrar.abandon()
+        if self._http is not None:
+            await self._http.stop()
+        if self.housekeeper is not None:
+            await self.housekeeper.stop()
+        for worker in (self._worker, self._flush_worker):
+            if worker is not None:
+                worker.close()
+        if self.store is not None:
+            self.store.abandon()
+        self.lifecycle.advance(Phase.STOPPED)
+
     async def stop(self) -> None:
         """Stop accepting, unregister, sync, answer, close, save, checkpoint, in this order.
 
@@ -352,7 +399,7 @@ class DevCluster:
     """A name server and brokers in this process and on this event loop.
 
     ``store`` None: a temporary directory, removed at the end. With several brokers each has a directory of
-    its own below ``store``.
+    its own below ``store``. ``clock`` is the brokers': a name server only looks who is alive, by the real one.
     """
 
     def __init__(
@@ -386,9 +433,11 @@ class DevCluster:
         first = self._broker_settings(0, "", store or tempfile.gettempdir()).server
         self.log_level = first.log_level
         self.namesrv = NameServerApp(
-            namesrv_settings({"listenPort": namesrv_port, "bindAddress": first.bind_address}), clock=clock
+            namesrv_settings({"listenPort": namesrv_port, "bindAddress": first.bind_address})
         )
         self.brokers: list[BrokerApp] = []
+        self._reserved: dict[int, socket.socket] = {}
+        """By the numbers of killed brokers."""
 
     def _broker_settings(self, number: int, namesrv_address: str, store: str) -> BrokerSettings:
         directory = store if len(self._ports) == 1 else str(Path(store) / self._ports[number]["brokerName"])
@@ -403,21 +452,53 @@ class DevCluster:
     async def start(self) -> None:
         """Raises OSError, StoreError or ConfigError; nothing is left behind then."""
         try:
-            store = self._store
-            if store is None:
-                store = self._temporary = tempfile.mkdtemp(prefix="mqspark-")
+            if self._store is None:
+                self._temporary = tempfile.mkdtemp(prefix="mqspark-")
             await self.namesrv.start()
             for number in range(len(self._ports)):
-                app = BrokerApp(
-                    self._broker_settings(number, self.namesrv.address, store),
-                    clock=self.clock,
-                    chance=self._chance,
-                )
-                self.brokers.append(app)
-                await app.start()
+                self.brokers.append(self._new_broker(number))
+                await self.brokers[number].start()
         except BaseException:
             await self.stop()
             raise
+
+    def _new_broker(self, number: int) -> BrokerApp:
+        store = self._store or self._temporary
+        if store is None:
+            raise RuntimeError("the cluster is not started")
+        settings = self._broker_settings(number, self.namesrv.address, store)
+        return BrokerApp(settings, clock=self.clock, chance=self._chance)
+
+    async def kill(self, number: int) -> None:
+        """``BrokerApp.kill``; the port stays taken for ``restart``."""
+        app = self.brokers[number]
+        await app.kill()
+        if number not in self._reserved:
+            self._reserved[number] = bind_socket(app.settings.server.bind_address, app.config.listen_port)
+
+    async def restart(self, number: int) -> None:
+        """Start a broker again on its files and its ports; one that still runs is stopped first. Raises what ``stop``
+        and ``start`` raise."""
+        old = self.brokers[number]
+        await old.stop()
+        self._ports[number]["listenPort"] = old.config.listen_port
+        if old.http_url is not None:
+            self._ports[number]["httpPort"] = int(old.http_url.rpartition(":")[2])
+        self.brokers[number] = self._new_broker(number)
+        await self.brokers[number].start()
+        if (reserved := self._reserved.pop(number, None)) is not None:
+            reserved.close()
+
+    async def add(self) -> int:
+        """Start one broker more; its number. Raises what ``start`` raises, and ValueError for a cluster that began
+        with one broker, which has the store's directory for itself."""
+        number = len(self.brokers)
+        if number == 1:
+            raise ValueError("a cluster that is to grow needs two brokers or more from the start")
+        self._ports.append({"brokerName": f"dev-{number}", "listenPort": 0, "httpPort": 0})
+        self.brokers.append(self._new_broker(number))
+        await self.brokers[number].start()
+        return number
 
     async def stop(self) -> None:
         """Raises StoreReadOnly, when all else is done, if a store had failed."""
@@ -428,6 +509,9 @@ class DevCluster:
             except StoreReadOnly as error:
                 failure = error
         await self.namesrv.stop()
+        for sock in self._reserved.values():
+            sock.close()
+        self._reserved.clear()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None

@@ -159,10 +159,24 @@ class Flusher:
         self._stopped = True
         await self._finish()
 
+    async def sync(self) -> None:
+        """Wait until all that is written now is synced."""
+        await self._finish()
+        self._begin()
+        await self._finish()
+
+    async def abandon(self) -> None:
+        """Wait for the group in flight, which nothing can call back, and begin no other."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._stopped = True
+        await self._finish()
+
     async def _finish(self) -> None:
         if self._in_flight:
-            self._idle = self._loop.create_future()
-            await self._idle
+            if self._idle is None or self._idle.done():
+                self._idle = self._loop.create_future()
+            await asyncio.shield(self._idle)
 
 
 class Housekeeper:

@@ -132,6 +132,15 @@ class Registrar:
             log.warning("name server %s: %s; trying again every %.0f s", server.address, reason, RETRY_S)
         server.failing = True
 
+    async def abandon(self) -> None:
+        """Stop without a word; a name server notices that the connection has gone."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for server in self._servers:
+            if server.connection is not None:
+                server.connection.close()
+
     async def stop(self) -> None:
         """Unregister from those who know the broker; none is waited for long."""
         for task in self._tasks:

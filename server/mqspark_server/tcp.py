@@ -207,11 +207,16 @@ class RemotingServer:
                 writer.close("the server ended it")
 
     def _run_tick(self) -> None:
+        self._tick_handle = self._loop.call_later(max(self.tick(), 1) / 1000, self._run_tick)
+
+    def tick(self) -> int:
+        """What is due by the clock, now; milliseconds until the core wants the next one. It gets that one by itself:
+        for whoever moves the clock."""
         wait_ms = self.core.tick()
-        self._tick_handle = self._loop.call_later(max(wait_ms, 1) / 1000, self._run_tick)
         self.write_outbox()
         if self._after_turn is not None:
             self._after_turn()
+        return wait_ms
 
     # -- sessions ----------------------------------------------------------------------------------
 
@@ -248,21 +253,26 @@ class RemotingServer:
         for listener in self._listeners:
             listener.stop()
 
-    async def close(self) -> None:
-        """Write what is due, close every connection, wait for them up to SHUTDOWN_GRACE_S."""
+    async def close(self, *, abruptly: bool = False) -> None:
+        """Write what is due, close every connection, wait for them up to SHUTDOWN_GRACE_S. ``abruptly``: write
+        nothing more, as when the process dies."""
         self._closing = True
         self.stop_accepting()
         for handle in (self._tick_handle, self._idle_handle):
             if handle is not None:
                 handle.cancel()
-        self.write_outbox()
+        if not abruptly:
+            self.write_outbox()
         for writer in list(self._writers.values()):
             if isinstance(writer, LocalPeer):
                 writer.close("the server stops")
         if self._sockets:
             self._all_gone = self._loop.create_future()
             for connection in list(self._sockets):
-                connection.close("the server stops", level=logging.DEBUG)
+                if abruptly:
+                    connection.abort()
+                else:
+                    connection.close("the server stops", level=logging.DEBUG)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SHUTDOWN_GRACE_S):
                     await self._all_gone
