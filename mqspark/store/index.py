@@ -262,10 +262,12 @@ class MessageIndex:
         self._already = min(self._already, end - 1)
         if self.position > end:
             self.position = end
+            self._full = next((file for file in reversed(self.index_files) if file.is_full), None)
             job = self._new_job(self._now())
             job.run()
             if job.error is not None:
                 raise job.error
+            job.done()
         self._kept = self._fresh = self._now()
 
     def disable(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""ConsumeQueues and index built anew from the CommitLog, in one process, while no broker runs.
+"""ConsumeQueues and index built anew from the CommitLog while no broker runs; of a large log in two processes.
 
 Recovery and the indexer do the work, as they do in a broker that finds an empty directory, so the bytes are the same.
 Everything is made beside the store and swapped in at its end; in between ``abort`` says that the store was not stopped
@@ -14,7 +14,6 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from mmap import MADV_DONTNEED
 from pathlib import Path
 
 from mqspark.clock import Clock
@@ -26,18 +25,16 @@ from mqspark.store.consumequeue import QueueTable
 from mqspark.store.durable import DurableNote
 from mqspark.store.files import OsFiles
 from mqspark.store.flush import CheckpointJob
-from mqspark.store.index import MessageIndex
-from mqspark.store.indexer import Indexer
+from mqspark.store.indexbuild import WORTH_A_PROCESS_BYTES, BuiltIndex, IndexBuild, IndexTask
 from mqspark.store.indexfile import Shape
 from mqspark.store.layout import StorePaths
 from mqspark.store.offline import OfflineStore, release
-from mqspark.store.recovery import Recovery, RecoveryReport
+from mqspark.store.recovery import Recovery
 from mqspark.store.scan import Run
 
 __all__ = ["Remade", "remake"]
 
 _MAX_MAPPED = 16
-_INDEX_STEP_BYTES = 16 << 20
 _RELEASE_BYTES = 32 << 20
 
 Progress = Callable[[str, int, int], None]
@@ -109,9 +106,13 @@ def _build(
     )
     table.batch_topics = set(old.table.batch_topics)
     recovery = _Remake(config, old, log, table, batch_table, progress)
+    indexing = _begin_index(config, clock, log, old, work) if config.message_index_enable else None
     try:
         report = recovery.run()
-        index = _build_index(config, clock, files, log, old, work, report, progress)
+        index = BuiltIndex(0, 0, 0)
+        if indexing is not None:
+            begin, end = log.min_offset, report.end_position
+            index = indexing.finish(end, lambda position: progress("index", position - begin, end - begin))
         checkpoint = Checkpoint(
             physic_msg_timestamp_ms=report.last_store_timestamp_ms,
             logics_msg_timestamp_ms=report.last_store_timestamp_ms,
@@ -133,6 +134,8 @@ def _build(
         if job.error is not None:
             raise job.error
     finally:
+        if indexing is not None:
+            indexing.abandon()
         log.close()
         table.maps.clear()
         batch_table.maps.clear()
@@ -141,9 +144,24 @@ def _build(
         report.entries,
         table.used_queues + batch_table.used_queues,
         report.lost_entries,
-        len(index.index_files),
-        sum(file.header.next_number - 1 for file in index.index_files),
+        index.files,
+        index.entries,
         report.damaged,
+    )
+
+
+def _begin_index(
+    config: StoreConfig, clock: Clock, log: CommitLog, old: OfflineStore, work: StorePaths
+) -> IndexBuild:
+    shape = (
+        old.index_files[-1].shape
+        if old.index_files
+        else Shape(config.max_hash_slot_num, config.max_index_num)
+    )
+    directories = tuple(str(path) for path in old.paths.commit_logs.all)
+    return IndexBuild(
+        IndexTask(directories, log.segment_bytes, str(work.root), *shape, now_ms=clock.now_ms()),
+        in_process=sum(segment.length for segment in log.segments) >= WORTH_A_PROCESS_BYTES,
     )
 
 
@@ -196,50 +214,6 @@ class _Remake(Recovery):
         if segment is not None and (end - self._released > _RELEASE_BYTES):
             release(self._log.view(segment), max(self._released - segment.start, 0), end - segment.start)
             self._released = end
-
-
-def _build_index(
-    config: StoreConfig,
-    clock: Clock,
-    files: OsFiles,
-    log: CommitLog,
-    old: OfflineStore,
-    work: StorePaths,
-    report: RecoveryReport,
-    progress: Progress,
-) -> MessageIndex:
-    shape = (
-        old.index_files[-1].shape
-        if old.index_files
-        else Shape(config.max_hash_slot_num, config.max_index_num)
-    )
-    index = MessageIndex(work.index, work.index_mark, files, clock.now_ms, shape=shape)
-    if not config.message_index_enable:
-        return index
-    indexer = Indexer(log, index, clock.monotonic_ms)
-    end, total = report.end_position, report.end_position - log.min_offset
-    indexer.open(end, clean=True, safe_timestamp_ms=0)
-    while not indexer.follow(end, end, _INDEX_STEP_BYTES):
-        _raise_problem(indexer)
-        progress("index", index.position - log.min_offset, total)
-        for segment in log.segments:
-            if segment.start <= index.position:
-                release(log.view(segment), 0, segment.length)
-        if index.index_files:
-            index.maps.get(index.index_files[-1])[0].madvise(MADV_DONTNEED)
-    job = index.begin_sync()
-    if job is not None:
-        job.run()
-        if job.error is not None:
-            raise job.error
-        job.done()
-    index.close()
-    return index
-
-
-def _raise_problem(indexer: Indexer) -> None:
-    if indexer.problem is not None:
-        raise OSError(f"the index cannot be built: {indexer.problem}")
 
 
 def _swap(files: OsFiles, paths: StorePaths, work: Path) -> None:

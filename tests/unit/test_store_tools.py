@@ -301,7 +301,8 @@ elif sys.argv[2] == "stats":
     assert store_stats(OfflineStore(config)).messages == int(sys.argv[3])
 else:
     assert remake(config, TestClock()).records == int(sys.argv[3])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(used, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 
 
@@ -332,14 +333,14 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 
 @pytest.mark.parametrize("tool", ["stats", "dump", "fsck", "rebuild"])
 def test_memory_does_not_grow_with_the_store(large: tuple[Path, int], tool: str) -> None:
-    """512 MiB of log and no tool needs more than 100 MiB for it, mapped pages counted."""
+    """512 MiB of log and no tool needs more than 100 MiB for it, mapped pages counted, nor does a process it starts."""
     root, count = large
     done = subprocess.run(
         [sys.executable, "-c", _MEASURE, str(root), tool, str(count)],
         check=True, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
-    used_kib = int(done.stdout)
-    assert used_kib < 100 << 10, f"{used_kib >> 10} MiB"
+    for used_kib in map(int, done.stdout.split()):
+        assert used_kib < 100 << 10, f"{used_kib >> 10} MiB"
 
 
 def test_a_store_that_is_none(tmp_path: Path) -> None:
