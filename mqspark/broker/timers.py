@@ -6,11 +6,12 @@ whose slot of the wheel it belongs (TIMER_OUT_MS). Each call of ``tick``
 
     enqueues    what is new in that queue: one record in the timer log, at the head of its slot's chain
     dequeues    the slots whose tick is over: their messages are stored again under their real topic, in the order
-                in which they came
+                of their deliver times, those of one time in the order in which they came
 
 A tick is the time from a multiple of timerPrecisionMs to the next one, and a message belongs into the last one that
-ends at its deliver time or before it is over: it is never early, and late by no more than one tick and the time the
-work takes. Deliver times further ahead than the wheel goes are put into it again on the way.
+ends at its deliver time or before it is over: it is never early. Who is due first in a slot is late by a tick already
+when it ends, so the earliest go first: then the time that a full slot takes adds to the lateness of those with time to
+spare. Deliver times further ahead than the wheel goes are put into it again on the way.
 
 A slot may hold deletions: messages that name another one, which then is not delivered (``mqspark.broker.recall``).
 
@@ -27,6 +28,8 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from mqspark.broker.delays import real_queue
 from mqspark.broker.state import BrokerState
@@ -65,28 +68,43 @@ BATCH_BYTES = 1 << 20
 """The same for the bytes of messages; the last may exceed it."""
 IDLE_MS = 60_000
 RETRY_MS = 100
+_READS_A_DELIVERY = 4
+"""So many messages of a chain are looked at in the time that one takes to be stored."""
 BLANK_SLOTS = 60
 """TIMER_BLANK_SLOTS: ticks by which a message stays away from where the wheel meets itself."""
 NEVER_ENQUEUED = (1 << 63) - 1
 """TIMER_ENQUEUE_MS of a message that was due before it got into the wheel."""
+_NEVER_MS = 1 << 62
 
 
 class _Walk:
-    """A slot that is being delivered."""
+    """A slot that is being delivered: first its chain is read, then its messages are stored."""
 
-    __slots__ = ("cursor", "deleted", "keys", "positions", "stamps", "tick")
+    __slots__ = ("cursor", "deleted", "due_ms", "keys", "positions", "stamps", "tick")
 
     def __init__(self, tick: int, last: int) -> None:
         self.tick = tick
         self.cursor = last
         """The next record of its chain to look at, ``NONE`` at the end."""
         self.positions = array("q")
-        """Where the messages are that are to be delivered, newest first; taken from the end."""
+        """Where the messages are that are to be delivered, newest first, and once the chain is read latest first; taken
+        from the end."""
+        self.due_ms = array("q")
+        """Beside them, their deliver times, until the chain is read."""
         self.stamps = array("q")
         """Beside them, when each got into the wheel: twice the ms, and 1 more for one that goes round again."""
         self.keys: dict[str, str] = {}
         """Of deletions → the real topic of the deletion."""
         self.deleted: set[str] = set()
+
+    def sort(self) -> None:
+        """The chain is read: the earliest to the end."""
+        due_ms = np.frombuffer(self.due_ms, np.int64)
+        if (due_ms[1:] <= due_ms[:-1]).all():  # so it is when all have the same delay
+            return
+        order = np.argsort(-due_ms, kind="stable")
+        self.positions = array("q", np.frombuffer(self.positions, np.int64)[order].tobytes())
+        self.stamps = array("q", np.frombuffer(self.stamps, np.int64)[order].tobytes())
 
 
 class Timers:
@@ -302,7 +320,7 @@ class Timers:
     def _follow(self, walk: _Walk, room: int) -> int:
         """Read on in a slot's chain; how much work that was."""
         steps = 0
-        while walk.cursor != NONE and steps < room * 16:
+        while walk.cursor != NONE and steps < room * _READS_A_DELIVERY:
             at = walk.cursor
             record = self._timer_log.record(at)
             if record is None or record.previous >= at:
@@ -314,11 +332,14 @@ class Timers:
             is_roll = bool(record.magic & ROLL)
             if record.magic & DELETE and not is_roll:
                 self._note_deletion(walk, record.position)
-                steps += 15
             else:
                 walk.positions.append(record.position)
                 walk.stamps.append(record.written_ms << 1 | is_roll)
-        return -(-steps // 16)
+                message = self._store.parts_at(record.position)
+                walk.due_ms.append(_due_ms(message) if message is not None else 0)
+        if walk.cursor == NONE:
+            walk.sort()
+        return -(-steps // _READS_A_DELIVERY)
 
     def _note_deletion(self, walk: _Walk, position: int) -> None:
         record = self._store.parts_at(position)
@@ -462,6 +483,22 @@ class Timers:
             "timerOffsetBehind": str(end - self._queue_offset),
             "timerCongestNum": str(self._wheel.waiting(self._read_tick)),
         }
+
+
+def _due_ms(message: Parts) -> int:
+    """The deliver time, as far as it can be told from the message: what had to go round again does not say from when a
+    delay counts."""
+    properties = message.properties
+    for name, unit_ms, since_ms in (
+        (b"TIMER_DELAY_SEC", 1000, message.store_timestamp_ms),
+        (b"TIMER_DELAY_MS", 1, message.store_timestamp_ms),
+        (b"TIMER_DELIVER_MS", 1, 0),
+    ):
+        if name in properties:
+            text = find_property(properties, name)
+            if text is not None and text.isdigit():
+                return min(since_ms + int(text) * unit_ms, _NEVER_MS)
+    return 0
 
 
 def _deletes(properties: bytes) -> bool:
