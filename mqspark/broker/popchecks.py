@@ -40,7 +40,7 @@ def _tag_codes(expression: str) -> frozenset[int] | None:
 
 def check_time(state: BrokerState, what: str, born_ms: int, poll_ms: int) -> int:
     """How long the request may wait from now on, in ms: no longer than it says, whatever the client's clock says."""
-    now_ms = state.clock.now_ms()
+    now_ms = state.clock.now_ms() - state.ahead_ms
     waited_ms = now_ms - (born_ms or now_ms)
     if waited_ms - poll_ms > LATE_MS:
         raise Refusal(

@@ -44,3 +44,5 @@ class BrokerState:
     stats: Stats
     writer: Writer
     calls: Calls
+    ahead_ms: int = 0
+    """How far somebody has moved our clock ahead of those that clients go by."""

@@ -33,6 +33,8 @@ class FakeClock:
     def __init__(self, now_ms: int = 1_700_000_000_000, monotonic_ms: int = 1_000_000) -> None:
         self._now_ms = now_ms
         self._monotonic_ms = monotonic_ms
+        self.moved_ms = 0
+        """By how much the wall clock was moved in all."""
         self._drivers: list[Driver] = []
         self._lock = threading.Lock()
 
@@ -58,12 +60,14 @@ class FakeClock:
             left_ms -= step_ms
             self._monotonic_ms += step_ms
             self._now_ms += step_ms
+            self.moved_ms += step_ms
 
     def step_wall_clock(self, milliseconds: int) -> None:
         """Set the wall clock forward or back, as an administrator or NTP would; monotonic time does not
         notice. Brokers do what became due by it, as after ``advance``.
         """
         self._now_ms += milliseconds
+        self.moved_ms += milliseconds
         self._follow()
 
     def attach(self, driver: Driver) -> None:

@@ -307,9 +307,9 @@ class BrokerApp:
         if self._route_finder is not None:
             self._route_finder.after_turn()
 
-    async def tick(self) -> int:
+    async def tick(self, ahead_ms: int) -> int:
         """For whoever moves the clock: do what is due and sync what that stored, as often as it takes. Connected
-        clients count as alive, since they cannot know how much time has passed.
+        clients count as alive, since they cannot know how much time has passed; ``ahead_ms`` is how much, in all.
 
         Gives back the milliseconds until more may be due. The broker must be ready, or killed or stopped, when there
         is nothing to do.
@@ -318,6 +318,7 @@ class BrokerApp:
             broker, store, server, flusher = self.broker, self.store, self.server, self._flusher
             if self.lifecycle.phase != Phase.READY or not (broker and store and server and flusher):
                 return _NEVER_MS
+            broker.state.ahead_ms = ahead_ms
             broker.state.clients.seen_all()
             broker.state.locks.renew_all(broker.state.clients.is_member)
             puts = store.put_count
