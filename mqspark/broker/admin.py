@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mqspark.broker.absent import Absent
 from mqspark.broker.change import Change
 from mqspark.broker.connections import Connections
 from mqspark.broker.groupadmin import GroupAdmin
@@ -33,4 +34,5 @@ def admin_handlers(
         **Lags(state).handlers,
         **Connections(state).handlers,
         **Housekeeping(state).handlers,
+        **Absent(state).handlers,
     }

@@ -8,6 +8,7 @@ from mqspark.protocol.dispatch import Refusal
 __all__ = ["attribute_changes", "changed_attributes"]
 
 _MESSAGE_TYPES = frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"})
+_ABSENT_TYPES = frozenset({"PRIORITY", "LITE"})
 _IMMUTABLE = {"queue.type": ("SimpleCQ", "BatchCQ"), "cleanup.policy": ("DELETE", "COMPACTION")}
 """Topic attributes that only a new topic may be given, with their values, the one that holds without it first."""
 
@@ -32,11 +33,11 @@ def changed_attributes(old: dict[str, str] | None, changes: dict[str, str | None
         name = signed_name[1:]
         if name in _IMMUTABLE:
             values = _IMMUTABLE[name]
-            if value == "COMPACTION":
-                raise Refusal(ResponseCode.SYSTEM_ERROR, f"{name}={value} is not available yet")
             if value not in values or (old is not None and attributes.get(name, values[0]) != value):
                 raise Refusal(ResponseCode.SYSTEM_ERROR, f"attribute {name} of a topic cannot be changed")
         elif name == "message.type":
+            if value in _ABSENT_TYPES:
+                raise Refusal(ResponseCode.INVALID_PARAMETER, f"message.type={value} is not available yet")
             if value is not None and value not in _MESSAGE_TYPES:
                 raise Refusal(ResponseCode.INVALID_PARAMETER, f"message.type={value} is not allowed")
         elif name == "reserve.time":

@@ -144,7 +144,7 @@ class Broker:
         self.store = store
         self.outbox: list[Session] = outbox if outbox is not None else []
         self._clock = clock
-        topics, stats = Topics(config, clock), Stats(clock)
+        topics, stats = Topics(config, clock), Stats(clock, store.max_physical_offset)
         topics.lmq = store_config.multi_dispatch
         self.state = state = BrokerState(
             config=config,
@@ -458,7 +458,7 @@ class Broker:
 
     def runtime_info(self) -> dict[str, str]:
         """The table of code 28."""
-        table = runtime_table(self.state, len(self.acks), self.pulls.parked.count)
+        table = runtime_table(self.state, len(self.acks))
         return table | self._delays.runtime_info() | self._timers.runtime_info()
 
     @property

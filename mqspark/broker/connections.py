@@ -65,7 +65,7 @@ class Connections:
             group: [
                 ProducerInfo(
                     client_id=member.client_id,
-                    remote_ip=member.session.peer,
+                    remote_ip=f"/{member.session.peer}",
                     language=language_name(member.language),
                     version=member.version,
                     last_update_timestamp=member.seen_wall_ms,

@@ -29,6 +29,21 @@ from mqspark.protocol.session import Session
 __all__ = ["GroupAdmin"]
 
 
+_ABSENT = frozenset(
+    {
+        "priority.factor",
+        "lite.bind.topic",
+        "lite.sub.model",
+        "lite.sub.reset.offset.exclusive",
+        "lite.sub.reset.offset.unsubscribe",
+        "lite.sub.client.quota",
+        "lite.sub.client.max.event.cnt",
+        "lite.sub.wildcard",
+    }
+)
+"""All attributes that RocketMQ knows of groups (SubscriptionGroupAttributes): of priority and lite topics."""
+
+
 class GroupAdmin:
     def __init__(self, state: BrokerState, change: Change) -> None:
         self._state = state
@@ -58,11 +73,16 @@ class GroupAdmin:
         _check_group(config.group_name)
         old = self._state.subscriptions.configured(config.group_name)
         attributes = dict(old.attributes) if old else {}
-        for name, value in config.attributes.items():
-            if name.startswith("-"):
-                attributes.pop(name[1:], None)
-            else:
-                attributes[name.removeprefix("+")] = value
+        for signed_name in config.attributes:
+            name = signed_name[1:] if signed_name[:1] in "+-" else signed_name
+            if not signed_name.startswith("-"):
+                unknown = (
+                    f"attribute {name} is not available yet"
+                    if name in _ABSENT
+                    else f"unsupported key: {name}"
+                )
+                raise Refusal(ResponseCode.SYSTEM_ERROR, unknown)
+            attributes.pop(name, None)
         config.attributes = attributes
         self._state.subscriptions.put(config)
 

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topicadmin import existing_topic
-from mqspark.message import MessageQueue, java_hash
+from mqspark.message import MessageQueue
 from mqspark.protocol.bodies import (
     BrokerStatsData,
     BrokerStatsItem,
@@ -29,7 +28,6 @@ from mqspark.protocol.headers import (
     ViewBrokerStatsDataRequestHeader,
 )
 from mqspark.protocol.session import Session
-from mqspark.record import decode_record
 
 __all__ = ["Inspection"]
 
@@ -68,32 +66,30 @@ class Inspection:
         return ok(command, None, encode_body(table))
 
     def consume_queue(self, session: Session, command: Command) -> bytes:
+        """Entries as they are in the queue's file; with a group, whether its filter takes them."""
         header = command.header(QueryConsumeQueueRequestHeader)
         store = self._state.store
         topic = header.topic or ""
         if header.queue_id not in store.queues().get(topic, ()):
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{topic} is not exist!")
-        count = max(0, min(header.count, MAX_CONSUME_QUEUE_ENTRIES))
-        result = store.get(topic, header.queue_id, header.index, count, 1 << 24, None)
-        entries = []
-        for run in result.buffers:
-            position = 0
-            while position < len(run):
-                (size_bytes,) = struct.unpack_from(">i", run, position)
-                record = decode_record(run, position, decompress=False)
-                entries.append(
-                    ConsumeQueueData(
-                        physic_offset=record.physical_offset,
-                        physic_size=size_bytes,
-                        tags_code=java_hash(record.tags) if record.tags else 0,
-                    )
-                )
-                position += size_bytes
         body = QueryConsumeQueueResponseBody(
-            queue_data=entries,
             min_queue_index=store.min_offset(topic, header.queue_id),
             max_queue_index=store.max_offset(topic, header.queue_id),
         )
+        if header.consumer_group is not None:
+            group = self._state.clients.consumer(header.consumer_group)
+            subscription = None if group is None else group.subscriptions.get(topic)
+            if subscription is None:
+                body.filter_data = f"{header.consumer_group}@{topic} is not online!"
+            else:
+                body.subscription_data = subscription.data
+                body.filter_data = "null"  # of compiled expressions that RocketMQ keeps for its bitmaps
+        first, end = header.index, header.index + max(0, min(header.count, MAX_CONSUME_QUEUE_ENTRIES))
+        offset, entries = store.entries(topic, header.queue_id, first, max(0, end - first))
+        body.queue_data = [
+            ConsumeQueueData(physic_offset=position, physic_size=size, tags_code=tags_code)
+            for position, size, tags_code in entries[: max(0, end - offset)]
+        ]
         return ok(command, None, encode_body(body))
 
     def stats_data(self, session: Session, command: Command) -> bytes:

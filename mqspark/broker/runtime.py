@@ -25,7 +25,7 @@ STORE_NONCE_KEY = "mqsparkStoreNonce"
 """A reader on the same host may map the store's files when it finds this text in ``mqspark.nonce`` there."""
 
 
-def runtime_table(state: BrokerState, waiting_sends: int, parked_pulls: int) -> dict[str, str]:
+def runtime_table(state: BrokerState, waiting_sends: int) -> dict[str, str]:
     config, store, stats = state.config, state.store, state.stats
     root = os.path.abspath(state.store_config.store_path_root_dir)
     log_directories = [os.path.abspath(path) for path in store.paths.commit_logs.all]
@@ -33,7 +33,7 @@ def runtime_table(state: BrokerState, waiting_sends: int, parked_pulls: int) -> 
     disk_ratio = _ratio(log_directories[0])
     gib = 1 << 30
     unflushed_bytes = max(0, store.max_physical_offset - store.flushed_offset)
-    puts = max(1, stats.put_messages)
+    put_bytes = store.max_physical_offset - stats.first_position
     table = {
         "brokerActive": "true" if store.read_only is None else "false",
         "brokerVersion": str(CURRENT_VERSION),
@@ -43,8 +43,8 @@ def runtime_table(state: BrokerState, waiting_sends: int, parked_pulls: int) -> 
         "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
         "putMessageTimesTotal": str(stats.put_messages),
         "putMessageFailedTimes": str(stats.put_failures),
-        "putMessageSizeTotal": str(stats.put_bytes),
-        "putMessageAverageSize": str(stats.put_bytes / puts),
+        "putMessageSizeTotal": str(put_bytes),
+        "putMessageAverageSize": str(put_bytes / max(1, stats.put_messages)),
         "putMessageEntireTimeMax": "0",
         "putMessageDistributeTime": "",
         "putLatency99": "0.00",
@@ -75,14 +75,14 @@ def runtime_table(state: BrokerState, waiting_sends: int, parked_pulls: int) -> 
         "timerEnqueueTps": "0.0",
         "timerDequeueTps": "0.0",
         "EndTransactionQueueSize": "0",
-        "EndTransactionThreadPoolQueueCapacity": "0",
+        "EndTransactionThreadPoolQueueCapacity": "100000",
     }
     for pool, size, capacity in (
         ("send", waiting_sends, config.send_thread_pool_queue_capacity),
-        ("pull", parked_pulls, config.pull_thread_pool_queue_capacity),
+        ("pull", 0, config.pull_thread_pool_queue_capacity),
         ("litePull", 0, config.pull_thread_pool_queue_capacity),
-        ("query", 0, 0),
-        ("ack", 0, 0),
+        ("query", 0, 20_000),
+        ("ack", 0, 100_000),
     ):
         table[f"{pool}ThreadPoolQueueSize"] = str(size)
         table[f"{pool}ThreadPoolQueueCapacity"] = str(capacity)

@@ -45,7 +45,9 @@ class SettingsAdmin:
         broker_copy, store_copy = copy.copy(state.config), copy.copy(state.store_config)
         for key, value in changes.items():
             known = key in broker_keys or key in store_keys
-            if key in black_list or (known and key not in UPDATABLE_KEYS):
+            if key in black_list:
+                raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+            if known and key not in UPDATABLE_KEYS:
                 raise Refusal(
                     ResponseCode.NO_PERMISSION,
                     f"Can not update config {key}: it is fixed while the broker runs",
@@ -71,6 +73,12 @@ class SettingsAdmin:
         return ok(command)
 
     def settings(self, session: Session, command: Command) -> bytes:
-        properties = {**to_properties(self._state.store_config), **to_properties(self._state.config)}
+        state = self._state
+        properties = {
+            "brokerRole": "ASYNC_MASTER",  # there are no replicas
+            "storePathCommitLog": ",".join(str(path) for path in state.store.paths.commit_logs.all),
+            **to_properties(state.store_config),
+            **to_properties(state.config),
+        }
         text = "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
         return ok(command, {"version": encode_body(self._version).decode()}, text.encode())

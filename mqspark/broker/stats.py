@@ -81,11 +81,12 @@ class Traffic:
 
 
 class Stats:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, log_end: int = 0) -> None:
+        """``log_end``: where the log ends at the start."""
         self._clock = clock
+        self.first_position = log_end
         self.started_ms = clock.now_ms()
         self.put_messages = 0
-        self.put_bytes = 0
         self.put_failures = 0
         self.get_messages = 0
         self.get_bytes = 0

@@ -666,6 +666,16 @@ class ConsumeStatsList(Body):
     total_inflight_diff: I64 = 0
 
 
+class ColdDataFlowInfo(Body):
+    """No flow control of cold reads; RocketMQ's default thresholds, in bytes a second (BrokerConfig)."""
+
+    runtime_table: dict[str, str] = {}
+    config_table: dict[str, I64] = {}
+    cg_cold_read_threshold: I64 = 3 << 20
+    global_cold_read_threshold: I64 = 100 << 20
+    global_acc: I64 = 0
+
+
 class QueueTimeSpan(Body):
     message_queue: Queue | None = None
     min_time_stamp: I64 = 0

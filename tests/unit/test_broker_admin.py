@@ -105,7 +105,7 @@ def test_create_change_and_delete_a_topic(bench: Bench) -> None:
         ("X", {"perm": "99"}, 29),
         ("X", {"topicFilterType": "NONE"}, 1),
         ("X", {"attributes": "+queue.type=TripleCQ"}, 1),
-        ("X", {"attributes": "+cleanup.policy=COMPACTION"}, 1),
+        ("X", {"attributes": "+cleanup.policy=COMPACT"}, 1),
         ("X", {"attributes": "+message.type=MIXED"}, 29),
         ("X", {"attributes": "+unknown=1"}, 1),
         ("X", {"attributes": "nonsense"}, 1),
