@@ -1,6 +1,7 @@
 """The exactly-once sink: rows as half messages, made visible when the batch is committed.
 
-    tasks     send every row as a half message, which no consumer sees, and report where they are
+    tasks     send their rows as half messages, which no consumer sees, and report where they are. A half message is a
+              whole batch of rows for one queue (``mqspark.broker.halfbatches``)
     decide    the driver writes what Spark chose (one attempt a partition) to the decision log: from here on the batch
               counts, whatever is killed
     end       every chosen half message is committed, in the rows' order; doing it again changes nothing
@@ -10,9 +11,11 @@ A batch that runs again (the driver died before Spark knew) finds its decision: 
 ends what is not ended. If two drivers run one batch, the first decision in the log counts, and the other driver takes
 its own rows back. Half messages that nobody chose (failed attempts, speculation) are never shown.
 
+Beside an at-least-once write the broker stores every row twice and the tasks do the same work: many rows a request.
+
 The decision log is a topic of one queue (``mqspark_sink_decisions``). A decision is found again as long as that topic
-keeps its messages: restart a query within that time. Needs our broker, where a transaction is decided once; a
-RocketMQ broker would deliver twice what is committed twice.
+keeps its messages: restart a query within that time. Needs our broker, where a transaction is decided once and may be
+a batch; a RocketMQ broker would deliver twice what is committed twice.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from mqspark.errors import BrokerError, ConfigError, ConnectionLost, MQError, No
 from mqspark.message import (
     DEFAULT_TOPIC,
     PRODUCER_GROUP,
+    TRANSACTION_BATCH,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_PREPARED,
     TRANSACTION_PREPARED_TYPE,
@@ -39,6 +43,7 @@ from mqspark.message import (
     UNIQ_KEY,
     MessageQueue,
     decode_offset_id,
+    encode_properties,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import (
@@ -55,6 +60,7 @@ from pyspark_pymq.options import WriteOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_pymq.encode import Batch
     from pyspark_pymq.sink import Sent
 
 __all__ = ["DECISIONS", "DecisionLog", "Half", "Halves", "Preparer", "abort", "commit", "end_all", "prepare"]
@@ -64,10 +70,9 @@ log = logging.getLogger("pyspark_pymq")
 DECISIONS = "mqspark_sink_decisions"
 _PART_HALVES = 50_000
 """Of half messages in one message of the decision log: under a megabyte."""
-_IN_FLIGHT = 256
-_ENDS_AT_ONCE = 500
-_IMMUNITY_S = 86_400
-"""So long no broker asks what became of a half message; a batch decides much sooner."""
+_IN_FLIGHT_BYTES = 8 << 20
+_COMMITTED_AT_ONCE_BYTES = 16 << 20
+"""About so much a broker stores before it is asked for more."""
 _WAIT_S = 30.0
 
 Half = tuple[int, int]
@@ -92,16 +97,17 @@ class Preparer:
         self._unique = secrets.token_hex(10).upper()
         self._count = 0
         self._places: dict[tuple[str, str], list[Half | None]] = {}
-        self._in_flight: dict[tuple[str, int], _Row] = {}
+        self._in_flight: dict[tuple[str, int], _Prepared] = {}
+        self._in_flight_bytes = 0
         self.messages = 0
 
-    def add(self, queue: MessageQueue, address: str, body: bytes, properties: str) -> None:
+    def add(self, queue: MessageQueue, address: str, rows: Batch) -> None:
         self._count += 1
         own = {
             UNIQ_KEY: f"{self._unique}{self._count:012X}",
             TRANSACTION_PREPARED: "true",
             PRODUCER_GROUP: self._options.group,
-            "CHECK_IMMUNITY_TIME_IN_SECONDS": str(_IMMUNITY_S),
+            TRANSACTION_BATCH: f"{rows.count}:0",
         }
         header = SendMessageRequestHeaderV2(
             producer_group=self._options.group,
@@ -112,7 +118,7 @@ class Preparer:
             sys_flag=TRANSACTION_PREPARED_TYPE,
             born_timestamp=time.time_ns() // 1_000_000,
             flag=0,
-            properties=properties + "".join(f"{name}\x01{value}\x02" for name, value in own.items()),
+            properties=encode_properties(own).decode(),
             reconsume_times=0,
             unit_mode=False,
             batch=False,
@@ -120,8 +126,9 @@ class Preparer:
         )
         places = self._places.setdefault((queue.topic, queue.broker_name), [])
         places.append(None)
-        self._send(address, _Row(header, body, places, len(places) - 1))
-        while len(self._in_flight) >= _IN_FLIGHT:
+        self._send(address, _Prepared(header, rows, places, len(places) - 1))
+        self._in_flight_bytes += len(rows.body)
+        while self._in_flight_bytes >= _IN_FLIGHT_BYTES:
             self._receive()
 
     def finish(self) -> list[Halves]:
@@ -133,18 +140,18 @@ class Preparer:
             for (topic, broker), places in sorted(self._places.items())
         ]
 
-    def _send(self, address: str, row: _Row) -> None:
+    def _send(self, address: str, half: _Prepared) -> None:
         while True:
             try:
                 connection = self._client.connection(address)
                 timeout_ms = self._options.send_timeout_ms
                 opaque = connection.send(
-                    RequestCode.SEND_MESSAGE_V2, row.header, row.body, timeout_ms=timeout_ms
+                    RequestCode.SEND_MESSAGE_V2, half.header, half.rows.body, timeout_ms=timeout_ms
                 )
             except ConnectionLost as error:
-                self._lost(address, row, error)
+                self._lost(address, half, error)
                 continue
-            self._in_flight[(address, opaque)] = row
+            self._in_flight[(address, opaque)] = half
             return
 
     def _receive(self) -> None:
@@ -155,41 +162,42 @@ class Preparer:
             if not answers:
                 raise RequestTimeout(address, self._options.send_timeout_ms)
         except (ConnectionLost, RequestTimeout) as error:
-            rows = [self._in_flight.pop((address, opaque)) for opaque in here]
-            self._lost(address, rows[0], error)
+            halves = [self._in_flight.pop((address, opaque)) for opaque in here]
+            self._lost(address, halves[0], error)
             # What was stored already stays an orphan that is never shown.
-            for row in rows:
-                self._send(address, row)
+            for half in halves:
+                self._send(address, half)
             return
         for opaque, answer in answers.items():
-            row = self._in_flight.pop((address, opaque))
+            half = self._in_flight.pop((address, opaque))
             if answer.code == ResponseCode.SUCCESS:
                 stored = answer.header(SendMessageResponseHeader)
                 _, _, position = decode_offset_id(stored.msg_id)
-                row.places[row.index] = stored.queue_offset, position
-                self.messages += 1
+                half.places[half.index] = stored.queue_offset, position
+                self.messages += half.rows.count
+                self._in_flight_bytes -= len(half.rows.body)
                 continue
             failure = BrokerError(answer.code, answer.remark, address=address)
             if answer.code not in (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE):
                 raise failure
-            self._again(row, failure)
-            self._send(address, row)
+            self._again(half, failure)
+            self._send(address, half)
 
-    def _lost(self, address: str, row: _Row, error: MQError) -> None:
+    def _lost(self, address: str, half: _Prepared, error: MQError) -> None:
         self._client.forget(address)
-        self._again(row, error)
+        self._again(half, error)
 
-    def _again(self, row: _Row, error: MQError) -> None:
-        if row.attempts >= self._options.retries:
+    def _again(self, half: _Prepared, error: MQError) -> None:
+        if half.attempts >= self._options.retries:
             raise error
-        time.sleep(min(0.1 * 2**row.attempts, 2.0))
-        row.attempts += 1
+        time.sleep(min(0.1 * 2**half.attempts, 2.0))
+        half.attempts += 1
 
 
 @dataclass(slots=True)
-class _Row:
+class _Prepared:
     header: SendMessageRequestHeaderV2
-    body: bytes
+    rows: Batch
     places: list[Half | None]
     index: int
     attempts: int = 0
@@ -199,9 +207,11 @@ def prepare(
     options: WriteOptions, identity: str, number: int, batches: Iterable[pa.RecordBatch], *, first_turn: int
 ) -> Sent:
     """A task: rows to half messages, unless the batch is decided already; then Spark's rows are read and forgotten."""
+    import numpy as np
+
     from pyspark_pymq.encode import Rows
     from pyspark_pymq.routing import Router
-    from pyspark_pymq.sink import Batch, Sent
+    from pyspark_pymq.sink import Sent, Task
 
     client = BlockingClient(options.nameserver, timeout_ms=options.send_timeout_ms)
     try:
@@ -220,14 +230,12 @@ def prepare(
                     decided = DecisionLog(client, identity, topic).find(number) is not None
                 if decided:
                     break
-                values, properties = rows.values, rows.properties
-                for row, target in zip(chosen.tolist(), targets.tolist(), strict=True):
-                    queue = queues[target]
-                    preparer.add(
-                        queue, router.address(queue), values[row].as_py(), properties[row].as_py().decode()
-                    )
+                for index in np.unique(targets).tolist():
+                    queue = queues[index]
+                    for each in rows.batches(chosen[targets == index], options.batch_bytes):
+                        preparer.add(queue, router.address(queue), each)
         prepared = preparer.finish()
-        return Sent(preparer.messages, tuple(prepared), Batch(identity, number, topic) if topic else None)
+        return Sent(preparer.messages, tuple(prepared), Task(identity, number, topic) if topic else None)
     finally:
         client.close()
 
@@ -278,14 +286,16 @@ def end_all(client: BlockingClient, options: WriteOptions, halves: Sequence[Halv
     """Commit or take back these half messages, in order. Those that are decided already stay as they are."""
     decision = TRANSACTION_COMMIT_TYPE if commit else TRANSACTION_ROLLBACK_TYPE
     addresses: dict[tuple[str, str], str] = {}
+    at_once = max(1, _COMMITTED_AT_ONCE_BYTES // options.batch_bytes)
     for each in halves:
         key = (each.topic, each.broker)
         if key not in addresses:
             address = client.publish_route(each.topic).master(each.broker)
             if address is None:
                 raise NoRoute(each.topic, f"broker {each.broker} has no address")
+            _check_broker(client, each.broker, address)
             addresses[key] = address
-        for first in range(0, len(each.places), _ENDS_AT_ONCE):
+        for first in range(0, len(each.places), at_once):
             headers = [
                 EndTransactionRequestHeader(
                     topic=each.topic,
@@ -298,7 +308,7 @@ def end_all(client: BlockingClient, options: WriteOptions, halves: Sequence[Halv
                     msg_id="",
                     bname=each.broker,
                 )
-                for offset, position in each.places[first : first + _ENDS_AT_ONCE]
+                for offset, position in each.places[first : first + at_once]
             ]
             client.request_all(addresses[key], RequestCode.END_TRANSACTION, headers)
 
@@ -466,8 +476,13 @@ def check_brokers(client: BlockingClient, topic: str) -> None:
     route = client.publish_route(topic)
     for name in sorted({queue.broker_name for queue in route.publish_queues}):
         address = route.master(name)
-        if address is not None and "mqsparkStoreNonce" not in client.runtime_info(address):
-            raise ConfigError(
-                f"deliveryGuarantee: exactly-once needs mqspark brokers; {name} is another one",
-                key="deliveryGuarantee",
-            )
+        if address is not None:
+            _check_broker(client, name, address)
+
+
+def _check_broker(client: BlockingClient, name: str, address: str) -> None:
+    if "mqsparkStoreNonce" not in client.runtime_info(address):
+        raise ConfigError(
+            f"deliveryGuarantee: exactly-once needs mqspark brokers; {name} is another one",
+            key="deliveryGuarantee",
+        )

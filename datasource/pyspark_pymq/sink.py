@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark_pymq.encode import Rows
     from pyspark_pymq.exactlyonce import Halves
 
-__all__ = ["Batch", "BatchWriter", "Sent", "StreamWriter"]
+__all__ = ["BatchWriter", "Sent", "StreamWriter", "Task"]
 
 log = logging.getLogger("pyspark_pymq")
 
@@ -79,12 +79,12 @@ class Sent(WriterCommitMessage):  # type: ignore[misc]
     messages: int
     prepared: tuple[Halves, ...] = ()
     """Exactly once: the half messages of this task."""
-    batch: Batch | None = None
+    batch: Task | None = None
     """Exactly once: what they belong to."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Task:
     """What is written once and no more: ``number`` of ``identity``."""
 
     identity: str

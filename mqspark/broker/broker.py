@@ -167,8 +167,7 @@ class Broker:
             calls=Calls(clock),
         )
         if config_file is None:
-            directory = Path(store_config.store_path_root_dir) / "config"
-            config_file = lambda name: ConfigFile(directory / name, store.files)  # noqa: E731
+            config_file = store.config_file
         self._published_generation = -1
         self._changes: list[_Change] = []
         self._saved_topics = SavedTable(state.topics, config_file("topics.json"), self._answer_changes)
@@ -196,7 +195,11 @@ class Broker:
             log_file_bytes=store_config.mapped_file_size_timer_log,
         )
         self._timers = Timers(state, timer_files, config_file("timermetrics"))
-        state.writer.diversions += [self._delays.divert, self._timers.divert]
+        state.writer.diversions += [
+            self._delays.divert,
+            self._timers.divert,
+            self._transactions.check_draft,
+        ]
         lookups = Lookups(state, memory_bytes or physical_memory_bytes())
         self._pop = PopService(
             state,

@@ -31,6 +31,7 @@ from mqspark.message import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TRANS_HALF_TOPIC,
+    TRANSACTION_BATCH,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
@@ -112,6 +113,11 @@ class Half:
         return None if topic is None or queue_id is None or queue_id < 0 else (topic, queue_id)
 
     @property
+    def is_batch(self) -> bool:
+        """It holds many messages (``mqspark.broker.halfbatches``), and nobody is asked for it."""
+        return TRANSACTION_BATCH in self.properties
+
+    @property
     def check_count(self) -> int:
         text = self.properties.get(CHECK_TIMES)
         number = _integer(text)
@@ -132,6 +138,9 @@ class Half:
             return False
         limit_ms = max((_integer(text) or 0) * 1000, timeout_ms)
         return now_ms - self.parts.born_timestamp_ms > limit_ms
+
+    def is_older(self, now_ms: int, age_ms: int) -> bool:
+        return now_ms - self.parts.born_timestamp_ms > age_ms
 
     def committed(self) -> Draft | None:
         """The message that consumers will see; None when the half message does not say where it belongs.
@@ -193,6 +202,8 @@ class Rules(NamedTuple):
     check_max: int
     reserved_ms: int
     """A half message that is older is given up."""
+    keep_from: int = 0
+    """A batch that lies before this position of the log is stored again, so that a start has not far to read."""
 
 
 class Verdict(enum.Enum):
@@ -203,12 +214,16 @@ class Verdict(enum.Enum):
     CHECK = "check"
     """Store it again and ask a producer of the group."""
     GIVE_UP = "give up"
+    KEEP = "keep"
+    """Leave it where it is and go on behind it."""
 
 
 def judge(half: Half, now_ms: int, rules: Rules) -> Verdict:
     age_ms = now_ms - half.parts.born_timestamp_ms
-    if half.check_count >= rules.check_max or age_ms > rules.reserved_ms:
+    if half.check_count >= rules.check_max or half.is_older(now_ms, rules.reserved_ms):
         return Verdict.GIVE_UP
+    if half.is_batch:
+        return Verdict.KEEP if half.parts.physical_offset >= rules.keep_from else Verdict.RENEW
     immunity_ms, is_explicit = half.immunity_ms(rules.timeout_ms)
     if is_explicit and age_ms <= immunity_ms:
         return Verdict.RENEW

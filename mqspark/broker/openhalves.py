@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from mqspark.broker.halfbatches import Item, member_count, members, still_missing
 from mqspark.broker.halfmessages import CHECK_TIMES, FIRST_OFFSET, Decisions, Half, Identity, op_offsets
 from mqspark.broker.offsets import NOT_FOUND
 from mqspark.broker.state import BrokerState
@@ -45,6 +46,8 @@ class Recovered:
     """The current copy of each open transaction that was stored again."""
     unwritten: list[int] = field(default_factory=list)
     """Decided half messages that no op message names."""
+    rests: list[tuple[Half, list[Item]]] = field(default_factory=list)
+    """Batches whose commit a crash let through in part, and what they lack, in the order of their half messages."""
 
 
 def recover(state: BrokerState) -> Recovered:
@@ -103,6 +106,7 @@ def _find_commits(store: MessageStore, recovered: Recovered, half_end: int, leve
     it waits."""
     decisions = recovered.decisions
     open_halves: dict[tuple[str, int], tuple[int, dict[Identity, int]]] = {}
+    batches: dict[int, _Batch] = {}
     for parts in _read(store, TRANS_HALF_TOPIC, 0, decisions.base, half_end):
         if decisions.is_decided(parts.queue_offset):
             continue
@@ -110,16 +114,51 @@ def _find_commits(store: MessageStore, recovered: Recovered, half_end: int, leve
         for queue in _destinations(half, levels):
             _, halves = open_halves.setdefault(queue, (parts.physical_offset, {}))
             halves[half.identity] = half.offset
+        if half.is_batch:
+            batches[parts.physical_offset] = _Batch(half, member_count(half))
     for (topic, queue_id), (first_position, halves) in open_halves.items():
         start = store.offset_by_position(topic, queue_id, first_position)
         for parts in _read(store, topic, queue_id, start, store.max_offset(topic, queue_id)):
             if parts.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT_TYPE:
+                continue
+            batch = batches.get(parts.prepared_offset)
+            if batch is not None:
+                batch.found.append(parts.queue_offset)
+                if len(batch.found) == batch.count:
+                    del batches[parts.prepared_offset]
+                    decisions.decide(batch.half.offset)
+                    recovered.copies.pop(batch.half.identity, None)
+                    recovered.unwritten.append(batch.half.offset)
                 continue
             identity = Half(parts).identity
             offset = halves.get(identity)
             if offset is not None and decisions.decide(offset):
                 recovered.copies.pop(identity, None)
                 recovered.unwritten.append(offset)
+    recovered.rests += [
+        (batch.half, _rest(store, batch)) for _, batch in sorted(batches.items()) if batch.found
+    ]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """An open half message that holds a batch, and the queue offsets of those of its messages that are stored."""
+
+    half: Half
+    count: int
+    found: list[int] = field(default_factory=list)
+
+
+def _rest(store: MessageStore, batch: _Batch) -> list[Item]:
+    whole = members(batch.half)
+    if whole is None:
+        return []
+    found = [
+        (bytes(parts.body), parts.properties)
+        for parts in _read(store, whole.topic, whole.queue_id, batch.found[0], batch.found[-1] + 1)
+        if parts.prepared_offset == batch.half.parts.physical_offset
+    ]
+    return still_missing(whole.items, found)
 
 
 def _destinations(half: Half, levels: int) -> list[tuple[str, int]]:

@@ -7,6 +7,8 @@ What differs from RocketMQ, and why:
   transaction as it is: RocketMQ would deliver the message again.
 - What is decided counts at once, not when the op message is written some seconds later, so nothing that is decided
   is asked for. After a crash the commits whose op message was lost are found where they were stored.
+- A half message may hold a whole batch (``halfbatches``). While it is open it stays where it is, and others are
+  looked at behind it.
 - A check is sent when the copy it names is acked, and the offsets that are saved cover only what is on the disk.
 """
 
@@ -14,10 +16,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mqspark.broker.acks import Acks
+from mqspark.broker.halfbatches import Item, check_batch, commit_batch
 from mqspark.broker.halfmessages import (
     CHECK_TIMES,
     Decisions,
@@ -69,6 +72,11 @@ MAX_COPIES = 200_000
 """Transactions whose current copy is remembered under the identity of the first. With more, the oldest is forgotten:
 an END_TRANSACTION for its first copy then changes nothing, and the next check decides."""
 READ_BYTES = 1 << 20
+UNWRITTEN_BYTES = 64 << 20
+"""Of the log that one turn may append by commits of batches: a small request commits up to a whole message."""
+BATCH_KEEP_BYTES = 128 << 20
+"""An open batch is stored again when the log has grown by that. A start reads so much for it, and what a killed query
+left behind costs its own size once for that."""
 _STORE_ERRORS = (StoreReadOnly, DiskFull)
 _PUT_ERRORS = (*_STORE_ERRORS, MessageTooLarge, InvalidMessage)
 ACK_WAIT_MS = 5
@@ -101,6 +109,11 @@ class Transactions:
         self._checks: deque[_Check] = deque()
         self._round_end: int | None = None
         """Where the half queue ended when the round of checks that is under way began."""
+        self._round_next = 0
+        """Where it goes on. Before lie only those that are decided or that it kept."""
+        self._first_kept: int | None = None
+        self._rests: list[tuple[Half, list[Item]]] = []
+        """Commits of batches that a crash let through in part, and what they lack."""
         self._unsaved: deque[tuple[int, int, int]] = deque()
         """(position in the log that must be on the disk first, half offset, op offset)."""
         self._saved = (0, 0)
@@ -124,6 +137,8 @@ class Transactions:
         if decision == 0:
             return None  # unknown: RocketMQ does not answer either; a check will ask
         half = self._half_at(header.commit_log_offset)
+        if half is not None and half.is_batch:
+            half = self._batch_to_end(half)
         if half is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
         config = self._state.config
@@ -144,7 +159,7 @@ class Transactions:
         if decision == TRANSACTION_ROLLBACK_TYPE:
             self._decide(half.identity, current)
             return ok(command)
-        stored = self._commit(half)
+        stored = self._commit_batch(half, current) if half.is_batch else self._commit(half)
         self._decide(half.identity, current)
         if not command.is_oneway:
             self._acks.waiting.append((stored.end_offset, session, ok(command)))
@@ -195,12 +210,61 @@ class Transactions:
         draft = half.committed()
         if draft is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "the half message names no real topic and queue")
+        return self._stored(lambda: self._state.writer.put(draft))
+
+    @staticmethod
+    def _stored(put: Callable[[], Stored]) -> Stored:
+        """Of a commit, or the refusal of it."""
         try:
-            return self._state.writer.put(draft)
+            return put()
         except (InvalidMessage, MessageTooLarge) as error:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
         except _STORE_ERRORS as error:
             raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from None
+
+    # --- batches ---
+
+    def check_draft(self, draft: Draft) -> None:
+        """A diversion: what could not be committed is refused now."""
+        if draft.topic != TRANS_HALF_TOPIC:
+            return
+        try:
+            check_batch(draft)
+        except InvalidMessage as error:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+
+    def _batch_to_end(self, half: Half) -> Half:
+        """Refused when it may have been given up, for then its END_TRANSACTION would change nothing."""
+        hours = self._state.store_config.file_reserved_time
+        if half.is_older(self._state.clock.now_ms(), hours * 3_600_000):
+            raise Refusal(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"the batch is older than {hours} hours (fileReservedTime) and may have been given up",
+            )
+        if self._store.unwritten_bytes > UNWRITTEN_BYTES:
+            raise Refusal(ResponseCode.SYSTEM_BUSY, "[OVERLOAD] much is waiting to be written; retry later")
+        try:
+            self._complete_commits()
+        except _STORE_ERRORS as error:
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from None
+        return half
+
+    def _commit_batch(self, half: Half, current: int) -> Stored:
+        """``current``: the copy that a start would find; the members point back at it."""
+        if current != half.offset:
+            result = self._store.get(TRANS_HALF_TOPIC, 0, current, 1, READ_BYTES)
+            if not result.buffers:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+            half = Half(take_apart(result.buffers[0]))
+        return self._stored(lambda: commit_batch(self._state, half))
+
+    def _complete_commits(self) -> None:
+        """What was committed in part before a crash was decided."""
+        while self._rests:
+            half, items = self._rests[0]
+            commit_batch(self._state, half, items)
+            self._decide(half.identity, half.offset)
+            del self._rests[0]
 
     def _decide(self, identity: Identity, offset: int) -> None:
         self._decisions.decide(offset)
@@ -241,6 +305,7 @@ class Transactions:
     def load(self) -> None:
         recovered = recover(self._state)
         self._decisions, self._copies = recovered.decisions, recovered.copies
+        self._rests = recovered.rests
         self._saved = recovered.decisions.base, recovered.decisions.op_base
         for offset in recovered.unwritten:
             self._unwritten.append(offset)
@@ -251,9 +316,14 @@ class Transactions:
         now_ms = clock.monotonic_ms()
         if now_ms >= self._last_ops_ms + config.transaction_op_batch_interval:
             self._last_ops_ms = now_ms
+            try:
+                self._complete_commits()
+            except _STORE_ERRORS as error:
+                self._report(f"a batch that was committed in part cannot be completed: {error}")
             self._write_ops()
         if self._round_end is None and now_ms >= self._last_round_ms + config.transaction_check_interval:
             self._round_end = self._store.max_offset(TRANS_HALF_TOPIC, 0)
+            self._round_next, self._first_kept = self._decisions.base, None
         if self._store.read_only is not None:
             self._checks.clear()  # their copies will never be acked
         if self._round_end is not None and not self._checks:
@@ -299,10 +369,11 @@ class Transactions:
             config.transaction_time_out,
             config.transaction_check_max,
             self._state.store_config.file_reserved_time * 3_600_000,
+            store.max_physical_offset - BATCH_KEEP_BYTES,
         )
         now_ms = self._state.clock.now_ms()
         full_position = store.max_physical_offset + SLICE_BYTES
-        offset = decisions.base
+        offset = self._round_next
         for _ in range(SLICE_MESSAGES):
             offset = min(decisions.next_open(offset), round_end)
             if offset == round_end or store.max_physical_offset >= full_position:
@@ -313,20 +384,32 @@ class Transactions:
                 offset = half.offset
                 if offset >= round_end or decisions.is_decided(offset):
                     continue
+                verdict = judge(half, now_ms, rules)
+                if verdict is Verdict.KEEP:
+                    if self._first_kept is None:
+                        self._first_kept = offset
+                    offset += 1
+                    continue
                 try:
-                    is_done = self._treat(half, judge(half, now_ms, rules))
+                    is_done = self._treat(half, verdict)
                 except _PUT_ERRORS as error:
                     self._report(f"transactions cannot be checked: {error}")
                     is_done = False
                 if not is_done:
                     round_end = offset
                     break
+                if self._first_kept is not None:
+                    # It cannot be passed, but its copy counts now.
+                    if verdict is Verdict.GIVE_UP:
+                        self._decide(half.identity, offset)
+                    decisions.decide(offset)
                 offset += 1
             elif result.next_offset > offset:
                 offset = result.next_offset  # deleted, or lost
             else:
                 round_end = offset
-        decisions.pass_to(offset)
+        self._round_next = offset
+        decisions.pass_to(offset if self._first_kept is None else self._first_kept)
         self._unsaved.append((store.max_physical_offset, decisions.base, decisions.op_base))
         return round_end if offset < round_end else None
 

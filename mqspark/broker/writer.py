@@ -8,7 +8,7 @@ first and may send it elsewhere: a delayed message to the schedule topic, a prep
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -106,6 +106,30 @@ class Writer:
         )
         self._count(topic, len(draft.body))
         return stored
+
+    def put_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        items: Sequence[tuple[int, bytes, bytes]],
+        born_timestamp_ms: int,
+        born_host: bytes,
+        sys_flag: int,
+        prepared_offset: int,
+    ) -> Stored:
+        """Append messages (flag, body, properties) to one queue, all or none, past the diversions. Gives back where
+        the first begins. Raises what ``MessageStore.put`` raises."""
+        target = self._topics.get(topic)
+        if target is not None and target.multi_tag:
+            sys_flag |= MULTI_TAGS
+        first_offset, positions, end = self._store.put_batch(
+            topic, queue_id, items, born_timestamp_ms, born_host, sys_flag, 0, prepared_offset
+        )
+        self._stats.put_messages += len(items)
+        if target is not None:
+            target.put_count += len(items)
+            target.put_bytes += sum([len(body) for _, body, _ in items])
+        return Stored(first_offset, positions[0], end)
 
     def relay(self, record: Parts, topic: str, queue_id: int, properties: bytes) -> Stored:
         """Store a record again elsewhere, past the diversions: what had to wait is on its way.

@@ -8,9 +8,9 @@ A message goes through four positions, each behind the one before:
     durable   fdatasync returned                                 begin_flush / FlushJob.run / end_flush
     acked     the producer may be told OK                        written (ASYNC_FLUSH) or durable (SYNC_FLUSH)
 
-Consumers see what is acked. A failed write or sync *poisons* the store: it takes no more writes until it is
-opened again, acks nothing more, goes on serving reads and says why (``read_only``). A full disk does not:
-space is reserved before a message is accepted, so DiskFull refuses one message and breaks none.
+Consumers see what is acked. A failed write or sync, also of a file of ``config/``, *poisons* the store: it takes no
+more writes until it is opened again, acks nothing more, goes on serving reads and says why (``read_only``). A full disk
+does not: space is reserved before a message is accepted, so DiskFull refuses one message and breaks none.
 
 Must not know commands, sockets or consumer groups.
 """
@@ -43,6 +43,7 @@ from mqspark.store.cleaning import Cleaner
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.compacted import CompactedQueues
 from mqspark.store.config import FlushDiskType, StoreConfig
+from mqspark.store.configfile import ConfigFile
 from mqspark.store.consumequeue import ENTRY, FILLER_SIZE, ConsumeQueue, QueueTable
 from mqspark.store.delay import DelayLevels
 from mqspark.store.dispatch import LMQ_QUEUE_ID, offsets_property
@@ -163,6 +164,8 @@ class MessageStore:
         self._next_unmap_ms = clock.monotonic_ms() + IDLE_MAP_MS
         self._checkpoint_started_ms = 0
         self._lock_fd = -1
+        self._failed_save: tuple[str, OSError] | None = None
+        """Of a file of ``config/``: which, and why. Set in the thread that saved."""
         self.nonce = ""
         """Written to ``mqspark.nonce``: a process that finds it there looks at the directory this store
         serves."""
@@ -228,7 +231,7 @@ class MessageStore:
         self._settled = -1
         self._fetcher.begin(report.end_position, report.damaged)
         self._cleaner.open()
-        self.read_only = None
+        self.read_only = self._failed_save = None
         return report
 
     def close(self) -> None:
@@ -277,6 +280,19 @@ class MessageStore:
         self._index.maps.clear()
         self._files.unlock(self.paths.lock, self._lock_fd)
         self._lock_fd = -1
+
+    def config_file(self, name: str) -> ConfigFile:
+        """A file of ``config/``. When it cannot be saved the disk is not to be trusted, and the store becomes
+        read-only; for want of space alone it does not."""
+        return ConfigFile(self.paths.config / name, self._files, self._save_failed)
+
+    def _save_failed(self, path: Path, error: OSError) -> None:
+        """In any thread; the next turn acts on it."""
+        self._failed_save = self._failed_save or (f"saving config/{path.name} failed", error)
+
+    def _notice_failed_save(self) -> None:
+        if self._failed_save is not None:
+            self._poison(*self._failed_save)
 
     def _write_small(self, path: Path, data: bytes) -> None:
         fd = self._files.open(path, create=True)
@@ -406,6 +422,7 @@ class MessageStore:
         born_host: bytes,
         sys_flag: int = 0,
         reconsume_times: int = 0,
+        prepared_offset: int = 0,
     ) -> tuple[int, list[int], int]:
         """Append several messages of one queue, all or none, in one segment; their tags codes are found here.
 
@@ -445,6 +462,7 @@ class MessageStore:
                     sys_flag,
                     flag,
                     reconsume_times,
+                    prepared_offset,
                 )
                 positions.append(at)
             return first_offset, positions, position
@@ -475,7 +493,7 @@ class MessageStore:
                     now_ms,
                     host,
                     reconsume_times,
-                    0,
+                    prepared_offset,
                     len(body),
                 ),
                 body,
@@ -693,6 +711,8 @@ class MessageStore:
         Under SYNC_FLUSH the next flush job writes it: nothing could be acked before that one ends. Only what exceeds
         MAX_UNWRITTEN_BYTES while a slow disk syncs is written here.
         """
+        if self._failed_save is not None:
+            self._notice_failed_save()
         waiting = self._log.position - self._log.written
         if self._sync and (self._flush_in_flight is None or waiting < MAX_UNWRITTEN_BYTES):
             return self._progress([])
@@ -753,6 +773,7 @@ class MessageStore:
     def end_flush(self, job: FlushJob) -> Progress:
         """After ``job.run``. Under SYNC_FLUSH the flushed messages become visible here."""
         self._flush_in_flight = None
+        self._notice_failed_save()
         arrivals: list[tuple[str, int, int]] = []
         if job.error is not None:
             self._poison(f"{job.step} the CommitLog failed", job.error)
@@ -800,6 +821,7 @@ class MessageStore:
 
         Run the jobs in another thread than the flushes: a producer must not wait for them.
         """
+        self._notice_failed_save()
         if self.read_only is not None:
             return []
         jobs: list[Job] = []
@@ -1112,6 +1134,11 @@ class MessageStore:
     @property
     def min_physical_offset(self) -> int:
         return self._log.min_offset
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Of the log: put, not yet written."""
+        return self._log.position - self._log.written
 
     @property
     def max_physical_offset(self) -> int:

@@ -21,10 +21,11 @@ from hypothesis.stateful import (
     rule,
 )
 
-from mqspark.message import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from mqspark.message import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, Message
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers import CheckTransactionStateRequestHeader
+from mqspark.record import encode_batch
 from tests.unit.broker_kit import SEND, send_ext
 from tests.unit.test_broker_transactions import COMMIT, ROLLBACK, Kit
 
@@ -35,6 +36,7 @@ OP_INTERVAL_MS = 3_000
 class Transaction:
     unique_id: str
     end_ext: dict[str, str]
+    messages: int = 1
     decision: int = 0
     decided_ms: int = 0
 
@@ -71,11 +73,13 @@ class Transactions(RuleBasedStateMachine):
         committed = [message for message in committed if "DELAY" not in message.properties]
         committed += self.kit.messages("SCHEDULE_TOPIC_XXXX")
         return Counter(
-            message.properties["UNIQ_KEY"] for message in committed if "local" in message.properties
+            message.properties["UNIQ_KEY"].partition(".")[0]
+            for message in committed
+            if "local" in message.properties
         )
 
     def wanted(self) -> Counter[str]:
-        return Counter(one.unique_id for one in self.all.values() if one.decision == COMMIT)
+        return Counter({one.unique_id: one.messages for one in self.all.values() if one.decision == COMMIT})
 
     @invariant()
     def agree(self) -> None:
@@ -95,6 +99,21 @@ class Transactions(RuleBasedStateMachine):
         unique_id = f"U{len(self.all)}"
         ext = self.kit.prepare(unique_id, e=queue_id, properties={"local": "1", **more})
         one = self.all[unique_id] = Transaction(unique_id, ext)
+        return one
+
+    @rule(target=transactions, queue_id=st.sampled_from(["0", "1"]), messages=st.integers(1, 4))
+    def prepare_batch(self, queue_id: str, messages: int) -> Transaction:
+        unique_id = f"U{len(self.all)}"
+        body = encode_batch(
+            [
+                Message.of("T", "of a batch", properties={"local": "1", "UNIQ_KEY": f"{unique_id}.{number}"})
+                for number in range(messages)
+            ]
+        )
+        ext = self.kit.prepare(
+            unique_id, body=body, e=queue_id, properties={"MQSPARK_BATCH": f"{messages}:0"}
+        )
+        one = self.all[unique_id] = Transaction(unique_id, ext, messages)
         return one
 
     def decided(self, one: Transaction, decision: int, answer: Command) -> None:

@@ -152,7 +152,7 @@ def test_a_hundred_kills_between_all_calls(broker: DevCluster, monkeypatch: pyte
 
     for name in ("request", "request_all", "route", "publish_route", "commit_group_offsets"):
         dying(name)
-    monkeypatch.setattr(exactlyonce, "_ENDS_AT_ONCE", 4)
+    monkeypatch.setattr(exactlyonce, "_COMMITTED_AT_ONCE_BYTES", 1)
     monkeypatch.setattr(exactlyonce, "_PART_HALVES", 7)
     kills = 0
     expected: list[int] = []
