@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import TypeVar
 
 import msgspec
 
-from mqspark.client.instance import ClientInstance, ClientOptions
+from mqspark.client.instance import ClientInstance, ClientOptions, Member
+from mqspark.client.lifecycle import Lifecycle
 from mqspark.client.routes import TopicRoute
 from mqspark.errors import BrokerError, ClientError, ConfigError, NoRoute, RequestTimeout
 from mqspark.message import (
@@ -58,8 +57,6 @@ from mqspark.protocol.headers import (
 
 __all__ = ["AdminClient", "GroupOffset"]
 
-A = TypeVar("A", bound="AdminClient")
-
 _ROUTE_POLL_S = 0.02
 
 
@@ -75,7 +72,7 @@ class GroupOffset(msgspec.Struct, frozen=True):
         return self.max_offset - max(self.committed, 0)
 
 
-class AdminClient:
+class AdminClient(Lifecycle):
     """Asks and changes what mqadmin asks and changes.
 
     Raises BrokerError when a server refuses, NoRoute for a topic that nobody knows, ConnectionLost or
@@ -92,27 +89,19 @@ class AdminClient:
         self._namesrv = namesrv
         self._timeout_ms = timeout_ms
         self._options = options or ClientOptions()
+        self._member = Member()
         self._instance: ClientInstance
         self._running = False
 
     async def start(self) -> None:
         if not self._running:
-            self._instance = ClientInstance(self._namesrv, self._options)
+            self._instance = ClientInstance.enter(self._member, self._namesrv, self._options)
             self._running = True
 
     async def stop(self) -> None:
         if self._running:
             self._running = False
-            await self._instance.stop()
-
-    async def __aenter__(self: A) -> A:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
+            await self._instance.leave(self._member)
 
     # --- cluster ----------------------------------------------------------------------------------------
 

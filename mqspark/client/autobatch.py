@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from mqspark.client.results import SendResult, SettleFuture
 from mqspark.errors import ConfigError
 from mqspark.message import (
     CORRELATION_ID,
@@ -25,9 +26,6 @@ from mqspark.message import (
     MessageQueue,
     QueueOffset,
 )
-
-if TYPE_CHECKING:
-    from mqspark.client.producer import SendResult, SettleFuture
 
 __all__ = ["AutoBatch", "Accumulator", "can_batch"]
 

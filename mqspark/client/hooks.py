@@ -12,13 +12,11 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mqspark.client.delivery import Listener, Outcome, failure_of
+from mqspark.client.results import SendResult
 from mqspark.message import Message, MessageExt
-
-if TYPE_CHECKING:
-    from mqspark.client.producer import SendResult
 
 __all__ = ["ConsumeContext", "ConsumeKind", "Interceptor", "SendContext", "intercepted", "let_through"]
 

@@ -11,16 +11,25 @@ import asyncio
 import logging
 import os
 import socket
+import threading
 import time
 import zlib
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
+from mqspark.client.lifecycle import Tasks
 from mqspark.client.remoting import Channel, Remoting, split_address
 from mqspark.client.routes import MASTER_ID, TopicRoute
 from mqspark.clock import Clock, SystemClock
-from mqspark.errors import BrokerError, ClientError, ConfigError, ConnectionLost, NoRoute, RequestTimeout
+from mqspark.errors import (
+    BrokerError,
+    ClientError,
+    ConfigError,
+    ConnectionLost,
+    MQError,
+    NoRoute,
+    RequestTimeout,
+)
 from mqspark.message import DEFAULT_TOPIC
 from mqspark.protocol.bodies import (
     ConsumerData,
@@ -34,7 +43,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, Fields
 from mqspark.protocol.headers import GetRouteInfoRequestHeader, UnregisterClientRequestHeader
 
-__all__ = ["ClientInstance", "ClientOptions", "Member", "resolve_namesrv"]
+__all__ = ["ClientInstance", "ClientOptions", "Member", "client_id_of", "resolve_namesrv"]
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +53,16 @@ class ClientOptions:
     """What producers, consumers and admins have in common (ClientConfig's defaults)."""
 
     instance_name: str = "DEFAULT"
-    """Part of the client id. ``DEFAULT`` becomes ``pid#time``, except for broadcasting consumers, whose local
-    offsets are kept under the client id: two of them in one group on one host need two names."""
+    """Part of the client id, ``ip@instance_name``. All producers, consumers and admins of a process that have the same
+    client id share one set of connections, one heartbeat and one table of routes; they must be given the same options
+    (but for ``namespace``) and name servers and belong to one event loop, and a group can have only one producer and
+    one consumer among them.
+
+    ``DEFAULT`` becomes ``pid#time``, another one for each, as with RocketMQ: whoever wants to share gives a name. Only
+    for broadcasting consumers it stays, as their local offsets are kept under the client id: they share, and two of
+    them in one group on one host need two names."""
+    unit_name: str = ""
+    """Appended to the client id, ``ip@instance_name@unit``."""
     client_ip: str | None = None
     """Part of the client id; by default the address from which the first name server is reached."""
     namespace: str = ""
@@ -58,23 +75,32 @@ class ClientOptions:
     heartbeat_interval_ms: int = 30_000
 
 
-class Member(Protocol):
-    """A producer or consumer as its instance sees it."""
+class Member:
+    """A producer, consumer or admin as its instance sees it."""
+
+    producer_group: str | None = None
+    consumer_group: str | None = None
 
     def topics(self) -> Collection[str]:
         """Whose routes are to be kept fresh."""
+        return ()
 
-    def producer_data(self) -> ProducerData | None: ...
+    def consumer_data(self) -> ConsumerData | None:
+        return None
 
-    def consumer_data(self) -> ConsumerData | None: ...
-
-    def route_changed(self, route: TopicRoute) -> None: ...
+    def route_changed(self, route: TopicRoute) -> None:
+        """A route is new or another."""
 
     def group_changed(self) -> None:
-        """Members came or went, or a connection of ours is new."""
+        """Members of our group came or went, or a connection of ours is new."""
+
+    def asked(self, channel: Channel, request: Command) -> bool:
+        """A request by the server, as it comes: whether this member takes care of it."""
+        return False
 
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
-        """Response code, body and remark for a request by the server."""
+        """Response code, body and remark for a request that nobody took care of."""
+        return ResponseCode.REQUEST_CODE_NOT_SUPPORTED, b"", f"this client does not answer {request.code}"
 
 
 def resolve_namesrv(namesrv: str | Sequence[str] | None) -> list[str]:
@@ -109,8 +135,21 @@ def local_address(towards: str) -> str:
         return "127.0.0.1"
 
 
+def client_id_of(namesrv: Sequence[str], options: ClientOptions, *, keep_default_name: bool = False) -> str:
+    """``ip@instance name``, and ``@unit`` if there is one (ClientConfig.buildMQClientId). The name ``DEFAULT`` is made
+    unique (changeInstanceNameToPID), or kept.
+    """
+    name = options.instance_name
+    if name == "DEFAULT" and not keep_default_name:
+        name = f"{os.getpid()}#{time.monotonic_ns()}"
+    client_ip = options.client_ip or local_address(namesrv[0])
+    return "@".join([client_ip, name, *([options.unit_name] if options.unit_name else [])])
+
+
 class ClientInstance:
-    """One client id, its connections, its routes. ``start`` and ``stop`` belong to the running loop."""
+    """One client id, its connections, its routes, its heartbeats: shared by all members of that identity, opened with
+    the first and closed with the last (MQClientManager, MQClientInstance). Belongs to one event loop.
+    """
 
     def __init__(
         self,
@@ -123,10 +162,7 @@ class ClientInstance:
         self.options = options
         self.clock = clock or SystemClock()
         self.namesrv = resolve_namesrv(namesrv)
-        name = options.instance_name
-        if name == "DEFAULT" and not keep_default_name:
-            name = f"{os.getpid()}#{time.monotonic_ns()}"
-        self.client_id = f"{options.client_ip or local_address(self.namesrv[0])}@{name}"
+        self.client_id = client_id_of(self.namesrv, options, keep_default_name=keep_default_name)
         self.remoting = Remoting(
             connect_timeout_ms=options.connect_timeout_ms,
             on_request=self._requested,
@@ -138,43 +174,89 @@ class ClientInstance:
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
         # Clients spread over the name servers; one stays with the one that works.
         self._namesrv_index = zlib.crc32(self.client_id.encode()) % len(self.namesrv)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks(self.client_id)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._versions: dict[str, int] = {}
-        self._listeners: dict[int, list[Callable[[Channel, Command], bool]]] = {}
 
     # --- life -------------------------------------------------------------------------------------------
 
+    @classmethod
+    def enter(
+        cls,
+        member: Member,
+        namesrv: str | Sequence[str] | None,
+        options: ClientOptions,
+        *,
+        keep_default_name: bool = False,
+    ) -> ClientInstance:
+        """The instance of that identity, with ``member`` in it; ``leave`` must follow. For the running loop.
+
+        Raises ConfigError without a name server, when the identity has a member of the same kind and group already,
+        or when it is in use with other options or on another event loop.
+        """
+        new = cls(namesrv, options, keep_default_name=keep_default_name)
+        loop = asyncio.get_running_loop()
+        with _lock:
+            instance = _instances.get(new.client_id)
+            if instance is None or instance._loop is None or instance._loop.is_closed():
+                instance = _instances[new.client_id] = new
+                new._loop = loop
+            else:
+                instance._check_same(new, loop)
+            instance.join(member)
+        if instance is new:
+            new._tasks.spawn(new._refresh_routes_forever())
+            new._tasks.spawn(new._heartbeat_forever())
+        elif member.consumer_group is None:
+            # The brokers that know this client learn of its new member; a consumer sees to that by itself.
+            instance._tasks.spawn(instance.heartbeat())
+        return instance
+
+    def _check_same(self, other: ClientInstance, loop: asyncio.AbstractEventLoop) -> None:
+        """Whether ``other`` would be the same instance. Raises ConfigError."""
+        if self._loop is not loop:
+            what = "on another event loop"
+        elif sorted(self.namesrv) != sorted(other.namesrv):
+            what = f"with other name servers, {';'.join(self.namesrv)}"
+        elif replace(self.options, namespace="") != replace(other.options, namespace=""):
+            what = "with other options"
+        else:
+            return
+        raise ConfigError(
+            f"client id {self.client_id} is in use in this process {what}; give one of the two another instance_name"
+            " (ClientOptions)",
+            key="instance_name",
+        )
+
     def join(self, member: Member) -> None:
+        """Raises ConfigError when a member of the same kind and group is here already: they would take each other's
+        place at the brokers."""
+        for kind, group, taken in (
+            ("producer", member.producer_group, {each.producer_group for each in self._members}),
+            ("consumer", member.consumer_group, {each.consumer_group for each in self._members}),
+        ):
+            if group is not None and group in taken:
+                raise ConfigError(
+                    f"the {kind} group {group} has a member {self.client_id} in this process already; give one of them"
+                    " another group, or another instance_name (ClientOptions)",
+                    key="instance_name",
+                )
         self._members.append(member)
 
-    def listen(self, code: int, listener: Callable[[Channel, Command], bool]) -> None:
-        """Requests of this code go to ``listener`` as they come, which says whether it takes care of one; only if
-        none does, members are asked to ``answer``."""
-        self._listeners.setdefault(code, []).append(listener)
-
-    async def start(self) -> None:
-        self.spawn(self._refresh_routes_forever())
-        self.spawn(self._heartbeat_forever())
-
-    async def stop(self) -> None:
-        """Says good-bye to the brokers, then closes everything. Never raises."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._unregister()
-        await self.remoting.close()
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task that ``stop`` cancels; its failure is logged, not lost."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a background task of %s failed", self.client_id, exc_info=error)
+    async def leave(self, member: Member) -> None:
+        """Says good-bye for the member's group; the last one closes everything. Never raises."""
+        if member not in self._members:
+            return
+        self._members.remove(member)
+        last = not self._members
+        if last:
+            with _lock:
+                if _instances.get(self.client_id) is self:
+                    del _instances[self.client_id]
+            await self._tasks.cancel()
+        await self._unregister(member)
+        if last:
+            await self.remoting.close()
 
     # --- name servers -----------------------------------------------------------------------------------
 
@@ -288,11 +370,15 @@ class ClientInstance:
     async def heartbeat(self) -> None:
         """Tell every broker that the routes name who we are. Errors are logged; the next one heals."""
         addresses = self._heartbeat_addresses()
-        if addresses:
+        if addresses and self._grouped():
             await asyncio.gather(*(self._beat(address) for address in addresses))
 
+    def _grouped(self) -> bool:
+        """Whether there is anybody that brokers have to know."""
+        return any(member.producer_group or member.consumer_group for member in self._members)
+
     def _heartbeat_addresses(self) -> set[str]:
-        consuming = any(member.consumer_data() is not None for member in self._members)
+        consuming = any(member.consumer_group is not None for member in self._members)
         return {
             address
             for route in self._routes.values()
@@ -317,12 +403,14 @@ class ClientInstance:
             log.warning("heartbeat to %s failed: %s", address, error)
 
     def _heartbeat_body(self) -> bytes:
-        producers = [member.producer_data() for member in self._members]
+        producers = [member.producer_group for member in self._members]
         consumers = [member.consumer_data() for member in self._members]
         return encode_body(
             HeartbeatData(
                 client_id=self.client_id,
-                producer_data_set=[data for data in producers if data is not None],
+                producer_data_set=[
+                    ProducerData(group_name=group) for group in producers if group is not None
+                ],
                 consumer_data_set=[data for data in consumers if data is not None],
             )
         )
@@ -330,7 +418,7 @@ class ClientInstance:
     async def _greet(self, channel: Channel) -> None:
         """First words on a new connection: a broker forgets us with the old one, and must know a consumer's
         subscriptions before it pulls."""
-        if channel.address in self.namesrv or not self._members:
+        if channel.address in self.namesrv or not self._grouped():
             return
         greeting = channel.request(
             RequestCode.HEART_BEAT, None, self._heartbeat_body(), self.options.request_timeout_ms
@@ -348,21 +436,19 @@ class ClientInstance:
             await asyncio.sleep(self.options.heartbeat_interval_ms / 1000)
             await self.heartbeat()
 
-    async def _unregister(self) -> None:
-        requests = []
-        for member in self._members:
-            producer = member.producer_data()
-            consumer = member.consumer_data()
-            header = UnregisterClientRequestHeader(
-                client_id=self.client_id,
-                producer_group=producer.group_name if producer else None,
-                consumer_group=consumer.group_name if consumer else None,
-            )
-            for address in self._heartbeat_addresses():
-                channel = self.remoting.channel(address)
-                if channel is not None:
-                    timeout_ms = self.options.request_timeout_ms
-                    requests.append(channel.request(RequestCode.UNREGISTER_CLIENT, header, b"", timeout_ms))
+    async def _unregister(self, member: Member) -> None:
+        if member.producer_group is None and member.consumer_group is None:
+            return
+        header = UnregisterClientRequestHeader(
+            client_id=self.client_id,
+            producer_group=member.producer_group,
+            consumer_group=member.consumer_group,
+        )
+        requests = [
+            channel.request(RequestCode.UNREGISTER_CLIENT, header, b"", self.options.request_timeout_ms)
+            for address in self.remoting.addresses()
+            if address not in self.namesrv and (channel := self.remoting.channel(address)) is not None
+        ]
         for outcome in await asyncio.gather(*requests, return_exceptions=True):
             if isinstance(outcome, Exception):
                 log.info("could not unregister: %s", outcome)
@@ -373,17 +459,34 @@ class ClientInstance:
         log.info("%s lost its connection to %s", self.client_id, address)
 
     def _requested(self, channel: Channel, request: Command) -> None:
+        try:
+            members = self._addressed(request)
+        except MQError as error:
+            log.warning("a request from %s cannot be read: %s", channel.address, error)
+            channel.respond(request, ResponseCode.SYSTEM_ERROR, remark=str(error))
+            return
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            for member in self._members:
+            for member in members:
                 member.group_changed()
-        elif not any(listener(channel, request) for listener in self._listeners.get(request.code, ())):
-            self.spawn(self._answer(channel, request))
+        elif not any(member.asked(channel, request) for member in members):
+            self._tasks.spawn(self._answer(channel, request, members))
 
-    async def _answer(self, channel: Channel, request: Command) -> None:
-        # A request carries its group; with one member an instance needs no look-up.
+    def _addressed(self, request: Command) -> list[Member]:
+        """Whom a request is for: the consumer of the group that it names, else everybody."""
+        group = request.ext.get("consumerGroup") or request.ext.get("group")
+        if group is None:
+            return list(self._members)
+        return [member for member in self._members if member.consumer_group == group]
+
+    async def _answer(self, channel: Channel, request: Command, members: Collection[Member]) -> None:
+        if not members:
+            group = request.ext.get("consumerGroup") or request.ext.get("group")
+            remark = f"consumer group {group} has no member in client {self.client_id}"
+            channel.respond(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+            return
         code: int = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         body, remark = b"", f"code {request.code} is unknown"
-        for member in self._members:
+        for member in members:
             try:
                 answer = await member.answer(request)
             except Exception as error:
@@ -393,3 +496,18 @@ class ClientInstance:
                 code, body, remark = answer[0], answer[1], answer[2] or ""
                 break
         channel.respond(request, code, body, remark or None)
+
+
+_lock = threading.Lock()
+_instances: dict[str, ClientInstance] = {}
+"""All that are open in this process, by client id."""
+
+
+def _forget_parent() -> None:
+    """A forked child has the objects, but neither the threads nor the loops."""
+    global _lock
+    _lock = threading.Lock()
+    _instances.clear()
+
+
+os.register_at_fork(after_in_child=_forget_parent)

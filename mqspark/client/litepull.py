@@ -11,22 +11,16 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TypeVar
 
 from mqspark.client.allocate import Allocation, Averagely
 from mqspark.client.assigned import Assigned, Batch
-from mqspark.client.consumer import (
-    ConsumeFromWhere,
-    GroupConsumer,
-    GroupSettings,
-    MessageModel,
-    check_positive,
-)
+from mqspark.client.consumer import ConsumeFromWhere, MessageModel
 from mqspark.client.hooks import Interceptor, let_through
 from mqspark.client.inspection import running_info
 from mqspark.client.instance import ClientOptions
 from mqspark.client.routes import MASTER_ID
+from mqspark.client.settings import GroupSettings, check_positive
+from mqspark.client.subscriber import Subscriber
 from mqspark.errors import ClientError, ConfigError, MQError, NoRoute
 from mqspark.message import MessageExt, MessageQueue, check_topic
 from mqspark.protocol.bodies import (
@@ -43,13 +37,11 @@ __all__ = ["LitePullConsumer"]
 
 log = logging.getLogger(__name__)
 
-L = TypeVar("L", bound="LitePullConsumer")
-
 QueuesListener = Callable[[str, list[MessageQueue]], Awaitable[None] | None]
 """Gets a topic and all its readable queues; a function or a coroutine function."""
 
 
-class LitePullConsumer:
+class LitePullConsumer(Subscriber):
     """``poll`` or ``async for`` the messages of subscribed topics, or of queues that were assigned.
 
     Either ``subscribe`` (the queues are shared with the group's other members) or ``assign``, never both. A
@@ -77,6 +69,8 @@ class LitePullConsumer:
         queues_interval_ms: int = 30_000,
         local_offsets_directory: Path | None = None,
         interceptors: Sequence[Interceptor] = (),
+        trace: bool = False,
+        trace_topic: str | None = None,
         rebalance_interval_ms: int = 20_000,
         suspend_ms: int = 20_000,
         options: ClientOptions | None = None,
@@ -95,7 +89,7 @@ class LitePullConsumer:
             max_cached_messages_in_all=max_cached_messages_in_all,
             queues_interval_ms=queues_interval_ms,
         )
-        self._group = GroupConsumer(
+        super().__init__(
             namesrv,
             GroupSettings(
                 group=group,
@@ -110,7 +104,9 @@ class LitePullConsumer:
                 local_offsets_directory=local_offsets_directory,
             ),
             options,
-            self,
+            interceptors=interceptors,
+            trace=trace,
+            trace_topic=trace_topic,
         )
         self._auto_commit = auto_commit
         self._auto_commit_interval_ms = auto_commit_interval_ms
@@ -119,9 +115,7 @@ class LitePullConsumer:
         self._max_span = max_span
         self._max_cached_messages_in_all = max_cached_messages_in_all
         self._queues_interval_ms = queues_interval_ms
-        self._interceptors = tuple(interceptors)
         self._queues_listeners: dict[str, QueuesListener] = {}
-        self._started_ms = 0
         self._assigned: dict[MessageQueue, Assigned] = {}
         self._to_assign: list[MessageQueue] | None = None
         self._ready: deque[Assigned] = deque()
@@ -131,8 +125,6 @@ class LitePullConsumer:
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._space: dict[Assigned, asyncio.Future[None]] = {}
         self._paused: dict[MessageQueue, asyncio.Event] = {}
-        self._loop: asyncio.AbstractEventLoop
-        self._running = False
 
     # --- life -------------------------------------------------------------------------------------------
 
@@ -140,20 +132,17 @@ class LitePullConsumer:
         """Raises ConnectionLost or RequestTimeout when no name server answers."""
         if self._running:
             return
-        self._loop = asyncio.get_running_loop()
-        self._started_ms = time.time_ns() // 1_000_000
-        self._running = True
-        try:
-            await self._group.start(rebalance=bool(self._group.subscriptions))
-            if self._to_assign is not None:
+        await self._enter(rebalance=bool(self._group.subscriptions))
+        if self._to_assign is not None:
+            try:
                 await self._assign_all(self._to_assign)
-        except BaseException:
-            self._running = False
-            raise
+            except BaseException:
+                await self._stop(confirm=False)
+                raise
         if self._auto_commit:
-            self._group.instance.spawn(self._commit_forever())
+            self._group.tasks.spawn(self._commit_forever())
         for topic in self._queues_listeners:
-            self._group.instance.spawn(self._watch_queues(topic))
+            self._group.tasks.spawn(self._watch_queues(topic))
 
     async def stop(self) -> None:
         """With ``auto_commit``, commits all that was handed out. Then leaves the group."""
@@ -175,42 +164,20 @@ class LitePullConsumer:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
-        await self._group.stop()
+        await self._exit()
 
-    async def __aenter__(self: L) -> L:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _leave(self, error: BaseException | None) -> None:
         await self._stop(confirm=error is None)
 
     # --- which queues -----------------------------------------------------------------------------------
 
-    @property
-    def group(self) -> str:
-        return self._group.settings.group
-
     def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:
-        """Before or after the start. Raises ConfigError after ``assign``.
-
-        By ``tags``, e.g. ``A || B``, or by a SQL92 filter over properties, e.g. ``sql="a > 3 AND b IS NOT NULL"``,
-        which the broker applies when it has enablePropertyFilter=true. ``start`` raises ClientError when the
-        broker refuses the filter; after the start that is logged.
-        """
+        """As with every consumer. Raises ConfigError after ``assign``."""
         if self._to_assign is not None:
             raise ConfigError(
                 "this consumer was assigned queues; it cannot subscribe as well", key="subscribe"
             )
-        self._group.subscribe(topic, tags, sql)
-        if self._running:
-            self._group.instance.spawn(self._group.subscribed())
-
-    def unsubscribe(self, topic: str) -> None:
-        self._group.subscriptions.pop(self._group.namespace.wrap(topic), None)
-        if self._running:
-            self._group.instance.spawn(self._group.subscribed())
+        super().subscribe(topic, tags, sql=sql)
 
     async def assign(
         self, queues: Iterable[MessageQueue], tags: str | Iterable[str] = "*", *, sql: str | None = None
@@ -256,7 +223,7 @@ class LitePullConsumer:
             return
         self._queues_listeners[topic] = listener
         if self._running and not watched:
-            self._group.instance.spawn(self._watch_queues(topic))
+            self._group.tasks.spawn(self._watch_queues(topic))
 
     async def _watch_queues(self, topic: str) -> None:
         known: list[MessageQueue] | None = None
@@ -381,29 +348,29 @@ class LitePullConsumer:
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at ``offset``, which must be within the queue (its end included). Raises ClientError."""
         assigned = self._require(queue)
-        group, place = self._group, assigned.queue
-        low, high = await group.min_offset(place), await group.max_offset(place)
+        calls, place = self._group.calls, assigned.queue
+        low, high = await calls.min_offset(place), await calls.max_offset(place)
         if not low <= offset <= high:
             raise ClientError(f"offset {offset} of {queue} is not within {low} and {high}")
         self._restart(assigned, offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         assigned = self._require(queue)
-        self._restart(assigned, await self._group.min_offset(assigned.queue))
+        self._restart(assigned, await self._group.calls.min_offset(assigned.queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         assigned = self._require(queue)
-        self._restart(assigned, await self._group.max_offset(assigned.queue))
+        self._restart(assigned, await self._group.calls.max_offset(assigned.queue))
 
     async def seek_to_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> None:
         """The first message stored at or after that time."""
         assigned = self._require(queue)
-        self._restart(assigned, await self._group.offset_for_timestamp(assigned.queue, timestamp_ms))
+        self._restart(assigned, await self._group.calls.offset_for_timestamp(assigned.queue, timestamp_ms))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         place = self._group.namespace.wrap_queue(queue)
         await self._group.instance.route(place.topic)
-        return await self._group.offset_for_timestamp(place, timestamp_ms)
+        return await self._group.calls.offset_for_timestamp(place, timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """What the group has committed, None when nothing."""
@@ -464,20 +431,11 @@ class LitePullConsumer:
     def owned(self) -> Collection[MessageQueue]:
         return self._assigned.keys()
 
-    async def claim(self, queues: Sequence[MessageQueue]) -> Collection[MessageQueue]:
-        return queues
-
-    async def unclaim(self, queues: Sequence[MessageQueue]) -> None:
-        """Nothing was claimed: a lite pull consumer needs no locks."""
-
-    def group_changed(self) -> None:
-        """Of no interest beyond the rebalance."""
-
     async def take(self, queue: MessageQueue, start_offset: int) -> None:
         if self._running and queue not in self._assigned:
             assigned = Assigned(queue, start_offset)
             self._assigned[queue] = assigned
-            assigned.task = self._group.instance.spawn(self._fetch_forever(assigned))
+            assigned.task = self._group.tasks.spawn(self._fetch_forever(assigned))
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
         offsets: dict[MessageQueue, int] = {}
@@ -504,7 +462,7 @@ class LitePullConsumer:
                 if queue.topic == topic
             }
             return ResponseCode.SUCCESS, encode_body(GetConsumerStatusBody(message_queue_table=offsets)), None
-        return ResponseCode.REQUEST_CODE_NOT_SUPPORTED, b"", f"a pull consumer does not answer {request.code}"
+        return await super().answer(request)
 
     # --- fetching ---------------------------------------------------------------------------------------
 
@@ -512,7 +470,7 @@ class LitePullConsumer:
         assigned.task.cancel()
         assigned.restart(offset)
         if self._assigned.get(assigned.queue) is assigned:
-            assigned.task = self._group.instance.spawn(self._fetch_forever(assigned))
+            assigned.task = self._group.tasks.spawn(self._fetch_forever(assigned))
 
     async def _fetch_forever(self, assigned: Assigned) -> None:
         queue = assigned.queue
@@ -531,7 +489,7 @@ class LitePullConsumer:
                 )
             except MQError as error:
                 assigned.broker_id = MASTER_ID
-                await self._group.recover(queue, error)
+                await self._group.calls.recover(queue, error)
                 continue
             assigned.broker_id = pulled.suggested_broker_id
             if pulled.code == ResponseCode.PULL_OFFSET_MOVED:

@@ -11,30 +11,23 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from mqspark.client.allocate import Allocation, Averagely
-from mqspark.client.consumer import (
-    ConsumeFromWhere,
-    GroupSettings,
-    check_positive,
-)
+from mqspark.client.consumer import ConsumeFromWhere
 from mqspark.client.delivery import Chunk, Delivery, Listener, Outcome, Skipped, failure_of, make_delivery
+from mqspark.client.hooks import Interceptor, intercepted
 from mqspark.client.inspection import running_info, stacks
 from mqspark.client.instance import ClientOptions
 from mqspark.client.popacks import PopAcks
 from mqspark.client.popgroup import PULL, AssignedGroup, not_popped
 from mqspark.client.popped import Popped, popped_of
 from mqspark.client.process_queue import ProcessQueue
+from mqspark.client.settings import GroupSettings, check_positive
 from mqspark.client.statistics import ConsumeStatistics
+from mqspark.client.subscriber import Listening
 from mqspark.errors import ConfigError, MQError, NoRoute
-from mqspark.message import (
-    TAGS,
-    MessageExt,
-    MessageQueue,
-    retry_topic,
-)
+from mqspark.message import RETRY_PREFIX, TAGS, MessageExt, MessageQueue
 from mqspark.protocol.bodies import (
     ConsumeType,
     PopProcessQueueInfo,
@@ -51,8 +44,6 @@ from mqspark.protocol.headers import (
 __all__ = ["PopConsumer"]
 
 log = logging.getLogger(__name__)
-
-C = TypeVar("C", bound="PopConsumer")
 
 MAX_BATCH_SIZE = 32
 """Brokers refuse more."""
@@ -77,7 +68,7 @@ _POP_CODES = (
 )
 
 
-class PopConsumer:
+class PopConsumer(Listening):
     """Calls ``listener`` with each message that the brokers hand out. A group may have more members than its topics
     have queues, and a slow one holds up nobody.
 
@@ -92,6 +83,8 @@ class PopConsumer:
     in PULL mode is not read. Delivery is at least once, in no order. Not thread-safe: use it on the loop it was
     started on.
     """
+
+    _group: AssignedGroup
 
     def __init__(
         self,
@@ -108,6 +101,9 @@ class PopConsumer:
         consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
         allocation: Allocation | None = None,
         rebalance_interval_ms: int = 20_000,
+        interceptors: Sequence[Interceptor] = (),
+        trace: bool = False,
+        trace_topic: str | None = None,
         options: ClientOptions | None = None,
     ) -> None:
         """``consume_from`` holds where the group has consumed nothing yet; POP knows the first and the last offset
@@ -135,7 +131,7 @@ class PopConsumer:
             raise ConfigError(
                 f"max_reconsume_times={max_reconsume_times} is negative", key="max_reconsume_times"
             )
-        self._group = AssignedGroup(
+        super().__init__(
             namesrv,
             GroupSettings(
                 group=group,
@@ -146,7 +142,10 @@ class PopConsumer:
                 pull_batch_size=pop_batch_size,
             ),
             options,
-            self,
+            interceptors=interceptors,
+            trace=trace,
+            trace_topic=trace_topic,
+            group_type=AssignedGroup,
         )
         self._listener = listener
         self._concurrency = concurrency
@@ -165,11 +164,7 @@ class PopConsumer:
         self._process = ProcessQueue(0)
         """Chunks need one; nothing is dropped, as receipts hold whoever the queue belongs to."""
         self._room = asyncio.Event()
-        self._unsuspended = asyncio.Event()
-        self._unsuspended.set()
         self._statistics: ConsumeStatistics
-        self._running = False
-        self._started_ms = 0
         self._delivery: Delivery
         self._acks: PopAcks
 
@@ -180,18 +175,8 @@ class PopConsumer:
         is not in POP mode."""
         if self._running:
             return
-        if not self._group.subscriptions:
-            raise ConfigError("subscribe to a topic before starting", key="topic")
-        topics = list(self._group.subscriptions)
-        # As all members of the group say it, those that pull included.
-        self._group.subscribe(retry_topic(self.group))
-        self._started_ms = _now_ms()
-        self._running = True
-        try:
-            await self._group.start(rebalance=True, prepare=self._prepare)
-        except BaseException:
-            self._running = False
-            raise
+        topics = [topic for topic in self._group.subscriptions if not topic.startswith(RETRY_PREFIX)]
+        await self._enter(rebalance=True, prepare=self._prepare)
         try:
             await self._check_modes(topics)
         except BaseException:
@@ -200,8 +185,12 @@ class PopConsumer:
 
     def _prepare(self) -> None:
         self._statistics = ConsumeStatistics(self._group.instance.clock)
+        listener = self._listener
+        if self._interceptors:
+            group = self._group.namespace.unwrap(self.group)
+            listener = intercepted(listener, self._interceptors, group, self._invisible_ms)
         self._delivery = make_delivery(
-            self._in_time(self._listener), concurrency=self._concurrency, finished=self._finished
+            self._in_time(listener), concurrency=self._concurrency, finished=self._finished
         )
         self._acks = PopAcks(self._group.instance, self.group)
 
@@ -232,45 +221,9 @@ class PopConsumer:
             if number not in busy:
                 self._acks.put_off(work.topic, work.receipt, 0)
         await self._acks.stop()
-        await self._group.instance.stop()
-
-    async def __aenter__(self: C) -> C:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
+        await self._exit()
 
     # --- what users ask ---------------------------------------------------------------------------------
-
-    @property
-    def group(self) -> str:
-        return self._group.settings.group
-
-    @property
-    def client_id(self) -> str:
-        return self._group.instance.client_id
-
-    def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:
-        """Before or after the start; by ``tags``, e.g. ``A || B``, or by a SQL92 filter over properties. All members
-        of a group must subscribe to the same."""
-        self._group.subscribe(topic, tags, sql)
-        if self._running:
-            self._group.instance.spawn(self._group.subscribed())
-
-    def unsubscribe(self, topic: str) -> None:
-        self._group.subscriptions.pop(self._group.namespace.wrap(topic), None)
-        if self._running:
-            self._group.instance.spawn(self._group.subscribed())
-
-    def suspend(self) -> None:
-        """Pop no more until ``resume``; what is held is still consumed."""
-        self._unsuspended.clear()
-
-    def resume(self) -> None:
-        self._unsuspended.set()
 
     def assignment(self) -> list[MessageQueue]:
         """What this member pops from; queue id -1 is all queues of a broker."""
@@ -281,15 +234,9 @@ class PopConsumer:
     def owned(self) -> Collection[MessageQueue]:
         return self._readers.keys()
 
-    async def claim(self, queues: Sequence[MessageQueue]) -> Collection[MessageQueue]:
-        return queues
-
-    async def unclaim(self, queues: Sequence[MessageQueue]) -> None:
-        """Nothing: a queue that is popped from belongs to nobody."""
-
     async def take(self, queue: MessageQueue, start_offset: int) -> None:
         if self._running and queue not in self._readers:
-            self._readers[queue] = self._group.instance.spawn(self._pop_forever(queue))
+            self._readers[queue] = self._group.tasks.spawn(self._pop_forever(queue))
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
         """What was popped is still ours to consume."""
@@ -299,16 +246,9 @@ class PopConsumer:
             if task is not None:
                 task.cancel()
 
-    def group_changed(self) -> None:
-        """Nothing more than the new assignment, which is on its way."""
-
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
         if request.code != RequestCode.GET_CONSUMER_RUNNING_INFO:
-            return (
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                b"",
-                f"a POP consumer does not answer {request.code}",
-            )
+            return await super().answer(request)
         info = running_info(
             self._group, self._started_ms, {}, threads=self._concurrency, statistics=self._statistics
         )
@@ -330,7 +270,7 @@ class PopConsumer:
             if await self._pop_once(queue, self._poll_ms) == self._batch_size:
                 for _ in range(MAX_IN_FLIGHT - 1 - self._helping[queue]):
                     self._helping[queue] += 1
-                    self._helpers.add(self._group.instance.spawn(self._help(queue)))
+                    self._helpers.add(self._group.tasks.spawn(self._help(queue)))
 
     async def _help(self, queue: MessageQueue) -> None:
         try:
@@ -349,7 +289,7 @@ class PopConsumer:
         try:
             popped = await self._pop(queue, poll_ms)
         except MQError as error:
-            await self._group.recover(queue, error)
+            await self._group.calls.recover(queue, error)
             return 0
         if popped is None:
             await asyncio.sleep(_FULL_PAUSE_S)
@@ -466,7 +406,7 @@ class PopConsumer:
     async def _bury(self, work: Popped) -> None:
         """To the dead-letter topic; should that fail, the message comes again."""
         try:
-            await self._group.send_back(work.message, -1, self._max_reconsume_times)
+            await self._group.calls.send_back(work.message, -1, self._max_reconsume_times)
         except MQError as error:
             log.warning("cannot make %s a dead letter yet: %s", work.message.message_id, error)
         else:

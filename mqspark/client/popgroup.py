@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
 
-from mqspark.client.consumer import GroupConsumer, GroupSettings, QueueOwner
-from mqspark.client.instance import ClientOptions
+from mqspark.client.consumer import GroupConsumer
 from mqspark.errors import NoRoute
 from mqspark.message import RETRY_PREFIX, MessageQueue
 from mqspark.protocol.bodies import (
@@ -31,16 +29,6 @@ _ASSIGNMENT_TIMEOUT_MS = 3_000
 
 class AssignedGroup(GroupConsumer):
     """A member whose queues are chosen by the brokers."""
-
-    def __init__(
-        self,
-        namesrv: str | Sequence[str] | None,
-        settings: GroupSettings,
-        options: ClientOptions | None,
-        owner: QueueOwner,
-    ) -> None:
-        super().__init__(namesrv, settings, options, owner)
-        self._queue_owner = owner
 
     async def assigned(self, topic: str) -> dict[MessageQueue, str] | None:
         """Queue → POP or PULL; None when the broker cannot say: what was assigned before holds. Raises MQError."""
@@ -75,12 +63,12 @@ class AssignedGroup(GroupConsumer):
         if PULL in assigned.values():
             log.error("%s", not_popped(topic, self.settings.group))
         wanted = {queue for queue, mode in assigned.items() if mode == POP}
-        owned = {queue for queue in self._queue_owner.owned() if queue.topic == topic}
+        owned = {queue for queue in self._owner.owned() if queue.topic == topic}
         if gone := owned - wanted:
-            await self._queue_owner.give_up(sorted(gone))
+            await self._owner.give_up(sorted(gone))
         for queue in sorted(wanted - owned):
             log.info("%s pops %s", self.settings.group, queue)
-            await self._queue_owner.take(queue, 0)
+            await self._owner.take(queue, 0)
         return True
 
 

@@ -10,21 +10,13 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TypeVar
 
 from mqspark.client.allocate import Allocation, Averagely
 from mqspark.client.answers import answer
 from mqspark.client.concurrent import Concurrent
-from mqspark.client.consumer import (
-    ConsumeFromWhere,
-    GroupConsumer,
-    GroupSettings,
-    MessageModel,
-    check_positive,
-)
+from mqspark.client.consumer import ConsumeFromWhere, MessageModel
 from mqspark.client.delivery import Listener, Outcome
 from mqspark.client.hooks import Interceptor, intercepted, let_through
 from mqspark.client.inspection import running_info
@@ -32,12 +24,12 @@ from mqspark.client.instance import ClientOptions
 from mqspark.client.locks import BrokerLocks
 from mqspark.client.ordered import Ordered
 from mqspark.client.process_queue import FlowLimits, ProcessQueue
-from mqspark.client.producer import Producer
 from mqspark.client.routes import MASTER_ID
+from mqspark.client.settings import GroupSettings, check_positive
 from mqspark.client.statistics import ConsumeStatistics
-from mqspark.client.trace import MAX_TRACE_BYTES, Tracer, trace_group
+from mqspark.client.subscriber import Listening
 from mqspark.errors import ClientError, ConfigError, MQError
-from mqspark.message import MessageExt, MessageQueue, retry_topic
+from mqspark.message import MessageExt, MessageQueue
 from mqspark.protocol.bodies import ConsumerRunningInfo, ConsumeType, ProcessQueueInfo
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
@@ -45,8 +37,6 @@ from mqspark.protocol.command import Command
 __all__ = ["PushConsumer"]
 
 log = logging.getLogger(__name__)
-
-C = TypeVar("C", bound="PushConsumer")
 
 _FULL_PAUSE_S = 0.05
 _NO_PROGRESS_PAUSE_S = 0.02
@@ -68,7 +58,7 @@ class _Reader:
         self.task: asyncio.Task[None]
 
 
-class PushConsumer:
+class PushConsumer(Listening):
     """Calls ``listener`` with each message of the topics it is subscribed to.
 
     The listener is a function (called in up to ``concurrency`` threads) or a coroutine function (as many
@@ -153,7 +143,7 @@ class PushConsumer:
             raise ConfigError(
                 f"max_reconsume_times={max_reconsume_times} is negative", key="max_reconsume_times"
             )
-        self._group = GroupConsumer(
+        super().__init__(
             namesrv,
             GroupSettings(
                 group=group,
@@ -168,23 +158,13 @@ class PushConsumer:
                 local_offsets_directory=local_offsets_directory,
             ),
             options,
-            self,
+            interceptors=interceptors,
+            trace=trace,
+            trace_topic=trace_topic,
         )
         self._listener: Listener = listener or batch_listener  # type: ignore[assignment] # either is given
         self._batch_size = batch_size if batch_listener is not None else 0
         """0: the listener takes single messages."""
-        self._interceptors = list(interceptors)
-        self._tracer: Tracer | None = None
-        if trace:
-            sender = Producer(
-                namesrv,
-                group=trace_group(group, "CONSUME"),
-                send_timeout_ms=5_000,
-                max_message_bytes=MAX_TRACE_BYTES,
-                options=options,
-            )
-            self._tracer = Tracer(sender, trace_topic)
-            self._interceptors.append(self._tracer)
         self._concurrency = concurrency
         self._is_ordered = ordered
         self._limits = FlowLimits(max_cached_messages, max_cached_bytes, sys.maxsize if ordered else max_span)
@@ -203,11 +183,6 @@ class PushConsumer:
         self._consumption: Concurrent | Ordered
         self._statistics: ConsumeStatistics
         self._ordered: Ordered | None = None
-        self._loop: asyncio.AbstractEventLoop
-        self._running = False
-        self._unsuspended = asyncio.Event()
-        self._unsuspended.set()
-        self._started_ms = 0
 
     # --- life -------------------------------------------------------------------------------------------
 
@@ -215,30 +190,13 @@ class PushConsumer:
         """Raises ConnectionLost or RequestTimeout without a name server, ConfigError without a topic."""
         if self._running:
             return
-        if not self._group.subscriptions:
-            raise ConfigError("subscribe to a topic before starting", key="topic")
-        if not self._group.broadcasting:
-            # What other members of the group sent back; also, a group must subscribe alike in all its
-            # members.
-            self._group.subscribe(retry_topic(self._group.settings.group))
-        self._loop = asyncio.get_running_loop()
-        self._started_ms = time.time_ns() // 1_000_000
-        self._running = True
-        try:
-            if self._tracer is not None:
-                await self._tracer.start()
-            await self._group.start(rebalance=True, prepare=self._prepare)
-        except BaseException:
-            self._running = False
-            if self._tracer is not None:
-                await self._tracer.stop()
-            raise
-        instance = self._group.instance
-        instance.spawn(self._persist_forever())
+        await self._enter(rebalance=True, prepare=self._prepare)
+        tasks = self._group.tasks
+        tasks.spawn(self._persist_forever())
         if self._ordered is not None:
-            instance.spawn(self._ordered.renew_forever())
+            tasks.spawn(self._ordered.renew_forever())
         else:
-            instance.spawn(self._expire_forever())
+            tasks.spawn(self._expire_forever())
 
     def _prepare(self) -> None:
         """Before the first queue comes."""
@@ -303,51 +261,9 @@ class PushConsumer:
             await self._ordered.unclaim_idle()
         self._readers.clear()
         self._leaving.clear()
-        if self._tracer is not None:
-            await self._tracer.stop()
-        await self._group.stop()
-
-    async def __aenter__(self: C) -> C:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
+        await self._exit()
 
     # --- what users ask ---------------------------------------------------------------------------------
-
-    @property
-    def group(self) -> str:
-        return self._group.settings.group
-
-    @property
-    def client_id(self) -> str:
-        return self._group.instance.client_id
-
-    def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:
-        """Before or after the start. All members of a group must subscribe to the same.
-
-        By ``tags``, e.g. ``A || B``, or by a SQL92 filter over properties, e.g. ``sql="a > 3 AND b IS NOT NULL"``,
-        which the broker applies when it has enablePropertyFilter=true. ``start`` raises ClientError when the
-        broker refuses the filter; after the start that is logged.
-        """
-        self._group.subscribe(topic, tags, sql)
-        if self._running:
-            self._group.instance.spawn(self._group.subscribed())
-
-    def unsubscribe(self, topic: str) -> None:
-        self._group.subscriptions.pop(self._group.namespace.wrap(topic), None)
-        if self._running:
-            self._group.instance.spawn(self._group.subscribed())
-
-    def suspend(self) -> None:
-        """Pull no more until ``resume``; what is cached is still consumed."""
-        self._unsuspended.clear()
-
-    def resume(self) -> None:
-        self._unsuspended.set()
 
     def assignment(self) -> list[MessageQueue]:
         """The queues of this consumer now, those of the retry topic included."""
@@ -378,7 +294,7 @@ class PushConsumer:
         if self._ordered is not None:
             self._ordered.restart(queue, reader.process)
         self._share_limits()
-        reader.task = self._group.instance.spawn(self._read_forever(reader))
+        reader.task = self._group.tasks.spawn(self._read_forever(reader))
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
         offsets: dict[MessageQueue, int] = {}
@@ -389,14 +305,14 @@ class PushConsumer:
             reader.task.cancel()
             if self._ordered is not None:
                 self._leaving[queue] = reader
-                self._group.instance.spawn(self._leave(reader, self._ordered))
+                self._group.tasks.spawn(self._hand_over(reader, self._ordered))
             else:
                 offsets[queue] = reader.process.commit_offset
                 reader.process.drop()
         self._share_limits()
         await self._write(offsets)
 
-    async def _leave(self, reader: _Reader, ordered: Ordered) -> None:
+    async def _hand_over(self, reader: _Reader, ordered: Ordered) -> None:
         """Hand a locked queue over: the next member begins when the listener here is done and that is committed."""
         queue, process = reader.queue, reader.process
         await ordered.settle(queue)
@@ -467,7 +383,7 @@ class PushConsumer:
                 )
             except MQError as error:
                 reader.broker_id = MASTER_ID
-                await group.recover(queue, error)
+                await group.calls.recover(queue, error)
                 continue
             if process.dropped:
                 continue
@@ -508,7 +424,7 @@ class PushConsumer:
                 waiter.set_result(None)
 
     async def _send_back(self, message: MessageExt, delay_level: int) -> None:
-        await self._group.send_back(message, delay_level, self._max_reconsume_times)
+        await self._group.calls.send_back(message, delay_level, self._max_reconsume_times)
 
     async def _expire_forever(self) -> None:
         interval_s = min(self._consume_timeout_ms, _EXPIRE_INTERVAL_MS) / 1000
@@ -586,7 +502,7 @@ class PushConsumer:
         }
 
     async def consume_now(self, message: MessageExt) -> Outcome:
-        self._group.show(message)
+        self._group.calls.show(message)
         return await self._consumption.run_now([message] if self._batch_size else message)
 
     async def reset(self, queue: MessageQueue, offset: int) -> None:

@@ -262,6 +262,10 @@ class Remoting:
         """The open channel to ``address``, if there is one."""
         return self._channels.get(address)
 
+    def addresses(self) -> list[str]:
+        """To which there is an open channel."""
+        return list(self._channels)
+
     async def connect(self, address: str) -> Channel:
         """The channel to ``address``, opened if need be. Raises ConnectionLost."""
         channel = self._channels.get(address)

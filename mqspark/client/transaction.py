@@ -26,8 +26,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mqspark.client.instance import ClientOptions
-from mqspark.client.producer import Producer, QueueSelector, SendResult, SendStatus
+from mqspark.client.outgoing import QueueSelector
+from mqspark.client.producer import Producer
 from mqspark.client.remoting import Channel
+from mqspark.client.results import SendResult, SendStatus
 from mqspark.errors import ClientError, ConfigError, MQError, NoRoute
 from mqspark.message import (
     DEFAULT_TOPIC,
@@ -148,7 +150,6 @@ class TransactionProducer(Producer):
         if self._running:
             return
         await super().start()
-        self._instance.listen(RequestCode.CHECK_TRANSACTION_STATE, self._check_requested)
         await asyncio.gather(*(self._announce(topic) for topic in self._announced))
         await self._instance.heartbeat()
 
@@ -178,8 +179,8 @@ class TransactionProducer(Producer):
             threads.shutdown(wait=False, cancel_futures=True)
         self._threads.clear()
 
-    def topics(self) -> Collection[str]:
-        return {*super().topics(), *self._announced}
+    def _kept_topics(self) -> Collection[str]:
+        return {*super()._kept_topics(), *self._announced}
 
     # --- sending ----------------------------------------------------------------------------------------
 
@@ -247,11 +248,8 @@ class TransactionProducer(Producer):
             properties={**properties, TRANSACTION_PREPARED: "true", PRODUCER_GROUP: self.group},
             flag=message.flag,
         )
-        while self._in_flight >= self._max_in_flight or self._in_flight_bytes >= self._max_in_flight_bytes:
-            await self._room()
-        future: asyncio.Future[SendResult] = self._loop.create_future()
-        self.begin(half, future, queue, hash_key, selector, timeout_ms, prepared=True)
-        return Prepared(known, await future)
+        sent = await self._begin_in_turn(half, queue, hash_key, selector, timeout_ms, prepared=True)
+        return Prepared(known, await sent)
 
     async def end(
         self, prepared: Prepared, state: TransactionState, error: BaseException | None = None
@@ -300,7 +298,17 @@ class TransactionProducer(Producer):
 
     # --- checks -----------------------------------------------------------------------------------------
 
-    def _check_requested(self, channel: Channel, request: Command) -> bool:
+    def _asked(self, channel: Channel, request: Command) -> bool:
+        if request.code != RequestCode.CHECK_TRANSACTION_STATE:
+            return super()._asked(channel, request)
+        try:
+            # Others may share the connection; a message is not unpacked to see whom it is for.
+            group = decode_record(request.body, decompress=False).properties.get(PRODUCER_GROUP)
+        except MQError as error:
+            log.warning("a check of %s cannot be read: %s", channel.address, error)
+            return True
+        if group != self.group:
+            return False
         if not self._running or self._quiet is not None:
             return True  # about to stop: the broker will ask another member, or later
         if len(self._waiting_checks) >= MAX_WAITING_CHECKS:
@@ -308,7 +316,7 @@ class TransactionProducer(Producer):
             return True
         self._waiting_checks.append((channel, request))
         if len(self._checkers) < self._concurrency:
-            task = self._instance.spawn(self._check_waiting())
+            task = self._tasks.spawn(self._check_waiting())
             self._checkers.add(task)
             task.add_done_callback(self._checker_ended)
         return True
@@ -335,10 +343,6 @@ class TransactionProducer(Producer):
         message.topic = self._namespace.unwrap(message.topic)
         if header.bname:
             message.broker_name = header.bname
-        group = message.properties.get(PRODUCER_GROUP)
-        if group != self.group:
-            log.warning("%s asks for a transaction of group %s, not %s", channel.address, group, self.group)
-            return
         error: Exception | None = None
         try:
             state = state_of(await self._run("check", self._check, message))

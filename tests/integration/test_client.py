@@ -27,7 +27,7 @@ from mqspark.aio import (
     PushConsumer,
     SendStatus,
 )
-from mqspark.client.consumer import GroupConsumer
+from mqspark.client.queuecalls import QueueCalls
 from mqspark.client.remoting import Channel
 from mqspark.client.sync import LoopThread
 from mqspark.errors import (
@@ -300,7 +300,7 @@ async def test_more_than_the_limit_waits_for_room(mq_broker: Broker, mq_topic: s
         async def one(number: int) -> None:
             nonlocal most
             future = await producer.send_async(Message.of(mq_topic, str(number)))
-            most = max(most, producer._in_flight)
+            most = max(most, producer._window.count)
             await future
 
         await asyncio.gather(*(one(number) for number in range(200)))
@@ -649,7 +649,7 @@ def no_broker_takes_a_message_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*arguments: object) -> None:
         raise BrokerError(ResponseCode.SYSTEM_ERROR, "not now")
 
-    monkeypatch.setattr(GroupConsumer, "send_back", refuse)
+    monkeypatch.setattr(QueueCalls, "send_back", refuse)
 
 
 @pytest.mark.usefixtures("no_broker_takes_a_message_back")

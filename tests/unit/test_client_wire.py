@@ -13,10 +13,11 @@ import pytest
 from mqspark.aio import ClientOptions, ConsumeFromWhere, Message, MessageQueue, Producer, PushConsumer
 from mqspark.client.instance import ClientInstance, resolve_namesrv
 from mqspark.client.offsets import LocalOffsets
-from mqspark.client.producer import SendResult, SendStatus, _Target
+from mqspark.client.producer import SendResult, SendStatus
 from mqspark.client.remoting import Channel, split_address
 from mqspark.client.routes import TopicRoute
-from mqspark.client.sync import _Room
+from mqspark.client.targets import Target
+from mqspark.client.window import ThreadWindow
 from mqspark.errors import ClientError, ConfigError, ConnectionLost, RequestTimeout
 from mqspark.protocol.bodies import BrokerData, CheckClientRequestBody, QueueData, TopicRouteData, encode_body
 from mqspark.protocol.codes import RequestCode
@@ -82,7 +83,7 @@ async def started(topic: str = "FrTopic", group: str = "PG_sync") -> tuple[Produ
     channel, wire = connected()
     route = TopicRoute(topic, {"broker-g": {0: "broker:1"}}, (MessageQueue(topic, "broker-g", 1),), ())
     producer._instance._routes[topic] = route
-    known = await producer._find_topic(topic)
+    known = await producer._targets.find(topic)
     known.targets[0].channel = channel
     return producer, channel, wire
 
@@ -136,7 +137,7 @@ async def test_a_batch_has_the_fields_of_a_java_clients() -> None:
 
 async def test_names_are_escaped_in_the_prepared_header() -> None:
     queue = MessageQueue('T"\\', "bröker", 3)
-    target = _Target(queue, queue, 'g"', 4)
+    target = Target(queue, queue, 'g"', 4)
     for head in target.heads:
         fields = json.loads(head + b'1","i":""},"opaque":1}')["extFields"]
         assert (fields["a"], fields["b"], fields["n"], fields["e"]) == ('g"', 'T"\\', "bröker", "3")
@@ -389,7 +390,7 @@ async def test_local_offsets_of_a_java_client_are_read(tmp_path: Path) -> None:
 def test_room_is_given_back_by_halves() -> None:
     import threading
 
-    room = _Room(4, 1_000)
+    room = ThreadWindow(4, 1_000)
     for _ in range(4):
         room.take(10)
     passed = threading.Event()

@@ -1,0 +1,61 @@
+"""What all that a program starts and stops has in common: ``async with``, and background tasks that end with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+__all__ = ["Lifecycle", "Tasks"]
+
+log = logging.getLogger(__name__)
+
+
+class Lifecycle:
+    """Started by ``start`` or ``async with``, stopped by ``stop`` or its end. Both may be called again without harm."""
+
+    async def start(self) -> None:
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave(error)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        """The end of ``async with``, by ``error`` if not None."""
+        await self.stop()
+
+
+class Tasks:
+    """Tasks of one owner: cancelled together; what fails among them is logged, not lost."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def cancel(self) -> None:
+        """Returns when all of them have ended. Never raises."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a background task of %s failed", self._owner, exc_info=error)

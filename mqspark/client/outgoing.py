@@ -1,0 +1,142 @@
+"""Messages before they are sent: what is wrong with them, their properties as text, which queue the caller wants.
+Facts: RocketMQ's Validators, MessageBatch, SelectMessageQueueByHash; reference client-semantics §2.2, §2.7, §2.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mqspark.errors import InvalidMessage, MessageTooLarge
+from mqspark.message import (
+    DELAY,
+    MAX_PROPERTIES_BYTES,
+    RETRY_PREFIX,
+    SEND_FORBIDDEN_TOPICS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRANSACTION_PREPARED,
+    UNIQ_KEY,
+    WAIT,
+    Message,
+    MessageQueue,
+    check_topic,
+    encode_properties,
+    java_hash,
+    new_unique_id,
+)
+from mqspark.record import encode_batch
+
+__all__ = [
+    "QueueSelector",
+    "batch_of",
+    "check_batch",
+    "check_body",
+    "check_sendable",
+    "properties_text",
+    "selecting",
+]
+
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""Chooses the queue of a message among all writable ones of its topic."""
+
+_TIMED = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
+
+
+def check_sendable(topic: str) -> None:
+    """Raises InvalidMessage for a topic that nobody may send to."""
+    check_topic(topic)
+    if topic in SEND_FORBIDDEN_TOPICS:
+        raise InvalidMessage(f"topic {topic} is the broker's own; nobody may send to it", field="topic")
+
+
+def check_body(body: bytes, max_bytes: int) -> None:
+    """Raises InvalidMessage, MessageTooLarge."""
+    if not body:
+        raise InvalidMessage("a message needs a body of at least one byte", field="body")
+    if len(body) > max_bytes:
+        raise MessageTooLarge("body", len(body), max_bytes)
+
+
+def properties_text(message: Message, *, prepared: bool = False) -> tuple[str, str]:
+    """The encoded properties with a unique id among them, and that id. Raises InvalidMessage, MessageTooLarge."""
+    properties = message.properties
+    if not prepared and TRANSACTION_PREPARED in properties:
+        raise InvalidMessage(
+            f"only a TransactionProducer sends messages with the property {TRANSACTION_PREPARED}; to forward a"
+            " consumed message, leave it out",
+            field=TRANSACTION_PREPARED,
+        )
+    text = encode_properties(properties).decode()
+    if "\x01\x02" in text or "\x02\x01" in text or text[0] == "\x01":
+        raise InvalidMessage("a property needs a name and a value", field="properties")
+    unique_id = properties.get(UNIQ_KEY)
+    if unique_id is None:
+        unique_id = new_unique_id()
+        text = f"{text}UNIQ_KEY\x01{unique_id}\x02"
+    if len(text) > MAX_PROPERTIES_BYTES // 4 and len(text.encode()) > MAX_PROPERTIES_BYTES:
+        raise MessageTooLarge("properties", len(text.encode()), MAX_PROPERTIES_BYTES)
+    return text, unique_id
+
+
+def check_batch(messages: Sequence[Message]) -> str:
+    """The topic of the batch. Raises InvalidMessage."""
+    if not messages:
+        raise InvalidMessage("a batch needs at least one message", field="messages")
+    topic, wait = messages[0].topic, messages[0].properties.get(WAIT, "true")
+    check_topic(topic)
+    if topic in SEND_FORBIDDEN_TOPICS or topic.startswith(RETRY_PREFIX):
+        raise InvalidMessage(f"batches cannot be sent to topic {topic}", field="topic")
+    for message in messages:
+        if message.topic != topic:
+            raise InvalidMessage(f"a batch has one topic, not {topic} and {message.topic}", field="topic")
+        if message.properties.get(WAIT, "true") != wait:
+            raise InvalidMessage("the messages of a batch must agree on WAIT", field="WAIT")
+        if not message.properties.keys().isdisjoint(_TIMED):
+            raise InvalidMessage("a message with a delay cannot be sent in a batch", field="messages")
+        if message.properties:
+            properties_text(message)
+    return topic
+
+
+def batch_of(messages: Sequence[Message], max_bytes: int) -> tuple[str, bytes, str]:
+    """Topic, body and the ids, joined by commas. Raises InvalidMessage, MessageTooLarge."""
+    topic = check_batch(messages)
+    ids: list[str] = []
+    items: list[Message] = []
+    for message in messages:
+        check_body(message.body, max_bytes)
+        unique_id = message.properties.get(UNIQ_KEY) or new_unique_id()
+        ids.append(unique_id)
+        items.append(
+            Message(
+                topic=topic,
+                body=message.body,
+                properties={**message.properties, UNIQ_KEY: unique_id},
+                flag=message.flag,
+            )
+        )
+    body = encode_batch(items)
+    if len(body) > max_bytes:
+        raise MessageTooLarge("batch", len(body), max_bytes)
+    return topic, body, ",".join(ids)
+
+
+def selecting(
+    message: Message, hash_key: str | int | None, selector: QueueSelector | None
+) -> Callable[[Sequence[MessageQueue]], MessageQueue]:
+    if selector is not None:
+        chosen = selector
+        return lambda queues: chosen(queues, message)
+    number = abs(_java_hash_code(hash_key)) if hash_key is not None else 0
+    return lambda queues: queues[number % len(queues)]
+
+
+def _java_hash_code(key: str | int) -> int:
+    """``hashCode`` of a String, or of a Long as long as the key needs one (SelectMessageQueueByHash)."""
+    if isinstance(key, str):
+        return java_hash(key)
+    if -0x80000000 <= key <= 0x7FFFFFFF:
+        return key
+    folded = (key ^ (key >> 32)) & 0xFFFFFFFF
+    return folded - (1 << 32) if folded & 0x80000000 else folded

@@ -1,0 +1,64 @@
+"""What becomes of a send. Facts: RocketMQ's SendResult, SendStatus; reference client-semantics §2.3."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import enum
+from typing import Any
+
+import msgspec
+
+from mqspark.message import MessageQueue, QueueOffset
+from mqspark.protocol.codes import ResponseCode
+
+__all__ = ["RETRYABLE", "STATUSES", "SendResult", "SendStatus", "SettleFuture"]
+
+SettleFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
+"""Gets a SendResult, or None once a oneway message is handed over."""
+
+
+class SendStatus(enum.Enum):
+    """What the broker could promise; the message is stored in all four cases."""
+
+    SEND_OK = int(ResponseCode.SUCCESS)
+    FLUSH_DISK_TIMEOUT = int(ResponseCode.FLUSH_DISK_TIMEOUT)
+    SLAVE_NOT_AVAILABLE = int(ResponseCode.SLAVE_NOT_AVAILABLE)
+    FLUSH_SLAVE_TIMEOUT = int(ResponseCode.FLUSH_SLAVE_TIMEOUT)
+
+
+STATUSES: dict[int, SendStatus] = {status.value: status for status in SendStatus}
+"""By response code."""
+
+
+class SendResult(msgspec.Struct, frozen=True, gc=False):
+    """Where a message is now. For a batch: of its first message, and the ids of all, joined by commas."""
+
+    status: SendStatus
+    message_id: str
+    """The unique id that consumers see as ``message_id``."""
+    offset_message_id: str
+    """The broker's own id: where in which CommitLog."""
+    queue: MessageQueue
+    queue_offset: QueueOffset
+    recall_handle: str | None = None
+    """For ``Producer.recall``, of a message that is to be delivered at a time; None when the broker recalls none."""
+
+    @property
+    def message_ids(self) -> list[str]:
+        return self.message_id.split(",")
+
+
+RETRYABLE = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.GO_AWAY,
+    }
+)
+"""Response codes after which another broker may do better (DefaultMQProducer.retryResponseCodes)."""

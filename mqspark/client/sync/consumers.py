@@ -1,0 +1,179 @@
+"""Blocking consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mqspark.client import litepull, pop, push, subscriber
+from mqspark.client.sync.facade import Facade
+from mqspark.message import MessageExt, MessageQueue
+
+__all__ = ["LitePullConsumer", "PopConsumer", "PushConsumer"]
+
+
+class _Consumer(Facade):
+    """What all of them have."""
+
+    _aio: subscriber.Subscriber
+
+    @property
+    def group(self) -> str:
+        return self._aio.group
+
+    @property
+    def client_id(self) -> str:
+        """By which brokers know this consumer; there is one from the start on."""
+        return self._aio.client_id
+
+    def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:
+        """Before or after the start. All members of a group must subscribe to the same.
+
+        By ``tags``, e.g. ``A || B``, or by a SQL92 filter over properties, e.g. ``sql="a > 3 AND b IS NOT NULL"``.
+        """
+        self._do(self._aio.subscribe, topic, tags, sql=sql)
+
+    def unsubscribe(self, topic: str) -> None:
+        self._do(self._aio.unsubscribe, topic)
+
+
+class _Listening(_Consumer):
+    """Those that call a listener: a function in threads of its own, a coroutine function on the background loop."""
+
+    _aio: subscriber.Listening
+
+    def stop(self, timeout_ms: int = 30_000) -> None:
+        """Fetches no more, waits up to ``timeout_ms`` for running listeners, tells the brokers what they did."""
+        self._end(self._aio.stop, timeout_ms)
+
+    def suspend(self) -> None:
+        """Fetch no more until ``resume``; what is here already is still consumed."""
+        self._do(self._aio.suspend)
+
+    def resume(self) -> None:
+        self._do(self._aio.resume)
+
+
+class PushConsumer(_Listening):
+    """The blocking ``mqspark.aio.PushConsumer``; takes the same arguments. Safe to use from many threads.
+
+    A listener that is a function runs in threads of its own, a coroutine function on the background loop.
+    """
+
+    _aio: push.PushConsumer
+
+    def __init__(self, namesrv: str | Sequence[str] | None = None, *, group: str, **options: Any) -> None:
+        self._aio = push.PushConsumer(namesrv, group=group, **options)
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues of this consumer now, those of the retry topic included."""
+        return self._do(self._aio.assignment)
+
+    def progress(self) -> dict[MessageQueue, int]:
+        """Up to where each queue is consumed: what the next commit says."""
+        return self._do(self._aio.progress)
+
+
+class PopConsumer(_Listening):
+    """The blocking ``mqspark.aio.PopConsumer``; takes the same arguments. Safe to use from many threads.
+
+    A listener that is a function runs in threads of its own, a coroutine function on the background loop.
+    """
+
+    _aio: pop.PopConsumer
+
+    def __init__(self, namesrv: str | Sequence[str] | None = None, *, group: str, **options: Any) -> None:
+        self._aio = pop.PopConsumer(namesrv, group=group, **options)
+
+    def assignment(self) -> list[MessageQueue]:
+        """What this member pops from; queue id -1 is all queues of a broker."""
+        return self._do(self._aio.assignment)
+
+
+class LitePullConsumer(_Consumer):
+    """The blocking ``mqspark.aio.LitePullConsumer``; takes the same arguments. For one thread at a time."""
+
+    _aio: litepull.LitePullConsumer
+
+    def __init__(self, namesrv: str | Sequence[str] | None = None, *, group: str, **options: Any) -> None:
+        self._aio = litepull.LitePullConsumer(namesrv, group=group, **options)
+
+    def assign(
+        self, queues: Iterable[MessageQueue], tags: str | Iterable[str] = "*", *, sql: str | None = None
+    ) -> None:
+        """Read exactly these queues, each from its committed offset, filtered as by ``subscribe``. Raises
+        ConfigError after ``subscribe``.
+        """
+        if self._thread is None:
+            # Only notes them: there is nothing to wait for yet.
+            asyncio.run(self._aio.assign(queues, tags, sql=sql))
+        else:
+            self._call(self._aio.assign, queues, tags, sql=sql)
+
+    def on_queues_changed(self, topic: str, listener: litepull.QueuesListener | None) -> None:
+        """Call ``listener`` (on the background loop) when the readable queues of ``topic`` change; None ends that."""
+        self._do(self._aio.on_queues_changed, topic, listener)
+
+    def assignment(self) -> list[MessageQueue]:
+        return self._do(self._aio.assignment)
+
+    def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
+        """All readable queues of a topic, from the name server. Raises NoRoute."""
+        return self._call(self._aio.fetch_message_queues, topic)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Fetch no more of these queues; what is cached is still handed out."""
+        self._do(self._aio.pause, *queues)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        self._do(self._aio.resume, *queues)
+
+    def poll(self, timeout_ms: int = 5_000) -> list[MessageExt]:
+        """The next messages, all of one queue and in order; none when there are none for ``timeout_ms``."""
+        return self._call(self._aio.poll, timeout_ms)
+
+    def __iter__(self) -> Iterator[MessageExt]:
+        return self
+
+    def __next__(self) -> MessageExt:
+        """Waits as long as it takes; ends when the consumer is stopped."""
+        if self._thread is None:
+            raise StopIteration
+        # Within a batch no thread has to be changed.
+        message = self._aio.next_cached()
+        if message is not None:
+            return message
+        try:
+            return self._thread.call(self._aio.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at ``offset``, which must be within the queue (its end included). Raises ClientError."""
+        self._call(self._aio.seek, queue, offset)
+
+    def seek_to_begin(self, queue: MessageQueue) -> None:
+        self._call(self._aio.seek_to_begin, queue)
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        self._call(self._aio.seek_to_end, queue)
+
+    def seek_to_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """The first message stored at or after that time."""
+        self._call(self._aio.seek_to_timestamp, queue, timestamp_ms)
+
+    def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        return self._call(self._aio.offset_for_timestamp, queue, timestamp_ms)
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """What the group has committed, None when nothing."""
+        return self._call(self._aio.committed, queue)
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset of the next message to be handed out. Raises ClientError for a queue of others."""
+        return self._do(self._aio.position, queue)
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Write what was handed out, or the given offsets; returns when the broker has them."""
+        self._call(self._aio.commit, offsets)

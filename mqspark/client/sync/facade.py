@@ -1,0 +1,75 @@
+"""What all blocking clients are made of: an object of ``mqspark.aio`` and the thread that it lives in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from mqspark.client.lifecycle import Lifecycle
+from mqspark.client.sync.loop import LoopThread
+from mqspark.errors import ClientError
+
+__all__ = ["Facade"]
+
+T = TypeVar("T")
+
+
+class Facade:
+    """start, stop, ``with``."""
+
+    _aio: Lifecycle
+    _thread: LoopThread | None = None
+
+    def start(self) -> None:
+        if self._thread is not None:
+            return
+        thread = LoopThread.acquire()
+        try:
+            thread.call(self._aio.start())
+        except BaseException:
+            thread.release()
+            raise
+        self._thread = thread
+
+    def stop(self) -> None:
+        self._end(self._aio.stop)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(self._aio.__aexit__, kind, error, trace)
+
+    def _end(self, stop: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            try:
+                thread.call(stop(*arguments))
+            finally:
+                thread.release()
+
+    @property
+    def _running(self) -> LoopThread:
+        if self._thread is None:
+            raise ClientError(
+                f"the {type(self).__name__} is not started, or already stopped: use `with` or start() first"
+            )
+        return self._thread
+
+    def _call(self, work: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **options: Any) -> T:
+        """Run a coroutine function of the object's on its loop."""
+        return self._running.call(work(*arguments, **options))
+
+    def _do(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Call a plain method of the object's on its loop, or here while it has none."""
+        if self._thread is None:
+            return function(*arguments, **options)
+
+        async def work() -> T:
+            return function(*arguments, **options)
+
+        return self._thread.call(work())

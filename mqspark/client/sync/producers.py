@@ -1,0 +1,216 @@
+"""Blocking producers."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mqspark.client import producer, transaction
+from mqspark.client.outgoing import QueueSelector
+from mqspark.client.results import SendResult, SendStatus
+from mqspark.client.sync.facade import Facade
+from mqspark.client.transaction import (
+    Check,
+    Execute,
+    TransactionResult,
+    TransactionState,
+    is_coroutine_function,
+    state_of,
+)
+from mqspark.client.window import ThreadWindow
+from mqspark.message import Message, MessageExt, MessageQueue
+
+__all__ = ["Producer", "TransactionProducer"]
+
+
+class Producer(Facade):
+    """The blocking ``mqspark.aio.Producer``; takes the same arguments. Safe to use from many threads."""
+
+    _aio: producer.Producer
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        max_in_flight: int = 1_024,
+        max_in_flight_bytes: int = 100 * 1024 * 1024,
+        **options: Any,
+    ) -> None:
+        self._aio = producer.Producer(
+            namesrv,
+            group=group,
+            max_in_flight=max_in_flight,
+            max_in_flight_bytes=max_in_flight_bytes,
+            **options,
+        )
+        self._window = ThreadWindow(max_in_flight, max_in_flight_bytes)
+
+    @property
+    def group(self) -> str:
+        return self._aio.group
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | int | None = None,
+        selector: QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send and wait for the broker's word; see ``mqspark.aio.Producer.send``."""
+        return self.send_async(
+            message, queue=queue, hash_key=hash_key, selector=selector, timeout_ms=timeout_ms
+        ).result()
+
+    def send_async(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | int | None = None,
+        selector: QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> concurrent.futures.Future[SendResult]:
+        """The future of a send; blocks only while too much is in flight. Errors come out of the future."""
+        return self._begin(len(message.body), self._aio.begin, message, queue, hash_key, selector, timeout_ms)
+
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | int | None = None,
+        selector: QueueSelector | None = None,
+    ) -> None:
+        """Hand a message to the connection; nobody will say whether it arrived."""
+        self._call(self._aio.send_oneway, message, queue=queue, hash_key=hash_key, selector=selector)
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """All of one topic to one queue, stored together, under one acknowledgement."""
+        size_bytes = sum(len(message.body) for message in messages)
+        return self._begin(size_bytes, self._aio.begin_batch, messages, queue, timeout_ms).result()
+
+    def request(
+        self,
+        message: Message,
+        timeout_ms: int = 3_000,
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | int | None = None,
+        selector: QueueSelector | None = None,
+    ) -> MessageExt:
+        """Send a message and wait for the reply of whoever consumes it; see ``mqspark.aio.Producer.request``."""
+        return self._call(
+            self._aio.request, message, timeout_ms, queue=queue, hash_key=hash_key, selector=selector
+        )
+
+    def reply(self, request: MessageExt, body: bytes | str, *, timeout_ms: int | None = None) -> SendResult:
+        """Answer a request that was consumed; see ``mqspark.aio.Producer.reply``."""
+        return self._call(self._aio.reply, request, body, timeout_ms=timeout_ms)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that a message to ``topic`` can go to now. Raises NoRoute."""
+        return self._call(self._aio.queues, topic)
+
+    def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
+        """Take a timed message back that is not delivered yet; see ``mqspark.aio.Producer.recall``."""
+        return self._call(self._aio.recall, topic, handle, timeout_ms=timeout_ms)
+
+    def _begin(
+        self, size_bytes: int, begin: Callable[..., None], what: Any, *arguments: Any
+    ) -> concurrent.futures.Future[SendResult]:
+        thread = self._running
+        window = self._window
+        window.take(size_bytes)
+        future: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
+        future.add_done_callback(lambda _: window.give(size_bytes))
+        thread.post(_begin, begin, what, future, arguments)
+        return future
+
+
+def _begin(
+    begin: Callable[..., None],
+    what: Any,
+    future: concurrent.futures.Future[SendResult],
+    arguments: tuple[Any, ...],
+) -> None:
+    try:
+        begin(what, future, *arguments)
+    except Exception as error:
+        future.set_exception(error)
+
+
+class TransactionProducer(Producer):
+    """The blocking ``mqspark.aio.TransactionProducer``; takes the same arguments. Safe to use from many threads.
+
+    An ``execute`` that is a function runs in the thread that calls ``send_in_transaction``, where its connections to
+    databases are; a ``check`` that is a function in threads of its own; coroutine functions on the background loop.
+    """
+
+    _aio: transaction.TransactionProducer
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        check: Check,
+        execute: Execute | None = None,
+        max_in_flight: int = 1_024,
+        max_in_flight_bytes: int = 100 * 1024 * 1024,
+        **options: Any,
+    ) -> None:
+        self._aio = transaction.TransactionProducer(
+            namesrv,
+            group=group,
+            check=check,
+            execute=execute,
+            max_in_flight=max_in_flight,
+            max_in_flight_bytes=max_in_flight_bytes,
+            **options,
+        )
+        self._window = ThreadWindow(max_in_flight, max_in_flight_bytes)
+
+    def stop(self, timeout_ms: int = 30_000) -> None:
+        """Waits up to ``timeout_ms`` for checks that run, and for sends as ``Producer``."""
+        self._end(self._aio.stop, timeout_ms)
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        *,
+        execute: Execute | None = None,
+        queue: MessageQueue | None = None,
+        hash_key: str | int | None = None,
+        selector: QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> TransactionResult:
+        """Prepare the message, run the local transaction, tell the broker what came of it; see
+        ``mqspark.aio.TransactionProducer.send_in_transaction``."""
+        function = self._aio.local_transaction(execute)
+        how: dict[str, Any] = {
+            "queue": queue,
+            "hash_key": hash_key,
+            "selector": selector,
+            "timeout_ms": timeout_ms,
+        }
+        if is_coroutine_function(function):
+            return self._call(self._aio.send_in_transaction, message, execute=function, **how)
+        prepared = self._call(self._aio.prepare, message, **how)
+        if prepared.result.status is not SendStatus.SEND_OK:
+            return self._call(self._aio.end, prepared, TransactionState.ROLLBACK)
+        try:
+            state = state_of(function(prepared.message))
+        except Exception as error:
+            self._call(self._aio.end, prepared, TransactionState.UNKNOWN, error)
+            raise
+        return self._call(self._aio.end, prepared, state)
