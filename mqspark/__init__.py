@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mqspark.client.consumer import ConsumeFromWhere, MessageModel
     from mqspark.client.delivery import ConsumeStatus, RetryLater
     from mqspark.client.hooks import ConsumeContext, Interceptor, SendContext
-    from mqspark.client.instance import ClientOptions
+    from mqspark.client.identity import ClientOptions
     from mqspark.client.producer import SendResult, SendStatus
     from mqspark.client.sync import (
         AdminClient,
@@ -85,7 +85,7 @@ _HOMES = {
         "LitePullConsumer",
         "AdminClient",
     ),
-    "mqspark.client.instance": ("ClientOptions",),
+    "mqspark.client.identity": ("ClientOptions",),
     "mqspark.client.autobatch": ("AutoBatch",),
     "mqspark.client.hooks": ("Interceptor", "SendContext", "ConsumeContext"),
     "mqspark.message": ("Message", "MessageExt", "MessageQueue"),

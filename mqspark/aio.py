@@ -20,7 +20,7 @@ from mqspark.client.autobatch import AutoBatch
 from mqspark.client.consumer import ConsumeFromWhere, MessageModel
 from mqspark.client.delivery import ConsumeStatus, RetryLater
 from mqspark.client.hooks import ConsumeContext, Interceptor, SendContext
-from mqspark.client.instance import ClientOptions
+from mqspark.client.identity import ClientOptions
 from mqspark.client.litepull import LitePullConsumer
 from mqspark.client.pop import PopConsumer
 from mqspark.client.producer import Producer, SendResult, SendStatus

@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from mqspark.client.instance import ClientInstance, ClientOptions, Member
+from mqspark.client.identity import ClientOptions
+from mqspark.client.instance import ClientInstance, Member
 from mqspark.client.lifecycle import Lifecycle
 from mqspark.client.routes import TopicRoute
 from mqspark.errors import BrokerError, ClientError, ConfigError, NoRoute, RequestTimeout

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 from mqspark.client.filters import check_filters, subscription_of
-from mqspark.client.instance import ClientInstance, ClientOptions, Member
+from mqspark.client.identity import ClientOptions
+from mqspark.client.instance import ClientInstance, Member
 from mqspark.client.lifecycle import Tasks
 from mqspark.client.namespaces import Namespace
 from mqspark.client.offsets import BrokerOffsets, LocalOffsets, Offsets

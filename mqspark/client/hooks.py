@@ -1,5 +1,5 @@
 """Interceptors: a program's own code around each send and each call of a listener. Facts: RocketMQ's SendMessageHook,
-ConsumeMessageHook and FilterMessageHook.
+EndTransactionHook, ConsumeMessageHook and FilterMessageHook.
 
 What an interceptor raises is logged and changes nothing else.
 """
@@ -15,10 +15,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mqspark.client.delivery import Listener, Outcome, failure_of
-from mqspark.client.results import SendResult
+from mqspark.client.results import SendResult, TransactionState
 from mqspark.message import Message, MessageExt
 
-__all__ = ["ConsumeContext", "ConsumeKind", "Interceptor", "SendContext", "intercepted", "let_through"]
+__all__ = [
+    "ConsumeContext",
+    "ConsumeKind",
+    "EndTransactionContext",
+    "Interceptor",
+    "RecallContext",
+    "SendContext",
+    "intercepted",
+    "let_through",
+    "saw_consumed",
+]
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +49,31 @@ class SendContext:
     elapsed_ms: int = 0
     notes: dict[str, Any] = field(default_factory=dict)
     """For the interceptors' own use, from before to after."""
+
+
+@dataclass(slots=True)
+class EndTransactionContext:
+    """What a broker is told of a transaction (RocketMQ's EndTransactionContext)."""
+
+    group: str
+    message: Message
+    message_id: str
+    transaction_id: str | None
+    state: TransactionState
+    broker_address: str
+    from_check: bool
+    """The broker had asked."""
+
+
+@dataclass(slots=True)
+class RecallContext:
+    """A timed message taken back, or not."""
+
+    group: str
+    topic: str
+    message_id: str
+    success: bool
+    region: str | None = None
 
 
 class ConsumeKind(enum.Enum):
@@ -77,6 +112,11 @@ class Interceptor:
     def after_send(self, context: SendContext) -> None:
         """The last word on a send: ``result`` or ``error`` is set. One-way sends have neither."""
 
+    def after_end_transaction(self, context: EndTransactionContext) -> None:
+        """A transaction's outcome is on its way to the broker."""
+
+    def after_recall(self, context: RecallContext) -> None: ...
+
     def wanted(self, message: MessageExt) -> bool:
         """Whether a pulled message goes to the listener at all; what does not counts as consumed."""
         return True
@@ -86,7 +126,10 @@ class Interceptor:
     def after_consume(self, context: ConsumeContext) -> None: ...
 
 
-def call(hooks: Sequence[Callable[[Any], None]], context: SendContext | ConsumeContext) -> None:
+def call(
+    hooks: Sequence[Callable[[Any], None]],
+    context: SendContext | ConsumeContext | EndTransactionContext | RecallContext,
+) -> None:
     for hook in hooks:
         try:
             hook(context)
@@ -157,3 +200,11 @@ def intercepted(
         return outcome
 
     return listen_here
+
+
+def saw_consumed(interceptors: Sequence[Interceptor], group: str, messages: Sequence[MessageExt]) -> None:
+    """Tell that messages were handed to a program that has no listener (DefaultLitePullConsumerImpl.poll)."""
+    context = ConsumeContext(group, messages)
+    call([interceptor.before_consume for interceptor in interceptors], context)
+    context.kind = ConsumeKind.SUCCESS
+    call([interceptor.after_consume for interceptor in reversed(interceptors)], context)

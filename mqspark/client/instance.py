@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import threading
-import time
 import zlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from mqspark.client.heartbeats import Heartbeats
+from mqspark.client.identity import ClientOptions, client_id_of, resolve_namesrv
 from mqspark.client.lifecycle import Tasks
-from mqspark.client.remoting import Channel, Remoting, split_address
+from mqspark.client.remoting import Channel, Remoting
 from mqspark.client.routes import MASTER_ID, TopicRoute
 from mqspark.clock import Clock, SystemClock
 from mqspark.errors import (
@@ -31,48 +31,14 @@ from mqspark.errors import (
     RequestTimeout,
 )
 from mqspark.message import DEFAULT_TOPIC
-from mqspark.protocol.bodies import (
-    ConsumerData,
-    HeartbeatData,
-    ProducerData,
-    TopicRouteData,
-    decode_body,
-    encode_body,
-)
+from mqspark.protocol.bodies import ConsumerData, TopicRouteData, decode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, Fields
 from mqspark.protocol.headers import GetRouteInfoRequestHeader, UnregisterClientRequestHeader
 
-__all__ = ["ClientInstance", "ClientOptions", "Member", "client_id_of", "resolve_namesrv"]
+__all__ = ["ClientInstance", "Member"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientOptions:
-    """What producers, consumers and admins have in common (ClientConfig's defaults)."""
-
-    instance_name: str = "DEFAULT"
-    """Part of the client id, ``ip@instance_name``. All producers, consumers and admins of a process that have the same
-    client id share one set of connections, one heartbeat and one table of routes; they must be given the same options
-    (but for ``namespace``) and name servers and belong to one event loop, and a group can have only one producer and
-    one consumer among them.
-
-    ``DEFAULT`` becomes ``pid#time``, another one for each, as with RocketMQ: whoever wants to share gives a name. Only
-    for broadcasting consumers it stays, as their local offsets are kept under the client id: they share, and two of
-    them in one group on one host need two names."""
-    unit_name: str = ""
-    """Appended to the client id, ``ip@instance_name@unit``."""
-    client_ip: str | None = None
-    """Part of the client id; by default the address from which the first name server is reached."""
-    namespace: str = ""
-    """Topics and groups are this application's own: ``Orders`` is ``<namespace>%Orders`` for the cluster. Producers and
-    consumers heed it; administration is by the cluster's names."""
-    connect_timeout_ms: int = 3_000
-    request_timeout_ms: int = 3_000
-    """For routes, heartbeats, member lists."""
-    route_interval_ms: int = 30_000
-    heartbeat_interval_ms: int = 30_000
 
 
 class Member:
@@ -103,49 +69,6 @@ class Member:
         return ResponseCode.REQUEST_CODE_NOT_SUPPORTED, b"", f"this client does not answer {request.code}"
 
 
-def resolve_namesrv(namesrv: str | Sequence[str] | None) -> list[str]:
-    """``host:port`` addresses from a list, a text with semicolons, or the environment's NAMESRV_ADDR.
-
-    Raises ConfigError when there is none.
-    """
-    if namesrv is None:
-        namesrv = os.environ.get("NAMESRV_ADDR", "")
-    parts = namesrv.replace(",", ";").split(";") if isinstance(namesrv, str) else namesrv
-    addresses = [part.strip() for part in parts if part.strip()]
-    if not addresses:
-        raise ConfigError(
-            "no name server: give namesrv='host:port;host:port' or set NAMESRV_ADDR", key="namesrv"
-        )
-    for address in addresses:
-        host, separator, port = address.rpartition(":")
-        if not separator or not host or not port.isdigit():
-            raise ConfigError(f"name server {address!r} is not of the form host:port", key="namesrv")
-    return addresses
-
-
-def local_address(towards: str) -> str:
-    """The address of the interface that packets to ``towards`` leave by; sends none."""
-    try:
-        host, port = split_address(towards)
-        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(target)
-            return str(probe.getsockname()[0])
-    except (OSError, ConnectionLost):
-        return "127.0.0.1"
-
-
-def client_id_of(namesrv: Sequence[str], options: ClientOptions, *, keep_default_name: bool = False) -> str:
-    """``ip@instance name``, and ``@unit`` if there is one (ClientConfig.buildMQClientId). The name ``DEFAULT`` is made
-    unique (changeInstanceNameToPID), or kept.
-    """
-    name = options.instance_name
-    if name == "DEFAULT" and not keep_default_name:
-        name = f"{os.getpid()}#{time.monotonic_ns()}"
-    client_ip = options.client_ip or local_address(namesrv[0])
-    return "@".join([client_ip, name, *([options.unit_name] if options.unit_name else [])])
-
-
 class ClientInstance:
     """One client id, its connections, its routes, its heartbeats: shared by all members of that identity, opened with
     the first and closed with the last (MQClientManager, MQClientInstance). Belongs to one event loop.
@@ -168,6 +91,7 @@ class ClientInstance:
             on_request=self._requested,
             on_lost=self._lost,
             greet=self._greet,
+            fields=options.fields,
         )
         self._members: list[Member] = []
         self._routes: dict[str, TopicRoute] = {}
@@ -176,7 +100,7 @@ class ClientInstance:
         self._namesrv_index = zlib.crc32(self.client_id.encode()) % len(self.namesrv)
         self._tasks = Tasks(self.client_id)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._versions: dict[str, int] = {}
+        self._heartbeats = Heartbeats(self.client_id, with_fingerprint=options.heartbeat_v2)
 
     # --- life -------------------------------------------------------------------------------------------
 
@@ -349,7 +273,7 @@ class ClientInstance:
 
     def broker_version(self, address: str) -> int | None:
         """What its last answer to a heartbeat said (an ordinal of MQVersion); None before the first."""
-        return self._versions.get(address)
+        return self._heartbeats.version(address)
 
     async def _refresh_routes_forever(self) -> None:
         while True:
@@ -389,42 +313,30 @@ class ClientInstance:
 
     async def _beat(self, address: str) -> None:
         try:
-            if self.remoting.channel(address) is None:
+            channel = self.remoting.channel(address)
+            if channel is None:
                 await self.remoting.connect(address)  # greets
             else:
-                answer = await self.remoting.invoke(
-                    address,
-                    RequestCode.HEART_BEAT,
-                    body=self._heartbeat_body(),
-                    timeout_ms=self.options.request_timeout_ms,
-                )
-                self._versions[address] = answer.version
+                await self._say(channel)
         except ClientError as error:
             log.warning("heartbeat to %s failed: %s", address, error)
 
-    def _heartbeat_body(self) -> bytes:
-        producers = [member.producer_group for member in self._members]
-        consumers = [member.consumer_data() for member in self._members]
-        return encode_body(
-            HeartbeatData(
-                client_id=self.client_id,
-                producer_data_set=[
-                    ProducerData(group_name=group) for group in producers if group is not None
-                ],
-                consumer_data_set=[data for data in consumers if data is not None],
-            )
-        )
+    async def _say(self, channel: Channel) -> None:
+        """Raises ClientError."""
+        body, fingerprint = self._heartbeats.next(channel.address, self._members)
+        answer = await channel.request(RequestCode.HEART_BEAT, None, body, self.options.request_timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(answer.code, answer.remark, address=channel.address)
+        self._heartbeats.answered(channel.address, fingerprint, answer)
 
     async def _greet(self, channel: Channel) -> None:
         """First words on a new connection: a broker forgets us with the old one, and must know a consumer's
         subscriptions before it pulls."""
         if channel.address in self.namesrv or not self._grouped():
             return
-        greeting = channel.request(
-            RequestCode.HEART_BEAT, None, self._heartbeat_body(), self.options.request_timeout_ms
-        )
+        self._heartbeats.forget(channel.address)
         try:
-            self._versions[channel.address] = (await greeting).version
+            await self._say(channel)
         except ClientError as error:
             log.warning("heartbeat to %s failed: %s", channel.address, error)
             return
@@ -434,6 +346,7 @@ class ClientInstance:
     async def _heartbeat_forever(self) -> None:
         while True:
             await asyncio.sleep(self.options.heartbeat_interval_ms / 1000)
+            self.remoting.close_idle(self.options.idle_timeout_ms)
             await self.heartbeat()
 
     async def _unregister(self, member: Member) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 from mqspark.client.allocate import Allocation, Averagely
 from mqspark.client.assigned import Assigned, Batch
 from mqspark.client.consumer import ConsumeFromWhere, MessageModel
-from mqspark.client.hooks import Interceptor, let_through
+from mqspark.client.hooks import Interceptor, let_through, saw_consumed
+from mqspark.client.identity import ClientOptions
 from mqspark.client.inspection import running_info
-from mqspark.client.instance import ClientOptions
 from mqspark.client.routes import MASTER_ID
 from mqspark.client.settings import GroupSettings, check_positive
 from mqspark.client.subscriber import Subscriber
@@ -77,8 +77,9 @@ class LitePullConsumer(Subscriber):
     ) -> None:
         """A queue is fetched ahead until ``max_cached_messages`` or ``max_cached_bytes`` of it are cached, or its
         first and last cached offsets are ``max_span`` apart, or ``max_cached_messages_in_all`` of all queues are.
-        ``queues_interval_ms`` is how often the queues of topics are looked at for ``on_queues_changed``. Of
-        ``interceptors`` only ``wanted`` is asked.
+        ``queues_interval_ms`` is how often the queues of topics are looked at for ``on_queues_changed``.
+        ``interceptors`` see each batch when its first message is handed out, as consumed; so does ``trace``, for
+        ``mqadmin queryMsgTraceById``.
         """
         check_positive(
             auto_commit_interval_ms=auto_commit_interval_ms,
@@ -319,6 +320,8 @@ class LitePullConsumer(Subscriber):
         while (batch := self._pop()) is None:
             if not await self._arrival(deadline):
                 return None
+        if self._interceptors:
+            saw_consumed(self._interceptors, self._group.namespace.unwrap(self.group), batch.messages)
         return batch
 
     def _pop(self) -> Batch | None:

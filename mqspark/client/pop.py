@@ -17,8 +17,8 @@ from mqspark.client.allocate import Allocation, Averagely
 from mqspark.client.consumer import ConsumeFromWhere
 from mqspark.client.delivery import Chunk, Delivery, Listener, Outcome, Skipped, failure_of, make_delivery
 from mqspark.client.hooks import Interceptor, intercepted
+from mqspark.client.identity import ClientOptions
 from mqspark.client.inspection import running_info, stacks
-from mqspark.client.instance import ClientOptions
 from mqspark.client.popacks import PopAcks
 from mqspark.client.popgroup import PULL, AssignedGroup, not_popped
 from mqspark.client.popped import Popped, popped_of

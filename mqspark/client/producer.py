@@ -11,9 +11,10 @@ import msgspec
 
 from mqspark.client.autobatch import Accumulator, AutoBatch, can_batch
 from mqspark.client.faults import FaultTable
-from mqspark.client.hooks import Interceptor, SendContext
+from mqspark.client.hooks import Interceptor, RecallContext, SendContext
 from mqspark.client.hooks import call as call_hooks
-from mqspark.client.instance import ClientInstance, ClientOptions, Member
+from mqspark.client.identity import ClientOptions
+from mqspark.client.instance import ClientInstance, Member
 from mqspark.client.lifecycle import Lifecycle, Tasks
 from mqspark.client.namespaces import Namespace
 from mqspark.client.outgoing import (
@@ -324,18 +325,23 @@ class Producer(Lifecycle):
         recall (recallMessageEnable).
         """
         check_topic(topic)
-        _, broker_name, _, _ = decode_recall_handle(handle)
+        _, broker_name, _, message_id = decode_recall_handle(handle)
         self._check_running()
         wrapped = self._namespace.wrap(topic)
         address = (await self._instance.route(wrapped)).master(broker_name)
         if address is None:
             raise NoRoute(topic, f"broker {broker_name} has no address")
-        response = await self._instance.remoting.invoke(
-            address,
-            RequestCode.RECALL_MESSAGE,
-            RecallMessageRequestHeader(topic=wrapped, recall_handle=handle, producer_group=self.group),
-            timeout_ms=timeout_ms or self._send_timeout_ms,
-        )
+        context = RecallContext(self._namespace.unwrap(self.group), topic, message_id, success=False)
+        try:
+            response = await self._instance.remoting.invoke(
+                address,
+                RequestCode.RECALL_MESSAGE,
+                RecallMessageRequestHeader(topic=wrapped, recall_handle=handle, producer_group=self.group),
+                timeout_ms=timeout_ms or self._send_timeout_ms,
+            )
+            context.success, context.region = True, response.ext.get("MSG_REGION")
+        finally:
+            call_hooks([interceptor.after_recall for interceptor in self._interceptors], context)
         return response.header(RecallMessageResponseHeader).msg_id
 
     # --- what the facades use ---------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from mqspark.client.concurrent import Concurrent
 from mqspark.client.consumer import ConsumeFromWhere, MessageModel
 from mqspark.client.delivery import Listener, Outcome
 from mqspark.client.hooks import Interceptor, intercepted, let_through
+from mqspark.client.identity import ClientOptions
 from mqspark.client.inspection import running_info
-from mqspark.client.instance import ClientOptions
 from mqspark.client.locks import BrokerLocks
 from mqspark.client.ordered import Ordered
 from mqspark.client.process_queue import FlowLimits, ProcessQueue

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolError, RequestTimeout
 from mqspark.protocol.codes import Language, ResponseCode
 from mqspark.protocol.command import Command, Fields, encode_request, encode_response
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
+from mqspark.protocol.headers import Header, to_ext
 
 __all__ = ["Channel", "Outcome", "Remoting", "split_address"]
 
@@ -28,6 +29,10 @@ Outcome = Command | ClientError
 _WRITE_HIGH_BYTES = 4 * 1024 * 1024
 """A peer that does not read stops us from buffering more than this (plus one turn's worth)."""
 _MAX_OPAQUE = 0x7FFFFFFF
+
+MIN_SILENCE_MS = 1_000
+"""A peer that answers nothing at all for so long, and for the whole of a request's time, is given up
+(clientCloseSocketIfTimeout; RocketMQ closes even one that answers others)."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -49,7 +54,9 @@ class Channel(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         on_request: Callable[[Channel, Command], None],
         on_lost: Callable[[Channel], None],
+        fields: Mapping[str, str] | None = None,
     ) -> None:
+        """``fields`` go with every request besides its header."""
         self.address = address
         self.open = False
         self.writable = False
@@ -57,6 +64,7 @@ class Channel(asyncio.Protocol):
         self._loop = loop
         self._on_request = on_request
         self._on_lost = on_lost
+        self._fields = dict(fields or {})
         self._transport: asyncio.Transport | None = None
         self._connection = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES)
         self._pending: dict[int, tuple[Callable[[Outcome], None], float, int]] = {}
@@ -66,6 +74,7 @@ class Channel(asyncio.Protocol):
         self._timer_at = math.inf
         self._drained: asyncio.Future[None] | None = None
         self._reason = "the peer closed it"
+        self._heard_at = self._wrote_at = loop.time()
 
     # --- requests ---------------------------------------------------------------------------------------
 
@@ -96,7 +105,7 @@ class Channel(asyncio.Protocol):
             raise ConnectionLost(self.address, self._reason)
         opaque = self.next_opaque()
         future: asyncio.Future[Command] = self._loop.create_future()
-        frame = encode_request(code, opaque, header, body)
+        frame = encode_request(code, opaque, self._completed(header), body)
         self.submit(opaque, timeout_ms, _Settle(future), frame)
         try:
             return await future
@@ -107,7 +116,13 @@ class Channel(asyncio.Protocol):
     def oneway(self, code: int, header: Fields, body: bytes = b"", *, remark: str | None = None) -> None:
         if not self.open:
             raise ConnectionLost(self.address, self._reason)
+        header = self._completed(header)
         self.write(encode_request(code, self.next_opaque(), header, body, oneway=True, remark=remark))
+
+    def _completed(self, header: Fields) -> Fields:
+        if not self._fields:
+            return header
+        return {**(to_ext(header) if isinstance(header, Header) else header or {}), **self._fields}
 
     def respond(self, request: Command, code: int, body: bytes = b"", remark: str | None = None) -> None:
         if self.open and not request.is_oneway:
@@ -128,6 +143,10 @@ class Channel(asyncio.Protocol):
             self._flush()
             self._transport.close()
 
+    def idle_s(self) -> float:
+        """For how long nothing came or went; 0 while an answer is awaited."""
+        return 0.0 if self._pending else self._loop.time() - max(self._heard_at, self._wrote_at)
+
     def retire(self) -> None:
         """Take no more requests; close once those that are under way are answered."""
         if self.open:
@@ -144,6 +163,7 @@ class Channel(asyncio.Protocol):
         self.open = self.writable = True
 
     def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
         try:
             commands = self._connection.receive_data(data)
         except ProtocolError as error:
@@ -188,6 +208,7 @@ class Channel(asyncio.Protocol):
     def _flush(self) -> None:
         out, self._out = self._out, []
         if self._transport is not None and out and not self._transport.is_closing():
+            self._wrote_at = self._loop.time()
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def _close_if_retired(self) -> None:
@@ -213,9 +234,17 @@ class Channel(asyncio.Protocol):
         now = self._loop.time()
         self._timer, self._timer_at = None, math.inf
         late = [opaque for opaque, (_, deadline, _) in self._pending.items() if deadline <= now]
+        silent_ms = (now - self._heard_at) * 1000
+        cut = False
         for opaque in late:
             done, _, timeout_ms = self._pending.pop(opaque)
             done(RequestTimeout(self.address, timeout_ms))
+            cut = cut or silent_ms >= max(timeout_ms, MIN_SILENCE_MS)
+        if cut and self._transport is not None:
+            # Not a word since it was asked: the way there may be broken without either end having noticed.
+            self._reason = f"nothing came for {silent_ms:.0f} ms, though answers were due"
+            log.warning("closing the connection to %s: %s", self.address, self._reason)
+            self._transport.abort()
         earliest = min((deadline for _, deadline, _ in self._pending.values()), default=math.inf)
         if earliest < self._timer_at:
             self._arm(earliest)
@@ -249,11 +278,13 @@ class Remoting:
         on_request: Callable[[Channel, Command], None],
         on_lost: Callable[[str], None] = lambda address: None,
         greet: Callable[[Channel], Awaitable[None]] | None = None,
+        fields: Mapping[str, str] | None = None,
     ) -> None:
         self._connect_timeout_ms = connect_timeout_ms
         self._on_request = on_request
         self._on_lost = on_lost
         self._greet = greet
+        self._fields = fields
         self._channels: dict[str, Channel] = {}
         self._connecting: dict[str, asyncio.Task[Channel]] = {}
         self._closed = False
@@ -324,6 +355,13 @@ class Remoting:
                 raise
             raise RequestTimeout(address, timeout_ms) from None
 
+    def close_idle(self, idle_timeout_ms: int) -> None:
+        """Close what nobody has used for so long; it is opened again when it is needed."""
+        for address, channel in list(self._channels.items()):
+            if channel.idle_s() * 1000 >= idle_timeout_ms:
+                del self._channels[address]
+                channel.close("nobody needed it")
+
     async def close(self) -> None:
         self._closed = True
         for task in list(self._connecting.values()):
@@ -340,7 +378,7 @@ class Remoting:
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
                 _, channel = await loop.create_connection(
-                    lambda: Channel(address, loop, self._on_request, self._lost), host, port
+                    lambda: Channel(address, loop, self._on_request, self._lost, self._fields), host, port
                 )
         except TimeoutError:
             reason = f"no connection within {self._connect_timeout_ms} ms"

@@ -1,4 +1,6 @@
-"""What becomes of a send. Facts: RocketMQ's SendResult, SendStatus; reference client-semantics §2.3."""
+"""What becomes of a send. Facts: RocketMQ's SendResult, SendStatus, LocalTransactionState; reference
+client-semantics §2.3, §2.9.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,15 @@ from typing import Any
 
 import msgspec
 
-from mqspark.message import MessageQueue, QueueOffset
+from mqspark.message import (
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+    MessageQueue,
+    QueueOffset,
+)
 from mqspark.protocol.codes import ResponseCode
 
-__all__ = ["RETRYABLE", "STATUSES", "SendResult", "SendStatus", "SettleFuture"]
+__all__ = ["RETRYABLE", "STATUSES", "SendResult", "SendStatus", "SettleFuture", "TransactionState"]
 
 SettleFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
 """Gets a SendResult, or None once a oneway message is handed over."""
@@ -47,6 +54,14 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     @property
     def message_ids(self) -> list[str]:
         return self.message_id.split(",")
+
+
+class TransactionState(enum.Enum):
+    """What a local transaction came to. None, returned by a listener, counts as UNKNOWN."""
+
+    COMMIT = TRANSACTION_COMMIT_TYPE
+    ROLLBACK = TRANSACTION_ROLLBACK_TYPE
+    UNKNOWN = 0
 
 
 RETRYABLE = frozenset(

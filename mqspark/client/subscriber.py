@@ -9,7 +9,7 @@ from typing import Any
 
 from mqspark.client.consumer import GroupConsumer
 from mqspark.client.hooks import Interceptor
-from mqspark.client.instance import ClientOptions
+from mqspark.client.identity import ClientOptions
 from mqspark.client.lifecycle import Lifecycle
 from mqspark.client.producer import tracer_of
 from mqspark.client.settings import GroupSettings

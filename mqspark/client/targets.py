@@ -5,6 +5,7 @@ TopicPublishInfo, SendMessageRequestHeaderV2; reference client-semantics §2.3, 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import msgspec
 
@@ -33,7 +34,12 @@ class Target:
     __slots__ = ("broker_name", "channel", "heads", "queue", "shown")
 
     def __init__(
-        self, queue: MessageQueue, shown: MessageQueue, group: str, default_queue_count: int
+        self,
+        queue: MessageQueue,
+        shown: MessageQueue,
+        group: str,
+        default_queue_count: int,
+        more: Mapping[str, str] | None = None,
     ) -> None:
         self.queue = queue
         self.shown = shown
@@ -41,15 +47,25 @@ class Target:
         self.broker_name = queue.broker_name
         self.channel: Channel | None = None
         self.heads = tuple(
-            self._head(group, default_queue_count, code, oneway=oneway)
+            self._head(group, default_queue_count, code, oneway=oneway, more=more or {})
             for code in _CODES
             for oneway in (False, True)
         )
         """At ``2 * kind + oneway``."""
 
-    def _head(self, group: str, default_queue_count: int, code: RequestCode, *, oneway: bool) -> bytes:
-        """Everything of SendMessageRequestHeaderV2 up to the born timestamp (``g``), whose quote is open."""
+    def _head(
+        self,
+        group: str,
+        default_queue_count: int,
+        code: RequestCode,
+        *,
+        oneway: bool,
+        more: Mapping[str, str],
+    ) -> bytes:
+        """Everything of SendMessageRequestHeaderV2 up to the born timestamp (``g``), whose quote is open; ``more`` is
+        what every request of the client carries."""
         fields = {
+            **more,
             "a": group,
             "b": self.queue.topic,
             "c": DEFAULT_TOPIC,
@@ -97,6 +113,7 @@ class Targets:
         self._group = group
         self._faults = faults
         self._default_topic_queues = default_topic_queues
+        self._more = instance.options.fields
 
     async def find(self, name: str, *, refresh: bool = False) -> PublishTopic:
         """A topic with writable queues; one that does not exist yet has those that it would be created with. Raises
@@ -134,7 +151,13 @@ class Targets:
     def _adopt(self, topic: PublishTopic, route: TopicRoute) -> None:
         topic.queues = route.publish_queues
         topic.targets = [
-            Target(queue, self._namespace.unwrap_queue(queue), self._group, self._default_topic_queues)
+            Target(
+                queue,
+                self._namespace.unwrap_queue(queue),
+                self._group,
+                self._default_topic_queues,
+                self._more,
+            )
             for queue in topic.queues
         ]
         topic.by_queue = {target.queue: target for target in topic.targets}

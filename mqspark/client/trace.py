@@ -1,6 +1,6 @@
 """Message trace: who sent a message and who consumed it, as messages of their own in a trace topic, in the format that
 RocketMQ's tools read. Facts: AsyncTraceDispatcher, TraceDataEncoder, SendMessageTraceHookImpl,
-ConsumeMessageTraceHookImpl; reference client-semantics §2.15.
+EndTransactionTraceHookImpl, ConsumeMessageTraceHookImpl; reference client-semantics §2.15.
 
 Tracing must never hold up what it traces: records wait in a bounded buffer, and what does not fit, or cannot be sent,
 is dropped and counted.
@@ -17,7 +17,15 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
-from mqspark.client.hooks import ConsumeContext, ConsumeKind, Interceptor, SendContext
+from mqspark.client.hooks import (
+    ConsumeContext,
+    ConsumeKind,
+    EndTransactionContext,
+    Interceptor,
+    RecallContext,
+    SendContext,
+)
+from mqspark.client.results import TransactionState
 from mqspark.errors import MQError
 from mqspark.message import (
     DELAY,
@@ -30,7 +38,16 @@ from mqspark.message import (
     new_unique_id,
 )
 
-__all__ = ["Record", "Tracer", "pub_record", "sub_after_records", "sub_before_records", "trace_group"]
+__all__ = [
+    "Record",
+    "Tracer",
+    "end_transaction_record",
+    "pub_record",
+    "recall_record",
+    "sub_after_records",
+    "sub_before_records",
+    "trace_group",
+]
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +58,15 @@ MAX_TRACE_BYTES = 128_000
 _MAX_KEYS_CHARACTERS = 16_000
 """Of one trace message, well within what properties may hold."""
 _STOP_TIMEOUT_S = 5.0
-_NORMAL, _HALF, _DELAYED = 0, 1, 3
+_NORMAL, _HALF, _COMMIT, _DELAYED = 0, 1, 2, 3
 """Ordinals of MessageType."""
+DEFAULT_REGION = "DefaultRegion"
+_STATE_NAMES = {
+    TransactionState.COMMIT: "COMMIT_MESSAGE",
+    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
+    TransactionState.UNKNOWN: "UNKNOW",
+}
+"""LocalTransactionState."""
 
 _numbers = itertools.count(1)
 
@@ -100,6 +124,43 @@ def pub_record(context: SendContext, now_ms: int) -> Record | None:
             result.status.name == "SEND_OK",
         ),
         (*result.message_ids, *(keys or "").split()),
+    )
+
+
+def end_transaction_record(context: EndTransactionContext, now_ms: int) -> Record:
+    message = context.message
+    return Record(
+        _joined(
+            "EndTransaction",
+            now_ms,
+            message.properties.get(MSG_REGION) or DEFAULT_REGION,
+            context.group,
+            message.topic,
+            context.message_id,
+            message.tags,
+            message.keys,
+            context.broker_address,
+            _COMMIT,
+            context.transaction_id,
+            _STATE_NAMES[context.state],
+            context.from_check,
+        ),
+        (context.message_id, *(message.keys or "").split()),
+    )
+
+
+def recall_record(context: RecallContext, now_ms: int) -> Record:
+    return Record(
+        _joined(
+            "Recall",
+            now_ms,
+            context.region or DEFAULT_REGION,
+            context.group,
+            context.topic,
+            context.message_id,
+            context.success,
+        ),
+        (context.message_id,),
     )
 
 
@@ -205,6 +266,12 @@ class Tracer(Interceptor):
             record = pub_record(context, _now_ms())
             if record is not None:
                 self._append([record])
+
+    def after_end_transaction(self, context: EndTransactionContext) -> None:
+        self._append([end_transaction_record(context, _now_ms())])
+
+    def after_recall(self, context: RecallContext) -> None:
+        self._append([recall_record(context, _now_ms())])
 
     def before_consume(self, context: ConsumeContext) -> None:
         traced = [message for message in context.messages if message.properties.get(TRACE_ON) != "false"]

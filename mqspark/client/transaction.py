@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
-import enum
 import functools
 import inspect
 import logging
@@ -25,19 +24,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mqspark.client.instance import ClientOptions
+from mqspark.client.hooks import EndTransactionContext
+from mqspark.client.hooks import call as call_hooks
+from mqspark.client.identity import ClientOptions
 from mqspark.client.outgoing import QueueSelector
 from mqspark.client.producer import Producer
 from mqspark.client.remoting import Channel
-from mqspark.client.results import SendResult, SendStatus
+from mqspark.client.results import SendResult, SendStatus, TransactionState
 from mqspark.errors import ClientError, ConfigError, MQError, NoRoute
 from mqspark.message import (
     DEFAULT_TOPIC,
     DELAY,
     PRODUCER_GROUP,
-    TRANSACTION_COMMIT_TYPE,
     TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK_TYPE,
     UNIQ_KEY,
     Message,
     MessageExt,
@@ -56,14 +55,6 @@ log = logging.getLogger(__name__)
 
 MAX_WAITING_CHECKS = 2_000
 """Checks beyond are dropped: the broker asks again (TransactionMQProducer.checkRequestHoldMax)."""
-
-
-class TransactionState(enum.Enum):
-    """What a local transaction came to. None, returned by a listener, counts as UNKNOWN."""
-
-    COMMIT = TRANSACTION_COMMIT_TYPE
-    ROLLBACK = TRANSACTION_ROLLBACK_TYPE
-    UNKNOWN = 0
 
 
 Execute = Callable[[Message], Any]
@@ -276,6 +267,7 @@ class TransactionProducer(Producer):
                 channel = await self._instance.remoting.connect(address)
                 await channel.drain()
             channel.oneway(RequestCode.END_TRANSACTION, header, remark=_remark(error))
+            self._saw_end(prepared.message, header, state, channel)
         except (ClientError, TimeoutError) as failure:
             log.warning(
                 "%s of transaction %s did not reach the broker, which will ask: %s",
@@ -365,6 +357,22 @@ class TransactionProducer(Producer):
             # The broker asks on another connection; this decision can still arrive.
             channel = await self._instance.remoting.connect(channel.address)
         channel.oneway(RequestCode.END_TRANSACTION, answer, remark=_remark(error))
+        self._saw_end(message, answer, state, channel)
+
+    def _saw_end(
+        self, message: Message, header: EndTransactionRequestHeader, state: TransactionState, channel: Channel
+    ) -> None:
+        if self._interceptors:
+            context = EndTransactionContext(
+                self._namespace.unwrap(self.group),
+                message,
+                header.msg_id or "",
+                header.transaction_id,
+                state,
+                channel.address,
+                bool(header.from_transaction_check),
+            )
+            call_hooks([interceptor.after_end_transaction for interceptor in self._interceptors], context)
 
 
 def _remark(error: BaseException | None) -> str | None:

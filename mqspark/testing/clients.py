@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from mqspark.client.consumer import ConsumeFromWhere
 from mqspark.client.delivery import Listener
-from mqspark.client.instance import ClientOptions
+from mqspark.client.identity import ClientOptions
 from mqspark.client.sync import (
     AdminClient,
     LitePullConsumer,

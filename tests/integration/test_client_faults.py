@@ -11,124 +11,17 @@ import pytest
 from mqspark.aio import Message, MessageQueue, Producer, PushConsumer, SendStatus
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, RequestTimeout
 from mqspark.protocol.bodies import (
-    BrokerData,
     CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
-    QueueData,
-    TopicRouteData,
     decode_body,
     encode_body,
 )
-from mqspark.protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode
-from mqspark.protocol.command import Command, encode_request, encode_response
-from mqspark.protocol.connection import Connection
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_request
+from tests.scripted import SILENCE, Answer, Scripted, broker, cluster, refusal, sends
 
 pytestmark = pytest.mark.anyio
-
-Answer = tuple[int, dict[str, str] | None, bytes] | None
-"""Code, fields, body; None closes the connection; ``SILENCE`` answers nothing."""
-SILENCE: Answer = (-1, None, b"")
-STORED: Answer = (0, {"msgId": "M", "queueId": "0", "queueOffset": "7"}, b"")
-
-
-class Scripted:
-    """A server that answers each request as ``script`` says and remembers what it was asked."""
-
-    def __init__(self, script: Callable[[Command], Answer], version: int = CURRENT_VERSION) -> None:
-        self.script = script
-        self.version = version
-        self.asked: list[Command] = []
-        self.writers: set[asyncio.StreamWriter] = set()
-        self.address = ""
-
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[Scripted]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        try:
-            yield self
-        finally:
-            server.close()
-            for writer in set(self.writers):
-                writer.close()
-            await asyncio.sleep(0.01)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.writers.add(writer)
-        connection = Connection()
-        try:
-            while data := await reader.read(65_536):
-                for command in connection.receive_data(data):
-                    self.asked.append(command)
-                    answer = self.script(command)
-                    if answer is None:
-                        return
-                    if answer is not SILENCE and not command.is_oneway:
-                        code, fields, body = answer
-                        writer.write(
-                            encode_response(command.opaque, code, fields, body, version=self.version)
-                        )
-        except ConnectionError:
-            return
-        finally:
-            self.writers.discard(writer)
-            writer.close()
-
-    def codes(self) -> list[int]:
-        return [command.code for command in self.asked]
-
-
-def namesrv(brokers: dict[str, Scripted], queues: int = 1) -> Scripted:
-    """A name server that knows these brokers for every topic."""
-
-    def script(command: Command) -> Answer:
-        route = TopicRouteData(
-            broker_datas=[
-                BrokerData(cluster="c", broker_name=name, broker_addrs={0: broker.address})
-                for name, broker in brokers.items()
-            ],
-            queue_datas=[
-                QueueData(broker_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=6)
-                for name in brokers
-            ],
-        )
-        return 0, None, encode_body(route)
-
-    return Scripted(script)
-
-
-def broker(*sends: Answer, then: Answer = STORED) -> Scripted:
-    """A broker that answers its sends with these, and all further ones with ``then``."""
-    left = list(sends)
-
-    def script(command: Command) -> Answer:
-        if command.code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
-            return left.pop(0) if left else then
-        return 0, {}, b""
-
-    return Scripted(script)
-
-
-def refusal(code: int) -> Answer:
-    return code, None, b""
-
-
-@asynccontextmanager
-async def cluster(**brokers: Scripted) -> AsyncIterator[str]:
-    async with namesrv(brokers).serving() as names:
-        stack = [one.serving() for one in brokers.values()]
-        for one in stack:
-            await one.__aenter__()
-        try:
-            yield names.address
-        finally:
-            for one in stack:
-                await one.__aexit__(None, None, None)
-
-
-def sends(one: Scripted) -> int:
-    return one.codes().count(RequestCode.SEND_MESSAGE_V2)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from mqspark.aio import ClientOptions, ConsumeFromWhere, Message, MessageQueue, Producer, PushConsumer
-from mqspark.client.instance import ClientInstance, resolve_namesrv
+from mqspark.client.heartbeats import Heartbeats
+from mqspark.client.identity import client_id_of, resolve_namesrv
 from mqspark.client.offsets import LocalOffsets
 from mqspark.client.producer import SendResult, SendStatus
 from mqspark.client.remoting import Channel, split_address
@@ -184,9 +185,10 @@ async def test_a_heartbeat_says_what_a_java_consumers_says() -> None:
     consumer.subscribe("%RETRY%CG_conc")
     group = consumer._group
     group.rebalancing = True
-    instance = ClientInstance("127.0.0.1:1", ClientOptions(instance_name="I_CG_conc", client_ip="127.0.0.1"))
-    instance.join(group)
-    theirs, ours = json.loads(java.body), json.loads(instance._heartbeat_body())
+    options = ClientOptions(instance_name="I_CG_conc", client_ip="127.0.0.1")
+    client_id = client_id_of(["127.0.0.1:1"], options)
+    body, _ = Heartbeats(client_id, with_fingerprint=False).next("broker:1", [group])
+    theirs, ours = json.loads(java.body), json.loads(body)
     theirs["producerDataSet"] = []  # the internal producer of a Java client, which we have not
     for body in (theirs, ours):
         for data in body["consumerDataSet"][0]["subscriptionDataSet"]:

@@ -1,0 +1,106 @@
+"""What the next heartbeat to a broker says. Facts: RocketMQ's MQClientInstance.sendHeartbeatToBrokerV2, HeartbeatData,
+ClientManageProcessor; reference client-semantics §1.6. No sockets.
+
+Version 2 saves repeating the subscriptions: a heartbeat carries a fingerprint of all that it says, and one without
+subscriptions will do where the broker has noted the same fingerprint. A broker that had another one for a group, or
+none, answers that the subscriptions changed, and gets them again with the next heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+from mqspark.message import java_hash
+from mqspark.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, encode_body
+from mqspark.protocol.command import Command
+
+__all__ = ["Heartbeats"]
+
+SUPPORTED, CHANGED = "IS_SUPPORT_HEART_BEAT_V2", "IS_SUB_CHANGE"
+"""Fields of the answer."""
+
+
+class Grouped(Protocol):
+    @property
+    def producer_group(self) -> str | None: ...
+
+    def consumer_data(self) -> ConsumerData | None: ...
+
+
+class Heartbeats:
+    """Of one client; brokers by address."""
+
+    def __init__(self, client_id: str, *, with_fingerprint: bool) -> None:
+        self._client_id = client_id
+        self._with_fingerprint = with_fingerprint
+        self._versions: dict[str, int] = {}
+        self._supporting: set[str] = set()
+        self._known: dict[str, int] = {}
+        """The fingerprint that the broker has with all subscriptions."""
+
+    def next(self, address: str, members: Iterable[Grouped]) -> tuple[bytes, int]:
+        """The body, and the fingerprint in it; 0: none."""
+        data = self._data(members)
+        if not self._with_fingerprint or address not in self._supporting:
+            return encode_body(data), 0
+        fingerprint = _fingerprint(data)
+        data.heartbeat_fingerprint = fingerprint
+        if self._known.get(address) == fingerprint:
+            data.without_sub = True
+            data.consumer_data_set = [
+                msgspec.structs.replace(each, subscription_data_set=[]) for each in data.consumer_data_set
+            ]
+        return encode_body(data), fingerprint
+
+    def answered(self, address: str, fingerprint: int, answer: Command) -> None:
+        """Success, to a heartbeat with that fingerprint."""
+        self._versions[address] = answer.version
+        if answer.ext.get(SUPPORTED) != "true":
+            self._supporting.discard(address)
+            self._known.pop(address, None)
+            return
+        self._supporting.add(address)
+        if fingerprint and answer.ext.get(CHANGED) != "true":
+            self._known[address] = fingerprint
+        else:
+            self._known.pop(address, None)
+
+    def forget(self, address: str) -> None:
+        """The connection is another: so is, maybe, the broker."""
+        self._supporting.discard(address)
+        self._known.pop(address, None)
+
+    def version(self, address: str) -> int | None:
+        """What the last answer said (an ordinal of MQVersion); None before the first."""
+        return self._versions.get(address)
+
+    def _data(self, members: Iterable[Grouped]) -> HeartbeatData:
+        producers: list[ProducerData] = []
+        consumers: list[ConsumerData] = []
+        for member in members:
+            if member.producer_group is not None:
+                producers.append(ProducerData(group_name=member.producer_group))
+            if (data := member.consumer_data()) is not None:
+                consumers.append(data)
+        return HeartbeatData(
+            client_id=self._client_id, producer_data_set=producers, consumer_data_set=consumers
+        )
+
+
+def _fingerprint(data: HeartbeatData) -> int:
+    """Of everything but who says it and when subscriptions were made; never 0 (computeHeartbeatFingerprint)."""
+    consumers = [
+        msgspec.structs.replace(
+            each,
+            subscription_data_set=[
+                msgspec.structs.replace(subscription, sub_version=0)
+                for subscription in each.subscription_data_set
+            ],
+        )
+        for each in data.consumer_data_set
+    ]
+    nameless = msgspec.structs.replace(data, client_id="", consumer_data_set=consumers)
+    return java_hash(encode_body(nameless).decode()) or 1

@@ -1,0 +1,212 @@
+"""Connections that break, fall silent or idle; name servers that go away; namespaces on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mqspark.aio import (
+    AdminClient,
+    ClientOptions,
+    ConsumeFromWhere,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PushConsumer,
+    TransactionProducer,
+    TransactionState,
+)
+from mqspark.errors import ConnectionLost, RequestTimeout
+from mqspark.protocol.bodies import HeartbeatData, decode_body
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import Command
+from mqspark.testing import Broker
+from tests.scripted import SILENCE, Answer, Scripted, broker, cluster, namesrv
+from tests.waiting import until
+
+pytest_plugins = ["mqspark.testing.pytest_plugin"]
+pytestmark = pytest.mark.anyio
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+
+
+def silent_once_told() -> tuple[Scripted, list[bool]]:
+    """A broker that answers nothing at all while the list says so."""
+    silent = [False]
+    plain = broker().script
+
+    def script(command: Command) -> Answer:
+        return SILENCE if silent[0] else plain(command)
+
+    return Scripted(script), silent
+
+
+async def test_a_connection_without_a_word_is_given_up_and_opened_again() -> None:
+    a, silent = silent_once_told()
+    async with cluster(a=a) as address, Producer(address, group="g", retries=0) as producer:
+        await producer.send(Message.of("T", "x"))
+        silent[0] = True
+        with pytest.raises(RequestTimeout):
+            await producer.send(Message.of("T", "x"), timeout_ms=1_200)
+        silent[0] = False
+        await until(lambda: not a.writers, "the end of the connection")
+        await producer.send(Message.of("T", "x"))
+        assert a.accepted == 2
+
+
+async def test_a_slow_answer_does_not_cost_a_connection_that_lives() -> None:
+    """Some requests are answered, one is not."""
+    plain = broker().script
+
+    def script(command: Command) -> Answer:
+        return SILENCE if bytes(command.body) == b"never" else plain(command)
+
+    a = Scripted(script)
+    async with cluster(a=a) as address, Producer(address, group="g", retries=0) as producer:
+        await producer.send(Message.of("T", "x"))
+        never = asyncio.ensure_future(producer.send(Message.of("T", "never"), timeout_ms=1_500))
+        while not never.done():
+            await producer.send(Message.of("T", "x"))
+            await asyncio.sleep(0.05)
+        with pytest.raises(RequestTimeout):
+            await never
+        assert a.accepted == 1
+
+
+async def test_a_connection_that_nobody_needs_is_closed() -> None:
+    a, b = broker(), broker()
+    served = {"a": a}
+    names = namesrv(served)
+    options = ClientOptions(route_interval_ms=50, heartbeat_interval_ms=50, idle_timeout_ms=200)
+    async with (
+        names.serving(),
+        a.serving(),
+        b.serving(),
+        Producer(names.address, group="g", options=options) as producer,
+    ):
+        await producer.send(Message.of("T", "x"))
+        served.clear()
+        served["b"] = b
+        await until(lambda: not a.writers, "the end of the idle connection")
+        result = await producer.send(Message.of("T", "x"))
+        assert result.queue.broker_name == "b"
+        assert b.accepted == 1
+
+
+async def test_heartbeats_keep_a_connection_from_idling() -> None:
+    a = broker()
+    options = ClientOptions(heartbeat_interval_ms=50, idle_timeout_ms=1_000)
+    async with cluster(a=a) as address, Producer(address, group="g", options=options) as producer:
+        await producer.send(Message.of("T", "x"))
+        await until(lambda: a.codes().count(RequestCode.HEART_BEAT) >= 30, "30 heartbeats")
+        assert a.accepted == 1
+
+
+async def test_when_a_name_server_goes_the_others_serve() -> None:
+    a = broker()
+    async with a.serving(), namesrv({"a": a}).serving() as second:
+        first = namesrv({"a": a})
+        async with first.serving():
+            producer = Producer([first.address, second.address], group="g")
+            await producer.start()
+            await producer.send(Message.of("T0", "x"))
+        for number in range(1, 4):
+            await producer.send(Message.of(f"T{number}", "x"))
+        assert {"T1", "T2", "T3"} <= {command.ext["topic"] for command in second.asked}
+        await producer.stop()
+
+
+async def test_a_name_server_that_hangs_is_passed_over() -> None:
+    a = broker()
+    async with (
+        a.serving(),
+        namesrv({"a": a}).serving() as second,
+        Scripted(lambda _: SILENCE).serving() as hung,
+    ):
+        options = ClientOptions(request_timeout_ms=300)
+        for number in range(4):  # client ids begin with either
+            async with Producer([hung.address, second.address], group="g", options=options) as producer:
+                await producer.send(Message.of(f"T{number}", "x"))
+
+
+async def test_without_a_name_server_the_error_names_the_last_one_asked() -> None:
+    async with Producer(["127.0.0.1:1", "127.0.0.1:2"], group="g") as producer:
+        with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:[12]"):
+            await producer.send(Message.of("T", "x"))
+
+
+async def test_every_request_names_the_namespace() -> None:
+    a = broker()
+    options = ClientOptions(namespace_v2="shop")
+    async with namesrv({"a": a}).serving() as names, a.serving():
+        async with (
+            Producer(names.address, group="p", options=options) as producer,
+            TransactionProducer(
+                names.address, group="t", check=lambda _: None, options=options
+            ) as transactions,
+        ):
+            await producer.send(Message.of("T", "x"))
+            await producer.send_batch([Message.of("T", "x")] * 2)
+            await producer.send_oneway(Message.of("T", "x"))
+            await transactions.prepare(Message.of("T", "x"))
+        consumer = PushConsumer(names.address, group="c", listener=print, options=options)
+        consumer.subscribe("T")
+        async with consumer:
+            await until(lambda: RequestCode.GET_CONSUMER_LIST_BY_GROUP in a.codes(), "a rebalance")
+        for command in (*names.asked, *a.asked):
+            assert (command.ext["nsd"], command.ext["ns"]) == ("true", "shop"), command.code
+        topics = {command.ext["b"] for command in a.asked if command.code == RequestCode.SEND_MESSAGE_V2}
+        assert topics == {"T"}, "names stay as they are"
+
+
+async def test_a_broker_of_ours_serves_clients_with_namespace_and_short_heartbeats(
+    mq_broker: Broker, mq_topic: str
+) -> None:
+    options = ClientOptions(namespace_v2="shop", heartbeat_v2=True, heartbeat_interval_ms=50)
+    consumer = LitePullConsumer(mq_broker.namesrv, group="ns-c", consume_from=FIRST, options=options)
+    consumer.subscribe(mq_topic, "A")
+    async with (
+        AdminClient(mq_broker.namesrv) as admin,
+        Producer(mq_broker.namesrv, group="ns-p", options=options) as producer,
+    ):
+        await admin.create_topic(mq_topic)
+        async with consumer:
+            instance = consumer._group.instance
+            beats = instance._heartbeats
+            await until(lambda: bool(beats._known), "a broker that has everything")
+            short, _ = beats.next(mq_broker.address, [consumer._group])
+            assert decode_body(HeartbeatData, short).without_sub
+            await producer.send(Message.of(mq_topic, "x", tags="A"))
+            await producer.send(Message.of(mq_topic, "x", tags="B"))
+            got = []
+            while not got:
+                got += await consumer.poll(1_000)
+            assert [message.tags for message in got] == ["A"]
+            members = await admin.group_members("ns-c")
+            (subscription,) = members.subscription_table.values()
+            assert (subscription.topic, subscription.sub_string) == (mq_topic, "A")
+            consumer.subscribe(mq_topic, "B")
+
+            said = ""
+            while said != "B":
+                (now,) = (await admin.group_members("ns-c")).subscription_table.values()
+                said = now.sub_string
+
+
+async def test_what_a_transaction_came_to_is_told_with_the_namespace() -> None:
+    a = broker()
+    a.script = lambda command: (
+        0,
+        {"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "queueOffset": "7"},
+        b"",
+    )
+    options = ClientOptions(namespace_v2="shop")
+    async with (
+        cluster(a=a) as address,
+        TransactionProducer(address, group="t", check=lambda _: None, options=options) as producer,
+    ):
+        await producer.send_in_transaction(Message.of("T", "x"), execute=lambda _: TransactionState.COMMIT)
+        await until(lambda: RequestCode.END_TRANSACTION in a.codes(), "the end")
+        (end,) = [command for command in a.asked if command.code == RequestCode.END_TRANSACTION]
+        assert (end.ext["nsd"], end.ext["ns"], end.ext["commitOrRollback"]) == ("true", "shop", "8")
