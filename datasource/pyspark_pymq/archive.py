@@ -42,7 +42,7 @@ class Manifest:
     high: int
     rows: int
     value_crcs: int
-    """Sum of the CRC-32 of all values."""
+    """Sum of the lower 31 bits of the CRC-32 of all values: what the log keeps of it."""
     offsets: int
     positions: int
     """Sums of the queue offsets, and of the physical offsets from ``low`` on."""

@@ -1,11 +1,12 @@
 """archive: the CommitLog to a Delta table, every visible record exactly once, proved range by range.
 
-A run continues where the last one ended, by physical offset. The log is cut into units, at most one segment each; a few
-units become one Delta commit, which carries the end of its last unit as the version of the transaction
-``mqspark-archive:<broker>``: Delta drops a commit whose version it has seen, so a run that was killed in the middle
-repeats nothing. After a commit the rows of each unit are read back from Delta and compared with the log (count, CRC-32
-of the values, offsets), then the unit's manifest is written; a reader believes the manifests alone
-(``pyspark_pymq.archive``). A local store's file ``mqspark.archived`` says how far that is.
+A run continues where the last one ended, by physical offset. The log is cut into units, pieces of segments. Workers
+write each unit's rows as Parquet files straight from the log and count them there; a few units become one Delta
+commit, which carries the end of its last unit as the version of the transaction ``mqspark-archive:<broker>``: what has
+that version already is not committed again, so a run that was killed in the middle repeats nothing. After a commit
+the rows of each unit are read back from Delta, by Spark, and compared with what the log says of itself (count, body
+CRCs, offsets), then the unit's manifest is written; a reader believes the manifests alone (``pyspark_pymq.archive``).
+A local store's file ``mqspark.archived`` says how far that is.
 
 Of a store that is being served, what a checkpoint has on disk is archived; of any other, all valid records.
 """
@@ -15,33 +16,52 @@ from __future__ import annotations
 import itertools
 import re
 import time
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from mqspark.crc import crc32
 from mqspark.errors import ConfigError, StoreCorrupt, StoreLocked
-from mqspark.message import TRANSACTION_PREPARED_TYPE, is_system_topic
+from mqspark.message import COMPRESSED, TRANSACTION_PREPARED_TYPE, is_system_topic
 from mqspark.store.archived import ARCHIVED, decode_archived, encode_archived
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.files import OsFiles
 from mqspark.store.layout import StorePaths
+from mqspark_jobs.deltacommit import commit_files, make_table
 from mqspark_jobs.job import Progress, Summary, run_tasks
+from mqspark_jobs.logcuts import cuts
+from mqspark_jobs.rowfiles import DATE, RowFile, RowFiles
 from pyspark_pymq.archive import Manifest, load_manifests
 from pyspark_pymq.deltafiles import delta_table
 from pyspark_pymq.locations import is_remote, join, local_path, write_bytes
-from pyspark_pymq.logfiles import LogFile, list_log, segment_bytes_of
+from pyspark_pymq.logfiles import LogFile, list_log, local_copy, segment_bytes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ArchiveOptions", "Unit", "archived_mark", "group_units", "plan_units", "run"]
+__all__ = [
+    "ArchiveOptions",
+    "ArchivedUnit",
+    "Unit",
+    "UnitTask",
+    "archive_unit",
+    "archived_mark",
+    "group_units",
+    "plan_units",
+    "run",
+]
 
 _COLUMNS = (
     "key string, value binary, topic string, partition int, offset bigint, timestamp timestamp, tags string, "
     "broker string, bornTimestamp timestamp, msgId string, properties map<string,string>, physicalOffset bigint, "
-    "sysFlag int"
+    f"sysFlag int, {DATE} date"
 )
+_UNIT_BYTES = 128 << 20
+_PIECE_BYTES = 8 << 20
+_CRC_AT, _SYS_FLAG_AT, _QUEUE_ID_AT, _OFFSET_AT, _PHYSICAL_AT = 8, 36, 12, 20, 28
+_CRC_BITS = 0x7FFFFFFF
 _DEFAULT_COMMIT_BYTES = 4 << 30
 
 
@@ -70,13 +90,27 @@ class Unit:
     segment_bytes: int
     low: int
     high: int
+    is_closed: bool = True
+    """Whether ``high`` is agreed; else the unit ends where the last valid record does."""
 
 
 @dataclass(frozen=True, slots=True)
-class SurveyTask:
+class UnitTask:
     unit: Unit
     broker: str
     topics: str | None
+    archive: str | None
+    """Of the table; None: count only, the rows are there."""
+    by_value: bool = False
+    """Count the CRCs of the values themselves, not those that the log has noted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedUnit:
+    """What a worker did: ``manifest`` says what the log holds, with the end of its last valid record."""
+
+    manifest: Manifest
+    files: tuple[RowFile, ...] = ()
 
 
 # --- the plan: pure functions ---------------------------------------------------------------------------------
@@ -85,9 +119,10 @@ class SurveyTask:
 def plan_units(
     log: Sequence[LogFile], low: int, high: int | None, *, cut_at: Iterable[int] = ()
 ) -> list[Unit]:
-    """The range in pieces of at most one segment. ``cut_at``: where commits of an earlier run ended."""
+    """The range in pieces of at most one segment. ``cut_at``: where records begin, among them the ends of earlier
+    commits. ``high`` None: as far as there are valid records."""
     size = segment_bytes_of(list(log))
-    cuts = sorted(cut_at)
+    cuts = sorted(set(cut_at))
     units = []
     for file in log:
         end = file.start + size
@@ -96,12 +131,14 @@ def plan_units(
             continue
         bounds = [first, *(cut for cut in cuts if first < cut < last), last]
         units += [Unit(file, size, a, b) for a, b in itertools.pairwise(bounds)]
+    if units and high is None:
+        units[-1] = replace(units[-1], is_closed=False)
     return units
 
 
-def group_units(units: Sequence[Manifest], commit_bytes: int, committed: int) -> list[list[Manifest]]:
+def group_units(units: Sequence[Unit], commit_bytes: int, committed: int) -> list[list[Unit]]:
     """Neighbours that become one commit; none holds both what is committed already and what is not."""
-    groups: list[list[Manifest]] = []
+    groups: list[list[Unit]] = []
     for unit in units:
         last = groups[-1] if groups else None
         if (
@@ -118,53 +155,109 @@ def group_units(units: Sequence[Manifest], commit_bytes: int, committed: int) ->
 # --- a task: what workers run ---------------------------------------------------------------------------------
 
 
-def survey(task: SurveyTask) -> Manifest:
-    """What the log holds, counted from the log itself."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from pyspark_pymq.options import StoreOptions
-    from pyspark_pymq.storeread import SegmentRange, read_segment
+def archive_unit(task: UnitTask) -> ArchivedUnit:
+    """Count what the log holds of the unit, by the log itself, and write it unless it is written."""
+    from mqspark.store.rebuild import SegmentRecords
+    from pyspark_pymq.decode import Records, unwrap_inner_batches
 
     unit = task.unit
-    options = StoreOptions("", (), task.broker, unit.low, unit.high, fail_on_data_loss=False)
-    columns = ("topic", "partition", "offset", "value", "physicalOffset", "sysFlag")
-    pattern = None if task.topics is None else re.compile(task.topics)
-    wanted: dict[str, bool] = {}
-    queues: dict[str, dict[str, list[int]]] = {}
-    rows = crcs = offsets = positions = 0
-    partition = SegmentRange(unit.file, unit.segment_bytes, unit.low, unit.high)
-    for batch in read_segment(partition, options, columns):
-        for topic in pc.unique(batch.column("topic")).to_pylist():
-            wanted.setdefault(topic, _is_wanted(topic, pattern))
-        kept = pc.is_in(
-            batch.column("topic"), pa.array([name for name, yes in wanted.items() if yes], pa.string())
+    chosen = _Chosen(task)
+    files = RowFiles(task.archive, task.broker, f"{unit.low:020d}") if task.archive is not None else None
+    with local_copy(unit.file) as path:
+        runs = SegmentRecords(path, unit.file.start, unit.segment_bytes)
+        records = Records(runs.view)
+        end = unit.low
+        for run in runs.between(unit.low, unit.high):
+            for positions in _pieces(run):
+                here, at = unwrap_inner_batches(records, positions)
+                rows = chosen.of(here, at)
+                if rows is not None and files is not None:
+                    files.add(here, *rows, decode_now=here is not records)
+            last = int(run[-1])
+            end = unit.file.start + last + int(records.ints(run[-1:])[0])
+        if files is not None:
+            files.flush(records)
+    # What is behind the last record of a full segment or of an agreed range belongs to it.
+    high = unit.high if unit.is_closed else end
+    return ArchivedUnit(chosen.manifest(high), tuple(files.finish()) if files is not None else ())
+
+
+def _pieces(positions: Any) -> Iterable[Any]:
+    first = 0
+    while first < len(positions):
+        last = max(first + 1, int(positions.searchsorted(positions[first] + _PIECE_BYTES)))
+        yield positions[first:last]
+        first = last
+
+
+class _Chosen:
+    """The records that are archived, and their sums."""
+
+    def __init__(self, task: UnitTask) -> None:
+        from pyspark_pymq.decode import Decoder
+
+        self._task = task
+        self._pattern = None if task.topics is None else re.compile(task.topics)
+        self._wanted: dict[str, bool] = {}
+        self._topics = Decoder(("topic", "timestamp"), topic=None, broker="", queue_id=None)
+        self._values = Decoder(("value",), topic=None, broker="", queue_id=None, strict=False)
+        self._rows = self._crcs = self._offsets = self._positions = 0
+        self._queues: dict[tuple[str, int], list[int]] = {}
+
+    def of(self, records: Any, at: Any) -> tuple[Any, Any, Any] | None:
+        """Positions, topics and store times of those that are wanted; None when there are none."""
+        import pyarrow as pa
+
+        sys_flags = records.ints(at + _SYS_FLAG_AT)
+        heads = self._topics(records, at)
+        coded = heads.column("topic").dictionary_encode()
+        names = coded.dictionary.to_pylist()
+        for name in names:
+            if name not in self._wanted:
+                self._wanted[name] = _is_wanted(name, self._pattern)
+        codes = coded.indices.to_numpy()
+        kept = np.array([self._wanted[name] for name in names], np.bool_)[codes]
+        kept &= sys_flags & TRANSACTION_PREPARED_TYPE == 0
+        times_ms = heads.column("timestamp").cast(pa.int64()).to_numpy() // 1000
+        topics = heads.column("topic")
+        if not kept.all():
+            at, codes, sys_flags, times_ms = at[kept], codes[kept], sys_flags[kept], times_ms[kept]
+            topics = topics.filter(pa.array(kept))
+        if not len(at):
+            return None
+        self._count(records, at, sys_flags, codes, names)
+        return at, topics, times_ms
+
+    def _count(self, records: Any, at: Any, sys_flags: Any, codes: Any, names: list[str]) -> None:
+        offsets = records.longs(at + _OFFSET_AT)
+        self._rows += len(at)
+        self._offsets += int(offsets.sum())
+        self._positions += int((records.longs(at + _PHYSICAL_AT) - self._task.unit.low).sum())
+        # The log's CRC is that of the body as it is stored: that of the value, unless it is compressed.
+        by_value = np.ones(len(at), np.bool_) if self._task.by_value else sys_flags & COMPRESSED != 0
+        self._crcs += int((records.ints(at[~by_value] + _CRC_AT) & _CRC_BITS).sum())
+        if by_value.any():
+            values = self._values(records, at[by_value]).column(0)
+            self._crcs += sum(crc32(value) & _CRC_BITS for value in values.to_pylist() if value is not None)
+        queues = codes.astype(np.int64) << 32 | records.ints(at + _QUEUE_ID_AT)
+        order = np.lexsort((offsets, queues))
+        queues, offsets = queues[order], offsets[order]
+        firsts = np.flatnonzero(np.diff(queues, prepend=-1))
+        lasts = np.append(firsts[1:], len(queues)) - 1
+        for queue, first, last in zip(queues[firsts], offsets[firsts], offsets[lasts], strict=True):
+            known = self._queues.setdefault(
+                (names[int(queue) >> 32], int(queue) & 0xFFFFFFFF), [int(first), int(last) + 1]
+            )
+            known[0], known[1] = min(known[0], int(first)), max(known[1], int(last) + 1)
+
+    def manifest(self, high: int) -> Manifest:
+        queues: dict[str, dict[str, list[int]]] = {}
+        for (topic, queue_id), ends in sorted(self._queues.items()):
+            queues.setdefault(topic, {})[str(queue_id)] = ends
+        low = self._task.unit.low
+        return Manifest(
+            self._task.broker, low, high, self._rows, self._crcs, self._offsets, self._positions, queues
         )
-        visible = (batch.column("sysFlag").to_numpy() & TRANSACTION_PREPARED_TYPE) == 0
-        batch = batch.filter(pc.and_(kept, pa.array(visible)))
-        rows += batch.num_rows
-        crcs += _crc_sum(batch.column("value"))
-        offsets += int(batch.column("offset").to_numpy().sum())
-        positions += int((batch.column("physicalOffset").to_numpy() - unit.low).sum())
-        found = pa.table({name: batch.column(name) for name in ("topic", "partition", "offset")})
-        ends = found.group_by(["topic", "partition"]).aggregate([("offset", "min"), ("offset", "max")])
-        for row in ends.to_pylist():
-            first, end = row["offset_min"], row["offset_max"] + 1
-            known = queues.setdefault(row["topic"], {}).setdefault(str(row["partition"]), [first, end])
-            known[0], known[1] = min(known[0], first), max(known[1], end)
-    return Manifest(task.broker, unit.low, unit.high, rows, crcs, offsets, positions, queues)
-
-
-def _crc_sum(values: Any) -> int:
-    """Of the CRC-32 of every value; that of nothing (a null) is 0."""
-    import numpy as np
-
-    _, offsets, data = values.buffers()
-    if data is None:
-        return 0
-    view = memoryview(data)
-    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].tolist()
-    return sum(zlib.crc32(view[first:last]) for first, last in itertools.pairwise(bounds))
 
 
 def _is_wanted(topic: str, pattern: re.Pattern[str] | None) -> bool:
@@ -196,30 +289,16 @@ def run(options: ArchiveOptions, spark: SparkSession, progress: Progress) -> Sum
             )
         low = log[0].start
     high = safe_end(options, log)
-    units = plan_units(log, low, high, cut_at=[committed])
-    surveyed = run_tasks(
-        spark,
-        survey,
-        [SurveyTask(unit, options.broker, options.topics) for unit in units],
-        progress,
-        "surveyed",
-        "ranges of the log",
-    )
-    if high is None and surveyed:
-        surveyed[-1] = replace(surveyed[-1], high=_last_end(units[-1]))
-        surveyed = [each for each in surveyed if each.high > each.low]
-    groups = group_units(surveyed, options.commit_bytes, committed)
-    rows = 0
-    for number, group in enumerate(groups):
-        progress.show("archived", number, len(groups), "commits")
-        if group[-1].high > committed:
-            _write(spark, options, log_url, group)
-        _prove(spark, options, group)
-        for manifest in group:
-            manifest.save(options.archive)
-        rows += sum(manifest.rows for manifest in group)
-    progress.show("archived", len(groups), len(groups), "commits")
-    end = surveyed[-1].high if surveyed else low
+    cut_at = [committed]
+    if not is_remote(options.store):
+        cut_at += cuts(StorePaths(local_path(options.store)).consume_queue, log, _UNIT_BYTES)
+    units = plan_units(log, low, high, cut_at=cut_at)
+    make_table(spark, options.archive, _COLUMNS, partitions=("topic", DATE))
+    groups = group_units(units, options.commit_bytes, committed)
+    work = _Work(options, spark, progress)
+    end = low
+    for group in groups:
+        end = work.archive(group, is_written=group[-1].high <= committed)
     if not is_remote(options.store):
         write_bytes(join(options.store, ARCHIVED), encode_archived(end))
     seconds = time.monotonic() - started
@@ -228,13 +307,77 @@ def run(options: ArchiveOptions, spark: SparkSession, progress: Progress) -> Sum
         "archive": options.archive,
         "from_position": low,
         "to_position": end,
-        "rows": rows,
-        "commits": len(groups),
-        "manifests": len(surveyed),
+        "rows": work.rows,
+        "commits": work.commits,
+        "manifests": work.manifests,
+        "damaged": work.damaged,
         "log_bytes": end - low,
         "elapsed_s": round(seconds, 3),
-        "rows_per_s": round(rows / seconds),
+        "rows_per_s": round(work.rows / seconds),
     }
+
+
+class _Work:
+    """One run, commit by commit."""
+
+    def __init__(self, options: ArchiveOptions, spark: SparkSession, progress: Progress) -> None:
+        self._options = options
+        self._spark = spark
+        self._progress = progress
+        self.rows = self.commits = self.manifests = 0
+        self.damaged: list[list[int]] = []
+        """Ranges with a body that is not what its CRC says: archived as it is."""
+
+    def archive(self, group: Sequence[Unit], *, is_written: bool) -> int:
+        """Write, commit, prove, say so; gives back up to where the log is archived."""
+        options = self._options
+        step = "counted" if is_written else "written"
+        target = None if is_written else options.archive
+        done = [
+            each for each in self._run(group, step, archive=target) if each.manifest.high > each.manifest.low
+        ]
+        if not done:
+            return group[0].low
+        manifests = [each.manifest for each in done]
+        if not is_written:
+            _commit(self._spark, options, manifests[-1].high, [file for each in done for file in each.files])
+        manifests = self._proved(group, manifests)
+        for manifest in manifests:
+            manifest.save(options.archive)
+        self.commits += 1
+        self.manifests += len(manifests)
+        self.rows += sum(manifest.rows for manifest in manifests)
+        return manifests[-1].high
+
+    def _run(
+        self, group: Sequence[Unit], step: str, *, archive: str | None = None, by_value: bool = False
+    ) -> list[ArchivedUnit]:
+        tasks = [
+            UnitTask(unit, self._options.broker, self._options.topics, archive, by_value) for unit in group
+        ]
+        return run_tasks(self._spark, archive_unit, tasks, self._progress, step, "ranges of the log")
+
+    def _proved(self, group: Sequence[Unit], manifests: Sequence[Manifest]) -> list[Manifest]:
+        wrong = _prove(self._spark, self._options, manifests)
+        if not wrong:
+            return list(manifests)
+        # A body that is damaged in the log is not what its CRC says: then the values have to agree.
+        by_low = {manifest.low: manifest for manifest in manifests}
+        again = self._run([unit for unit in group if unit.low in wrong], "counted by value", by_value=True)
+        for each in again:
+            manifest, expected = each.manifest, by_low[each.manifest.low]
+            manifest = replace(manifest, high=expected.high)
+            if _sums(manifest) != wrong[manifest.low]:
+                raise StoreCorrupt(
+                    f"the archive {self._options.archive} holds {wrong[manifest.low]} (rows, CRCs, offsets, "
+                    f"positions) of the log from {manifest.low} to {manifest.high}, the log {_sums(manifest)}: "
+                    "nothing was marked as archived",
+                    path=self._options.archive,
+                    offset=manifest.low,
+                )
+            by_low[manifest.low] = manifest
+            self.damaged.append([manifest.low, manifest.high])
+        return [by_low[manifest.low] for manifest in manifests]
 
 
 def archived_mark(store: str) -> int:
@@ -265,48 +408,30 @@ def _application(options: ArchiveOptions) -> str:
     return f"mqspark-archive:{options.broker}"
 
 
-def _last_end(unit: Unit) -> int:
-    """Where the last valid record of an open segment ends."""
-    from mqspark.store.rebuild import SegmentRecords
-    from pyspark_pymq.logfiles import local_copy
-
-    with local_copy(unit.file) as path:
-        records = SegmentRecords(path, unit.file.start, unit.segment_bytes)
-        end = unit.low
-        for positions in records.between(unit.low, unit.high):
-            last = int(positions[-1])
-            end = unit.file.start + last + int.from_bytes(records.view[last : last + 4], "big")
-        return end
+def _commit(spark: SparkSession, options: ArchiveOptions, end: int, files: Sequence[RowFile]) -> None:
+    """Nothing to archive is a commit too: it moves the transaction's version on."""
+    commit_files(spark, options.archive, _application(options), end, files)
 
 
-def _write(spark: SparkSession, options: ArchiveOptions, log_url: str, group: Sequence[Manifest]) -> None:
-    low, high = group[0].low, group[-1].high
-    topics = sorted({topic for manifest in group for topic in manifest.queues})
-    reader = spark.read.format("pymq").option("store", options.store).option("commitLog", log_url)
-    reader = reader.option("broker", options.broker).option("failOnDataLoss", "false")
-    reader = reader.option("startingPosition", low).option("endingPosition", high)
-    if topics:
-        reader = reader.option("topic", ",".join(topics))
-    # Nothing to archive is a commit too: it moves the transaction's version on.
-    visible = f"(sysFlag & {TRANSACTION_PREPARED_TYPE}) = 0" if topics else "false"
-    frame = reader.schema(_COLUMNS).load().where(visible)
-    writer = frame.selectExpr("*", "to_date(timestamp) date").write.format("delta").mode("append")
-    writer = writer.option("txnAppId", _application(options)).option("txnVersion", high)
-    writer.partitionBy("topic", "date").save(options.archive)
+_Sums = tuple[int, int, int, int]
 
 
-def _prove(spark: SparkSession, options: ArchiveOptions, group: Sequence[Manifest]) -> None:
-    """The rows in Delta are those of the log, range by range. Raises StoreCorrupt."""
-    low, high = group[0].low, group[-1].high
+def _sums(manifest: Manifest) -> _Sums:
+    return manifest.rows, manifest.value_crcs, manifest.offsets, manifest.positions
+
+
+def _prove(spark: SparkSession, options: ArchiveOptions, manifests: Sequence[Manifest]) -> dict[int, _Sums]:
+    """Read the rows back from Delta; the ranges (by their beginnings) that are not what the manifests say."""
+    low, high = manifests[0].low, manifests[-1].high
     table: DataFrame = spark.read.format("delta").load(options.archive)
     here = table.where(table.broker == options.broker).where(
         f"physicalOffset >= {low} AND physicalOffset < {high}"
     )
-    bounds = " ".join(f"WHEN physicalOffset < {manifest.high} THEN {manifest.low}" for manifest in group)
-    sums = here.selectExpr(f"CASE {bounds} END low", "crc32(value) crc", "offset", "physicalOffset").groupBy(
-        "low"
-    )
-    found = {
+    bounds = " ".join(f"WHEN physicalOffset < {manifest.high} THEN {manifest.low}" for manifest in manifests)
+    sums = here.selectExpr(
+        f"CASE {bounds} END low", f"crc32(value) & {_CRC_BITS} crc", "offset", "physicalOffset"
+    ).groupBy("low")
+    found: dict[int, _Sums] = {
         row.low: (row.n, row.crcs or 0, row.offsets, row.positions - row.n * row.low)
         for row in sums.agg(
             *_aggregates(
@@ -314,16 +439,11 @@ def _prove(spark: SparkSession, options: ArchiveOptions, group: Sequence[Manifes
             )
         ).collect()
     }
-    for manifest in group:
-        expected = (manifest.rows, manifest.value_crcs, manifest.offsets, manifest.positions)
-        got = found.get(manifest.low, (0, 0, 0, 0))
-        if got != expected:
-            raise StoreCorrupt(
-                f"the archive {options.archive} holds {got} (rows, CRCs, offsets, positions) of the log from "
-                f"{manifest.low} to {manifest.high}, the log {expected}: nothing was marked as archived",
-                path=options.archive,
-                offset=manifest.low,
-            )
+    return {
+        manifest.low: found.get(manifest.low, (0, 0, 0, 0))
+        for manifest in manifests
+        if found.get(manifest.low, (0, 0, 0, 0)) != _sums(manifest)
+    }
 
 
 def _aggregates(*texts: str) -> list[Any]:

@@ -67,22 +67,23 @@ def test_killed_between_commit_proof_and_manifest(
     delta: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = expected(tmp_path, 120)
-    calls = {"_write": 0, "_prove": 0}
+    calls = {"_commit": 0, "_prove": 0}
 
     def dying(name: str, at: int, *, after: bool) -> None:
         original = getattr(job, name)
 
-        def call(*arguments: Any) -> None:
+        def call(*arguments: Any) -> Any:
             calls[name] += 1
             if calls[name] == at and not after:
                 raise Killed
-            original(*arguments)
+            result = original(*arguments)
             if calls[name] == at:
                 raise Killed
+            return result
 
         monkeypatch.setattr(job, name, call)
 
-    for name, after in (("_write", False), ("_write", True), ("_prove", False), ("_prove", True)):
+    for name, after in (("_commit", False), ("_commit", True), ("_prove", False), ("_prove", True)):
         calls[name] = 0
         dying(name, 1, after=after)
         with pytest.raises(Killed):
@@ -99,14 +100,14 @@ def test_what_does_not_agree_is_not_archived(
     delta: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected(tmp_path, 30)
-    write = job._write
+    commit = job._commit
 
     def twice(*arguments: Any) -> None:
-        write(*arguments)
+        commit(*arguments)
         table = str(tmp_path / "table")
         delta.read.format("delta").load(table).limit(1).write.format("delta").mode("append").save(table)
 
-    monkeypatch.setattr(job, "_write", twice)
+    monkeypatch.setattr(job, "_commit", twice)
     with pytest.raises(StoreCorrupt, match="nothing was marked as archived"):
         archived(delta, tmp_path)
     assert load_manifests(str(tmp_path / "table"), "dev") == []

@@ -14,7 +14,7 @@ import pytest
 from mqspark.errors import MQError
 from mqspark.message import MessageQueue
 from mqspark.store.archived import ARCHIVED, decode_archived, encode_archived
-from mqspark_jobs.archive import SurveyTask, archived_mark, group_units, plan_units, survey
+from mqspark_jobs.archive import UnitTask, archive_unit, archived_mark, group_units, plan_units
 from pyspark_pymq.archive import Archive, Manifest, load_manifests
 from pyspark_pymq.deltafiles import delta_table
 from pyspark_pymq.locations import write_bytes
@@ -28,19 +28,20 @@ def test_plans_are_functions_of_names_and_numbers() -> None:
     log = [LogFile(start, 100, f"/log/{start}", "1") for start in (100, 200, 300)]
     units = plan_units(log, 150, 320, cut_at=[0, 250])
     assert [(unit.low, unit.high) for unit in units] == [(150, 200), (200, 250), (250, 300), (300, 320)]
-    manifests = [Manifest("b", unit.low, unit.high, 0, 0, 0, 0, {}) for unit in units]
-    groups = group_units(manifests, 1000, 250)
+    groups = group_units(units, 1000, 250)
     assert [[each.low for each in group] for group in groups] == [[150, 200], [250, 300]]
-    assert [len(group) for group in group_units(manifests, 60, 0)] == [1, 1, 1, 1]
+    assert [len(group) for group in group_units(units, 60, 0)] == [1, 1, 1, 1]
 
 
 def test_a_survey_counts_what_consumers_see(tmp_path: Path) -> None:
     filled_store(tmp_path, 100).close()
     units = plan_units(list_log(str(tmp_path / "commitlog")), 0, None)
-    manifests = [survey(SurveyTask(unit, "b", None)) for unit in units]
+    manifests = [archive_unit(UnitTask(unit, "b", None, None)).manifest for unit in units]
+    by_value = [archive_unit(UnitTask(unit, "b", None, None, by_value=True)).manifest for unit in units]
+    assert by_value == manifests
     assert sum(manifest.rows for manifest in manifests) == 100
     assert sum(manifest.value_crcs for manifest in manifests) == sum(
-        zlib.crc32(b"x" * (number % 90)) for number in range(100)
+        zlib.crc32(b"x" * (number % 90)) & 0x7FFFFFFF for number in range(100)
     )
     ends: dict[str, int] = {}
     for manifest in manifests:
@@ -49,7 +50,7 @@ def test_a_survey_counts_what_consumers_see(tmp_path: Path) -> None:
                 assert first == ends.get(f"{topic}/{queue}", 0)
                 ends[f"{topic}/{queue}"] = end
     assert sum(ends.values()) == 100
-    delayed = [survey(SurveyTask(unit, "b", "SCHEDULE.*")) for unit in units]
+    delayed = [archive_unit(UnitTask(unit, "b", "SCHEDULE.*", None)).manifest for unit in units]
     assert sum(manifest.rows for manifest in delayed) == 5
 
 

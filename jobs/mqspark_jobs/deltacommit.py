@@ -1,0 +1,90 @@
+"""Files that workers have written, made part of a Delta table in one transaction of Delta's own (its JVM library).
+
+Delta's writers take rows; here the files are there already, so the transaction gets the actions themselves
+(``org.apache.spark.sql.delta.OptimisticTransaction``), as JSON of the Delta protocol. Conflicts, checkpoints and
+versions are Delta's business. Must not know messages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.parse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mqspark_jobs.rowfiles import DATE, RowFile
+from pyspark_pymq.locations import is_remote, join, local_path, names
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["commit_files", "make_table"]
+
+
+def make_table(spark: SparkSession, url: str, columns: str, *, partitions: Sequence[str] = ()) -> None:
+    """An empty Delta table, unless there is one. ``columns``: as DDL."""
+    if not names(join(url, "_delta_log")):
+        writer = spark.createDataFrame([], columns).write.format("delta").mode("ignore")
+        (writer.partitionBy(*partitions) if partitions else writer).save(url)
+
+
+def commit_files(
+    spark: SparkSession, url: str, application: str, version: int, files: Sequence[RowFile]
+) -> None:
+    """Add the files as transaction ``version`` of ``application``; nothing happens when it has that one already."""
+    jvm: Any = spark._jvm
+    delta = jvm.org.apache.spark.sql.delta
+    log = delta.DeltaLog.forTable(spark._jsparkSession, url)
+    transaction = log.startTransaction()
+    # Asking makes the transaction fail when another one of the same application comes first.
+    if transaction.txnVersion(application) >= version:
+        return
+    now_ms = int(time.time() * 1000)
+    actions = [
+        {"txn": {"appId": application, "version": version, "lastUpdated": now_ms}},
+        *({"add": _add(file, now_ms)} for file in files),
+    ]
+    companion = getattr(getattr(delta.actions, "Action$"), "MODULE$")
+    listed = jvm.java.util.ArrayList()
+    for action in actions:
+        listed.add(companion.fromJson(json.dumps(action)))
+    operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
+    sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq(listed)
+    number = transaction.commit(sequence, operation)
+    if not is_remote(url):
+        _sync(local_path(url) / "_delta_log", f"{number:020d}.json")
+
+
+def _add(file: RowFile, now_ms: int) -> dict[str, Any]:
+    stats = {
+        "numRecords": file.rows,
+        "minValues": _values(file.lowest),
+        "maxValues": _values(file.highest),
+    }
+    return {
+        "path": urllib.parse.quote(file.path, safe="/="),
+        "partitionValues": {"topic": file.topic, DATE: file.date},
+        "size": file.size_bytes,
+        "modificationTime": now_ms,
+        "dataChange": True,
+        "stats": json.dumps(stats),
+    }
+
+
+def _values(numbers: dict[str, int]) -> dict[str, Any]:
+    values: dict[str, Any] = dict(numbers)
+    time_ms = numbers["timestamp"]
+    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time_ms // 1000))
+    return values | {"timestamp": f"{text}.{time_ms % 1000:03d}Z"}
+
+
+def _sync(directory: Path, name: str) -> None:
+    for path, flags in ((directory / name, os.O_RDONLY), (directory, os.O_RDONLY | os.O_DIRECTORY)):
+        fd = os.open(path, flags | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

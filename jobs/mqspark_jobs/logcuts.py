@@ -1,0 +1,96 @@
+"""Where a long segment may be cut so that several tasks read it: places at which a record surely begins.
+
+A search of the log for something that looks like a record could find one inside a body. A ConsumeQueue knows: its
+entries are positions of records, in order, so the first one behind a place is found by halving. Must not know Spark.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from mqspark.record import MAGIC_V1, MAGIC_V2
+from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER_SIZE
+from mqspark.store.layout import file_start
+from pyspark_pymq.locations import is_remote, local_path
+from pyspark_pymq.logfiles import LogFile
+
+__all__ = ["cuts"]
+
+_QUEUES = 8
+"""So many of the longest queues are asked; one that is busy in the segment is enough."""
+_HEAD_BYTES = 36
+
+
+def cuts(consume_queues: Path, log: Sequence[LogFile], every_bytes: int) -> list[int]:
+    """Positions about ``every_bytes`` apart; none where the queues know nothing or the log is not here."""
+    queues = _longest(consume_queues)
+    found = []
+    for file in log:
+        if is_remote(file.url):
+            continue
+        for target in range(file.start + every_bytes, file.start + file.length, every_bytes):
+            places = [place for queue in queues if (place := _first_from(queue, target)) is not None]
+            near = min(places, default=target + every_bytes)
+            if near < min(target + every_bytes, file.start + file.length) and _is_record(file, near):
+                found.append(near)
+    return found
+
+
+def _longest(root: Path) -> list[list[tuple[Path, int]]]:
+    """Files of the longest queues, each with how many entries it has room for, oldest first."""
+    queues = []
+    for topic in _paths(root):
+        for queue in _paths(topic):
+            files = [
+                (path, path.stat().st_size // ENTRY_BYTES)
+                for path in _paths(queue)
+                if file_start(path.name) is not None
+            ]
+            if files:
+                queues.append(files)
+    queues.sort(key=lambda files: -sum(room for _, room in files))
+    return queues[:_QUEUES]
+
+
+def _paths(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _first_from(queue: list[tuple[Path, int]], target: int) -> int | None:
+    """The position of the queue's first record at or behind ``target``."""
+    for path, room in reversed(queue):
+        with path.open("rb") as file:
+            fd = file.fileno()
+
+            def position(index: int, fd: int = fd) -> int | None:
+                data = os.pread(fd, ENTRY_BYTES, index * ENTRY_BYTES)
+                start, size, _ = ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (0, 0, 0)
+                return start if size > 0 and size != FILLER_SIZE else None
+
+            first = position(0)
+            if first is None or (first >= target and path is not queue[0][0]):
+                continue
+            low, high = 0, room
+            while low < high:
+                middle = (low + high) // 2
+                here = position(middle)
+                if here is None or here >= target:
+                    high = middle
+                else:
+                    low = middle + 1
+            return position(low) if low < room else None
+    return None
+
+
+def _is_record(file: LogFile, position: int) -> bool:
+    with local_path(file.url).open("rb") as segment:
+        head = os.pread(segment.fileno(), _HEAD_BYTES, position - file.start)
+    if len(head) < _HEAD_BYTES:
+        return False
+    magic = int.from_bytes(head[4:8], "big", signed=True)
+    return magic in (MAGIC_V1, MAGIC_V2) and int.from_bytes(head[28:36], "big") == position

@@ -1,0 +1,213 @@
+"""Messages as Parquet files of a Delta table, one file for each topic and day: written where the log is decoded.
+
+A worker decodes records to Arrow and writes them as they are: no row passes through Python or the JVM. Of what is to be
+written only positions are kept, until a topic has enough of them for a row group. The driver names the files to Delta
+(``mqspark_jobs.deltacommit``); a file that no commit names is none of the table's, so an attempt that died leaves
+nothing that counts. Must not know Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyspark_pymq.decode import Decoder, Ints, Records
+from pyspark_pymq.locations import filesystem_of, is_remote, join, local_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+__all__ = ["COLUMNS", "DATE", "RowFile", "RowFiles"]
+
+COLUMNS = (
+    "key",
+    "value",
+    "partition",
+    "offset",
+    "timestamp",
+    "tags",
+    "broker",
+    "bornTimestamp",
+    "msgId",
+    "properties",
+    "physicalOffset",
+    "sysFlag",
+)
+"""Of the files; ``topic`` and ``date`` are the table's partitions."""
+DATE = "date"
+_GROUP_BYTES = 32 << 20
+"""Of log for one row group, about."""
+_GROUP_ROWS = 1 << 17
+_FEW_VALUES = [
+    "partition",
+    "timestamp",
+    "bornTimestamp",
+    "tags",
+    "broker",
+    "sysFlag",
+    "properties.key_value.key",
+]
+_COUNTED = ["partition", "offset", "timestamp", "physicalOffset"]
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class RowFile:
+    """A complete file, as Delta wants to know it."""
+
+    path: str
+    """Within the table, as it is on disk."""
+    size_bytes: int
+    rows: int
+    topic: str
+    date: str
+    lowest: dict[str, int] = field(hash=False)
+    highest: dict[str, int] = field(hash=False)
+    """Of partition, offset, physicalOffset, and of timestamp in milliseconds."""
+
+
+class _Open:
+    """One file being written, and what is still to come into it."""
+
+    __slots__ = ("bytes", "file", "highest", "lowest", "path", "positions", "rows", "writer")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.positions: list[Ints] = []
+        self.bytes = 0
+        self.rows = 0
+        self.file: Any = None
+        self.writer: pq.ParquetWriter | None = None
+        self.lowest: dict[str, int] = {}
+        self.highest: dict[str, int] = {}
+
+
+class RowFiles:
+    """The files of one range of the log. ``add`` what is in it, then ``finish``."""
+
+    def __init__(self, url: str, broker: str, name: str) -> None:
+        """``url``: of the table. ``name``: what the files' names begin with; each attempt's are its own."""
+        self._url = url
+        self._broker = broker
+        self._name = f"{name}-{uuid.uuid4().hex}.parquet"
+        self._open: dict[tuple[str, int], _Open] = {}
+        self._decoders: dict[str, Decoder] = {}
+
+    def add(
+        self, records: Records, positions: Ints, topics: pa.Array, times_ms: Ints, *, decode_now: bool
+    ) -> None:
+        """Records at these positions, ascending, with their topics and store times.
+
+        ``decode_now``: ``records`` will not be there later.
+        """
+        coded = topics.dictionary_encode()
+        days = times_ms // _DAY_MS
+        codes = coded.indices.to_numpy().astype(np.int64) << 32 | days
+        order = np.argsort(codes, kind="stable")
+        bounds = np.flatnonzero(np.diff(codes[order])) + 1
+        names = coded.dictionary.to_pylist()
+        sizes = records.ints(positions)
+        for rows in np.split(order, bounds):
+            code = int(codes[rows[0]])
+            key = (names[code >> 32], code & 0xFFFFFFFF)
+            chosen = self._open.get(key)
+            if chosen is None:
+                chosen = self._open[key] = _Open(self._path(*key))
+            chosen.positions.append(positions[rows])
+            chosen.bytes += int(sizes[rows].sum())
+            waiting = sum(map(len, chosen.positions))
+            if decode_now or chosen.bytes >= _GROUP_BYTES or waiting >= _GROUP_ROWS:
+                self._write(records, key[0], chosen)
+
+    def flush(self, records: Records) -> None:
+        """Everything that waits is of these records: write it."""
+        for (topic, _), chosen in self._open.items():
+            self._write(records, topic, chosen)
+
+    def finish(self) -> list[RowFile]:
+        """The files, complete and synced. Nothing may wait any more."""
+        done = []
+        for (topic, day), chosen in self._open.items():
+            if chosen.writer is None or chosen.positions:
+                raise ValueError("rows wait: flush first")
+            chosen.writer.close()
+            size_bytes = chosen.file.tell()
+            self._close(chosen)
+            done.append(
+                RowFile(
+                    chosen.path, size_bytes, chosen.rows, topic, _date(day), chosen.lowest, chosen.highest
+                )
+            )
+        self._open.clear()
+        return done
+
+    def _path(self, topic: str, day: int) -> str:
+        folder = f"topic={urllib.parse.quote(topic, safe='')}/{DATE}={_date(day)}"
+        return f"{folder}/{self._name}"
+
+    def _write(self, records: Records, topic: str, chosen: _Open) -> None:
+        import pyarrow as pa
+
+        if not chosen.positions:
+            return
+        positions = np.concatenate(chosen.positions)
+        chosen.positions, chosen.bytes = [], 0
+        decoder = self._decoders.get(topic)
+        if decoder is None:
+            decoder = self._decoders[topic] = Decoder(
+                COLUMNS, topic=topic, broker=self._broker, queue_id=None, strict=False
+            )
+        batch = decoder(records, positions)
+        writer = chosen.writer or self._create(chosen, batch.schema)
+        writer.write_table(pa.Table.from_batches([batch]))
+        chosen.rows += batch.num_rows
+        for name in _COUNTED:
+            values = batch.column(name).cast(pa.int64()).to_numpy()
+            low, high = int(values.min()), int(values.max())
+            if name == "timestamp":
+                low, high = low // 1000, -(-high // 1000)
+            chosen.lowest[name] = min(chosen.lowest.get(name, low), low)
+            chosen.highest[name] = max(chosen.highest.get(name, high), high)
+
+    def _create(self, chosen: _Open, schema: pa.Schema) -> pq.ParquetWriter:
+        import pyarrow.parquet as pq
+
+        url = join(self._url, chosen.path)
+        if is_remote(url):
+            filesystem, path = filesystem_of(url)
+            filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+            chosen.file = filesystem.open(path, "wb")
+        else:
+            target = local_path(url)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            chosen.file = target.open("wb")
+        chosen.writer = pq.ParquetWriter(
+            chosen.file, schema, compression="snappy", use_dictionary=_FEW_VALUES, write_statistics=_COUNTED
+        )
+        return chosen.writer
+
+    def _close(self, chosen: _Open) -> None:
+        if is_remote(self._url):
+            chosen.file.close()
+            return
+        chosen.file.flush()
+        os.fsync(chosen.file.fileno())
+        chosen.file.close()
+        # The names too: retention believes what the job says, and deletes the log.
+        folder = (local_path(self._url) / chosen.path).parent
+        for directory in (folder, folder.parent, folder.parent.parent):
+            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+
+def _date(day: int) -> str:
+    return str(np.datetime64(day, "D"))
