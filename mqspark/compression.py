@@ -8,11 +8,12 @@ that inflates past ``limit_bytes`` raises InvalidMessage, so a small message can
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 from mqspark.errors import ConfigError, InvalidMessage
 
-__all__ = ["LZ4", "ZSTD", "ZLIB", "MAX_INFLATED_BYTES", "compress", "decompress"]
+__all__ = ["LZ4", "ZSTD", "ZLIB", "MAX_INFLATED_BYTES", "compress", "compressor", "decompress"]
 
 LZ4, ZSTD, ZLIB = 1, 2, 3
 """Values of bits 8 to 10 of the system flag (CompressionType)."""
@@ -23,12 +24,17 @@ MAX_INFLATED_BYTES = 64 * 1024 * 1024
 
 def compress(body: bytes, kind: int = ZLIB, level: int = 5) -> bytes:
     """Raises ConfigError when the codec's package is not installed."""
+    return compressor(kind, level)(body)
+
+
+def compressor(kind: int = ZLIB, level: int = 5) -> Callable[[bytes | memoryview], bytes]:
+    """For many bodies. Raises ConfigError when the codec's package is not installed."""
     if kind == ZLIB:
-        return zlib.compress(body, level)
+        return lambda body: zlib.compress(body, level)
     if kind == LZ4:
-        return bytes(_lz4().compress(body))
+        return _lz4().compress  # type: ignore[no-any-return]
     if kind == ZSTD:
-        return bytes(_zstd().ZstdCompressor(level=level).compress(body))
+        return _zstd().ZstdCompressor(level=level).compress  # type: ignore[no-any-return]
     raise InvalidMessage(f"unknown compression type {kind}", field="sysFlag")
 
 

@@ -15,10 +15,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mqspark.compression import compressor
 from mqspark.errors import InvalidMessage
-from mqspark.message import DELAY, KEYS, MAX_PROPERTIES_BYTES, SHARDING_KEY, TAGS, TIMER_DELIVER_MS, java_hash
+from mqspark.message import (
+    COMPRESSED,
+    COMPRESSION_SHIFT,
+    DELAY,
+    KEYS,
+    MAX_PROPERTIES_BYTES,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELIVER_MS,
+    java_hash,
+)
 
-__all__ = ["Batch", "Rows", "Waits", "key_hashes"]
+__all__ = ["Batch", "Compression", "Rows", "Waits", "key_hashes"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -33,6 +44,28 @@ class Batch:
 
     body: memoryview
     count: int
+    sys_flag: int
+    """Of every message in it: compression."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """``kind`` as in ``mqspark.compression``. The messages of a batch share their flags: when one value has
+    ``threshold_bytes`` all are compressed."""
+
+    kind: int
+    threshold_bytes: int
+
+    @property
+    def sys_flag(self) -> int:
+        return COMPRESSED | self.kind << COMPRESSION_SHIFT
+
+    def applies(self, values: pa.Array) -> bool:
+        return len(values) > 0 and int(pc.max(pc.binary_length(values)).as_py()) >= self.threshold_bytes
+
+    def compressed(self, values: pa.Array) -> pa.Array:
+        compress = compressor(self.kind)
+        return pa.array([compress(memoryview(value.as_buffer())) for value in values], pa.binary())
 
 
 class Rows:
@@ -67,11 +100,15 @@ class Rows:
         empty = pa.repeat(pa.scalar(b"", pa.binary()), self.count)
         self.properties = pc.binary_join_element_wise(*parts, b"") if parts else empty
 
-    def items(self, order: Ints) -> tuple[memoryview, Ints]:
-        """The items of the rows in ``order``, back to back, and where each begins (one more entry than rows)."""
+    def items(self, order: Ints, compression: Compression | None = None) -> tuple[memoryview, Ints, int]:
+        """The items of the rows in ``order``, back to back, where each begins (one more entry than rows), and the
+        system flag that all of them have."""
         values, properties = self.values, self.properties
         if len(order) != self.count or (np.diff(order) != 1).any():
             values, properties = values.take(pa.array(order)), properties.take(pa.array(order))
+        sys_flag = 0
+        if compression is not None and compression.applies(values):
+            values, sys_flag = compression.compressed(values), compression.sys_flag
         value_lengths = pc.binary_length(values).to_numpy().astype(np.int64)
         property_lengths = pc.binary_length(properties).to_numpy().astype(np.int64)
         if len(order) and int(property_lengths.max()) > MAX_PROPERTIES_BYTES:
@@ -87,16 +124,18 @@ class Rows:
         )
         starts = np.append(0, np.cumsum(sizes))
         data = joined.buffers()[2]
-        return memoryview(data if data is not None else b"").cast("B"), starts
+        return memoryview(data if data is not None else b"").cast("B"), starts, sys_flag
 
-    def batches(self, order: Ints, batch_bytes: int) -> Iterator[Batch]:
+    def batches(
+        self, order: Ints, batch_bytes: int, compression: Compression | None = None
+    ) -> Iterator[Batch]:
         """Sends of at most ``batch_bytes`` (a single larger message goes alone), in order."""
-        data, starts = self.items(order)
+        data, starts, sys_flag = self.items(order, compression)
         first = 0
         while first < len(order):
             last = int(np.searchsorted(starts, starts[first] + batch_bytes, "right")) - 1
             last = min(max(last, first + 1), first + _MAX_BATCH_MESSAGES, len(order))
-            yield Batch(data[int(starts[first]) : int(starts[last])], last - first)
+            yield Batch(data[int(starts[first]) : int(starts[last])], last - first, sys_flag)
             first = last
 
 

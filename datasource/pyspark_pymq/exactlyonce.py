@@ -107,7 +107,7 @@ class Preparer:
             UNIQ_KEY: f"{self._unique}{self._count:012X}",
             TRANSACTION_PREPARED: "true",
             PRODUCER_GROUP: self._options.group,
-            TRANSACTION_BATCH: f"{rows.count}:0",
+            TRANSACTION_BATCH: f"{rows.count}:{rows.sys_flag}",
         }
         header = SendMessageRequestHeaderV2(
             producer_group=self._options.group,
@@ -232,7 +232,9 @@ def prepare(
                     break
                 for index in np.unique(targets).tolist():
                     queue = queues[index]
-                    for each in rows.batches(chosen[targets == index], options.batch_bytes):
+                    for each in rows.batches(
+                        chosen[targets == index], options.batch_bytes, options.compression
+                    ):
                         preparer.add(queue, router.address(queue), each)
         prepared = preparer.finish()
         return Sent(preparer.messages, tuple(prepared), Task(identity, number, topic) if topic else None)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from mqspark.compression import LZ4, ZLIB, ZSTD, compressor
 from mqspark.errors import ConfigError
 from pyspark_pymq.optiontexts import (
     EARLIEST_OFFSET,
@@ -20,6 +22,9 @@ from pyspark_pymq.optiontexts import (
     QueueTexts,
     Topics,
 )
+
+if TYPE_CHECKING:
+    from pyspark_pymq.encode import Compression
 
 __all__ = [
     "EARLIEST_OFFSET",
@@ -36,6 +41,10 @@ __all__ = [
 
 _MAX_DELAY_MS = 15 * 60 * 1000
 """maxTriggerDelay of the Kafka source."""
+_BATCH_BYTES = 256 * 1024
+_LEAST_BATCH_BYTES = 1024
+_THRESHOLD_BYTES = 4096
+"""compressMsgBodyOverHowmuch of RocketMQ's producer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +216,34 @@ class StoreOptions:
         return parsed
 
 
+_KINDS = {"none": None, "zlib": ZLIB, "lz4": LZ4, "zstd": ZSTD}
+
+
+def _compression(texts: OptionTexts) -> Compression | None:
+    from pyspark_pymq.encode import Compression
+
+    kind = _KINDS[texts.choice("compression", tuple(_KINDS), "none")]
+    threshold = texts.bytes_size("compressionThreshold")
+    if kind is None:
+        if threshold is not None:
+            raise ConfigError(
+                "compressionThreshold: belongs to compression=zlib, lz4 or zstd", key="compressionThreshold"
+            )
+        return None
+    try:
+        compressor(kind)
+    except ConfigError as error:
+        raise ConfigError(f"compression: {error}", key="compression") from None
+    return Compression(kind, _THRESHOLD_BYTES if threshold is None else threshold)
+
+
+def _batch_bytes(texts: OptionTexts) -> int:
+    size = texts.bytes_size("batchBytes") or _BATCH_BYTES
+    if size < _LEAST_BATCH_BYTES:
+        raise ConfigError(f"batchBytes: 1k or more, not {texts.text('batchBytes')!r}", key="batchBytes")
+    return size
+
+
 def _is_arrow(texts: OptionTexts) -> bool:
     return texts.choice("payloadFormat", ("raw", "arrow"), "raw") == "arrow"
 
@@ -231,6 +268,7 @@ class WriteOptions:
     """Where rows without a ``topic`` column (or with a null in it) go."""
     group: str
     batch_bytes: int
+    compression: Compression | None
     send_timeout_ms: int
     retries: int
     payload_is_arrow: bool
@@ -252,7 +290,8 @@ class WriteOptions:
             nameserver=texts.nameserver(),
             topic=topic,
             group=texts.group() or "mqspark-spark-sink",
-            batch_bytes=texts.number("batchBytes", 256 * 1024, lowest=1024),
+            batch_bytes=_batch_bytes(texts),
+            compression=_compression(texts),
             send_timeout_ms=texts.number("sendTimeoutMs", 10_000, lowest=1),
             retries=texts.number("retries", 5, lowest=0),
             payload_is_arrow=_is_arrow(texts),

@@ -263,8 +263,10 @@ class _Sender:
                 here = targets == index
                 for row in chosen[here & waiting].tolist():
                     self._put(queues[index], self._alone(queues[index], rows, row, waits.properties(row)))
-                for each in rows.batches(chosen[here & ~waiting], self._options.batch_bytes):
-                    header = self._header(queues[index], batch=True)
+                for each in rows.batches(
+                    chosen[here & ~waiting], self._options.batch_bytes, self._options.compression
+                ):
+                    header = self._header(queues[index], batch=True, sys_flag=each.sys_flag)
                     send = _Send(RequestCode.SEND_BATCH_MESSAGE, header, each.body, each.count)
                     self._put(queues[index], send)
         self._pump(_MAX_WAITING_BYTES)
@@ -278,11 +280,15 @@ class _Sender:
     def _alone(self, queue: MessageQueue, rows: Rows, row: int, more: str) -> _Send:
         """A delayed message cannot be a batch member: it goes alone."""
         properties = rows.properties[row].as_py().decode() + more
-        header = self._header(queue, batch=False, properties=properties)
-        return _Send(RequestCode.SEND_MESSAGE_V2, header, rows.values[row].as_py(), 1)
+        values, sys_flag = rows.values.slice(row, 1), 0
+        compression = self._options.compression
+        if compression is not None and compression.applies(values):
+            values, sys_flag = compression.compressed(values), compression.sys_flag
+        header = self._header(queue, batch=False, properties=properties, sys_flag=sys_flag)
+        return _Send(RequestCode.SEND_MESSAGE_V2, header, values[0].as_py(), 1)
 
     def _header(
-        self, queue: MessageQueue, *, batch: bool, properties: str = ""
+        self, queue: MessageQueue, *, batch: bool, properties: str = "", sys_flag: int = 0
     ) -> SendMessageRequestHeaderV2:
         return SendMessageRequestHeaderV2(
             producer_group=self._options.group,
@@ -290,7 +296,7 @@ class _Sender:
             default_topic=DEFAULT_TOPIC,
             default_topic_queue_nums=_DEFAULT_QUEUES,
             queue_id=queue.queue_id,
-            sys_flag=0,
+            sys_flag=sys_flag,
             born_timestamp=time.time_ns() // 1_000_000,
             flag=0,
             properties=properties,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mqspark.errors import ConfigError, MQError
 from mqspark.message import MessageQueue, java_hash
-from pyspark_pymq.encode import key_hashes
+from pyspark_pymq.encode import Compression, key_hashes
 from pyspark_pymq.offsets import Positions, QueueRange, batch_ranges, limit_rows
 from pyspark_pymq.options import Position, ReadOptions, WriteOptions
 from pyspark_pymq.planning import SMALL_TASK_ROWS, plan_tasks
@@ -111,10 +111,32 @@ def test_write_options() -> None:
     for options, key in (
         ({"startingOffsets": "latest"}, "startingOffsets"),
         ({"batchBytes": "5"}, "batchBytes"),
+        ({"batchBytes": "much"}, "batchBytes"),
+        ({"sendTimeoutMs": "0"}, "sendTimeoutMs"),
+        ({"retries": "-1"}, "retries"),
+        ({"group": "a b"}, "group"),
+        ({"topic": "no spaces"}, "topic"),
+        ({"payloadFormat": "xml"}, "payloadFormat"),
+        ({"deliveryGuarantee": "maybe"}, "deliveryGuarantee"),
+        ({"transactionBatch": "1"}, "transactionBatch"),
+        ({"transactionBatch": "x", "deliveryGuarantee": "exactly-once"}, "transactionBatch"),
+        ({"compression": "snappy"}, "compression"),
+        ({"compressionThreshold": "1k"}, "compressionThreshold"),
+        ({"compression": "zlib", "compressionThreshold": "0"}, "compressionThreshold"),
     ):
         with pytest.raises(ConfigError) as caught:
             WriteOptions.parse({"nameserver": "h:1", "topic": "T"} | options)
         assert caught.value.key == key
+        assert str(caught.value).startswith(f"{key}: ")
+    assert parsed.compression is None
+    small = WriteOptions.parse({"nameserver": "h:1", "compression": "LZ4", "batchBytes": "64k"})
+    assert (small.compression, small.batch_bytes) == (Compression(1, 4096), 65_536)
+
+
+def test_a_codec_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(ConfigError, match=r"^compression: ZSTD bodies need the extra"):
+        WriteOptions.parse({"nameserver": "h:1", "topic": "T", "compression": "zstd"})
 
 
 # --- offsets --------------------------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
+from mqspark.client.blocking import pull_header
 from mqspark.message import java_hash
+from mqspark.protocol.codes import RequestCode
 from mqspark.record import decode_records
 from tests.spark.dev import DevCluster
 
@@ -96,9 +98,7 @@ def test_a_topic_is_created_by_its_first_message(spark: SparkSession, cluster: D
 
 
 def test_a_java_client_can_read_the_records(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
-    from mqspark.client.blocking import pull_header
     from mqspark.message import MessageQueue
-    from mqspark.protocol.codes import RequestCode
 
     frame = spark.createDataFrame(
         [("v" * 10, "k", "t")], "value string, key string, tags string"
@@ -167,3 +167,45 @@ def test_a_large_message_goes_alone(spark: SparkSession, cluster: DevCluster, to
     assert sorted(len(value) for value in read(spark, cluster, topic)) == [1_000_000] * 3
     with pytest.raises(PythonException, match=r"response code \d+"):
         write(spark.range(1).selectExpr("repeat('x', 5000000) value"), cluster, topic=topic)
+
+
+@pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_compressed(spark: SparkSession, cluster: DevCluster, topic: str, kind: str, guarantee: str) -> None:
+    frame = spark.range(40).selectExpr("concat(id, repeat('ab', int(id) * 50)) value", "string(id) key")
+    options = {"compression": kind, "compressionThreshold": "1k", "deliveryGuarantee": guarantee}
+    if guarantee == "exactly-once":
+        options["transactionId"] = topic
+    write(frame.repartition(1), cluster, topic=topic, batchBytes="1k", **options)
+    found = read(spark, cluster, topic)
+    assert {row.value.decode() for row in frame.selectExpr("binary(value) value").collect()} == found.keys()
+    reader = spark.read.format("pymq").option("nameserver", cluster.nameserver)
+    rows = reader.schema("sysFlag int, key string").load(topic).collect()
+    flags = {"zlib": 0x301, "lz4": 0x101, "zstd": 0x201}[kind]
+    assert {row.sysFlag & 0x701 for row in rows} <= {0, flags}
+    assert flags in {row.sysFlag & 0x701 for row in rows if int(row.key) > 10}
+    # As any consumer sees them.
+    for queue in cluster.client.route(topic).subscribe_queues:
+        answer = cluster.client.request(
+            cluster.address, RequestCode.PULL_MESSAGE, pull_header("g", queue, 0, max_messages=32)
+        )
+        for message in decode_records(answer.body):
+            assert message.body.decode() in found
+
+
+def test_small_values_are_left_as_they_are(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
+    write(spark.range(10).selectExpr("repeat('x', 100) value"), cluster, topic=topic, compression="zlib")
+    reader = spark.read.format("pymq").option("nameserver", cluster.nameserver)
+    assert {row.sysFlag for row in reader.schema("sysFlag int").load(topic).collect()} == {0}
+
+
+def test_what_waits_is_compressed_too(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
+    frame = spark.range(2).selectExpr("repeat('x', 9000) value", "1 delayLevel")
+    write(frame, cluster, topic=topic, compression="zlib")
+    deadline = time.monotonic() + 60
+    while sum(cluster.max_offsets(topic).values()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    reader = spark.read.format("pymq").option("nameserver", cluster.nameserver)
+    rows = reader.schema("sysFlag int, value binary").load(topic).collect()
+    assert [(row.sysFlag & 1, len(row.value)) for row in rows] == [(1, 9000)] * 2
