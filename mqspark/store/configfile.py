@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from mqspark.store.files import FileLayer, OsFiles
+from mqspark.store.files import FileLayer, OsFiles, is_disk_full
 
 __all__ = ["ConfigFile"]
 
@@ -18,8 +18,15 @@ class ConfigFile:
     ``save`` blocks on the disk and may run in any thread, one at a time for each object.
     """
 
-    def __init__(self, path: Path | str, files: FileLayer | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        files: FileLayer | None = None,
+        on_failure: Callable[[Path, OSError], None] | None = None,
+    ) -> None:
+        """``on_failure`` hears, in the thread of ``save``, of every error but a full disk."""
         self.path = Path(path)
+        self._on_failure = on_failure
         self._files: FileLayer = files if files is not None else OsFiles()
         self._lock = threading.Lock()
 
@@ -32,7 +39,15 @@ class ConfigFile:
         return None
 
     def save(self, data: bytes) -> None:
-        """Write and sync a new file, keep the old one as ``.bak``, put the new one in its place."""
+        """Write and sync a new file, keep the old one as ``.bak``, put the new one in its place. Raises OSError."""
+        try:
+            self._save(data)
+        except OSError as error:
+            if self._on_failure is not None and not is_disk_full(error):
+                self._on_failure(self.path, error)
+            raise
+
+    def _save(self, data: bytes) -> None:
         files = self._files
         new = self._sibling(".new")
         with self._lock:

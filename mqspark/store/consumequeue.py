@@ -488,8 +488,10 @@ class ConsumeQueue:
 
     def unsettle(self) -> None:
         """The names of its files may not be on disk: the next checkpoint syncs them."""
-        topic_directory = os.path.dirname(self._directory)
-        self._table.new_directories.update((self._directory, topic_directory, str(self._table.directory)))
+        topics = str(self._table.directory)
+        # The one of BatchConsumeQueues is made with its first queue, so its own name may be new, too.
+        parents = (self._directory, os.path.dirname(self._directory), topics, os.path.dirname(topics))
+        self._table.new_directories.update(parents)
 
     def remove_oldest_file(self) -> None:
         self._remove_file(self.file_starts[0])

@@ -98,7 +98,8 @@ class QueueExt:
             is_new = start not in self.file_starts
             if is_new:
                 self._files.make_directory(self._directory)
-                parents = (self._directory, self._directory.parent, self._directory.parent.parent)
+                # As far as the store's own: this kind of directory may be new in it.
+                parents = (self._directory, *list(self._directory.parents)[:3])
                 self._new_directories.update(map(str, parents))
             fd = self._files.open(self._path(start), create=is_new)
             try:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mqspark.errors import DiskFull, StoreReadOnly
-from mqspark.message import TRANSACTION_PREPARED_TYPE, MessageExt, decode_properties
+from mqspark.message import TRANSACTION_PREPARED_TYPE, Message, MessageExt, decode_properties
+from mqspark.record import encode_batch
 from mqspark.store import ConfigFile, MessageStore, Progress
-from mqspark.store.files import FileLayer
+from mqspark.store.batchqueue import BATCH_DTYPE
+from mqspark.store.files import FileLayer, is_disk_full
 from tests.crash.disk import (
     Choice,
     DirectorySynced,
@@ -26,9 +29,15 @@ from tests.crash.disk import (
 from tests.store_tools import TestClock, checkpoint, crash, drain, make_store, put
 
 ROOT = Path("/disk")
-QUEUES = [("Orders", 0), ("Orders", 1), ("Other", 0)]
-SETTINGS = {"max_index_num": 24, "max_hash_slot_num": 8}
-"""The log rolls each 4096 bytes, a queue each 10 messages, the index each 23 keys."""
+BATCHES = ("Batches", 0)
+"""A BatchCQ queue: single messages, and records that hold several."""
+QUEUES = [("Orders", 0), ("Orders", 1), ("Other", 0), BATCHES]
+SETTINGS = {
+    "max_index_num": 24,
+    "max_hash_slot_num": 8,
+    "mapper_file_size_batch_consume_queue": 5 * BATCH_DTYPE.itemsize,
+}
+"""The log rolls each 4096 bytes, a queue each 10 messages, a BatchCQ queue each 5 records, the index each 23 keys."""
 
 Place = tuple[str, int, int]
 """Topic, queue id, queue offset."""
@@ -61,6 +70,11 @@ def _open(files: FileLayer, *, sync: bool, **settings: object) -> MessageStore:
     return make_store(ROOT, TestClock(), files, sync=sync, **{**SETTINGS, **settings})
 
 
+def config_text(number: int) -> bytes:
+    topics = {BATCHES[0]: {"attributes": {"queue.type": "BatchCQ"}}}
+    return json.dumps({"number": number, "topicConfigTable": topics}).encode()
+
+
 @dataclass
 class Script:
     """Does things to a store, and tells the recording what was promised when."""
@@ -79,13 +93,17 @@ class Script:
         self._chance = random.Random(self.seed)
         self._unacked: list[tuple[int, Sent]] = []
         self._count = 0
-        self._config = ConfigFile(ROOT / "config" / "topics.json", self.files)
+        if not self.config_number:
+            # As in a broker: the table that says BatchCQ is on the disk before the topic is used.
+            self.save_config(ConfigFile(ROOT / "config" / "topics.json", self.files))
         self.start()
 
     def start(self) -> None:
         """What is found at a start is shown to consumers, so it has to stay."""
         self.store = _open(self.files, sync=self.sync, **self.settings)
         self.store.open()
+        self.store.use_batch_queues(BATCHES[0])
+        self._config = self.store.config_file("topics.json")
         self._unacked.clear()
         found = []
         for queue in QUEUES:
@@ -96,8 +114,9 @@ class Script:
         self.files.note(Acked(tuple(found), ends=ends))
 
     def put(self, size: int | None = None, queue: tuple[str, int] | None = None) -> None:
-        topic, queue_id = queue or self._chance.choice(QUEUES)
         self._count += 1
+        is_half = self._count % 17 == 0
+        topic, queue_id = queue or self._chance.choice(QUEUES[:-1] if is_half else QUEUES)
         size = self._chance.choice((5, 60, 300, 700)) if size is None else size
         body = b"%d:" % self._count + self._chance.randbytes(size)
         properties = b"TAGS\x01T%d\x02KEYS\x01k%d\x02" % (self._count % 3, self._count)
@@ -122,8 +141,22 @@ class Script:
         self.sent.setdefault(sent.place, []).append(sent)
         self._unacked.append((end, sent))
 
+    def put_inner_batch(self, count: int) -> None:
+        """One record with so many messages."""
+        self._count += 1
+        bodies = [b"%d:inner %d" % (self._count, number) * 7 for number in range(count)]
+        body = encode_batch([Message(topic=BATCHES[0], body=body) for body in bodies])
+        with self._tolerance():
+            base, position, end = self.store.put_inner_batch(
+                *BATCHES, body, count, b"KEYS\x01k%d\x02" % self._count, 0, 1, bytes(8)
+            )
+            for number, body in enumerate(bodies):
+                sent = Sent((*BATCHES, base + number), position, body, b"")
+                self.sent.setdefault(sent.place, []).append(sent)
+                self._unacked.append((end, sent))
+
     def put_batch(self, count: int) -> None:
-        topic, queue_id = self._chance.choice(QUEUES)
+        topic, queue_id = self._chance.choice(QUEUES[:-1])
         items = []
         for _ in range(count):
             self._count += 1
@@ -182,10 +215,18 @@ class Script:
         self.store._clock.now += 20_000
         self.checkpoint()
 
-    def save_config(self) -> None:
+    def save_config(self, file: ConfigFile | None = None) -> None:
         self.config_number += 1
-        with self._tolerance():
-            self._config.save(b'{"number": %d}' % self.config_number)
+        try:
+            (file or self._config).save(config_text(self.config_number))
+        except OSError as error:
+            if not self.tolerant:
+                raise
+            self.told.append(str(error))
+            if not is_disk_full(error):
+                self.commit()
+                assert self.store.read_only is not None, "a config file could not be saved"
+        else:
             self.files.note(ConfigSaved(self.config_number))
 
     def kill(self) -> None:
@@ -212,6 +253,8 @@ def run_everyday(script: Script, seed: int, rounds: int) -> None:
             script.put()
         if number % 3 == 2:
             script.put_batch(3)
+        if number % 3 == 1:
+            script.put_inner_batch(2)
 
         def meanwhile() -> None:
             script.put()
@@ -249,6 +292,8 @@ def restarts(sync: bool, seed: int, rounds: int, **settings: object) -> Script:
         for _ in range(4):
             script.put()
         script.flush()
+        if number % 2:
+            script.put_inner_batch(3)
         script.put()
         if number % 2:
             script.commit()
@@ -372,14 +417,15 @@ def check(script: Script, image: Image, files: MemoryFiles | None = None) -> Non
         ends[topic, queue_id] = high
         for offset in range(low, high):
             if (topic, queue_id, offset) not in served:
-                assert store._queues[topic, queue_id].entry(offset) == (0, 0x7FFFFFFF, 0), "a hole"
+                if (topic, queue_id) != BATCHES:  # whose entries say which offsets they have
+                    assert store._queues[topic, queue_id].entry(offset) == (0, 0x7FFFFFFF, 0), "a hole"
                 assert (topic, queue_id, offset) not in image.acked
     for queue, end in zip(QUEUES, image.ends, strict=False):
         assert store.max_offset(*queue) >= end, f"{queue} had {end} messages before"
     config = ConfigFile(ROOT / "config" / "topics.json", files).load()
-    number = int(config[len(b'{"number": ') : -1]) if config else 0
+    number = int(json.loads(config)["number"]) if config else 0
     assert image.config_number <= number <= script.config_number
-    assert config is None or config == b'{"number": %d}' % number
+    assert config is None or config == config_text(number)
 
     crash(store)
     before = _truth(files.tree())
@@ -390,7 +436,7 @@ def check(script: Script, image: Image, files: MemoryFiles | None = None) -> Non
     assert again.end_position == report.end_position
     assert _served(store) == served, "the second recovery shows something else"
     for sent in [*image.acked.values()][-2:]:
-        if sent.position >= image.begin:
+        if sent.position >= image.begin and sent.properties:
             _, _, key = sent.properties.partition(b"KEYS\x01")
             found = store.query_message(sent.place[0], key[:-1].decode(), 64, 0, 1 << 62)
             assert any(sent.body in bytes(record) for record in found), (

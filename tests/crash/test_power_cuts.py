@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from tests.crash.power import QUEUES, Script, assert_images, everyday, images, images_of_recovery, retention
+from tests.crash.power import BATCHES, Script, assert_images, everyday, images, images_of_recovery, retention
 
 
 def test_the_script_crosses_every_kind_of_roll() -> None:
@@ -17,7 +17,10 @@ def test_the_script_crosses_every_kind_of_roll() -> None:
     script = everyday(True, 1, 30)
     log, index = script.store._log, script.store._index
     assert len(log.segments) > 3
-    assert max(len(script.store._queues[queue].file_starts) for queue in QUEUES) > 1
+    assert max(len(queue.file_starts) for queue in script.store._queues.values()) > 1
+    batches = script.store._batch_queues[BATCHES].array
+    assert len(batches.file_starts) > 1
+    assert batches.max_offset < script.store.max_offset(*BATCHES), "some records hold several messages"
     assert len(index.index_files) > 1
     assert script.files.read(script.store.paths.mark) is not None
     assert script.config_number > 2

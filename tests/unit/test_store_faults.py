@@ -103,6 +103,81 @@ def test_failed_checkpoint(tmp_path: Path, verb: str) -> None:
     assert_poisoned(store, files, "writing a checkpoint failed", [b"seen"])
 
 
+def calls_of_a_save(root: Path) -> list[str]:
+    """Of the second one, which has an old file to keep."""
+    files = FaultyFiles()
+    store = opened(root, None, files)
+    file = store.config_file("topics.json")
+    file.save(b"1")
+    files.calls.clear()
+    file.save(b"2")
+    calls = list(files.calls)
+    store.close()
+    return calls
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_failed_save_of_a_config_file_at_every_place(tmp_path: Path, sync: bool) -> None:
+    calls = calls_of_a_save(tmp_path / "sound")
+    assert {"create", "set_length", "write", "sync", "rename", "sync_directory"} <= set(calls)
+    assert calls.count("rename") == 2
+    for place, verb in enumerate(calls):
+        files = FaultyFiles()
+        store = opened(tmp_path / str(place), None, files, sync=sync)
+        put(store, "T", 0, b"good")
+        flush(store)
+        file = store.config_file("topics.json")
+        file.save(b"1")
+        acked = store.commit().acked
+        files.fail(verb, errno.EIO, calls[:place].count(verb), for_ever=False)
+        put(store, "T", 0, b"taken before it failed")
+        with pytest.raises(OSError, match="Input/output error"):
+            file.save(b"2")
+        progress = store.commit()
+        assert progress.acked == acked
+        assert progress.failed == "saving config/topics.json failed: [Errno 5] Input/output error"
+        assert file.load() in (b"1", b"2")
+        assert_poisoned(store, files, "saving config/topics.json failed", [b"good"])
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_no_space_for_a_config_file_at_every_place(tmp_path: Path, sync: bool) -> None:
+    """The store goes on, and so does the file when there is room again."""
+    calls = calls_of_a_save(tmp_path / "sound")
+    files = FaultyFiles()
+    store = opened(tmp_path, None, files, sync=sync)
+    file = store.config_file("topics.json")
+    file.save(b"0")
+    for place, verb in enumerate(calls):
+        files.fail(verb, errno.ENOSPC, calls[:place].count(verb), for_ever=False)
+        with pytest.raises(OSError, match="No space left"):
+            file.save(b"%d" % place)
+        files.heal()
+        put(store, "T", 0, b"%d" % place)
+        flush(store)
+        file.save(b"%d" % place)
+        assert (store.read_only, file.load()) == (None, b"%d" % place)
+    assert bodies(store) == [b"%d" % place for place in range(len(calls))]
+    store.close()
+
+
+def test_a_config_file_that_fails_while_a_group_is_synced(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, None, files, sync=True)
+    _, _, end = put(store, "T", 0, b"under way")
+    job = store.begin_flush()
+    assert job is not None
+    files.fail("rename", errno.EIO, for_ever=False)
+    with pytest.raises(OSError, match="Input/output error"):
+        store.config_file("topics.json").save(b"1")
+    job.run()
+    put(store, "T", 0, b"too late")
+    progress = store.end_flush(job)
+    assert progress.failed is not None
+    assert progress.durable == end, "it is on the disk and may be read"
+    assert_poisoned(store, files, "saving config/topics.json failed", [b"under way"])
+
+
 def test_failed_dispatch(tmp_path: Path) -> None:
     files = FaultyFiles()
     store = opened(tmp_path, None, files)
