@@ -193,6 +193,7 @@ class Broker:
             store.files,
             precision_ms=store_config.timer_precision_ms,
             log_file_bytes=store_config.mapped_file_size_timer_log,
+            on_failure=store.distrust,
         )
         self._timers = Timers(state, timer_files, config_file("timermetrics"))
         state.writer.diversions += [

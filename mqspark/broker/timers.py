@@ -199,6 +199,7 @@ class Timers:
         except OSError as error:
             # The wheel in memory may say more than the log's file: only a restart finds out what is there.
             self._is_broken = True
+            self._files.failed(error)
             self._report(f"the timer log failed, timer messages wait for a restart of the broker: {error}")
             return IDLE_MS
         self.problem = None

@@ -165,7 +165,7 @@ class MessageStore:
         self._checkpoint_started_ms = 0
         self._lock_fd = -1
         self._failed_save: tuple[str, OSError] | None = None
-        """Of a file of ``config/``: which, and why. Set in the thread that saved."""
+        """Of a file beside the log: which, and why. Set in the thread that saved."""
         self.nonce = ""
         """Written to ``mqspark.nonce``: a process that finds it there looks at the directory this store
         serves."""
@@ -284,11 +284,13 @@ class MessageStore:
     def config_file(self, name: str) -> ConfigFile:
         """A file of ``config/``. When it cannot be saved the disk is not to be trusted, and the store becomes
         read-only; for want of space alone it does not."""
-        return ConfigFile(self.paths.config / name, self._files, self._save_failed)
+        return ConfigFile(self.paths.config / name, self._files, self.distrust)
 
-    def _save_failed(self, path: Path, error: OSError) -> None:
-        """In any thread; the next turn acts on it."""
-        self._failed_save = self._failed_save or (f"saving config/{path.name} failed", error)
+    def distrust(self, path: Path, error: OSError) -> None:
+        """A file beside the log could not be written or synced: with the next turn the store becomes read-only. Any
+        thread."""
+        name = path.relative_to(self.paths.root) if path.is_relative_to(self.paths.root) else path
+        self._failed_save = self._failed_save or (f"saving {name} failed", error)
 
     def _notice_failed_save(self) -> None:
         if self._failed_save is not None:

@@ -13,12 +13,13 @@ It is written after what it speaks of. Everything can be rebuilt from the queue 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from mqspark.store.files import FileLayer
+from mqspark.store.files import FileLayer, is_disk_full
 from mqspark.store.timerlog import TimerLog
 from mqspark.store.timerwheel import Page, TimerWheel, save_pages
 
@@ -69,8 +70,18 @@ class TimerCheckpoint:
 class TimerFiles:
     """``load`` first. One thread owns it; only ``TimerFlush.run`` may be elsewhere."""
 
-    def __init__(self, root: Path, files: FileLayer, *, precision_ms: int, log_file_bytes: int) -> None:
+    def __init__(
+        self,
+        root: Path,
+        files: FileLayer,
+        *,
+        precision_ms: int,
+        log_file_bytes: int,
+        on_failure: Callable[[Path, OSError], None] | None = None,
+    ) -> None:
+        """``on_failure`` hears of every error but a full disk, in the thread where it happens."""
         self._files = files
+        self._on_failure = on_failure
         self._precision_ms = precision_ms
         self._wheel_path = root / "timerwheel"
         self._checkpoint_path = root / "config" / "timercheck"
@@ -97,6 +108,11 @@ class TimerFiles:
             self.wheel.clear_behind(end)
         if self.checkpoint.read_time_ms:
             self.wheel.clear_before(self.checkpoint.read_time_ms // self._precision_ms)
+
+    def failed(self, error: OSError) -> None:
+        """Something could not be written or synced."""
+        if self._on_failure is not None and not is_disk_full(error):
+            self._on_failure(self._checkpoint_path, error)
 
     def _revise(self, begin: int) -> None:
         for start in self.log.files_from(begin):
@@ -144,6 +160,13 @@ class TimerFlush:
 
     def run(self) -> None:
         """Raises OSError."""
+        try:
+            self._run()
+        except OSError as error:
+            self._owner.failed(error)
+            raise
+
+    def _run(self) -> None:
         files = self._owner._files
         for path in self.log_paths:
             if path in self.doomed:

@@ -54,3 +54,31 @@ def test_sends_are_refused_after_a_failed_save_but_not_for_want_of_space(
     assert peer.ask(SEND, send_ext(), b"c").code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert peer.ask(PULL, pull_ext()).code == ResponseCode.SUCCESS
     assert bench.store.read_only is not None
+
+
+@pytest.mark.parametrize("verb", ["sync", "write"])
+def test_a_timer_log_that_fails_stops_sends_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    assert (
+        peer.ask(SEND, send_ext(properties="TIMER_DELAY_MS\x0160000\x02"), b"a").code == ResponseCode.SUCCESS
+    )
+    sound = getattr(OsFiles, verb)
+
+    def fail(self: OsFiles, fd: int, *more: object) -> None:
+        if "/timerlog/" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sound(self, fd, *more)
+
+    monkeypatch.setattr(OsFiles, verb, fail)
+    bench.broker.tick()
+    bench.clock.advance(10_000)
+    if verb == "sync":
+        with pytest.raises(OSError, match="Input/output error"):
+            bench.run_jobs()
+    monkeypatch.undo()
+    answer = peer.ask(SEND, send_ext(), b"b")
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "saving config/timercheck failed: [Errno 5] Input/output error" in (answer.remark or "")
