@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from mqspark.client.delivery import Outcome, failure_of
+from mqspark.client.delivery import ConsumeStatus, Outcome, failure_of
 from mqspark.client.inspection import stacks
 from mqspark.message import MessageExt, MessageQueue
 from mqspark.protocol.bodies import (
@@ -42,6 +42,9 @@ class Asked(Protocol):
 
     @property
     def is_ordered(self) -> bool: ...
+
+    @property
+    def auto_commit(self) -> bool: ...
 
     def running_info(self) -> ConsumerRunningInfo: ...
 
@@ -91,11 +94,15 @@ async def _consume_directly(consumer: Asked, request: Command) -> ConsumeMessage
     header = request.header(ConsumeMessageDirectlyResultRequestHeader)
     message = decode_record(request.body)
     message.broker_name = header.broker_name or ""
-    result = ConsumeMessageDirectlyResult(order=consumer.is_ordered, consume_result="CR_SUCCESS")
+    result = ConsumeMessageDirectlyResult(
+        order=consumer.is_ordered, auto_commit=consumer.auto_commit, consume_result="CR_SUCCESS"
+    )
     began = time.monotonic_ns()
     try:
         outcome = await consumer.consume_now(message)
-        if failure_of(outcome) is not None:
+        if not consumer.auto_commit and outcome in (ConsumeStatus.COMMIT, ConsumeStatus.ROLLBACK):
+            result.consume_result = f"CR_{outcome.value}"
+        elif failure_of(outcome) is not None:
             result.consume_result = "CR_LATER"
     except Exception as error:
         log.warning("the listener failed on a message it was given directly", exc_info=error)

@@ -40,6 +40,12 @@ class ConsumeStatus(enum.Enum):
     RECONSUME_LATER = "RECONSUME_LATER"
     SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
     """RECONSUME_LATER by the name that RocketMQ gives it for a consumer in order."""
+    COMMIT = "COMMIT"
+    """For consumers in order without ``auto_commit``: this message, and all of its queue before it, are done. For all
+    others CONSUME_SUCCESS."""
+    ROLLBACK = "ROLLBACK"
+    """For consumers in order without ``auto_commit``: everything of the queue since the last COMMIT comes again. For
+    all others RECONSUME_LATER."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,13 @@ Outcome = ConsumeStatus | RetryLater | BaseException | None
 """What the listener returned or raised."""
 
 _LATER = RetryLater()
+_FAILURES = frozenset(
+    {
+        ConsumeStatus.RECONSUME_LATER,
+        ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT,
+        ConsumeStatus.ROLLBACK,
+    }
+)
 
 
 def failure_of(outcome: Outcome) -> RetryLater | None:
@@ -74,9 +87,7 @@ def failure_of(outcome: Outcome) -> RetryLater | None:
     if isinstance(outcome, RetryLater):
         return outcome
     failed = (
-        outcome is ConsumeStatus.RECONSUME_LATER
-        or outcome is ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
-        or isinstance(outcome, BaseException)
+        outcome in _FAILURES if isinstance(outcome, ConsumeStatus) else isinstance(outcome, BaseException)
     )
     return _LATER if failed else None
 

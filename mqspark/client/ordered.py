@@ -15,7 +15,15 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from mqspark.client.concurrent import SendBack
-from mqspark.client.delivery import Chunk, Listener, Outcome, Skipped, failure_of, make_delivery
+from mqspark.client.delivery import (
+    Chunk,
+    ConsumeStatus,
+    Listener,
+    Outcome,
+    Skipped,
+    failure_of,
+    make_delivery,
+)
 from mqspark.client.process_queue import ProcessQueue
 from mqspark.client.statistics import ConsumeStatistics
 from mqspark.clock import Clock
@@ -49,6 +57,7 @@ class OrderedQueue:
         "_locked_ms",
         "_needs_lock",
         "closing",
+        "held",
         "lapsed",
         "process",
         "resume_ms",
@@ -64,6 +73,8 @@ class OrderedQueue:
         self.waiting: deque[MessageExt] = deque()
         self.running: Sequence[MessageExt] = ()
         """With the listener now. Nothing else of this queue runs meanwhile, not even after ``restart``."""
+        self.held: list[MessageExt] = []
+        """The listener is done with them but has not said COMMIT; they come before ``running``."""
         self.resume_ms = 0
         """The queue rests until then."""
         self.lapsed = False
@@ -90,6 +101,7 @@ class OrderedQueue:
         """Go on with ``process``; what waited is forgotten, what runs is waited for."""
         self.process = process
         self.waiting.clear()
+        self.held.clear()
         self.lapsed = False
         self.resume_ms = 0
 
@@ -105,20 +117,40 @@ class OrderedQueue:
         return self.running
 
     def done(self, process: ProcessQueue) -> None:
-        """What ran is consumed, if it still matters: ``process`` is what it was taken from."""
+        """What ran is consumed, and what was held before it, if it still matters: ``process`` is what it was taken
+        from."""
         messages, self.running = self.running, ()
-        if process is self.process and not process.dropped:
-            for message in messages:
+        if self._current(process):
+            for message in (*self.held, *messages):
                 process.complete(message)
+            self.held.clear()
+
+    def hold(self, process: ProcessQueue) -> None:
+        """The listener is done with what ran; whether it is consumed will be seen."""
+        messages, self.running = self.running, ()
+        if self._current(process):
+            self.held += messages
 
     def put_back(self, process: ProcessQueue, resume_ms: int) -> None:
         """What ran comes again, first of all, when the queue has rested."""
         messages, self.running = self.running, ()
-        if process is self.process and not process.dropped:
+        if self._current(process):
             for message in messages:
                 message.reconsume_times += 1
             self.waiting.extendleft(reversed(messages))
             self.resume_ms = resume_ms
+
+    def roll_back(self, process: ProcessQueue, resume_ms: int) -> None:
+        """What ran and what was held come again, first of all, when the queue has rested. It is not counted, as that
+        says nothing about any one of them (ProcessQueue.rollback)."""
+        messages, self.running = self.running, ()
+        if self._current(process):
+            self.waiting.extendleft(reversed((*self.held, *messages)))
+            self.held.clear()
+            self.resume_ms = resume_ms
+
+    def _current(self, process: ProcessQueue) -> bool:
+        return process is self.process and not process.dropped
 
 
 class Ordered:
@@ -138,12 +170,15 @@ class Ordered:
         concurrency: int,
         suspend_queue_ms: int,
         max_reconsume_times: int | None,
+        auto_commit: bool,
         lock_interval_ms: int,
         statistics: ConsumeStatistics,
         consumed: Callable[[ProcessQueue], None],
         regained: Callable[[MessageQueue], Awaitable[None]],
     ) -> None:
-        """Without ``locks`` and ``send_back`` (broadcasting) no queue needs a lock, and no message is given up."""
+        """Without ``locks`` and ``send_back`` (broadcasting) no queue needs a lock, and no message is given up.
+        Without ``auto_commit`` messages are consumed when the listener says COMMIT.
+        """
         self._statistics = statistics
         self._group = group
         self._locks = locks
@@ -152,6 +187,7 @@ class Ordered:
         self._batch_size = batch_size
         self._suspend_queue_ms = suspend_queue_ms
         self._max_reconsume_times = max_reconsume_times
+        self._auto_commit = auto_commit
         self._lock_interval_ms = lock_interval_ms
         self._consumed = consumed
         self._regained = regained
@@ -320,7 +356,9 @@ class Ordered:
         if isinstance(outcome, Skipped):
             ordered.put_back(process, 0)
         elif failure is None:
-            ordered.done(process)
+            self._succeeded(ordered, process, commit=outcome is ConsumeStatus.COMMIT)
+        elif outcome is ConsumeStatus.ROLLBACK and not self._auto_commit:
+            ordered.roll_back(process, self._clock.monotonic_ms() + self._suspend_queue_ms)
         else:
             limit = self._max_reconsume_times
             log.warning(
@@ -343,6 +381,12 @@ class Ordered:
             self._suspend(ordered, process, pause_ms)
         self._settled(ordered, process)
 
+    def _succeeded(self, ordered: OrderedQueue, process: ProcessQueue, *, commit: bool) -> None:
+        if commit or self._auto_commit:
+            ordered.done(process)
+        else:
+            ordered.hold(process)
+
     async def _give_up(
         self, ordered: OrderedQueue, process: ProcessQueue, send_back: SendBack, pause_ms: int
     ) -> None:
@@ -354,7 +398,7 @@ class Ordered:
             log.warning("cannot give up a message of %s, delivered here again: %s", self._group, error)
             self._suspend(ordered, process, pause_ms)
         else:
-            ordered.done(process)
+            self._succeeded(ordered, process, commit=False)
         self._settled(ordered, process)
 
     def _suspend(self, ordered: OrderedQueue, process: ProcessQueue, pause_ms: int) -> None:

@@ -74,7 +74,10 @@ class PushConsumer(Listening):
 
     ``ordered``: one message (or batch) of a queue at a time, in the order of the queue, by one member of the group:
     the queues are locked at their brokers. What fails is delivered again, before anything later of its queue, every
-    ``suspend_queue_ms``, and given to the dead-letter topic after ``max_reconsume_times`` if that is set.
+    ``suspend_queue_ms``, and given to the dead-letter topic after ``max_reconsume_times`` if that is set. Without
+    ``auto_commit`` a message that the listener is done with counts as consumed only when it returns COMMIT, for this
+    and all earlier ones of the queue; ROLLBACK makes all since the last COMMIT come again. Let no more than
+    ``max_cached_messages`` wait for a COMMIT: they are kept here, and no more is pulled.
 
     Delivery is at least once. Not thread-safe: use it on the loop it was started on.
     """
@@ -89,6 +92,7 @@ class PushConsumer(Listening):
         batch_size: int = 1,
         concurrency: int = 20,
         ordered: bool = False,
+        auto_commit: bool = True,
         message_model: MessageModel = MessageModel.CLUSTERING,
         consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
         consume_timestamp_ms: int | None = None,
@@ -139,6 +143,8 @@ class PushConsumer(Listening):
             lock_interval_ms=lock_interval_ms,
             persist_interval_ms=persist_interval_ms,
         )
+        if not (auto_commit or ordered):
+            raise ConfigError("auto_commit=False is for ordered consumers", key="auto_commit")
         if max_reconsume_times is not None and max_reconsume_times < 0:
             raise ConfigError(
                 f"max_reconsume_times={max_reconsume_times} is negative", key="max_reconsume_times"
@@ -167,6 +173,7 @@ class PushConsumer(Listening):
         """0: the listener takes single messages."""
         self._concurrency = concurrency
         self._is_ordered = ordered
+        self._auto_commit = auto_commit
         self._limits = FlowLimits(max_cached_messages, max_cached_bytes, sys.maxsize if ordered else max_span)
         self._topic_limits = (max_cached_messages_per_topic, max_cached_bytes_per_topic)
         self._limits_of: dict[str, FlowLimits] = {}
@@ -219,6 +226,7 @@ class PushConsumer(Listening):
                 concurrency=self._concurrency,
                 suspend_queue_ms=self._suspend_queue_ms,
                 max_reconsume_times=self._max_reconsume_times,
+                auto_commit=self._auto_commit,
                 lock_interval_ms=self._lock_interval_ms,
                 statistics=self._statistics,
                 consumed=self._consumed,
@@ -465,6 +473,10 @@ class PushConsumer(Listening):
     @property
     def is_ordered(self) -> bool:
         return self._is_ordered
+
+    @property
+    def auto_commit(self) -> bool:
+        return self._auto_commit
 
     def running_info(self) -> ConsumerRunningInfo:
         """Settings, subscriptions and queues, as ``mqadmin consumerStatus`` shows them."""

@@ -523,3 +523,48 @@ async def test_lists_in_order(mq_broker: Broker, mq_topic: str, tmp_path: Path, 
         )
     assert seen == {0: list(range(0, 40, 2)), 1: list(range(1, 40, 2))}
     assert failed
+
+
+async def test_an_ordered_listener_commits_by_itself(mq_broker: Broker, mq_topic: str) -> None:
+    async with AdminClient(mq_broker.namesrv) as admin, Producer(mq_broker.namesrv, group="p") as producer:
+        await admin.create_topic(mq_topic, queues=1)
+        for number in range(8):
+            await producer.send(Message.of(mq_topic, str(number)))
+    seen: list[int] = []
+
+    def listener(message: MessageExt) -> ConsumeStatus:
+        number = int(message.body)
+        seen.append(number)
+        if number == 2 and seen.count(2) == 1:
+            return ConsumeStatus.ROLLBACK
+        if number == 4 and seen.count(4) == 1:
+            return ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+        return ConsumeStatus.COMMIT if number % 3 == 2 else ConsumeStatus.CONSUME_SUCCESS
+
+    def consumer() -> PushConsumer:
+        made = PushConsumer(
+            mq_broker.namesrv,
+            group="by-hand",
+            listener=listener,
+            ordered=True,
+            auto_commit=False,
+            consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            suspend_queue_ms=10,
+        )
+        made.subscribe(mq_topic)
+        return made
+
+    async with consumer() as first:
+        await until(lambda: 7 in seen, "the last message")
+        (done,) = (offset for queue, offset in first.progress().items() if queue.topic == mq_topic)
+        assert done == 6, "nobody has committed 6 and 7"
+    assert seen == [0, 1, 2, 0, 1, 2, 3, 4, 4, 5, 6, 7]
+    seen.clear()
+    async with consumer():
+        await until(lambda: 7 in seen, "the last message, again")
+    assert seen == [6, 7]
+
+
+def test_only_an_ordered_listener_can_commit_by_itself() -> None:
+    with pytest.raises(ConfigError, match="ordered"):
+        PushConsumer("127.0.0.1:1", group="g", listener=print, auto_commit=False)

@@ -103,3 +103,43 @@ def test_a_dropped_queue_commits_what_it_would_have() -> None:
     process.drop()
     assert process.commit_offset == 1
     assert not process.holds(message(1))
+
+
+def test_what_is_held_is_consumed_with_the_commit() -> None:
+    ordered, process = locked()
+    fill(ordered, process, 4)
+    for expected in ([0], [1]):
+        assert run(ordered) == expected
+        ordered.hold(process)
+        assert process.commit_offset == 0
+    assert run(ordered) == [2]
+    ordered.done(process)
+    assert (process.commit_offset, ordered.held) == (3, [])
+
+
+def test_a_roll_back_brings_everything_since_the_last_commit_again() -> None:
+    ordered, process = locked(2)
+    fill(ordered, process, 7)
+    assert run(ordered) == [0, 1]
+    ordered.done(process)
+    first = ordered.next(0)
+    ordered.hold(process)
+    assert run(ordered) == [4, 5]
+    ordered.roll_back(process, 1_000)
+    assert (run(ordered, 999), process.commit_offset) == ([], 2)
+    assert run(ordered, 1_000) == [2, 3]
+    assert [each.reconsume_times for each in first] == [0, 0]
+
+
+def test_what_was_held_before_a_restart_is_forgotten() -> None:
+    ordered, before = locked()
+    fill(ordered, before, 3)
+    run(ordered)
+    ordered.hold(before)
+    before.drop()
+    after = ProcessQueue(0)
+    ordered.restart(after)
+    fill(ordered, after, 3)
+    assert (run(ordered), ordered.held) == ([0], [])
+    ordered.hold(before)
+    assert ordered.held == []
