@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import functools
 import ipaddress
 import os
 import re
@@ -16,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, NewType
+from typing import TYPE_CHECKING, Any, NamedTuple, NewType
 
 from mqspark.crc import crc32 as full_crc32
 from mqspark.errors import InvalidMessage
@@ -277,6 +278,13 @@ def format_host(host: bytes | memoryview) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
+@functools.lru_cache(maxsize=4096)
+def parse_host(text: str) -> bytes:
+    """The reverse of format_host."""
+    address, _, port = text.rpartition(":")
+    return encode_host(address.strip("[]"), int(port))
+
+
 def encode_offset_id(store_host: bytes, physical_offset: int) -> str:
     """The broker's message id: store host and physical offset in upper-case hex, 32 or 56 characters."""
     return (store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
@@ -362,8 +370,16 @@ new_unique_id = UniqueIdGenerator()
 # --- messages -----------------------------------------------------------------------------------------------
 
 
+class _Late:
+    """Room for what a message was decoded from."""
+
+    __slots__ = ("encoded_properties",)
+
+    encoded_properties: bytes
+
+
 @dataclass(slots=True, kw_only=True)
-class Message:
+class Message(_Late):
     """What a producer sends. ``body`` is opaque bytes; ``properties`` holds tags and keys too."""
 
     topic: str
@@ -423,7 +439,11 @@ class Message:
 
 @dataclass(slots=True, kw_only=True)
 class MessageExt(Message):
-    """A stored message as a consumer gets it; ``body`` is decompressed."""
+    """A stored message as a consumer gets it; ``body`` is decompressed.
+
+    Whoever decodes many may leave ``properties`` and ``offset_message_id`` out and set ``encoded_properties``: they are
+    made when they are asked for.
+    """
 
     queue_id: int
     queue_offset: QueueOffset
@@ -439,6 +459,19 @@ class MessageExt(Message):
     store_size_bytes: int
     offset_message_id: str
     broker_name: str = ""
+
+    if not TYPE_CHECKING:  # for a type checker these are fields like the others
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "properties":
+                self.properties = value = decode_properties(self.encoded_properties)
+                return value
+            if name == "offset_message_id":
+                self.offset_message_id = value = encode_offset_id(
+                    parse_host(self.store_host), self.physical_offset
+                )
+                return value
+            raise AttributeError(f"{type(self).__name__} has no {name}", name=name, obj=self)
 
     @property
     def message_id(self) -> str:

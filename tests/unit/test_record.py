@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import json
 import struct
 from pathlib import Path
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import Message, crc32, decode_properties, encode_host, java_hash
+from mqspark.message import Message, crc32, decode_properties, encode_host, encode_offset_id, java_hash
 from mqspark.record import (
     BLANK_MAGIC,
     MAGIC_V1,
@@ -236,3 +238,24 @@ def test_properties_are_peeked_at(topic: str, born: str, stored: str) -> None:
                 size, found = peek_properties(damaged, 0)
                 assert size == len(record)
                 assert len(found) < size
+
+
+def test_what_is_decoded_late_is_a_field_like_the_others() -> None:
+    record = encode_record(
+        topic="T",
+        body=b"b",
+        properties={"KEYS": "k", "UNIQ_KEY": "u"},
+        physical_offset=7,
+        store_host=encode_host("::1", 10911),
+    )
+    message = decode_record(record)
+    assert dataclasses.replace(message, topic="U").properties == {"KEYS": "k", "UNIQ_KEY": "u"}
+    assert copy.copy(decode_record(record)) == message
+    assert copy.deepcopy(decode_record(record)).keys == "k"
+    assert decode_record(record).offset_message_id == encode_offset_id(encode_host("::1", 10911), 7)
+    message.properties["KEYS"] = "other"
+    assert message.keys == "other"
+    message.properties = {}
+    assert message.tags is None
+    with pytest.raises(AttributeError, match="no colour"):
+        _ = decode_record(record).colour
