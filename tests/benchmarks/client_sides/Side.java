@@ -290,6 +290,9 @@ public final class Side {
             }
         }
         System.out.flush();
+        while (System.in.read() >= 0) {
+            continue;
+        }
         Runtime.getRuntime().halt(0);
     }
 }

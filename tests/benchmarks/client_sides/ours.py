@@ -255,6 +255,7 @@ def main() -> None:
                 runner.run(looped(asked))
         else:
             blocking(asked)
+    sys.stdin.read()
 
 
 if __name__ == "__main__":

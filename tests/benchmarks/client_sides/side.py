@@ -4,7 +4,8 @@ A side is one client library in a process of its own. Every side takes the same 
 
     CASE NAMESRV TOPIC COUNT SIZE WIDTH RATE
 
-and prints one line of JSON. Standard library only: the C++ client's process imports nothing of the project.
+prints one line of JSON and goes on until its input ends. Standard library only: the process of the C++ client imports
+nothing of the project.
 """
 
 from __future__ import annotations
