@@ -19,34 +19,21 @@ from __future__ import annotations
 
 import os
 import secrets
-import struct
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from mqspark.clock import Clock
-from mqspark.crc import crc32
-from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
-from mqspark.message import (
-    BORN_HOST_V6,
-    INNER_BATCH,
-    MAX_PROPERTIES_BYTES,
-    NEED_UNWRAP,
-    STORE_HOST_V6,
-    TRANSACTION_PREPARED_TYPE,
-)
-from mqspark.record import CRC_PROPERTY_BYTES, HEADS, Parts, room_for_crc, sealed, tags_code
-from mqspark.store.batchqueue import MAX_BATCH, BatchEntry, BatchQueue, BatchTable, batch_topics
+from mqspark.errors import DiskFull, StoreReadOnly
+from mqspark.record import Parts
+from mqspark.store.append import Appender, Group, Queue
+from mqspark.store.batchqueue import BatchTable, batch_topics
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.cleaning import Cleaner
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.compacted import CompactedQueues
 from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.configfile import ConfigFile
-from mqspark.store.consumequeue import ENTRY, FILLER_SIZE, ConsumeQueue, QueueTable
+from mqspark.store.consumequeue import QueueTable
 from mqspark.store.delay import DelayLevels
-from mqspark.store.dispatch import LMQ_QUEUE_ID, offsets_property
 from mqspark.store.durable import DurableNote
 from mqspark.store.fetch import Fetcher, GetResult, GetStatus
 from mqspark.store.files import FileLayer, OsFiles, descriptor_limit
@@ -55,13 +42,10 @@ from mqspark.store.index import MessageIndex
 from mqspark.store.indexer import Indexer
 from mqspark.store.indexfile import Shape
 from mqspark.store.layout import StorePaths
+from mqspark.store.offsets import QueueOffsets
 from mqspark.store.recovery import Recovery, RecoveryReport
 
 __all__ = ["GetResult", "GetStatus", "MessageStore", "Progress"]
-
-_PROPERTIES_LENGTH = struct.Struct(">h")
-_pack_properties_length = _PROPERTIES_LENGTH.pack
-_pack_entry = ENTRY.pack
 
 MAX_UNWRITTEN_BYTES = 4 * 1024 * 1024
 """What may wait in memory for a sync to return: one-way sends wait for nothing, so nothing else bounds them."""
@@ -70,13 +54,6 @@ MAX_MAPPED_SEGMENTS = 1024
 
 IDLE_MAP_MS = 60_000
 """A file that nobody looked at for this long, and for less than twice as long, is unmapped."""
-
-Item = tuple[int, bytes, bytes]
-"""flag, body, properties: of a batch (``mqspark.record.split_batch``)."""
-
-
-Queue = ConsumeQueue | BatchQueue
-Group = list[tuple[Queue, bytearray]]
 
 
 class MessageStore:
@@ -143,16 +120,26 @@ class MessageStore:
         """What a checkpoint of this life says: every record before it is in its queue, and both on disk."""
         self._levels = DelayLevels(config.message_delay_level)
         self._sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._property_crc = config.enabled_append_prop_crc
-        self._store_host = store_host
-        self._store_flag = STORE_HOST_V6 if len(store_host) == 20 else 0
-        self._head = HEADS[self._store_flag >> 4]
-        self._head_v6 = HEADS[(self._store_flag | BORN_HOST_V6) >> 4]
-        self._max_body_bytes = config.max_message_size
-        self._now_ms = 0
+        self._appender = appender = Appender(
+            config,
+            clock,
+            self._log,
+            self._table,
+            self._batch_table,
+            self._levels,
+            store_host,
+            self._check_writable,
+            self._poison,
+        )
+        # Bound here once: the same calls without a step in between.
+        self.put = appender.put
+        self.put_batch = appender.put_batch
+        self.put_inner_batch = appender.put_inner_batch
+        self.put_dispatched = appender.put_dispatched
+        self.use_batch_queues = appender.use_batch_queues
+        self._dirty = appender.dirty
         self._written_store_ms = 0
         self._durable_store_ms = 0
-        self._dirty: list[Queue] = []
         self._groups: list[tuple[int, Group]] = []
         self._flush_in_flight: FlushJob | None = None
         self._note = DurableNote(self.paths.abort, self._files)
@@ -173,11 +160,21 @@ class MessageStore:
         """Why nothing can be put, or None."""
         self.checkpoint_problem: str | None = None
         """Why the last checkpoint could not be written although the store is sound, or None."""
-        self.put_count = 0
+        self._bind_queries()
+
+    def _bind_queries(self) -> None:
+        offsets = QueueOffsets(self._log, self._table, self._batch_table, self._compacted)
+        self.entries = offsets.entries
+        self.max_offset = offsets.max_offset
+        self.min_offset = offsets.min_offset
+        self.offset_by_timestamp = offsets.offset_by_timestamp
+        self.offset_by_position = offsets.offset_by_position
+        self.store_timestamp_at = offsets.store_timestamp_at
+        self.queues = offsets.queues
 
     def refresh_settings(self) -> None:
         """``config`` was changed by an operator: take over what is kept beside it for speed."""
-        self._max_body_bytes = self.config.max_message_size
+        self._appender.max_body_bytes = self.config.max_message_size
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -312,397 +309,11 @@ class MessageStore:
         self._dirty.clear()
         return StoreReadOnly(self.read_only)
 
-    # --- put ------------------------------------------------------------------------------------------------
-
-    def put(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes | memoryview,
-        properties: bytes,
-        tags_code: int,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        sys_flag: int = 0,
-        flag: int = 0,
-        reconsume_times: int = 0,
-        prepared_offset: int = 0,
-    ) -> tuple[int, int, int]:
-        """Append one message; ``commit`` writes it. Gives back queue offset, physical offset and end offset.
-
-        The store time is that of the turn (the first put after a commit). Prepared and rolled back messages
-        (system flag) get queue offset 0 and no queue entry. Raises MessageTooLarge, InvalidMessage,
-        StoreReadOnly, DiskFull; nothing is changed then.
-        """
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            if topic in self._table.batch_topics:
-                return self._put_batched(
-                    topic,
-                    queue_id,
-                    body,
-                    0,
-                    properties,
-                    tags_code,
-                    born_timestamp_ms,
-                    born_host,
-                    sys_flag,
-                    flag,
-                    reconsume_times,
-                )
-            queue = self._create_queue(topic, queue_id)
-        body_length = len(body)
-        if self._property_crc:
-            properties = room_for_crc(properties)
-        properties_length = len(properties)
-        if body_length > self._max_body_bytes or properties_length > MAX_PROPERTIES_BYTES:
-            raise self._too_large(body_length, properties_length)
-        if len(born_host) == 8:
-            head = self._head
-            sys_flag |= self._store_flag
-        else:
-            head = self._head_v6
-            sys_flag |= self._store_flag | BORN_HOST_V6
-        size = head.size + queue.overhead_bytes + body_length + properties_length
-        log = self._log
-        queue_offset = queue.next_offset
-        if queue_offset >= queue.reserved_end:
-            self._reserve(queue, 1)
-        position = log.position
-        if position + size > log.room_end:
-            position = self._make_room(size)
-        pending = log.pending
-        if not pending:
-            self._now_ms = self._clock.now_ms()
-        if sys_flag & TRANSACTION_PREPARED_TYPE:
-            queue_offset = 0
-        else:
-            if queue.is_schedule:
-                tags_code = self._levels.schedule_tags_code(properties, tags_code, self._now_ms)
-            if queue.ext_out is not None:
-                tags_code = queue.ext_out.put(tags_code, self._now_ms)
-            if not queue.entries:
-                self._dirty.append(queue)
-            queue.entries += _pack_entry(position, size, tags_code)
-            queue.next_offset = queue_offset + 1
-        pending += (
-            head.pack(
-                size,
-                queue.record_magic,
-                crc32(body) & 0x7FFFFFFF,
-                queue_id,
-                flag,
-                queue_offset,
-                position,
-                sys_flag,
-                born_timestamp_ms,
-                born_host,
-                self._now_ms,
-                self._store_host,
-                reconsume_times,
-                prepared_offset,
-                body_length,
-            ),
-            body,
-            queue.topic_field,
-            _pack_properties_length(properties_length),
-            properties,
-        )
-        if self._property_crc:
-            pending[-5:] = (sealed(b"".join(pending[-5:])),)
-        end = position + size
-        log.position = end
-        self.put_count += 1
-        return queue_offset, position, end
-
-    def put_batch(
-        self,
-        topic: str,
-        queue_id: int,
-        items: Sequence[Item],
-        born_timestamp_ms: int,
-        born_host: bytes,
-        sys_flag: int = 0,
-        reconsume_times: int = 0,
-        prepared_offset: int = 0,
-    ) -> tuple[int, list[int], int]:
-        """Append several messages of one queue, all or none, in one segment; their tags codes are found here.
-
-        Gives back the first queue offset, the physical offsets and the end offset. Raises as ``put``.
-        """
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            queue = self._create_queue(topic, queue_id)
-        head = self._head if len(born_host) == 8 else self._head_v6
-        overhead = head.size + queue.overhead_bytes
-        crc_room = CRC_PROPERTY_BYTES + 1 if self._property_crc else 0
-        sizes = []
-        for _, body, properties in items:
-            body_length, properties_length = len(body), len(properties)
-            if body_length > self._max_body_bytes or properties_length + crc_room > MAX_PROPERTIES_BYTES:
-                raise self._too_large(body_length, properties_length)
-            sizes.append(overhead + body_length + properties_length)
-        total = sum(sizes) + crc_room * len(items)
-        log = self._log
-        if queue.next_offset + len(items) > queue.reserved_end:
-            self._reserve(queue, len(items))
-        if log.position + total > log.room_end:
-            self._make_room(total)
-        first_offset, position = queue.next_offset, log.position
-        positions = []
-        if crc_room or queue.is_schedule or queue.ext_out is not None or sys_flag & TRANSACTION_PREPARED_TYPE:
-            for flag, body, properties in items:
-                code = tags_code(properties)
-                _, at, position = self.put(
-                    topic,
-                    queue_id,
-                    body,
-                    properties,
-                    code,
-                    born_timestamp_ms,
-                    born_host,
-                    sys_flag,
-                    flag,
-                    reconsume_times,
-                    prepared_offset,
-                )
-                positions.append(at)
-            return first_offset, positions, position
-        # The same as ``put`` in one loop: half the time.
-        pending, entries, topic_field = log.pending, queue.entries, queue.topic_field
-        pack, magic, host = head.pack, queue.record_magic, self._store_host
-        if not pending:
-            self._now_ms = self._clock.now_ms()
-        now_ms = self._now_ms
-        if not entries:
-            self._dirty.append(queue)
-        sys_flag |= self._store_flag | (BORN_HOST_V6 if len(born_host) == 20 else 0)
-        queue_offset = first_offset
-        for size, (flag, body, properties) in zip(sizes, items, strict=True):
-            entries += _pack_entry(position, size, tags_code(properties) if b"TAGS" in properties else 0)
-            pending += (
-                pack(
-                    size,
-                    magic,
-                    crc32(body) & 0x7FFFFFFF,
-                    queue_id,
-                    flag,
-                    queue_offset,
-                    position,
-                    sys_flag,
-                    born_timestamp_ms,
-                    born_host,
-                    now_ms,
-                    host,
-                    reconsume_times,
-                    prepared_offset,
-                    len(body),
-                ),
-                body,
-                topic_field,
-                _pack_properties_length(len(properties)),
-                properties,
-            )
-            positions.append(position)
-            position += size
-            queue_offset += 1
-        queue.next_offset = queue_offset
-        log.position = position
-        self.put_count += len(items)
-        return first_offset, positions, position
-
-    def put_inner_batch(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes | memoryview,
-        count: int,
-        properties: bytes,
-        tags_code: int,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        sys_flag: int = 0,
-        reconsume_times: int = 0,
-    ) -> tuple[int, int, int]:
-        """Append ``count`` messages as one record of a BatchCQ queue; ``body`` holds them as a batch send does.
-
-        Gives back the first message's queue offset, the physical offset and the end offset. Raises as ``put``.
-        """
-        if not 0 < count <= MAX_BATCH:
-            raise InvalidMessage(f"an inner batch holds 1 to {MAX_BATCH} messages, not {count}", field="body")
-        return self._put_batched(
-            topic,
-            queue_id,
-            body,
-            count,
-            properties,
-            tags_code,
-            born_timestamp_ms,
-            born_host,
-            sys_flag | INNER_BATCH | NEED_UNWRAP,
-            0,
-            reconsume_times,
-        )
-
-    def _put_batched(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes | memoryview,
-        count: int,
-        properties: bytes,
-        tags_code: int,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        sys_flag: int,
-        flag: int,
-        reconsume_times: int,
-    ) -> tuple[int, int, int]:
-        """``put`` into a BatchCQ queue; ``count`` 0: one ordinary message."""
-        queue = self._batch_queues.get((topic, queue_id)) or self._create_batch_queue(topic, queue_id)
-        self._check_writable()
-        base = queue.next_offset
-        if count:
-            joint = b"" if not properties or properties[-1] == 2 else b"\x02"
-            properties += joint + b"INNER_NUM\x01%d\x02INNER_BASE\x01%d\x02" % (count, base)
-        if self._property_crc:
-            properties = room_for_crc(properties)
-        if len(body) > self._max_body_bytes or len(properties) > MAX_PROPERTIES_BYTES:
-            raise self._too_large(len(body), len(properties))
-        try:
-            queue.reserve()
-        except OSError as error:
-            raise self._poison(f"preparing {queue!r} failed", error) from error
-        array, log = queue.array, self._log
-        sys_flag |= self._store_flag | (BORN_HOST_V6 if len(born_host) == 20 else 0)
-        head = HEADS[(sys_flag >> 4) & 3]
-        size = head.size + array.overhead_bytes + len(body) + len(properties)
-        position = log.position
-        if position + size > log.room_end:
-            position = self._make_room(size)
-        if not log.pending:
-            self._now_ms = self._clock.now_ms()
-        if not queue.entries:
-            self._dirty.append(queue)
-        queue.add(BatchEntry(position, size, tags_code, self._now_ms, base, count or 1))
-        record = b"".join(
-            (
-                head.pack(
-                    size,
-                    array.record_magic,
-                    crc32(body) & 0x7FFFFFFF,
-                    queue_id,
-                    flag,
-                    base,
-                    position,
-                    sys_flag,
-                    born_timestamp_ms,
-                    born_host,
-                    self._now_ms,
-                    self._store_host,
-                    reconsume_times,
-                    0,
-                    len(body),
-                ),
-                body,
-                array.topic_field,
-                _pack_properties_length(len(properties)),
-                properties,
-            )
-        )
-        log.pending.append(sealed(record) if self._property_crc else record)
-        log.position = position + size
-        self.put_count += count or 1
-        return base, position, position + size
-
-    def put_dispatched(
-        self,
-        queues: Sequence[str],
-        topic: str,
-        queue_id: int,
-        body: bytes | memoryview,
-        properties: bytes,
-        tags_code: int,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        sys_flag: int = 0,
-        flag: int = 0,
-        reconsume_times: int = 0,
-        prepared_offset: int = 0,
-    ) -> tuple[int, int, int]:
-        """``put`` of one message into its own queue and into these LMQ queues (``dispatch.wanted_queues``)."""
-        others = []
-        for name in queues:
-            other = self._queues.get((name, LMQ_QUEUE_ID)) or self._create_queue(name, LMQ_QUEUE_ID)
-            if other.next_offset >= other.reserved_end:
-                self._reserve(other, 1)
-            others.append(other)
-        joint = b"" if not properties or properties[-1] == 2 else b"\x02"
-        offsets = offsets_property([other.next_offset for other in others])
-        queue_offset, position, end = self.put(
-            topic,
-            queue_id,
-            body,
-            properties + joint + offsets,
-            tags_code,
-            born_timestamp_ms,
-            born_host,
-            sys_flag,
-            flag,
-            reconsume_times,
-            prepared_offset,
-        )
-        entry = _pack_entry(position, end - position, tags_code)
-        for other in others:
-            if not other.entries:
-                self._dirty.append(other)
-            other.entries += entry
-            other.next_offset += 1
-        return queue_offset, position, end
-
-    def use_batch_queues(self, topic: str) -> None:
-        """From now on this topic has BatchCQ queues. Raises InvalidMessage when it has queues of the other type."""
-        if topic not in self._table.batch_topics:
-            if any(name == topic for name, _ in self._queues):
-                raise InvalidMessage(
-                    f"topic {topic!r} has SimpleCQ queues, so its queue.type cannot be BatchCQ", field="topic"
-                )
-            self._table.batch_topics.add(topic)
-
-    def _create_batch_queue(self, topic: str, queue_id: int) -> BatchQueue:
-        self._check_writable()
-        self.use_batch_queues(topic)
-        self._batch_table.create(topic, queue_id)
-        return self._batch_queues[topic, queue_id]
-
-    def _create_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        self._check_writable()
-        return self._table.create(topic, queue_id)
-
     def _check_writable(self) -> None:
         if self.read_only is not None:
             raise StoreReadOnly(self.read_only)
         if self._cleaner.full is not None:
             raise DiskFull(self._cleaner.full)
-
-    def _too_large(self, body_length: int, properties_length: int) -> MessageTooLarge:
-        if body_length > self._max_body_bytes:
-            return MessageTooLarge("body", body_length, self._max_body_bytes)
-        return MessageTooLarge("properties", properties_length, MAX_PROPERTIES_BYTES)
-
-    def _reserve(self, queue: ConsumeQueue, count: int) -> None:
-        self._check_writable()
-        try:
-            queue.reserve(count)
-        except OSError as error:
-            raise self._poison(f"preparing {queue!r} failed", error) from error
-
-    def _make_room(self, size: int) -> int:
-        self._check_writable()
-        try:
-            return self._log.make_room(size)
-        except OSError as error:
-            raise self._poison("extending the CommitLog failed", error) from error
 
     # --- commit and flush -----------------------------------------------------------------------------------
 
@@ -727,21 +338,12 @@ class MessageStore:
             except OSError as error:
                 self._poison("writing the CommitLog failed", error)
                 return self._progress([])
-            group = self._take_group()
+            self._written_store_ms = self._appender.now_ms
+            group = self._appender.take_group()
             if not self._sync:
                 return self._progress(self._dispatch(group))
             self._groups.append((self._log.written, group))
         return self._progress([])
-
-    def _take_group(self) -> Group:
-        """The queue entries of everything that is leaving ``pending``."""
-        self._written_store_ms = self._now_ms
-        group: Group = []
-        for queue in self._dirty:
-            group.append((queue, queue.entries))
-            queue.entries = bytearray()
-        self._dirty.clear()
-        return group
 
     def begin_flush(self) -> FlushJob | None:
         """A job that makes the log durable, or None when there is nothing to do or one is under way.
@@ -755,7 +357,8 @@ class MessageStore:
         offset, buffers = 0, list[bytes | memoryview]()
         if self._sync and (log.pending or self._dirty):
             offset, buffers = log.take_pending()
-            self._groups.append((log.written, self._take_group()))
+            self._written_store_ms = self._appender.now_ms
+            self._groups.append((log.written, self._appender.take_group()))
         if log.written <= log.durable:
             return None
         left, active, directories = log.take_unsynced()
@@ -956,96 +559,7 @@ class MessageStore:
         )
         return [record for position in sorted(found) if (record := self.record_at(position)) is not None]
 
-    # --- offsets --------------------------------------------------------------------------------------------
-
-    def entries(
-        self, topic: str, queue_id: int, offset: int, limit: int
-    ) -> tuple[int, list[tuple[int, int, int]]]:
-        """Visible queue entries - physical offset, record size, tags code - from ``offset`` on, or from the next
-        one that exists, and which that is. At most ``limit``, and none from a second file; none at the end."""
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            return offset, []
-        offset = max(offset, queue.min_offset)
-        if offset >= queue.max_offset:
-            return offset, []
-        found = queue.read(offset, limit)
-        if not len(found):
-            offset = queue.next_existing_offset(offset)
-            found = queue.read(offset, limit) if offset < queue.max_offset else found
-        if queue.ext is not None and len(found):
-            found = found.copy()
-            found["tags_code"] = queue.ext.tags_codes(found["tags_code"].astype(np.int64))
-        return offset, found.tolist()
-
-    def _queue(self, topic: str, queue_id: int) -> Queue | None:
-        key = (topic, queue_id)
-        return self._queues.get(key) or self._batch_queues.get(key)
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """Of what consumers may see; 0 for an unknown queue."""
-        queue = self._queue(topic, queue_id)
-        return queue.max_offset if queue is not None else 0
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """-1 for an unknown queue, as RocketMQ."""
-        queue = self._queue(topic, queue_id)
-        if queue is None:
-            return -1
-        return 0 if self._compacted.begins(topic, queue_id) else queue.min_offset
-
-    def offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
-        """The first offset stored at or after a time (``upper``: the last one stored at or before it).
-
-        Behind the last message: the max offset (the last offset); before the first: the min offset. 0 for an
-        unknown or empty queue (ConsumeQueue.getOffsetInQueueByTime; reference store-and-broker §3.1). All
-        messages of an inner batch have its time.
-        """
-        bound = timestamp_ms + 1 if upper else timestamp_ms
-        queue = self._queue(topic, queue_id)
-        if queue is None or queue.min_offset >= queue.max_offset:
-            return queue.min_offset if queue is not None else 0
-        if isinstance(queue, BatchQueue):
-            found = queue.offset_by_time(bound)
-        else:
-            at = self._log.store_timestamp_at
-            found = queue.first_where(
-                lambda position, _size, _tags: at(position) >= bound, queue.min_offset, queue.max_offset
-            )
-        return max(found - 1, queue.min_offset) if upper else found
-
-    def offset_by_position(self, topic: str, queue_id: int, position: int) -> int:
-        """Of the first visible message that lies at or behind ``position`` in the log, else the max offset; 0 for an
-        unknown queue."""
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            return 0
-        return queue.first_where(lambda at, _size, _tags: at >= position, queue.min_offset, queue.max_offset)
-
-    def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int:
-        """-1 when there is no such message."""
-        queue = self._queue(topic, queue_id)
-        if queue is None or not queue.min_offset <= offset < queue.max_offset:
-            return -1
-        if isinstance(queue, BatchQueue):
-            batch = queue.entry(queue.number_of(offset))
-            return batch.store_ms if batch is not None and batch.base <= offset else -1
-        entry = queue.entry(offset)
-        return self._log.store_timestamp_at(entry[0]) if entry is not None and entry[1] != FILLER_SIZE else -1
-
-    def earliest_store_timestamp(self) -> int:
-        """Of the first record of the log; -1 when it is empty."""
-        log = self._log
-        return log.store_timestamp_at(log.min_offset) if self._visible_end > log.min_offset else -1
-
-    def queues(self) -> dict[str, list[int]]:
-        """Topic → its queue ids, ascending, of every queue that ever got a message."""
-        topics: dict[str, list[int]] = {}
-        for table in (self._table, self._batch_table):
-            for (topic, queue_id), queue in sorted(table.queues.items(), key=_queue_key):
-                if queue.file_starts:
-                    topics.setdefault(topic, []).append(queue_id)
-        return topics
+    # --- topics -----------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> None:
         """Remove its queues. Its records stay in the log until that is cleaned."""
@@ -1061,7 +575,17 @@ class MessageStore:
         # A crash before the next checkpoint would bring the queues back.
         self._checkpoint_due = True
 
+    def earliest_store_timestamp(self) -> int:
+        """Of the first record of the log; -1 when it is empty."""
+        log = self._log
+        return log.store_timestamp_at(log.min_offset) if self._visible_end > log.min_offset else -1
+
     # --- state ----------------------------------------------------------------------------------------------
+
+    @property
+    def put_count(self) -> int:
+        """Messages that were put."""
+        return self._appender.put_count
 
     @property
     def get_count(self) -> int:
@@ -1086,7 +610,7 @@ class MessageStore:
     @property
     def next_store_time_ms(self) -> int:
         """What the next put is dated: all that waits to be written has the time of the first."""
-        return self._now_ms if self._log.pending else self._clock.now_ms()
+        return self._appender.now_ms if self._log.pending else self._clock.now_ms()
 
     @property
     def files(self) -> FileLayer:
@@ -1150,7 +674,3 @@ class MessageStore:
     @property
     def flushed_offset(self) -> int:
         return self._log.durable
-
-
-def _queue_key(item: tuple[tuple[str, int], Queue]) -> tuple[str, int]:
-    return item[0]

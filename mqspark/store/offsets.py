@@ -1,0 +1,118 @@
+"""What is asked about queues in offsets: where they begin and end, which offset a time or a place in the log has.
+
+Only what consumers may see counts. Must not know how anything is stored or when it becomes visible.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mqspark.store.batchqueue import BatchQueue, BatchTable
+from mqspark.store.commitlog import CommitLog
+from mqspark.store.compacted import CompactedQueues
+from mqspark.store.consumequeue import FILLER_SIZE, ConsumeQueue, QueueTable
+
+__all__ = ["QueueOffsets"]
+
+
+class QueueOffsets:
+    """Of one store."""
+
+    __slots__ = ("_batch_queues", "_compacted", "_log", "_queues", "_tables")
+
+    def __init__(
+        self, log: CommitLog, table: QueueTable, batch_table: BatchTable, compacted: CompactedQueues
+    ) -> None:
+        self._log = log
+        self._tables = (table, batch_table)
+        self._queues = table.queues
+        self._batch_queues = batch_table.batch_queues
+        self._compacted = compacted
+
+    def entries(
+        self, topic: str, queue_id: int, offset: int, limit: int
+    ) -> tuple[int, list[tuple[int, int, int]]]:
+        """Visible queue entries - physical offset, record size, tags code - from ``offset`` on, or from the next
+        one that exists, and which that is. At most ``limit``, and none from a second file; none at the end."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return offset, []
+        offset = max(offset, queue.min_offset)
+        if offset >= queue.max_offset:
+            return offset, []
+        found = queue.read(offset, limit)
+        if not len(found):
+            offset = queue.next_existing_offset(offset)
+            found = queue.read(offset, limit) if offset < queue.max_offset else found
+        if queue.ext is not None and len(found):
+            found = found.copy()
+            found["tags_code"] = queue.ext.tags_codes(found["tags_code"].astype(np.int64))
+        return offset, found.tolist()
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | BatchQueue | None:
+        key = (topic, queue_id)
+        return self._queues.get(key) or self._batch_queues.get(key)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Of what consumers may see; 0 for an unknown queue."""
+        queue = self._queue(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """-1 for an unknown queue, as RocketMQ."""
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return -1
+        return 0 if self._compacted.begins(topic, queue_id) else queue.min_offset
+
+    def offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
+        """The first offset stored at or after a time (``upper``: the last one stored at or before it).
+
+        Behind the last message: the max offset (the last offset); before the first: the min offset. 0 for an
+        unknown or empty queue (ConsumeQueue.getOffsetInQueueByTime; reference store-and-broker §3.1). All
+        messages of an inner batch have its time.
+        """
+        bound = timestamp_ms + 1 if upper else timestamp_ms
+        queue = self._queue(topic, queue_id)
+        if queue is None or queue.min_offset >= queue.max_offset:
+            return queue.min_offset if queue is not None else 0
+        if isinstance(queue, BatchQueue):
+            found = queue.offset_by_time(bound)
+        else:
+            at = self._log.store_timestamp_at
+            found = queue.first_where(
+                lambda position, _size, _tags: at(position) >= bound, queue.min_offset, queue.max_offset
+            )
+        return max(found - 1, queue.min_offset) if upper else found
+
+    def offset_by_position(self, topic: str, queue_id: int, position: int) -> int:
+        """Of the first visible message that lies at or behind ``position`` in the log, else the max offset; 0 for an
+        unknown queue."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return 0
+        return queue.first_where(lambda at, _size, _tags: at >= position, queue.min_offset, queue.max_offset)
+
+    def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int:
+        """-1 when there is no such message."""
+        queue = self._queue(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return -1
+        if isinstance(queue, BatchQueue):
+            batch = queue.entry(queue.number_of(offset))
+            return batch.store_ms if batch is not None and batch.base <= offset else -1
+        entry = queue.entry(offset)
+        return self._log.store_timestamp_at(entry[0]) if entry is not None and entry[1] != FILLER_SIZE else -1
+
+    def queues(self) -> dict[str, list[int]]:
+        """Topic → its queue ids, ascending, of every queue that ever got a message."""
+        topics: dict[str, list[int]] = {}
+        for table in self._tables:
+            for (topic, queue_id), queue in sorted(table.queues.items(), key=_queue_key):
+                if queue.file_starts:
+                    topics.setdefault(topic, []).append(queue_id)
+        return topics
+
+
+def _queue_key(item: tuple[tuple[str, int], ConsumeQueue]) -> tuple[str, int]:
+    return item[0]
