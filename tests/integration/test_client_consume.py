@@ -25,6 +25,8 @@ from mqspark.aio import (
     PushConsumer,
     RetryLater,
     SendContext,
+    TransactionProducer,
+    TransactionState,
 )
 from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.testing import Broker, Cluster
@@ -363,6 +365,64 @@ async def test_the_trace_of_a_message_is_in_the_trace_topic(mq_broker: Broker, m
                 records += message.body.split(b"\x02")[:-1]
     assert [record.split(b"\x01")[0] for record in records] == [b"Pub", b"SubBefore", b"SubAfter"]
     assert all(result.message_id.encode() in record for record in records)
+
+
+async def traced(broker: Broker, trace_topic: str, kinds: list[str]) -> list[list[str]]:
+    """The fields of as many records as there are ``kinds``, in the order of the kinds."""
+    async with LitePullConsumer(broker.namesrv, group=f"of-{trace_topic}", consume_from=FIRST) as reader:
+        await reader.assign(await reader.fetch_message_queues(trace_topic))
+        records: list[list[str]] = []
+        while len(records) < len(kinds):
+            for message in await reader.poll(30_000):
+                records += [text.split("\x01") for text in message.body.decode().split("\x02")[:-1]]
+    assert sorted(record[0] for record in records) == sorted(kinds)
+    return sorted(records, key=lambda record: kinds.index(record[0]))
+
+
+async def test_the_trace_of_what_a_program_pulls(mq_broker: Broker, mq_topic: str) -> None:
+    trace_topic = f"trace-{mq_topic}"
+    await create(mq_broker, mq_topic)
+    await create(mq_broker, trace_topic)
+    await send(mq_broker, mq_topic, range(1))
+    consumer = LitePullConsumer(
+        mq_broker.namesrv,
+        group=f"pulls-{mq_topic}",
+        consume_from=FIRST,
+        trace=True,
+        trace_topic=trace_topic,
+    )
+    consumer.subscribe(mq_topic)
+    async with consumer:
+        message = await anext(consumer)
+    before, after = await traced(mq_broker, trace_topic, ["SubBefore", "SubAfter"])
+    assert (before[3], before[5]) == (f"pulls-{mq_topic}", message.message_id)
+    assert (after[1], after[2], after[4], after[8]) == (
+        before[4],
+        message.message_id,
+        "true",
+        f"pulls-{mq_topic}",
+    )
+
+
+async def test_the_trace_of_a_transaction(mq_broker: Broker, mq_topic: str) -> None:
+    trace_topic = f"trace-{mq_topic}"
+    await create(mq_broker, mq_topic)
+    await create(mq_broker, trace_topic)
+    async with TransactionProducer(
+        mq_broker.namesrv,
+        group="decides",
+        check=lambda _: None,
+        send_timeout_ms=30_000,
+        trace=True,
+        trace_topic=trace_topic,
+    ) as producer:
+        sent = await producer.send_in_transaction(
+            Message.of(mq_topic, b"one", keys="key"), execute=lambda _: TransactionState.COMMIT
+        )
+    pub, end = await traced(mq_broker, trace_topic, ["Pub", "EndTransaction"])
+    assert (pub[5], pub[11]) == (sent.message_id, "1"), "a half message"
+    assert end[3:8] == ["decides", mq_topic, sent.message_id, "null", "key"]
+    assert end[9:] == ["2", sent.message_id, "COMMIT_MESSAGE", "false"]
 
 
 async def test_a_namespace_is_a_world_of_its_own(mq_broker: Broker, mq_topic: str) -> None:

@@ -10,16 +10,21 @@ from mqspark.client.delivery import ConsumeStatus
 from mqspark.client.hooks import (
     ConsumeContext,
     ConsumeKind,
+    EndTransactionContext,
     Interceptor,
+    RecallContext,
     SendContext,
     intercepted,
     let_through,
+    saw_consumed,
 )
-from mqspark.client.producer import SendResult, SendStatus
+from mqspark.client.results import SendResult, SendStatus, TransactionState
 from mqspark.client.trace import (
     BUFFERED_RECORDS,
     Tracer,
+    end_transaction_record,
     pub_record,
+    recall_record,
     sub_after_records,
     sub_before_records,
     trace_group,
@@ -195,3 +200,44 @@ async def test_interceptors_see_how_each_call_ends(is_coroutine: bool) -> None:
 def test_interceptors_choose_what_is_wanted() -> None:
     messages = [message_at(0, b"yes"), message_at(1, b"no"), message_at(2, b"")]
     assert [got.queue_offset for got in let_through([Notes()], messages)] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("state", "name"),
+    [
+        (TransactionState.COMMIT, "COMMIT_MESSAGE"),
+        (TransactionState.ROLLBACK, "ROLLBACK_MESSAGE"),
+        (TransactionState.UNKNOWN, "UNKNOW"),
+    ],
+)
+def test_the_end_of_a_transaction_is_one_record_of_thirteen_fields(
+    state: TransactionState, name: str
+) -> None:
+    message = Message.of("T", b"x", tags="A", keys="k")
+    record = end_transaction_record(
+        EndTransactionContext("PG", message, "ID1", "TX1", state, "1.2.3.4:10911", from_check=True), 1_000
+    )
+    assert record.text == (
+        f"EndTransaction\x011000\x01DefaultRegion\x01PG\x01T\x01ID1\x01A\x01k\x011.2.3.4:10911\x012\x01TX1\x01{name}\x01true\x02"
+    )
+    assert record.keys == ("ID1", "k")
+
+
+def test_a_recall_is_one_record_of_seven_fields() -> None:
+    record = recall_record(RecallContext("PG", "T", "ID1", success=False, region="R"), 1_000)
+    assert record.text == "Recall\x011000\x01R\x01PG\x01T\x01ID1\x01false\x02"
+
+
+def test_what_a_program_pulls_is_shown_as_consumed() -> None:
+    shown: list[tuple[str, object, int]] = []
+
+    class Watching(Interceptor):
+        def before_consume(self, context: ConsumeContext) -> None:
+            shown.append(("before", context.kind, len(context.messages)))
+
+        def after_consume(self, context: ConsumeContext) -> None:
+            shown.append(("after", context.kind, len(context.messages)))
+            raise RuntimeError("which changes nothing")
+
+    saw_consumed([Watching()], "CG", [message_at(1), message_at(2)])
+    assert shown == [("before", None, 2), ("after", ConsumeKind.SUCCESS, 2)]
