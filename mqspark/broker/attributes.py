@@ -31,15 +31,19 @@ def changed_attributes(old: dict[str, str] | None, changes: dict[str, str | None
     attributes = dict(old or {})
     for signed_name, value in changes.items():
         name = signed_name[1:]
+        if old is None and value is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"a new topic has no attribute {name} to take away")
         if name in _IMMUTABLE:
             values = _IMMUTABLE[name]
             if value not in values or (old is not None and attributes.get(name, values[0]) != value):
                 raise Refusal(ResponseCode.SYSTEM_ERROR, f"attribute {name} of a topic cannot be changed")
         elif name == "message.type":
+            if value == "MIXED":  # RocketMQ: unless enableMixedMessageType
+                raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
             if value in _ABSENT_TYPES:
                 raise Refusal(ResponseCode.INVALID_PARAMETER, f"message.type={value} is not available yet")
             if value is not None and value not in _MESSAGE_TYPES:
-                raise Refusal(ResponseCode.INVALID_PARAMETER, f"message.type={value} is not allowed")
+                raise Refusal(ResponseCode.SYSTEM_ERROR, f"message.type={value} is not allowed")
         elif name == "reserve.time":
             if value is not None and not value.removeprefix("-").isdigit():
                 raise Refusal(ResponseCode.SYSTEM_ERROR, f"reserve.time={value} is not a number")

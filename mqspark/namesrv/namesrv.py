@@ -326,8 +326,13 @@ class NameServer:
         trial = copy.copy(self.config)
         protected = {*_PROTECTED_KEYS, *self.config.config_black_list.split(";")}
         for key, value in changes.items():
-            if key in protected or (key in keys and key not in UPDATABLE_KEYS):
-                raise Refusal(ResponseCode.NO_PERMISSION, f"Can not update config {key}: it is protected")
+            if key in protected:
+                raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+            if key in keys and key not in UPDATABLE_KEYS:
+                raise Refusal(
+                    ResponseCode.NO_PERMISSION,
+                    f"Can not update config {key}: it is fixed while the name server runs",
+                )
             try:
                 set_setting(trial, key, value)
                 trial.__post_init__()

@@ -4,7 +4,9 @@ import com.alibaba.fastjson2.JSONObject;
 import com.alibaba.fastjson2.JSONWriter;
 import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
+import java.io.IOException;
 import java.io.InputStreamReader;
+import java.io.OutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -22,6 +24,10 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.Collectors;
+import org.apache.commons.cli.CommandLine;
+import org.apache.commons.cli.DefaultParser;
+import org.apache.commons.cli.Options;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
@@ -45,6 +51,7 @@ import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.producer.TransactionSendResult;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.client.utils.MessageUtil;
+import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.UtilAll;
 import org.apache.rocketmq.common.compression.CompressionType;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -55,7 +62,9 @@ import org.apache.rocketmq.filter.expression.EvaluationContext;
 import org.apache.rocketmq.filter.expression.Expression;
 import org.apache.rocketmq.filter.parser.SelectorParser;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
+import org.apache.rocketmq.srvutil.ServerUtil;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
+import org.apache.rocketmq.tools.command.SubCommand;
 
 /**
  * The unmodified RocketMQ client, driven from a test: one JSON request a line on stdin, one JSON reply a line on stdout.
@@ -68,7 +77,8 @@ public final class Driver {
     private static final Map<Integer, Object> OBJECTS = new ConcurrentHashMap<>();
     private static final AtomicInteger HANDLES = new AtomicInteger();
     private static final PrintStream REPLIES = System.out;
-    private static final Object CONSOLE = new Object();
+    /** What the commands of a thread, and the threads that they start, print to: standard output and error. */
+    private static final InheritableThreadLocal<OutputStream[]> CONSOLE = new InheritableThreadLocal<>();
 
     private Driver() {
     }
@@ -84,7 +94,9 @@ public final class Driver {
     }
 
     public static void main(String[] arguments) throws Exception {
-        System.setOut(System.err);
+        PrintStream log = System.err;
+        System.setOut(new PrintStream(new Console(0, log), true, StandardCharsets.UTF_8));
+        System.setErr(new PrintStream(new Console(1, log), true, StandardCharsets.UTF_8));
         ExecutorService workers = Executors.newCachedThreadPool(task -> {
             Thread thread = new Thread(task, "driver");
             thread.setDaemon(true);
@@ -162,6 +174,7 @@ public final class Driver {
             case "pull.do": return pullDo(object(with), with);
             case "pull.stop": ((DefaultMQPullConsumer) OBJECTS.remove(with.getIntValue("handle"))).shutdown(); return null;
             case "mqadmin": return mqadmin(with);
+            case "mqadmin.commands": return Tools.names();
             case "sql.evaluate": return sqlEvaluate(with.getJSONArray("cases"));
             default: throw new IllegalArgumentException("no such request: " + verb);
         }
@@ -652,31 +665,81 @@ public final class Driver {
 
     // ---- mqadmin
 
-    /** Some commands keep a producer or consumer that they shut down: each run starts with new ones. */
-    private static final class Tools extends MQAdminStartup {
-        static void forget() {
-            SUB_COMMANDS.clear();
+    /** Where the calling thread prints to. */
+    private static final class Console extends OutputStream {
+        private final int index;
+        private final OutputStream otherwise;
+
+        Console(int index, OutputStream otherwise) {
+            this.index = index;
+            this.otherwise = otherwise;
+        }
+
+        private OutputStream target() {
+            OutputStream[] streams = CONSOLE.get();
+            return streams == null ? otherwise : streams[index];
+        }
+
+        @Override
+        public void write(int character) throws IOException {
+            target().write(character);
+        }
+
+        @Override
+        public void write(byte[] bytes, int from, int length) throws IOException {
+            target().write(bytes, from, length);
         }
     }
 
-    /** One mqadmin command line; what it printed to both streams. They are process-wide, so one at a time. */
-    private static Object mqadmin(JSONObject with) {
-        synchronized (CONSOLE) {
-            PrintStream out = System.out;
-            PrintStream err = System.err;
-            ByteArrayOutputStream printed = new ByteArrayOutputStream();
-            ByteArrayOutputStream complained = new ByteArrayOutputStream();
-            try {
-                System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
-                System.setErr(new PrintStream(complained, true, StandardCharsets.UTF_8));
-                Tools.forget();
-                MQAdminStartup.main0(with.getJSONArray("arguments").toArray(new String[0]), null);
-            } finally {
-                System.setOut(out);
-                System.setErr(err);
-            }
-            return JSONObject.of("out", printed.toString(StandardCharsets.UTF_8), "err", complained.toString(StandardCharsets.UTF_8));
+    /** The commands: some keep a producer or consumer that they shut down, so each run starts with new ones. */
+    private static final class Tools extends MQAdminStartup {
+        /** Two commands that start in the same millisecond would share a client. */
+        private static final long GAP_MS = 20;
+
+        static synchronized List<String> names() {
+            SUB_COMMANDS.clear();
+            initCommand();
+            return SUB_COMMANDS.stream().map(SubCommand::commandName).collect(Collectors.toList());
         }
+
+        static synchronized SubCommand command(String name) throws InterruptedException {
+            SUB_COMMANDS.clear();
+            initCommand();
+            Thread.sleep(GAP_MS);
+            for (SubCommand command : SUB_COMMANDS) {
+                if (command.commandName().equals(name)) {
+                    return command;
+                }
+            }
+            throw new IllegalArgumentException("mqadmin has no command " + name);
+        }
+    }
+
+    /** One mqadmin command line; what it printed to both streams. {@code for_ms}: a command that never ends is interrupted then. */
+    private static Object mqadmin(JSONObject with) throws InterruptedException {
+        String[] words = with.getJSONArray("arguments").toArray(new String[0]);
+        ByteArrayOutputStream printed = new ByteArrayOutputStream();
+        ByteArrayOutputStream complained = new ByteArrayOutputStream();
+        Thread thread = new Thread(() -> {
+            CONSOLE.set(new OutputStream[] {printed, complained});
+            try {
+                SubCommand command = Tools.command(words[0]);
+                Options options = command.buildCommandlineOptions(ServerUtil.buildCommandlineOptions(new Options()));
+                CommandLine line = new DefaultParser().parse(options, Arrays.copyOfRange(words, 1, words.length));
+                if (line.hasOption('n')) {
+                    System.setProperty(MixAll.NAMESRV_ADDR_PROPERTY, line.getOptionValue('n'));
+                }
+                command.execute(line, options, null);
+            } catch (Exception thrown) {
+                thrown.printStackTrace();
+            }
+        }, "mqadmin");
+        thread.setDaemon(true);
+        thread.start();
+        thread.join(with.getLongValue("for_ms"));
+        thread.interrupt();
+        thread.join();
+        return JSONObject.of("out", printed.toString(StandardCharsets.UTF_8), "err", complained.toString(StandardCharsets.UTF_8));
     }
 
     // ---- JSON forms
