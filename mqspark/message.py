@@ -10,10 +10,10 @@ import base64
 import datetime
 import functools
 import ipaddress
+import itertools
 import os
 import re
 import struct
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -336,32 +336,31 @@ class UniqueIdGenerator:
 
     def __init__(self, address: str = "127.0.0.1") -> None:
         self._address = ipaddress.ip_address(address).packed
-        self._lock = threading.Lock()
-        self._pid = -1
-        self._counter = 0
-        self._prefix = ""
-        self._month_start_ms = 0
-        self._next_month_ms = 0
+        self._month_ms = (0, 0)
+        """Where the month begins and where it ends."""
+        self._begin()
+        # Asking for the pid each time would be a system call for each message.
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        pid, salt = os.getpid() & 0xFFFF, os.urandom(4)
+        self._prefix = (self._address + pid.to_bytes(2, "big") + salt).hex().upper()
+        self._counter = itertools.count(int.from_bytes(os.urandom(2), "big"))
 
     def __call__(self) -> str:
         now_ms = time.time_ns() // 1_000_000
-        with self._lock:
-            if self._pid != os.getpid():
-                self._pid = os.getpid()
-                salt = os.urandom(4)
-                self._prefix = (self._address + (self._pid & 0xFFFF).to_bytes(2, "big") + salt).hex().upper()
-                self._counter = int.from_bytes(os.urandom(2), "big")
-            if not self._month_start_ms <= now_ms < self._next_month_ms:
-                self._set_month(now_ms)
-            self._counter = (self._counter + 1) & 0xFFFF
-            return f"{self._prefix}{now_ms - self._month_start_ms:08X}{self._counter:04X}"
+        start_ms, end_ms = self._month_ms
+        if not start_ms <= now_ms < end_ms:
+            start_ms, _ = self._month_ms = _month_around(now_ms)
+        # Threads get different numbers without a lock: ``next`` is one step.
+        return f"{self._prefix}{now_ms - start_ms:08X}{next(self._counter) & 0xFFFF:04X}"
 
-    def _set_month(self, now_ms: int) -> None:
-        start = datetime.datetime.fromtimestamp(now_ms / 1000).astimezone()
-        start = start.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        following = (start + datetime.timedelta(days=32)).replace(day=1)
-        self._month_start_ms = int(start.timestamp() * 1000)
-        self._next_month_ms = int(following.timestamp() * 1000)
+
+def _month_around(now_ms: int) -> tuple[int, int]:
+    start = datetime.datetime.fromtimestamp(now_ms / 1000).astimezone()
+    start = start.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    following = (start + datetime.timedelta(days=32)).replace(day=1)
+    return int(start.timestamp() * 1000), int(following.timestamp() * 1000)
 
 
 new_unique_id = UniqueIdGenerator()

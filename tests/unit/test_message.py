@@ -6,6 +6,8 @@ import datetime
 import itertools
 import json
 import pathlib
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -215,3 +217,14 @@ def test_bodies_that_inflate_too_far_or_are_damaged(kind: int) -> None:
         decompress(packed, 5)
     with pytest.raises(InvalidMessage):
         compress(b"", 5)
+
+
+def test_a_fork_makes_ids_of_its_own() -> None:
+    program = (
+        "import os; from mqspark.message import new_unique_id as make; make(); os.fork();"
+        "os.write(1, ''.join(make()[8:20] + ' ' for _ in range(2)).encode())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    said = done.stdout.split()
+    assert len(said) == 4
+    assert len(set(said)) == 2
