@@ -26,7 +26,7 @@ from mqspark.errors import DiskFull, StoreReadOnly
 from mqspark.record import Parts
 from mqspark.store.append import Appender, Group, Queue
 from mqspark.store.batchqueue import BatchTable, batch_topics
-from mqspark.store.checkpoint import Checkpoint
+from mqspark.store.checkpoints import Checkpoints
 from mqspark.store.cleaning import Cleaner
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.compacted import CompactedQueues
@@ -116,8 +116,14 @@ class MessageStore:
             self._files,
             clock,
         )
-        self._settled = -1
-        """What a checkpoint of this life says: every record before it is in its queue, and both on disk."""
+        self._checkpoints = Checkpoints(
+            self.paths,
+            self._files,
+            clock,
+            (self._table, self._batch_table),
+            config,
+            self._poison,
+        )
         self._levels = DelayLevels(config.message_delay_level)
         self._sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._appender = appender = Appender(
@@ -143,13 +149,7 @@ class MessageStore:
         self._groups: list[tuple[int, Group]] = []
         self._flush_in_flight: FlushJob | None = None
         self._note = DurableNote(self.paths.abort, self._files)
-        self._checkpoint = Checkpoint()
-        self._checkpoint_before = self._checkpoint
-        self._checkpoint_job: CheckpointJob | None = None
-        self._checkpoint_due = False
-        self._next_checkpoint_ms = 0
         self._next_unmap_ms = clock.monotonic_ms() + IDLE_MAP_MS
-        self._checkpoint_started_ms = 0
         self._lock_fd = -1
         self._failed_save: tuple[str, OSError] | None = None
         """Of a file beside the log: which, and why. Set in the thread that saved."""
@@ -158,8 +158,6 @@ class MessageStore:
         serves."""
         self.read_only: str | None = "the store is not open"
         """Why nothing can be put, or None."""
-        self.checkpoint_problem: str | None = None
-        """Why the last checkpoint could not be written although the store is sound, or None."""
         self._bind_queries()
 
     def _bind_queries(self) -> None:
@@ -187,7 +185,7 @@ class MessageStore:
         try:
             clean = files.read(paths.abort) is None
             synced = self._note.load()
-            self._checkpoint = Checkpoint.load(paths.checkpoint, paths.mark, files)
+            checkpoint = self._checkpoints.load()
             self._log.load()
             self._table.load(paths.batch_consume_queue)
             self._batch_table.load()
@@ -195,7 +193,7 @@ class MessageStore:
             report = Recovery(
                 self._log,
                 self._table,
-                self._checkpoint,
+                checkpoint,
                 self._levels,
                 clean=clean,
                 synced=synced,
@@ -208,13 +206,13 @@ class MessageStore:
                 self._indexer.open(
                     report.end_position,
                     clean=clean,
-                    safe_timestamp_ms=self._checkpoint.index_msg_timestamp_ms,
+                    safe_timestamp_ms=checkpoint.index_msg_timestamp_ms,
                 )
             self.nonce = secrets.token_hex(16)
             self._note.open(os.getpid(), report.end_position)
             self._write_small(paths.nonce, self.nonce.encode())
             files.sync_directory(paths.root)
-            if self._checkpoint.position < 0:
+            if checkpoint.position < 0:
                 # Perhaps a new store: its directories must not be lost with all that is acknowledged.
                 files.sync_directory(paths.commit_log.parent)
                 files.sync_directory(paths.root.parent)
@@ -223,9 +221,8 @@ class MessageStore:
             raise
         self._written_store_ms = self._durable_store_ms = max(
             report.last_store_timestamp_ms,
-            min(self._checkpoint.physic_msg_timestamp_ms, self._checkpoint.logics_msg_timestamp_ms),
+            min(checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms),
         )
-        self._settled = -1
         self._fetcher.begin(report.end_position, report.damaged)
         self._cleaner.open()
         self.read_only = self._failed_save = None
@@ -248,7 +245,7 @@ class MessageStore:
             if self.read_only is None:
                 if self._indexer is not None:
                     self._indexer.close(self._visible_end, self._log.durable)
-                last = self._new_checkpoint_job()
+                last = self._begin_checkpoint()
                 last.run()
                 last.done()
             if self.read_only is not None:
@@ -421,8 +418,7 @@ class MessageStore:
     # --- maintenance ----------------------------------------------------------------------------------------
 
     def maintenance(self) -> list[Job]:
-        """Blocking work that is due; call about once a second. At most a tenth of the time goes into
-        checkpoints.
+        """Blocking work that is due; call about once a second.
 
         Run the jobs in another thread than the flushes: a producer must not wait for them.
         """
@@ -440,69 +436,22 @@ class MessageStore:
             index_job = self._indexer.idle(self._visible_end, self._log.durable)
             if index_job is not None:
                 jobs.append(index_job)
-        cleaning_job = self._cleaner.round(self._settled, checkpoint_running=self._checkpoint_job is not None)
+        checkpoints = self._checkpoints
+        cleaning_job = self._cleaner.round(checkpoints.settled, checkpoint_running=checkpoints.is_running)
         if cleaning_job is not None:
             jobs.append(cleaning_job)
         if self._cleaner.full is not None:
             self._log.room_end = -1  # the next put asks for room and is refused
-        if self._checkpoint_job is not None:
-            return jobs
-        if self._cleaner.needs_checkpoint:
+        if self._cleaner.needs_checkpoint and not checkpoints.is_running:
             self._cleaner.needs_checkpoint = False
-            self._checkpoint_due = True
-        if self._log.durable <= self._checkpoint.position and not self._checkpoint_due:
-            return jobs
-        if now_ms < self._next_checkpoint_ms and not self._checkpoint_due:
-            return jobs
-        self._checkpoint_started_ms = now_ms
-        self._checkpoint_job = self._new_checkpoint_job()
-        jobs.append(self._checkpoint_job)
+            checkpoints.wanted = True
+        if checkpoints.is_due(self._log.durable):
+            jobs.append(self._begin_checkpoint())
         return jobs
 
-    def _new_checkpoint_job(self) -> CheckpointJob:
-        """Everything before ``durable`` is in the queues by now, visible and so in their files."""
-        self._checkpoint_due = False
-        queue_files: set[str] = set()
-        directories: set[str] = set()
-        for table in (self._table, self._batch_table):
-            queue_files |= table.dirty_files
-            directories |= table.new_directories
-            table.dirty_files.clear()
-            table.new_directories.clear()
-        unfinished = self._checkpoint_job
-        if unfinished is not None:
-            queue_files.update(unfinished.queue_files)
-            directories.update(unfinished.directories)
-        old = self._checkpoint_before = self._checkpoint
-        self._checkpoint = Checkpoint(
-            physic_msg_timestamp_ms=self._durable_store_ms,
-            logics_msg_timestamp_ms=self._durable_store_ms,
-            index_msg_timestamp_ms=self._index.full_timestamp_ms
-            if self._indexer
-            else old.index_msg_timestamp_ms,
-            master_flushed_offset=old.master_flushed_offset,
-            confirm_physical_offset=self._log.durable,
-            position=self._log.durable,
-            queue_count=self._table.used_queues + self._batch_table.used_queues,
-        )
-        return CheckpointJob(
-            self._files, self.paths, self._checkpoint, queue_files, directories, self._checkpoint_done
-        )
-
-    def _checkpoint_done(self, job: CheckpointJob) -> None:
-        self._checkpoint_job = None
-        now_ms = self._clock.monotonic_ms()
-        took_ms = now_ms - self._checkpoint_started_ms
-        self._next_checkpoint_ms = now_ms + max(self.config.flush_interval_consume_queue, 10 * took_ms)
-        if isinstance(job.error, DiskFull):
-            # Nothing is lost by it: the old one stays true, and the next start reads more of the log.
-            self._checkpoint = self._checkpoint_before
-            self.checkpoint_problem = str(job.error)
-        elif job.error is not None:
-            self._poison("writing a checkpoint failed", job.error)
-        else:
-            self._settled = self._checkpoint.position
-            self.checkpoint_problem = None
+    def _begin_checkpoint(self) -> CheckpointJob:
+        index_ms = self._index.full_timestamp_ms if self._indexer is not None else None
+        return self._checkpoints.begin(self._log.durable, self._durable_store_ms, index_ms)
 
     def clean_expired(self) -> None:
         """Delete what is older than fileReservedTime in the next 20 runs, whatever the hour (code 329)."""
@@ -573,7 +522,7 @@ class MessageStore:
         self._compacted.forget(topic)
         self._table.batch_topics.discard(topic)
         # A crash before the next checkpoint would bring the queues back.
-        self._checkpoint_due = True
+        self._checkpoints.wanted = True
 
     def earliest_store_timestamp(self) -> int:
         """Of the first record of the log; -1 when it is empty."""
@@ -631,6 +580,11 @@ class MessageStore:
     def index_behind_bytes(self) -> int:
         """How much of the log cannot be queried by key yet."""
         return self._indexer.behind_bytes(self._visible_end) if self._indexer is not None else 0
+
+    @property
+    def checkpoint_problem(self) -> str | None:
+        """Why the last checkpoint could not be written although the store is sound, or None."""
+        return self._checkpoints.problem
 
     @property
     def index_problem(self) -> str | None:
