@@ -131,12 +131,27 @@ class ClientError(MQError):
     pass
 
 
+_HINTS = {
+    2: "the broker has too much to do: send again later, or less at once",
+    16: "look at the permissions of the topic and of the broker (brokerPermission)",
+    17: "create the topic (AdminClient.create_topic, mqadmin updateTopic), or turn on autoCreateTopicEnable",
+    24: "all members of a group must subscribe to the same topics, with the same filters",
+    25: "all members of a group must subscribe to the same topics, with the same filters",
+    26: "create the group (AdminClient.create_group, mqadmin updateSubGroup), or turn on autoCreateSubscriptionGroup",
+}
+"""What helps, by ``mqspark.protocol.codes.ResponseCode``: SYSTEM_BUSY, NO_PERMISSION, TOPIC_NOT_EXIST,
+SUBSCRIPTION_NOT_EXIST, SUBSCRIPTION_NOT_LATEST, SUBSCRIPTION_GROUP_NOT_EXIST."""
+
+
 class BrokerError(ClientError):
     """A response whose code is not a success; ``code`` is one of ``mqspark.protocol.codes.ResponseCode``."""
 
     def __init__(self, code: int, remark: str | None, *, address: str | None = None) -> None:
         where = f" from {address}" if address else ""
-        super().__init__(f"response code {code}{where}: {remark or 'no remark'}")
+        hint = _HINTS.get(code)
+        super().__init__(
+            f"response code {code}{where}: {remark or 'no remark'}" + (f" [{hint}]" if hint else "")
+        )
         self.code = code
         self.remark = remark
         self.address = address
@@ -150,16 +165,19 @@ class RequestTimeout(ClientError, TimeoutError):
 
 
 class ConnectionLost(ClientError, ConnectionError):
-    def __init__(self, address: str, reason: str = "the peer closed it") -> None:
-        super().__init__(f"connection to {address} was lost: {reason}")
+    """``made`` is False when there never was a connection."""
+
+    def __init__(self, address: str, reason: str = "the peer closed it", *, made: bool = True) -> None:
+        what = f"connection to {address} was lost" if made else f"cannot connect to {address}"
+        super().__init__(f"{what}: {reason}")
         self.address = address
 
 
 class NoRoute(ClientError):
     def __init__(self, topic: str, remark: str | None = None) -> None:
         super().__init__(
-            f"no route for topic {topic!r}: create it, or turn on autoCreateTopicEnable"
-            + (f" ({remark})" if remark else "")
+            f"no route for topic {topic!r}{f' ({remark})' if remark else ''}: create it (AdminClient.create_topic,"
+            " mqadmin updateTopic), or turn on autoCreateTopicEnable at the brokers"
         )
         self.topic = topic
 

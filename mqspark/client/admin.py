@@ -303,7 +303,9 @@ class AdminClient(Lifecycle):
 
     def _started(self) -> ClientInstance:
         if not self._running:
-            raise ClientError("the admin client is not started, or already stopped")
+            raise ClientError(
+                "the AdminClient is not started, or already stopped: use `async with` or await start() first"
+            )
         return self._instance
 
     async def _ask(

@@ -25,7 +25,7 @@ from mqspark.client.queuecalls import Pulled, QueueCalls
 from mqspark.client.rebalance import RebalanceTimer, plan
 from mqspark.client.routes import TopicRoute
 from mqspark.client.settings import GroupSettings
-from mqspark.errors import ClientError, MQError, NoRoute
+from mqspark.errors import BrokerError, ClientError, MQError, NoRoute
 from mqspark.message import RETRY_PREFIX, MessageQueue, check_group
 from mqspark.protocol.bodies import (
     ConsumeFromWhere,
@@ -35,7 +35,7 @@ from mqspark.protocol.bodies import (
     SubscriptionData,
     decode_body,
 )
-from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers import GetConsumerListByGroupRequestHeader
 
@@ -284,12 +284,21 @@ class GroupConsumer(Member):
         address = route.address(random.choice(names))  # noqa: S311 - spreads load, guards nothing
         if address is None:
             raise NoRoute(route.topic, "no broker serves it")
-        response = await self.instance.remoting.invoke(
-            address,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-            GetConsumerListByGroupRequestHeader(consumer_group=self.settings.group),
-            timeout_ms=self._options.request_timeout_ms,
-        )
+        try:
+            response = await self.instance.remoting.invoke(
+                address,
+                RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+                GetConsumerListByGroupRequestHeader(consumer_group=self.settings.group),
+                timeout_ms=self._options.request_timeout_ms,
+            )
+        except BrokerError as error:
+            if error.code != ResponseCode.SYSTEM_ERROR:
+                raise
+            # It has been told of this member, but takes no notice of members of groups that are not there.
+            raise ClientError(
+                f"{error}; if that goes on, create the group (AdminClient.create_group, mqadmin updateSubGroup) or"
+                " turn on autoCreateSubscriptionGroup at the broker"
+            ) from error
         return decode_body(GetConsumerListByGroupResponseBody, response.body).consumer_id_list
 
     # --- offsets ----------------------------------------------------------------------------------------

@@ -200,7 +200,14 @@ class ClientInstance:
             except (ConnectionLost, RequestTimeout) as error:
                 self._namesrv_index = (self._namesrv_index + 1) % len(self.namesrv)
                 if attempt == len(self.namesrv) - 1:
-                    raise
+                    if isinstance(error, RequestTimeout):
+                        raise
+                    raise ConnectionLost(
+                        ";".join(self.namesrv),
+                        f"no name server answers ({error}); is one running there? namesrv, or NAMESRV_ADDR of the"
+                        " environment, says where",
+                        made=False,
+                    ) from error
                 log.warning("%s; trying name server %s", error, self.namesrv[self._namesrv_index])
         raise AssertionError("there is always a name server")
 
@@ -232,8 +239,8 @@ class ClientInstance:
         """
         try:
             data = await self._ask_route(DEFAULT_TOPIC)
-        except NoRoute as error:
-            raise NoRoute(topic, str(error)) from None
+        except NoRoute:
+            raise NoRoute(topic, "and no broker creates topics by itself") from None
         route = TopicRoute.of(topic, data, max_queues=max_queues)
         self._store(route)
         return route

@@ -209,6 +209,7 @@ class LitePullConsumer(Subscriber):
 
     async def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
         """All readable queues of a topic, from the name server. Raises NoRoute."""
+        self._check_running()
         namespace = self._group.namespace
         route = await self._group.instance.route(namespace.wrap(topic), refresh=True)
         return namespace.unwrap_queues(route.subscribe_queues)
@@ -283,6 +284,10 @@ class LitePullConsumer(Subscriber):
             raise StopAsyncIteration
         return self._hand_out(batch, 0)
 
+    def check_iterable(self) -> None:
+        """Raises ClientError before the start; an iteration ends with the consumer, but it does not begin so."""
+        self._check_started()
+
     def next_cached(self) -> MessageExt | None:
         """The next message of the batch that the iteration is in, None at its end."""
         self._confirm()
@@ -314,8 +319,13 @@ class LitePullConsumer(Subscriber):
     async def _next_batch(self, timeout_ms: int | None) -> Batch | None:
         if not self._running:
             if timeout_ms is None:
+                self.check_iterable()
                 return None
-            raise ClientError("the consumer is not started, or already stopped")
+            self._check_running()
+        if self._to_assign is None and not self._group.subscriptions:
+            raise ClientError(
+                f"the LitePullConsumer of group {self.group} has nothing to read: subscribe(topic) or assign(queues)"
+            )
         deadline = None if timeout_ms is None else self._loop.time() + timeout_ms / 1000
         while (batch := self._pop()) is None:
             if not await self._arrival(deadline):
@@ -371,12 +381,15 @@ class LitePullConsumer(Subscriber):
         self._restart(assigned, await self._group.calls.offset_for_timestamp(assigned.queue, timestamp_ms))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Of the first message stored at or after that time, the end of the queue without one."""
+        self._check_running()
         place = self._group.namespace.wrap_queue(queue)
         await self._group.instance.route(place.topic)
         return await self._group.calls.offset_for_timestamp(place, timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """What the group has committed, None when nothing."""
+        self._check_running()
         place = self._group.namespace.wrap_queue(queue)
         await self._group.instance.route(place.topic)
         return await self._group.offsets.read(place)
@@ -387,6 +400,7 @@ class LitePullConsumer(Subscriber):
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Write what was handed out, or the given offsets; returns when the broker has them."""
+        self._check_running()
         if offsets is None:
             self._confirm()
             await self._write(self._uncommitted())

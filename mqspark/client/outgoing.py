@@ -52,6 +52,11 @@ def check_sendable(topic: str) -> None:
 
 def check_body(body: bytes, max_bytes: int) -> None:
     """Raises InvalidMessage, MessageTooLarge."""
+    if body.__class__ is not bytes:
+        raise InvalidMessage(
+            f"a body is bytes, not {type(body).__name__}: Message.of takes text, everything else must be encoded",
+            field="body",
+        )
     if not body:
         raise InvalidMessage("a message needs a body of at least one byte", field="body")
     if len(body) > max_bytes:

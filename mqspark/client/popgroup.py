@@ -59,6 +59,12 @@ class AssignedGroup(GroupConsumer):
             return True  # POP has retry topics of its own, and reads them by itself
         assigned = await self.assigned(topic)
         if assigned is None:
+            log.warning(
+                "no broker says yet who consumes %s of %s; if that goes on, create the group (AdminClient.create_group,"
+                " mqadmin updateSubGroup) or turn on autoCreateSubscriptionGroup at the brokers",
+                topic,
+                self.settings.group,
+            )
             return False
         if PULL in assigned.values():
             log.error("%s", not_popped(topic, self.settings.group))

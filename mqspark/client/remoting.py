@@ -39,7 +39,7 @@ def split_address(address: str) -> tuple[str, int]:
     """``host:port``, IPv6 hosts in brackets. Raises ConnectionLost: an address that cannot be reached."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise ConnectionLost(address, "not an address of the form host:port")
+        raise ConnectionLost(address, "not an address of the form host:port", made=False)
     return host.strip("[]"), int(port)
 
 
@@ -382,9 +382,9 @@ class Remoting:
                 )
         except TimeoutError:
             reason = f"no connection within {self._connect_timeout_ms} ms"
-            raise ConnectionLost(address, reason) from None
+            raise ConnectionLost(address, reason, made=False) from None
         except OSError as error:
-            raise ConnectionLost(address, str(error)) from None
+            raise ConnectionLost(address, error.strerror or str(error), made=False) from None
         if self._greet is not None:
             await self._greet(channel)
         if not channel.open:

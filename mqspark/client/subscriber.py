@@ -71,6 +71,11 @@ class Subscriber(Lifecycle):
             await self._tracer.stop()
         await self._group.stop()
 
+    def _check_started(self) -> None:
+        """For what can be asked once it has been started."""
+        if not self._started_ms:
+            self._check_running()
+
     def _check_running(self) -> None:
         if not self._running:
             raise ClientError(
@@ -86,7 +91,8 @@ class Subscriber(Lifecycle):
 
     @property
     def client_id(self) -> str:
-        """By which brokers know this consumer; there is one from the start on."""
+        """By which brokers know this consumer. Raises ClientError before the start."""
+        self._check_started()
         return self._group.instance.client_id
 
     def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:

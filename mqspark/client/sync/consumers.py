@@ -24,7 +24,7 @@ class _Consumer(Facade):
 
     @property
     def client_id(self) -> str:
-        """By which brokers know this consumer; there is one from the start on."""
+        """By which brokers know this consumer. Raises ClientError before the start."""
         return self._aio.client_id
 
     def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:
@@ -137,8 +137,9 @@ class LitePullConsumer(_Consumer):
         return self
 
     def __next__(self) -> MessageExt:
-        """Waits as long as it takes; ends when the consumer is stopped."""
+        """Waits as long as it takes; ends when the consumer is stopped. Raises ClientError before the start."""
         if self._thread is None:
+            self._aio.check_iterable()
             raise StopIteration
         # Within a batch no thread has to be changed.
         message = self._aio.next_cached()
