@@ -43,7 +43,11 @@ def _header(code: int, ext: dict[str, str], opaque: str) -> bytes:
 class _Sender:
     """One connection and its window of requests in flight."""
 
-    def __init__(self, port: int, topic: str, queue_id: int, body_bytes: int) -> None:
+    def __init__(self, port: int, topic: str, queue_id: int, body_bytes: int, topics: int) -> None:
+        """``topics`` > 1: the messages go to so many in turn, whose names end in numbers of eight digits."""
+        self._topics = topics
+        if topics > 1:
+            topic += "%d"
         self.sock = _connect(port)
         self.sock.setblocking(False)
         self.unsent: memoryview = memoryview(b"")
@@ -55,19 +59,28 @@ class _Sender:
                "h": "0", "i": properties, "j": "0", "k": "false", "m": "false"}
         # fmt: on
         header = _header(310, ext, "%d")
-        length = len(header % (BASE, BASE))
+        length = len(header % ((BASE,) * (2 + (topics > 1))))
         prefix = _PREFIX.pack(4 + length + body_bytes, length).replace(b"%", b"%%")
         filler = (b"mqspark." * (body_bytes // 8))[: body_bytes - 8]
         self._template = prefix + header + b"%d" + filler
 
     def frames(self, first: int, count: int) -> bytes:
-        template = self._template
-        return b"".join([template % (number, number, number) for number in range(first, first + count)])
+        template, topics = self._template, self._topics
+        numbers = range(first, first + count)
+        if topics > 1:
+            # The header names the topic before the properties, then comes the opaque.
+            return b"".join([template % (BASE + n % topics, n, n, n) for n in numbers])
+        return b"".join([template % (number, number, number) for number in numbers])
 
 
-def send(port: int, topic: str, connections: int, window: int, count: int, body_bytes: int) -> dict[str, Any]:
+def send(
+    port: int, topic: str, connections: int, window: int, count: int, body_bytes: int, topics: int = 1
+) -> dict[str, Any]:
     """Closed loop: every answer frees one place of its connection's window."""
-    senders = [_Sender(port, topic, number, body_bytes) for number in range(connections)]
+    senders = [
+        _Sender(port, topic, number if topics == 1 else 0, body_bytes, topics)
+        for number in range(connections)
+    ]
     selector = selectors.DefaultSelector()
     for sender in senders:
         selector.register(sender.sock, selectors.EVENT_READ, sender)
@@ -179,7 +192,8 @@ class _Puller:
 
 
 def pull(port: int, topic: str, queues: int, batch: int, count: int, rounds: int) -> dict[str, Any]:
-    """Drain every queue from its start, all at once, ``rounds`` times and once more before that to check.
+    """Drain every queue from its start, all at once, ``rounds`` times and once more before that to check; with
+    no rounds the checking one is timed.
 
     Checked record by record: magic, dense queue offsets, and that the bodies' sequence numbers are exactly those that
     were sent. The timed rounds compare the number of messages and of bytes.
@@ -203,7 +217,8 @@ def pull(port: int, topic: str, queues: int, batch: int, count: int, rounds: int
             raise AssertionError(f"{messages} messages came, {count} were sent")
         if not turn:
             first_bytes = moved
-            continue
+            if rounds:
+                continue
         seconds += time.perf_counter() - began
         pulls += sum(puller.pulls for puller in pullers)
         total_bytes += moved
@@ -213,7 +228,7 @@ def pull(port: int, topic: str, queues: int, batch: int, count: int, rounds: int
         puller.sock.close()
     if not np.array_equal(np.sort(np.concatenate(numbers)), np.arange(BASE, BASE + count)):
         raise AssertionError("the messages pulled are not those sent")
-    total = count * rounds
+    total = count * max(rounds, 1)
     return {
         "messages": total,
         "pulls": pulls,
@@ -248,9 +263,18 @@ def main() -> None:
     parser.add_argument("--body-bytes", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=160)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--topics", type=int, default=1)
     asked = parser.parse_args()
     if asked.what == "send":
-        result = send(asked.port, asked.topic, asked.connections, asked.window, asked.count, asked.body_bytes)
+        result = send(
+            asked.port,
+            asked.topic,
+            asked.connections,
+            asked.window,
+            asked.count,
+            asked.body_bytes,
+            asked.topics,
+        )
     else:
         result = pull(asked.port, asked.topic, asked.connections, asked.batch, asked.count, asked.rounds)
     print(json.dumps(result))
