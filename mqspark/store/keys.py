@@ -9,14 +9,17 @@ that one array:
 * 31 is odd, so it has an inverse modulo 2^32, and one running sum of ``byte[i] · 31^-i`` gives the hash of every
   substring: hash of [a, b) = 31^(b-1) · (sum[b] - sum[a]).
 
-Only keys outside ASCII are hashed one by one: Java hashes UTF-16 units, the log holds UTF-8.
+Only keys outside ASCII are hashed one by one: Java hashes UTF-16 units, the log holds UTF-8. Most records come in few
+layouts (``mqspark.store.layouts``), in which keys are columns; then all this is not needed for them.
 
 Must not know files.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +33,10 @@ from mqspark.message import (
     java_hash,
 )
 from mqspark.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
+from mqspark.store.layouts import Layout, find_layouts
+from mqspark.store.scan import Run
 
-__all__ = ["Ints", "KeyColumns", "index_hash", "record_keys", "record_starts"]
+__all__ = ["Ints", "KeyColumns", "index_hash", "record_keys", "record_starts", "run_keys"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -96,30 +101,95 @@ def record_starts(view: memoryview, low: int, high: int, max_records: int) -> tu
     return starts, low
 
 
-def record_keys(view: memoryview, starts: list[int], segment_start: int) -> tuple[KeyColumns, int]:
+def record_keys(view: memoryview, starts: list[int] | Ints, segment_start: int) -> tuple[KeyColumns, int]:
     """The keys of the records that begin at ``starts`` (as ``record_starts`` gave them), and how many are records.
 
     Fewer than were asked for when the next one is damaged: its lengths do not agree, or it says that it lies
     elsewhere in the log than here, where ``segment_start`` is the position of the view's first byte.
     """
-    if not starts:
+    if not len(starts):
         return _NO_KEYS, 0
-    at = np.array(starts, dtype=np.int64)
+    at = np.asarray(starts, dtype=np.int64)
     heads = _Heads(view, at, segment_start)
     good = len(starts) if heads.good.all() else int(np.argmin(heads.good))
     kept = np.flatnonzero(heads.is_indexed[:good])
     if not len(kept):
         return _NO_KEYS, good
+    texts = _Texts(heads.text_starts[kept], heads.property_starts[kept], heads.text_ends[kept])
+    rows, hashes = _all_keys(view, texts, *find_layouts(view, *texts))
+    rows = kept[rows]
+    return KeyColumns(hashes, at[rows] + segment_start, heads.timestamps_ms[rows]), good
+
+
+def run_keys(run: Run) -> KeyColumns:
+    """The keys of the records of a run."""
+    texts = _Texts(run.topic_starts, run.property_starts, run.property_ends)
+    rows, hashes = _all_keys(run.view, texts, *run.alike())
+    is_indexed = run.sys_flags & TRANSACTION_MASK != TRANSACTION_ROLLBACK_TYPE
+    if not is_indexed.all():
+        kept = is_indexed[rows]
+        rows, hashes = rows[kept], hashes[kept]
+    return KeyColumns(hashes, run.positions[rows], run.store_timestamps_ms[rows])
+
+
+class _Texts(NamedTuple):
+    """Where topics and properties begin, and where the properties end."""
+
+    topics: Ints
+    properties: Ints
+    ends: Ints
+
+
+def _all_keys(view: memoryview, texts: _Texts, layouts: Sequence[Layout], rest: Ints) -> _Found:
     parts = []
-    ends = np.cumsum(heads.text_ends[kept] - heads.text_starts[kept] + 1)
+    for layout in layouts:
+        found, odd = _layout_keys(layout)
+        parts.append(found)
+        rest = np.sort(np.concatenate((rest, odd))) if len(odd) else rest
+    ends = np.cumsum(texts.ends[rest] - texts.topics[rest] + 1)
     low, base = 0, 0
-    while low < len(kept):
+    while low < len(rest):
         high = max(low + 1, int(np.searchsorted(ends, base + _MAX_TEXT_BYTES - len(_PAD) - 1, "right")))
-        parts.append(_text_keys(view, heads, at, kept[low:high], segment_start))
+        parts.append(_text_keys(view, texts, rest[low:high]))
         low, base = high, int(ends[high - 1])
     if len(parts) == 1:
-        return parts[0], good
-    return KeyColumns(*(np.concatenate(column) for column in zip(*parts, strict=True))), good
+        return parts[0]
+    rows = np.concatenate([part.rows for part in parts])
+    order = np.argsort(rows, kind="stable")
+    return _Found(rows[order], np.concatenate([part.hashes for part in parts])[order])
+
+
+class _Found(NamedTuple):
+    """One row a key, ascending by record; those of a record in their order."""
+
+    rows: Ints
+    hashes: Ints
+
+
+def _layout_keys(layout: Layout) -> tuple[_Found, Ints]:
+    """The keys of a layout, and the rows whose KEYS have their spaces elsewhere than the first row has them."""
+    spans = []
+    odd = _NO_INTS
+    low, high = layout.values.get(b"UNIQ_KEY", (0, 0))
+    if high > low:
+        spans.append((low, high))
+    low, high = layout.values.get(b"KEYS", (0, 0))
+    if high > low:
+        is_space = layout.table[:, low:high] == 0x20
+        if is_space.any():
+            alike = (is_space == is_space[0]).all(axis=1)
+            if not alike.all():
+                odd = layout.rows[~alike]
+                layout = Layout(layout.rows[alike], layout.table[alike], layout.topic_bytes, layout.values)
+        stops = [low - 1, *(np.flatnonzero(is_space[0]) + low).tolist(), high]
+        spans += [(before + 1, stop) for before, stop in itertools.pairwise(stops) if stop > before + 1]
+    topic = layout.hashes(0, layout.topic_bytes) * np.uint32(31) + np.uint32(0x23)
+    hashes = np.empty((len(layout.rows), len(spans)), np.int64)
+    for index, (low, high) in enumerate(spans):
+        hashes[:, index] = layout.hashes(low, high, seed=topic).view(np.int32)
+    np.abs(hashes, out=hashes)
+    hashes[hashes == 1 << 31] = 0
+    return _Found(np.repeat(layout.rows, len(spans)), hashes.ravel()), odd
 
 
 class _Heads:
@@ -165,8 +235,8 @@ class _Heads:
         self.timestamps_ms = i64[time_at].astype(np.int64)
 
 
-def _text_keys(view: memoryview, heads: _Heads, at: Ints, rows: Ints, segment_start: int) -> KeyColumns:
-    starts, ends = heads.text_starts[rows], heads.text_ends[rows]
+def _text_keys(view: memoryview, texts: _Texts, rows: Ints) -> _Found:
+    starts, ends = texts.topics[rows], texts.ends[rows]
     slices = [_PAD]
     slices += [view[low:high] for low, high in zip(starts.tolist(), ends.tolist(), strict=True)]  # type: ignore[misc]
     buffer = bytearray(b"\x02").join(slices)
@@ -175,14 +245,13 @@ def _text_keys(view: memoryview, heads: _Heads, at: Ints, rows: Ints, segment_st
     lengths = ends - starts + 1
     topics = np.cumsum(lengths) - lengths + len(_PAD) + 1
     # Between topic and properties stands the properties' length: now the '#' of the key and the 0x02 of the first name.
-    properties = topics + heads.property_starts[rows] - starts
+    properties = topics + texts.properties[rows] - starts
     text[properties - 2] = 0x23
     text[properties - 1] = 0x02
 
     row, low, high = _find_keys(text, topics)
     hashes = _hash(text, topics[row], properties[row] - 1, low, high)
-    record = rows[row]
-    return KeyColumns(hashes, at[record] + segment_start, heads.timestamps_ms[record])
+    return _Found(rows[row], hashes)
 
 
 def _find_keys(text: npt.NDArray[np.uint8], topics: Ints) -> tuple[Ints, Ints, Ints]:

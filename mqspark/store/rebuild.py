@@ -31,7 +31,7 @@ from mqspark.store.consumequeue import ENTRY_BYTES, QueueTable
 from mqspark.store.delay import DelayLevels
 from mqspark.store.files import OsFiles
 from mqspark.store.indexfile import Header, IndexFile, IndexMaps, Shape
-from mqspark.store.keys import Ints, KeyColumns, record_keys, record_starts
+from mqspark.store.keys import Ints, KeyColumns, record_keys, record_starts, run_keys
 from mqspark.store.recovery import Recovery
 from mqspark.store.scan import Run
 
@@ -204,15 +204,14 @@ class _SegmentScan(Recovery):
         return end
 
     def _take(self, record: CheckedRecord, position: int) -> None:
-        self._take_keys([position - self._segment.start])
+        self._write_keys(record_keys(self.view, [position - self._segment.start], self._segment.start)[0])
         super()._take(record, position)
 
     def _take_run(self, run: Run) -> None:
-        self._take_keys((run.positions - self._segment.start).tolist())
+        self._write_keys(run_keys(run))
         super()._take_run(run)
 
-    def _take_keys(self, starts: list[int]) -> None:
-        columns, _ = record_keys(self.view, starts, self._segment.start)
+    def _write_keys(self, columns: KeyColumns) -> None:
         rows = np.empty(len(columns.hashes), _KEY_DTYPE)
         rows["hash"], rows["position"], rows["time"] = columns
         self.keys += len(rows)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from mqspark.crc import crc32
 from mqspark.record import HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, is_seal_broken, tags_code
 from mqspark.store.layout import is_storable_topic
+from mqspark.store.layouts import Layout, find_layouts
 
 __all__ = ["Run", "read_run", "tags_codes"]
 
@@ -51,9 +52,11 @@ class Run:
     """Indexes into ``topics``."""
     topics: list[str]
     view: memoryview
+    topic_starts: Int64s
     property_starts: Int64s
     property_ends: Int64s
-    """Of the encoded properties, relative to the view."""
+    """Of the encoded properties, relative to the view, as ``topic_starts`` is."""
+    _alike: tuple[list[Layout], Int64s] | None = None
 
     def properties_of(self, index: int) -> bytes:
         return self.view[int(self.property_starts[index]) : int(self.property_ends[index])].tobytes()
@@ -64,9 +67,21 @@ class Run:
         bounds = zip(self.property_starts.tolist(), self.property_ends.tolist(), strict=True)
         return [self.view[first:last].tobytes() for first, last in bounds]
 
+    def alike(self) -> tuple[list[Layout], Int64s]:
+        """The layouts of the records, and those that have none; looked for once."""
+        if self._alike is None:
+            self._alike = find_layouts(self.view, self.topic_starts, self.property_starts, self.property_ends)
+        return self._alike
+
     def tags_codes(self) -> Int64s:
         """``mqspark.record.tags_code`` of every record."""
-        return tags_codes(self.view, self.property_starts, self.property_ends)
+        codes = np.zeros(len(self.positions), np.int64)
+        layouts, rest = self.alike()
+        for layout in layouts:
+            if b"TAGS" in layout.values:
+                codes[layout.rows] = layout.hashes(*layout.values[b"TAGS"]).view(np.int32)
+        codes[rest] = tags_codes(self.view, self.property_starts[rest], self.property_ends[rest])
+        return codes
 
 
 def read_run(
@@ -147,6 +162,7 @@ def read_run(
         topic_ids=topic_ids[:count],
         topics=topics,
         view=view,
+        topic_starts=topic_starts[:count],
         property_starts=properties_starts[:count],
         property_ends=ends[:count],
     )

@@ -1,0 +1,113 @@
+"""Records that look alike are read as a table: the same keys and tags as one by one."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from mqspark.message import encode_host
+from mqspark.record import encode_record, tags_code
+from mqspark.store.keys import record_keys, run_keys
+from mqspark.store.layouts import find_layouts
+from mqspark.store.scan import read_run
+
+HOST = encode_host("127.0.0.1", 10911)
+
+
+def log_of(texts: list[tuple[str, bytes]]) -> tuple[memoryview, list[int]]:
+    """Records with these topics and encoded properties, back to back from 0 on."""
+    log, starts = bytearray(), []
+    for number, (topic, properties) in enumerate(texts):
+        starts.append(len(log))
+        log += encode_record(
+            topic=topic,
+            body=b"b" * (number % 50),
+            properties=properties,
+            queue_id=number % 3,
+            queue_offset=number,
+            physical_offset=len(log),
+            flag=0,
+            sys_flag=0,
+            born_timestamp_ms=1_700_000_000_000,
+            born_host=HOST,
+            store_timestamp_ms=1_700_000_000_000 + number,
+            store_host=HOST,
+            reconsume_times=0,
+            prepared_transaction_offset=0,
+        )
+    return memoryview(bytes(log)), starts
+
+
+def check(texts: list[tuple[str, bytes]]) -> None:
+    view, starts = log_of(texts)
+    together, count = record_keys(view, starts, 0)
+    assert count == len(starts)
+    alone = [record_keys(view, [start], 0)[0] for start in starts]
+    for column, wanted in zip(together, zip(*alone, strict=True), strict=True):
+        assert column.tolist() == np.concatenate(wanted).tolist()
+    position, codes, hashes = 0, [], []
+    while (run := read_run(view, position, len(view), 0, verify_crc=True)) is not None:
+        hashes += run_keys(run).hashes.tolist()
+        codes += run.tags_codes().tolist()
+        position = run.end
+    assert codes == [tags_code(properties) for _, properties in texts][: len(codes)]
+    assert len(codes) > len(texts) - 32
+    assert hashes == [each for columns in alone[: len(codes)] for each in columns.hashes.tolist()]
+
+
+def test_many_of_one_kind_and_some_of_others() -> None:
+    def plain(number: int) -> tuple[str, bytes]:
+        text = f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02TAGS\x01Tag{number % 7}\x02KEYS\x01k{number:06d}\x02"
+        return f"Topic{number % 3}", text.encode()
+
+    texts = [plain(number) for number in range(1000)]
+    assert len(find_layouts(*_columns(texts))[0]) == 1
+    check(texts)
+    odd = [
+        ("T", b""),
+        ("Topic1", b"KEYS\x01a b  c \x02TAGS\x01x"),
+        ("Topic1", "KEYS\x01gr\u00fcn\x02UNIQ_KEY\x01\u65e5\x02".encode()),
+        ("Topic1", b"UNIQ_KEY\x01\x02KEYS\x01\x02TAGS\x01\x02"),
+        ("Topic1", b"TAGS\x01first\x02TAGS\x01second\x02KEYS\x01one\x02KEYS\x01two\x02"),
+        ("Topic1", b"X\x01TAGS\x01no\x02KEYS\x01a\x01b\x02"),
+    ]
+    chance = random.Random(3)
+    for each in odd * 5:
+        texts.insert(chance.randrange(len(texts)), each)
+    check(texts)
+
+
+def test_values_that_could_be_read_in_two_ways() -> None:
+    """The same lengths and separators, with bytes in them that a table must not take for letters."""
+    chance = random.Random(4)
+    odd = [b"\x02", b"\x01", b"\x00", b"\x03", b"\x7f", b"\x80", b" ", b"\xff"]
+
+    def value(length: int) -> bytes:
+        letters = bytearray(chance.choices(b"abcXYZ019", k=length))
+        if chance.random() < 0.1:
+            letters[chance.randrange(length)] = chance.choice(odd)[0]
+        return bytes(letters)
+
+    texts = [
+        ("Orders", b"UNIQ_KEY\x01%b\x02KEYS\x01%b\x02TAGS\x01%b\x02" % (value(16), value(9), value(4)))
+        for _ in range(2000)
+    ]
+    check(texts)
+
+
+def test_words_at_the_same_places_and_elsewhere() -> None:
+    check([("T", b"KEYS\x01ab cd%d\x02" % (number % 10)) for number in range(300)])
+    check([("T", b"KEYS\x01%b\x02" % (b"ab cd", b"a bcd", b"abcde")[number % 3]) for number in range(300)])
+
+
+def test_a_record_at_the_end_of_the_view_has_no_room_for_padding() -> None:
+    check([("T", b"KEYS\x01k%03d\x02" % number) for number in range(200)])
+
+
+def _columns(texts: list[tuple[str, bytes]]) -> tuple[memoryview, np.ndarray, np.ndarray, np.ndarray]:
+    view, _ = log_of(texts)
+    run = read_run(view, 0, len(view), 0, verify_crc=False)
+    assert run is not None
+    lengths = np.array([len(topic) for topic, _ in texts])
+    return view, run.property_starts - 2 - lengths, run.property_starts, run.property_ends
