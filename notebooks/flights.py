@@ -65,6 +65,14 @@ def load_airlines() -> pd.DataFrame:
     return pd.read_csv(data_folder() / "airlines.csv")
 
 
+def load_weather() -> pd.DataFrame:
+    """The weather of each hour (``hour``, UTC) at the three airports, in the order of time."""
+    weather = pd.read_csv(data_folder() / "weather.csv")
+    weather["hour"] = pd.to_datetime(weather["time_hour"], utc=True)
+    columns = ["origin", "month", "hour", "temp", "wind_speed", "visib"]
+    return weather.sort_values("hour", kind="stable")[columns].reset_index(drop=True)
+
+
 def messages(flights: pd.DataFrame) -> Iterator[Message]:
     """Key = tail number (a plane's flights stay in order), tag = carrier, property = origin, body = JSON."""
     texts = flights.assign(scheduled=flights["scheduled"].dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
@@ -115,6 +123,14 @@ def spark_session(name: str, **settings: str) -> Any:
         .config(map=settings)
     )
     return builder.getOrCreate()
+
+
+def delta_settings() -> dict[str, str]:
+    """For ``spark_session``: Delta, from the jars that MQSPARK_DELTA_JARS names, else from Maven Central."""
+    from mqspark_jobs.command import delta_settings as settings
+
+    # Few files, few tasks: the tables here are small.
+    return settings(os.environ.get("MQSPARK_DELTA_JARS")) | {"spark.databricks.delta.snapshotPartitions": "1"}
 
 
 class DevCluster:

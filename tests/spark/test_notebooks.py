@@ -9,6 +9,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from tests.spark.jars import delta_jars
+
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
 
@@ -30,6 +32,11 @@ def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     notebook = nbformat.read(path, as_version=4)
+    if any("delta_settings" in cell.source for cell in notebook.cells):
+        jars = delta_jars()
+        if jars is None:
+            pytest.skip("Delta's jars are not here, and there is no mvn that could fetch them")
+        monkeypatch.setenv("MQSPARK_DELTA_JARS", ",".join(map(str, jars)))
     NotebookClient(
         notebook, timeout=280, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
     ).execute()
