@@ -67,6 +67,12 @@ _ALIASES = {
     "path": "topic",  # load("a topic")
     "subscribepattern": "topicpattern",
 }
+_KAFKAS = {
+    "kafka.bootstrap.servers": "nameserver",
+    "kafka.group.id": "group",
+    "kafkaconsumer.polltimeoutms": "pollTimeoutMs",
+}
+"""What those who come from the Kafka source look for."""
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
 """Spark passes these on to a sink."""
 
@@ -111,8 +117,15 @@ class OptionTexts:
         return next((self._spelled[name] for name in sorted(self._values) if name.startswith(prefix)), None)
 
     def check_all_known(self, what: str) -> None:
+        """Raises ConfigError for an option that nobody has asked for."""
         unknown = sorted(self._spelled[name] for name in self._values.keys() - self._seen - _SPARK_OWN)
         if unknown:
+            ours = _KAFKAS.get(unknown[0].lower())
+            if ours is not None:
+                raise ConfigError(
+                    f"{unknown[0]}: an option of Kafka's; {ours} is the one of the pymq {what}",
+                    key=unknown[0],
+                )
             raise ConfigError(
                 f"{unknown[0]}: not an option of the pymq {what}; it knows {', '.join(sorted(self._seen))}",
                 key=unknown[0],

@@ -1,0 +1,133 @@
+"""Every option: its error, how it goes with others, its line in the tables of the README. No Spark session."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from mqspark.errors import ConfigError
+from pyspark_pymq.options import ReadOptions, StoreOptions, WriteOptions
+from pyspark_pymq.optiontexts import OptionTexts
+
+BASE = {"nameserver": "127.0.0.1:9876", "topic": "T"}
+README = Path(__file__).parents[2] / "datasource" / "README.md"
+
+
+def refused(key: str, options: Mapping[str, str], *, streaming: bool) -> str:
+    with pytest.raises(ConfigError) as caught:
+        ReadOptions.parse(BASE | options, streaming=streaming)
+    assert caught.value.key == key
+    text = str(caught.value)
+    assert text.startswith(f"{key}: ")
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
+        ({"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger"),
+        ({"minOffsetsPerTrigger": "0"}, "minOffsetsPerTrigger"),
+        ({"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger"),
+        ({"maxTriggerDelay": "5m"}, "maxTriggerDelay"),
+        ({"minOffsetsPerTrigger": "6", "maxTriggerDelay": "soon"}, "maxTriggerDelay"),
+        ({"maxBytesPerTrigger": "0"}, "maxBytesPerTrigger"),
+        ({"maxBytesPerTrigger": "5 apples"}, "maxBytesPerTrigger"),
+        ({"pollTimeoutMs": "-1"}, "pollTimeoutMs"),
+        ({"startingOffsets": "group"}, "startingOffsets"),
+        (
+            {"startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"T":{"0":1}}'},
+            "startingOffsetsByTimestamp",
+        ),
+        ({"key": "k"}, "key"),
+    ],
+)
+def test_options_of_streams(options: dict[str, str], key: str) -> None:
+    refused(key, options, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"minOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger"),
+        ({"maxBytesPerTrigger": "5m"}, "maxBytesPerTrigger"),
+        ({"maxTriggerDelay": "5m"}, "maxTriggerDelay"),
+        ({"endingTimestamp": "tomorrow"}, "endingTimestamp"),
+        ({"endingOffsets": "latest", "endingTimestamp": "5"}, "endingTimestamp"),
+        ({"endingOffsetsByTimestamp": "[]"}, "endingOffsetsByTimestamp"),
+        ({"maxPartitions": "0"}, "maxPartitions"),
+        ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition"),
+        ({"includeHeaders": "1"}, "includeHeaders"),
+        ({"includeProperties": "yes"}, "includeProperties"),
+        ({"localRead": "sometimes"}, "localRead"),
+        ({"payloadFormat": "avro"}, "payloadFormat"),
+        ({"payloadFormat": "arrow", "includeHeaders": "true"}, "includeHeaders"),
+        ({"payloadFormat": "arrow", "key": "k"}, "key"),
+        ({"sqlFilter": "a = 1", "tags": "A"}, "sqlFilter"),
+        ({"key": "k", "tags": "A"}, "tags"),
+        ({"key": "k", "startingOffsets": "earliest"}, "startingOffsets"),
+        ({"archive": "/a", "startingTimestamp": "5"}, "startingTimestamp"),
+        ({"archive": "/a", "tags": "A"}, "archive"),
+        ({"nameserver": "h:99999"}, "nameserver"),
+    ],
+)
+def test_options_of_batch_reads(options: dict[str, str], key: str) -> None:
+    refused(key, options, streaming=False)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_options_of_the_kafka_source_find_ours(streaming: bool) -> None:
+    for theirs, ours in (
+        ("kafka.bootstrap.servers", "nameserver"),
+        ("kafka.group.id", "group"),
+        ("kafkaConsumer.pollTimeoutMs", "pollTimeoutMs"),
+    ):
+        assert f"{ours} is the one" in refused(theirs, {theirs: "1"}, streaming=streaming)
+    assert "it knows " in refused("kafka.ssl.protocol", {"kafka.ssl.protocol": "x"}, streaming=streaming)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"startingPosition": "-1"}, "startingPosition"),
+        ({"endingPosition": "end"}, "endingPosition"),
+        ({"topicPattern": "T.*"}, "topicPattern"),
+        ({"nameserver": "h:1"}, "nameserver"),
+        ({"tags": "A"}, "tags"),
+    ],
+)
+def test_options_of_a_store(options: dict[str, str], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        StoreOptions.parse({"store": "/s"} | options, streaming=False)
+    assert (caught.value.key, str(caught.value).split(":")[0]) == (key, key)
+    with pytest.raises(ConfigError, match=r"^store: a directory is read in batches"):
+        StoreOptions.parse({"store": "/s"}, streaming=True)
+
+
+def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
+    """What each parser asks for."""
+    seen: dict[str, set[str]] = {}
+
+    def note(self: OptionTexts, what: str) -> None:
+        seen.setdefault(what, set()).update(self._seen)
+
+    monkeypatch.setattr(OptionTexts, "check_all_known", note)
+    for streaming in (True, False):
+        ReadOptions.parse(BASE, streaming=streaming)
+    StoreOptions.parse({"store": "/s", "endingPosition": "5"}, streaming=False)
+    WriteOptions.parse(
+        BASE | {"deliveryGuarantee": "exactly-once", "transactionBatch": "1", "transactionId": "x"}
+    )
+    return seen
+
+
+def test_the_tables_name_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = README.read_text()
+    rows = re.findall(r"^\| ([^|`]+(?:`[^`]*`)?) \|", text, re.MULTILINE)
+    named = {name.strip(" `").lower() for row in rows for name in row.split(",")}
+    for what, options in known(monkeypatch).items():
+        assert options <= named, f"{what}: {sorted(options - named)} are in no table"
