@@ -23,6 +23,7 @@ from mqspark.broker.calls import Calls
 from mqspark.broker.clients import Clients, notify_members
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.delays import Delays
+from mqspark.broker.fastfail import FastFail
 from mqspark.broker.groups import ClientGroups, ConsumerGroup
 from mqspark.broker.locks import QueueLocks
 from mqspark.broker.lookups import Lookups
@@ -217,8 +218,10 @@ class Broker:
         self.pulls = Pulls(state)
         self._sends = Sends(state, self.acks, store_host, self._once_known)
         self.routes = Routes(state)
+        admin = admin_handlers(state, self.runtime_info, self._settings_changed, self._change)
+        self.overload = FastFail(config, admin)
         self.handlers: dict[int, Handler] = {
-            **admin_handlers(state, self.runtime_info, self._settings_changed, self._change),
+            **admin,
             **lookups.handlers,
             **Clients(state).handlers,
             **self.pulls.handlers,
@@ -484,5 +487,6 @@ class Broker:
     def _settings_changed(self) -> None:
         """UPDATE_BROKER_CONFIG has changed the settings objects."""
         self._sends.refresh_settings()
+        self.overload.refresh_settings()
         self.store.refresh_settings()
         self.state.topics.follow_auto_create_setting()

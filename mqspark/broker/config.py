@@ -101,6 +101,16 @@ class BrokerConfig:
     transaction_op_batch_interval: int = 3_000  # ms
     transaction_op_msg_max_size: int = 4_096  # characters
 
+    broker_fast_failure_enable: bool = True
+    """Whether requests that waited longer than these times are refused with SYSTEM_BUSY."""
+    wait_time_mills_in_send_queue: int = 200  # ms
+    wait_time_mills_in_pull_queue: int = 5_000  # ms
+    wait_time_mills_in_lite_pull_queue: int = 5_000  # ms
+    wait_time_mills_in_heartbeat_queue: int = 31_000  # ms
+    wait_time_mills_in_transaction_queue: int = 3_000  # ms
+    wait_time_mills_in_ack_queue: int = 3_000  # ms
+    wait_time_mills_in_admin_broker_queue: int = 5_000  # ms
+
     config_black_list: str = "configBlackList;brokerConfigPath"
 
     def __post_init__(self) -> None:
@@ -141,6 +151,13 @@ class BrokerConfig:
             "transaction_op_batch_interval",
             "transaction_op_msg_max_size",
             "delay_offset_update_version_step",
+            "wait_time_mills_in_send_queue",
+            "wait_time_mills_in_pull_queue",
+            "wait_time_mills_in_lite_pull_queue",
+            "wait_time_mills_in_heartbeat_queue",
+            "wait_time_mills_in_transaction_queue",
+            "wait_time_mills_in_ack_queue",
+            "wait_time_mills_in_admin_broker_queue",
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"setting {name}={getattr(self, name)} must be positive", key=name)
@@ -197,6 +214,14 @@ UPDATABLE_KEYS = frozenset(
         "registerNameServerPeriod",
         "forceRegister",
         "syncFlushTimeout",
+        "brokerFastFailureEnable",
+        "waitTimeMillsInSendQueue",
+        "waitTimeMillsInPullQueue",
+        "waitTimeMillsInLitePullQueue",
+        "waitTimeMillsInHeartbeatQueue",
+        "waitTimeMillsInTransactionQueue",
+        "waitTimeMillsInAckQueue",
+        "waitTimeMillsInAdminBrokerQueue",
         # of the store's settings
         "maxMessageSize",
         "maxTransferBytesOnMessageInMemory",

@@ -131,7 +131,7 @@ class Sends:
         if len(self._waiting) >= self._capacity:
             raise self._refusal(
                 ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD] {self._capacity} sends wait for the disk already; retry later",
+                f"[OVERLOAD]system busy, start flow control for a while: {self._capacity} sends wait for the disk",
             )
         topic = self._topic(header.topic)
         if topic is None:

@@ -43,7 +43,7 @@ from mqspark_server.settings import (
     local_address,
     namesrv_settings,
 )
-from mqspark_server.tcp import RemotingServer, bind_pair, bind_socket
+from mqspark_server.tcp import Overload, RemotingServer, bind_pair, bind_socket
 
 __all__ = ["BrokerApp", "DevCluster", "NameServerApp"]
 
@@ -68,6 +68,7 @@ def _remoting(
     outbox: list[Session],
     config: ServerConfig,
     after_turn: Callable[[], None],
+    overload: Overload | None = None,
 ) -> RemotingServer:
     return RemotingServer(
         core,
@@ -79,6 +80,7 @@ def _remoting(
         max_buffered_bytes=config.max_buffered_bytes,
         backlog=config.server_socket_backlog,
         after_turn=after_turn,
+        overload=overload,
     )
 
 
@@ -223,7 +225,7 @@ class BrokerApp:
             self.config, self.store_config, store, self.clock, random=self._chance, outbox=outbox
         )
         server = self.server = _remoting(
-            self.config.broker_name, broker, outbox, server_config, self._after_turn
+            self.config.broker_name, broker, outbox, server_config, self._after_turn, broker.overload
         )
         self._flusher = Flusher(broker, store, self._flush_worker, server.write_outbox)
         self.housekeeper = Housekeeper(broker, self._worker, server.write_outbox)
