@@ -61,6 +61,7 @@ __all__ = [
     "decode_record",
     "decode_records",
     "encode_batch",
+    "encode_items",
     "split_batch",
     "check_record",
     "Parts",
@@ -305,16 +306,23 @@ def is_seal_broken(record: bytes | memoryview) -> bool:
 
 def encode_batch(messages: Iterable[Message]) -> bytes:
     """The body of a batch send: one item a message, each with its own flag, body and properties."""
+    return encode_items(
+        (message.flag, message.body, encode_properties(message.properties)) for message in messages
+    )
+
+
+def encode_items(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """The reverse of ``split_batch``. Raises InvalidMessage for too many properties."""
     parts: list[bytes] = []
-    for message in messages:
-        properties = encode_properties(message.properties)
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise InvalidMessage(f"properties of {len(properties)} bytes exceed 32767", field="properties")
-        size = _BATCH_MIN_BYTES + len(message.body) + len(properties)
+    for flag, body, properties in items:
+        body_length, properties_length = len(body), len(properties)
+        if properties_length > MAX_PROPERTIES_BYTES:
+            raise InvalidMessage(f"properties of {properties_length} bytes exceed 32767", field="properties")
+        size = _BATCH_MIN_BYTES + body_length + properties_length
         parts += (
-            _BATCH_HEAD.pack(size, 0, 0, message.flag, len(message.body)),
-            message.body,
-            _I16.pack(len(properties)),
+            _BATCH_HEAD.pack(size, 0, 0, flag, body_length),
+            body,
+            _I16.pack(properties_length),
             properties,
         )
     return b"".join(parts)

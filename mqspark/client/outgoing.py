@@ -25,7 +25,7 @@ from mqspark.message import (
     java_hash,
     new_unique_id,
 )
-from mqspark.record import encode_batch
+from mqspark.record import encode_items
 
 __all__ = [
     "QueueSelector",
@@ -95,11 +95,12 @@ def check_batch(messages: Sequence[Message]) -> str:
     for message in messages:
         if message.topic != topic:
             raise InvalidMessage(f"a batch has one topic, not {topic} and {message.topic}", field="topic")
-        if message.properties.get(WAIT, "true") != wait:
+        properties = message.properties
+        if properties.get(WAIT, "true") != wait:
             raise InvalidMessage("the messages of a batch must agree on WAIT", field="WAIT")
-        if not message.properties.keys().isdisjoint(_TIMED):
-            raise InvalidMessage("a message with a delay cannot be sent in a batch", field="messages")
-        if message.properties:
+        if properties:
+            if not properties.keys().isdisjoint(_TIMED):
+                raise InvalidMessage("a message with a delay cannot be sent in a batch", field="messages")
             properties_text(message)
     return topic
 
@@ -108,20 +109,18 @@ def batch_of(messages: Sequence[Message], max_bytes: int) -> tuple[str, bytes, s
     """Topic, body and the ids, joined by commas. Raises InvalidMessage, MessageTooLarge."""
     topic = check_batch(messages)
     ids: list[str] = []
-    items: list[Message] = []
+    items: list[tuple[int, bytes, bytes]] = []
     for message in messages:
-        check_body(message.body, max_bytes)
-        unique_id = message.properties.get(UNIQ_KEY) or new_unique_id()
+        body, properties = message.body, message.properties
+        check_body(body, max_bytes)
+        unique_id = properties.get(UNIQ_KEY) or new_unique_id()
         ids.append(unique_id)
-        items.append(
-            Message(
-                topic=topic,
-                body=message.body,
-                properties={**message.properties, UNIQ_KEY: unique_id},
-                flag=message.flag,
-            )
-        )
-    body = encode_batch(items)
+        if properties:
+            text = encode_properties({**properties, UNIQ_KEY: unique_id})
+        else:
+            text = b"UNIQ_KEY\x01%b\x02" % unique_id.encode()
+        items.append((message.flag, body, text))
+    body = encode_items(items)
     if len(body) > max_bytes:
         raise MessageTooLarge("batch", len(body), max_bytes)
     return topic, body, ",".join(ids)

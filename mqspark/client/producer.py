@@ -346,6 +346,16 @@ class Producer(Lifecycle):
 
     # --- what the facades use ---------------------------------------------------------------------------
 
+    def can_begin(self, message: Message) -> bool:
+        """Whether its topic is known, so that a send need not wait for a route. From any thread. Raises InvalidMessage
+        and MessageTooLarge, as ``begin`` would."""
+        if not self._running or self._namespace or message.topic not in self._targets.topics:
+            return False
+        check_body(message.body, self._max_message_bytes)
+        if message.properties:
+            properties_text(message)
+        return True
+
     def begin(
         self,
         message: Message,

@@ -4,10 +4,8 @@ client-semantics §2.3, §2.9.
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import enum
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,8 +19,16 @@ from mqspark.protocol.codes import ResponseCode
 
 __all__ = ["RETRYABLE", "STATUSES", "SendResult", "SendStatus", "SettleFuture", "TransactionState"]
 
-SettleFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
-"""Gets a SendResult, or None once a oneway message is handed over."""
+
+class SettleFuture(Protocol):
+    """What futures of asyncio and of concurrent.futures share. Gets a SendResult, or None once a oneway message is
+    handed over."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
 
 
 class SendStatus(enum.Enum):

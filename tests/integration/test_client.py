@@ -827,6 +827,8 @@ class NothingStored:
     async def write(self, offsets: object) -> None:
         return None
 
+    write_at_last = write
+
 
 async def test_broadcasting_reads_everything_everywhere_and_keeps_offsets_here(
     mq_broker: Broker, mq_topic: str, tmp_path: Path
@@ -1250,3 +1252,45 @@ def test_importing_the_package_is_light() -> None:
 
 def test_channel_is_a_protocol_of_asyncio() -> None:
     assert issubclass(Channel, asyncio.Protocol)
+
+
+def test_oneway_messages_of_a_blocking_producer_are_not_waited_for(
+    mq_broker: Broker, mq_topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with mqspark.AdminClient(mq_broker.namesrv) as admin:
+        admin.create_topic(mq_topic, queues=2)
+        with mqspark.Producer(mq_broker.namesrv, group="pg", max_in_flight=16) as producer:
+            for number in range(500):
+                producer.send_oneway(Message.of(mq_topic, str(number)))
+            for wrong in (Message.of(mq_topic, b""), Message.of(mq_topic, "x", properties={"a": ""})):
+                with pytest.raises(InvalidMessage):
+                    producer.send_oneway(wrong)
+            with pytest.raises(InvalidMessage):
+                producer.send_oneway(Message.of("no topic", "x"))
+        deadline = time.monotonic() + 30
+        while sum(each.max_offset for each in admin.topic_stats(mq_topic).values()) < 500:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert not caplog.records
+
+
+def test_the_loop_of_a_blocking_client_may_not_wait_for_itself(mq_broker: Broker, mq_topic: str) -> None:
+    errors: list[Exception] = []
+    done = threading.Event()
+    producer = mqspark.Producer(mq_broker.namesrv, group="pg")
+
+    async def listen(message: MessageExt) -> None:
+        for send in (producer.send, lambda each: producer.send_batch([each])):
+            try:
+                send(Message.of(mq_topic, "x"))
+            except ClientError as error:
+                errors.append(error)
+        done.set()
+
+    consumer = mqspark.PushConsumer(mq_broker.namesrv, group="bself", listener=listen, consume_from=FIRST)
+    consumer.subscribe(mq_topic)
+    with producer:
+        producer.send(Message.of(mq_topic, "x"))
+        with consumer:
+            assert done.wait(30)
+    assert len(errors) == 2

@@ -54,15 +54,22 @@ class LoopThread:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for it; interrupted, it is cancelled."""
-        if threading.current_thread() is self._thread:
+        try:
+            self.check_caller()
+        except ClientError:
             work.close()
-            raise ClientError("a coroutine cannot call the blocking client; use mqspark.aio there")
+            raise
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def check_caller(self) -> None:
+        """Raises ClientError for who would wait for itself."""
+        if threading.get_ident() == self._thread.ident:
+            raise ClientError("a coroutine cannot call the blocking client; use mqspark.aio there")
 
     def post(self, function: Callable[..., None], *arguments: Any) -> None:
         """Run a function on the loop soon; many posts share one wake-up. It must not raise."""
