@@ -377,14 +377,15 @@ class _Late:
     encoded_properties: bytes
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Message(_Late):
-    """What a producer sends. ``body`` is opaque bytes; ``properties`` holds tags and keys too."""
+    """What a producer sends. ``body`` is opaque bytes; ``properties`` holds tags and keys too. ``of`` makes one of what
+    programs usually have."""
 
     topic: str
     body: bytes
-    properties: dict[str, str] = field(default_factory=dict)
-    flag: int = 0
+    properties: dict[str, str] = field(default_factory=dict, kw_only=True)
+    flag: int = field(default=0, kw_only=True)
 
     @classmethod
     def of(
@@ -403,11 +404,19 @@ class Message(_Late):
         """``keys`` may be one key or several; text bodies become UTF-8.
 
         At most one of: ``delay_level``, one of the broker's levels (by default 1 is 1 s, 18 is 2 h); ``delay_ms``
-        after it is stored; ``deliver_at_ms`` since the epoch. Raises InvalidMessage for more.
+        after it is stored; ``deliver_at_ms`` since the epoch. Raises InvalidMessage for more, or for a body that is
+        neither bytes nor text.
         """
+        if isinstance(body, str):
+            body = body.encode()
+        elif not isinstance(body, (bytes, bytearray, memoryview)):
+            raise InvalidMessage(
+                f"a body is bytes or text, not {type(body).__name__}: encode it, e.g. by json.dumps",
+                field="body",
+            )
         message = cls(
             topic=topic,
-            body=body.encode() if isinstance(body, str) else bytes(body),
+            body=bytes(body),
             properties=dict(properties or {}),
             flag=flag,
         )

@@ -156,7 +156,10 @@ class LitePullConsumer(Subscriber):
         if confirm:
             self._confirm()
         if self._auto_commit:
-            await self._try_write(self._uncommitted())
+            try:
+                await self._group.offsets.write_at_last(self._uncommitted())
+            except (ClientError, OSError) as error:
+                log.error("offsets of %s are not committed, messages will come again: %s", self.group, error)
         for assigned in self._assigned.values():
             assigned.task.cancel()
         self._assigned.clear()

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from mqspark.client.commits import commit_waves
 from mqspark.client.instance import ClientInstance
-from mqspark.errors import ClientError, MQError, NoRoute, ProtocolError
+from mqspark.errors import ClientError, ConnectionLost, MQError, NoRoute, ProtocolError
 from mqspark.message import MessageQueue
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies import encode_body, queue_key, queue_of
@@ -40,6 +40,9 @@ class Offsets(Protocol):
     async def write(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Returns when they are kept. Raises ClientError or OSError when one of them is not."""
 
+    async def write_at_last(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """The same before the end, when there will be no other time."""
+
 
 class BrokerOffsets:
     """QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET at the master of each queue, else at any replica."""
@@ -47,6 +50,8 @@ class BrokerOffsets:
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
         self._group = group
+        # An older offset must not overtake a newer one: RocketMQ's brokers work on requests side by side.
+        self._turn = asyncio.Lock()
 
     async def read(self, queue: MessageQueue) -> int | None:
         # As Java's, this asks the broker to say 0 for a young queue (setZeroIfNotFound is not set): a queue
@@ -68,13 +73,27 @@ class BrokerOffsets:
         return response.header(QueryConsumerOffsetResponseHeader).offset
 
     async def write(self, offsets: Mapping[MessageQueue, int]) -> None:
-        for queues in commit_waves(offsets):
-            outcomes = await asyncio.gather(
-                *(self._write_one(queue, offsets[queue]) for queue in queues), return_exceptions=True
-            )
-            for outcome in outcomes:
-                if isinstance(outcome, BaseException):
-                    raise outcome
+        failures: dict[tuple[str, str], BaseException] = {}
+        async with self._turn:
+            for wave in commit_waves(offsets):
+                # One broker that is away does not keep the others from knowing.
+                queues = [queue for queue in wave if (queue.broker_name, queue.topic) not in failures]
+                outcomes = await asyncio.gather(
+                    *(self._write_one(queue, offsets[queue]) for queue in queues), return_exceptions=True
+                )
+                for queue, outcome in zip(queues, outcomes, strict=True):
+                    if isinstance(outcome, BaseException):
+                        failures[queue.broker_name, queue.topic] = outcome
+        for failure in failures.values():
+            raise failure
+
+    async def write_at_last(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """As ``write``, for who will not come again: what a broken connection failed is tried on a new one."""
+        try:
+            await self.write(offsets)
+        except ConnectionLost as error:
+            log.warning("writing the last offsets of %s once more: %s", self._group, error)
+            await self.write(offsets)
 
     async def _write_one(self, queue: MessageQueue, offset: int) -> None:
         await self._instance.remoting.invoke(
@@ -117,6 +136,9 @@ class LocalOffsets:
             table.update(offsets)
             document = {"offsetTable": {queue_key(queue): offset for queue, offset in sorted(table.items())}}
             await asyncio.to_thread(self._save, encode_body(document))
+
+    async def write_at_last(self, offsets: Mapping[MessageQueue, int]) -> None:
+        await self.write(offsets)
 
     async def _loaded(self) -> dict[MessageQueue, int]:
         if self._table is None:

@@ -23,7 +23,7 @@ from mqspark.client.popacks import PopAcks
 from mqspark.client.popgroup import PULL, AssignedGroup, not_popped
 from mqspark.client.popped import Popped, popped_of
 from mqspark.client.process_queue import ProcessQueue
-from mqspark.client.settings import GroupSettings, check_positive
+from mqspark.client.settings import GroupSettings, check_positive, named
 from mqspark.client.statistics import ConsumeStatistics
 from mqspark.client.subscriber import Listening
 from mqspark.errors import ConfigError, MQError, NoRoute
@@ -110,6 +110,7 @@ class PopConsumer(Listening):
         only. ``max_unacknowledged`` bounds what is held here; what waits for a listener longer than ``invisible_ms``
         is skipped.
         """
+        consume_from = named(ConsumeFromWhere, consume_from, "consume_from")
         if consume_from is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
             raise ConfigError("a POP consumer cannot start from a timestamp", key="consume_from")
         check_positive(

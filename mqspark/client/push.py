@@ -262,7 +262,10 @@ class PushConsumer(Listening):
             for queue, reader in self._leaving.items()
             if not reader.process.dropped
         }
-        await self._write({**self.consumed_offsets(), **leaving})
+        try:
+            await self._group.offsets.write_at_last({**self.consumed_offsets(), **leaving})
+        except (ClientError, OSError) as error:
+            log.error("offsets of %s are not committed, messages will come again: %s", self.group, error)
         for reader in (*self._readers.values(), *self._leaving.values()):
             reader.process.drop()
         if self._ordered is not None:

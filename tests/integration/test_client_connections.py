@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -18,9 +19,15 @@ from mqspark.aio import (
     TransactionState,
 )
 from mqspark.errors import ConnectionLost, RequestTimeout
-from mqspark.protocol.bodies import HeartbeatData, decode_body
-from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.bodies import (
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    decode_body,
+    encode_body,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.record import encode_record
 from mqspark.testing import Broker
 from tests.scripted import SILENCE, Answer, Scripted, broker, cluster, namesrv
 from tests.waiting import until
@@ -210,3 +217,86 @@ async def test_what_a_transaction_came_to_is_told_with_the_namespace() -> None:
         await until(lambda: RequestCode.END_TRANSACTION in a.codes(), "the end")
         (end,) = [command for command in a.asked if command.code == RequestCode.END_TRANSACTION]
         assert (end.ext["nsd"], end.ext["ns"], end.ext["commitOrRollback"]) == ("true", "shop", "8")
+
+
+# --- leaving without losing an offset -------------------------------------------------------------------
+
+
+def consuming_broker(commits: Callable[[Command], Answer]) -> Scripted:
+    """Its queues have two messages each, and it answers commits as it is told."""
+    plain = broker().script
+
+    def script(command: Command) -> Answer:
+        code, ext = command.code, command.ext
+        if code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            body = GetConsumerListByGroupResponseBody(consumer_id_list=["127.0.0.1@leaver"])
+            return 0, None, encode_body(body)
+        if code == RequestCode.QUERY_CONSUMER_OFFSET:
+            return 0, {"offset": "0"}, b""
+        if code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+            if ext["queueOffset"] != "0" or ext["topic"] != "T":
+                return SILENCE
+            records = [
+                encode_record(topic="T", body=b"x", queue_id=int(ext["queueId"]), queue_offset=offset)
+                for offset in range(2)
+            ]
+            fields = {"nextBeginOffset": "2", "minOffset": "0", "maxOffset": "2", "suggestWhichBrokerId": "0"}
+            return 0, fields, b"".join(records)
+        if code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            return commits(command)
+        return plain(command)
+
+    return Scripted(script)
+
+
+def committed(one: Scripted) -> dict[int, int]:
+    return {
+        int(command.ext["queueId"]): int(command.ext["commitOffset"])
+        for command in one.asked
+        if command.code == RequestCode.UPDATE_CONSUMER_OFFSET and command.ext["topic"] == "T"
+    }
+
+
+LEAVER = ClientOptions(instance_name="leaver", client_ip="127.0.0.1")
+
+
+async def consume_all(address: str, kind: str, messages: int) -> None:
+    """... and leave."""
+    if kind == "push":
+        seen: list[object] = []
+        push = PushConsumer(address, group="c", listener=seen.append, options=LEAVER)
+        push.subscribe("T")
+        async with push:
+            await until(lambda: len(seen) == messages, "all messages")
+        return
+    lite = LitePullConsumer(address, group="c", options=LEAVER)
+    lite.subscribe("T")
+    async with lite:
+        got = 0
+        while got < messages:
+            got += len(await lite.poll(30_000))
+
+
+@pytest.mark.parametrize("kind", ["push", "lite"])
+async def test_who_leaves_commits_where_it_can(kind: str) -> None:
+    """One broker refuses; the queues of the other are committed all the same, each of them."""
+    a = consuming_broker(lambda _: (ResponseCode.SYSTEM_ERROR, None, b""))
+    b = consuming_broker(lambda _: (0, {}, b""))
+    async with a.serving(), b.serving(), namesrv({"a": a, "b": b}, queues=3).serving() as names:
+        await consume_all(names.address, kind, 12)
+    assert committed(b) == {0: 2, 1: 2, 2: 2}
+
+
+@pytest.mark.parametrize("kind", ["push", "lite"])
+async def test_who_leaves_commits_on_a_new_connection_when_the_old_one_breaks(kind: str) -> None:
+    refusals = [None]
+
+    def commit(_: Command) -> Answer:
+        return refusals.pop() if refusals else (0, {}, b"")
+
+    a = consuming_broker(commit)
+    async with a.serving(), namesrv({"a": a}, queues=1).serving() as names:
+        await consume_all(names.address, kind, 2)
+    assert committed(a) == {0: 2}
+    assert a.codes().count(RequestCode.UPDATE_CONSUMER_OFFSET) >= 2
+    assert a.accepted == 2
