@@ -31,6 +31,8 @@ _PHYSICAL_OFFSET_AT = 28
 """Where a stored record keeps its own physical offset (reference store-and-broker §2.1)."""
 
 
+_TAG_INDEX = "T"
+"""Tags are not indexed; keys and unique keys are, as one kind."""
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_QUERY_BODY_BYTES = MAX_FRAME_BYTES - MAX_HEADER_BYTES
 """No client takes a longer frame (RocketMQ would send it)."""
@@ -125,9 +127,11 @@ class Lookups:
         max_num = header.max_num
         if command.ext.get(_UNIQUE_KEY_QUERY) == "true":
             max_num = store.config.default_query_max_num
-        records = store.query_message(
-            header.topic, header.key, max_num, header.begin_timestamp, header.end_timestamp
-        )
+        records = []
+        if header.index_type != _TAG_INDEX:
+            records = store.query_message(
+                header.topic, header.key, max_num, header.begin_timestamp, header.end_timestamp
+            )
         if not records:
             raise Refusal(
                 ResponseCode.QUERY_NOT_FOUND,

@@ -286,7 +286,8 @@ class Pulls:
             state.offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_offset)
             return True
         code = _CODES.get(status)
-        if code is None:  # NO_MATCHED_LOGIC_QUEUE, NO_MESSAGE_IN_QUEUE
+        if code is None:  # NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE
+            status = "NO_MESSAGE_IN_QUEUE"  # a queue that nothing was ever sent to is an empty one
             code = ResponseCode.PULL_OFFSET_MOVED if pull.offset else ResponseCode.PULL_NOT_FOUND
         next_offset = result.next_offset
         if may_wait and code is ResponseCode.PULL_NOT_FOUND:

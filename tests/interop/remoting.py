@@ -1,7 +1,8 @@
-"""A minimal remoting client: JSON headers over a blocking socket, on purpose not made of mqspark.protocol.
+"""A minimal remoting client over a blocking socket, on purpose not made of mqspark.protocol.
 
-It asks a name server or broker simple questions while a test starts it, and gives the crash test
-acknowledgements that do not depend on the code under test.
+It asks a name server or broker simple questions while a test starts it, gives the crash test acknowledgements
+that do not depend on the code under test, and plays whatever frames a script wants: headers in JSON or in
+RocketMQ's binary form, requests answered in any order, requests that come from the server.
 """
 
 import json
@@ -9,6 +10,7 @@ import socket
 import struct
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 UPDATE_AND_CREATE_TOPIC = 17
 GET_BROKER_CLUSTER_INFO = 106
@@ -23,28 +25,90 @@ UPDATE_CONSUMER_OFFSET = 15
 UPDATE_AND_CREATE_SUBSCRIPTION_GROUP = 200
 
 
+RESPONSE, ONEWAY = 1, 2
+"""Bits of a command's flag."""
+VERSION = 479
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
+    """What came from a server: an answer, or (``flag`` without RESPONSE) a request of its own."""
+
     opaque: int
     code: int
     remark: str | None
     ext: dict[str, str]
     body: bytes
+    flag: int = RESPONSE
+    serialize: str = "JSON"
 
 
-def request_frame(code: int, opaque: int, ext: dict[str, object], body: bytes = b"") -> bytes:
-    header = json.dumps(
-        {
-            "code": code,
-            "extFields": {name: _text(value) for name, value in ext.items()},
-            "flag": 0,
-            "language": "JAVA",
-            "opaque": opaque,
-            "serializeTypeCurrentRPC": "JSON",
-            "version": 479,
-        }
-    ).encode()
-    return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+def request_frame(
+    code: int,
+    opaque: int,
+    ext: dict[str, object],
+    body: bytes = b"",
+    *,
+    serialize: str = "JSON",
+    flag: int = 0,
+    remark: str | None = None,
+) -> bytes:
+    texts = {name: _text(value) for name, value in ext.items() if value is not None}
+    if serialize == "ROCKETMQ":
+        header, kind = _binary_header(code, opaque, flag, remark, texts), 1 << 24
+    else:
+        header, kind = _json_header(code, opaque, flag, remark, texts), 0
+    return struct.pack(">II", 4 + len(header) + len(body), kind | len(header)) + header + body
+
+
+def _json_header(code: int, opaque: int, flag: int, remark: str | None, ext: dict[str, str]) -> bytes:
+    fields = {
+        "code": code,
+        "extFields": ext,
+        "flag": flag,
+        "language": "JAVA",
+        "opaque": opaque,
+        "serializeTypeCurrentRPC": "JSON",
+        "version": VERSION,
+    }
+    if remark is not None:
+        fields["remark"] = remark
+    return json.dumps(fields).encode()
+
+
+def _binary_header(code: int, opaque: int, flag: int, remark: str | None, ext: dict[str, str]) -> bytes:
+    text = (remark or "").encode()
+    fields = b"".join(
+        struct.pack(">H", len(name.encode()))
+        + name.encode()
+        + struct.pack(">I", len(value.encode()))
+        + value.encode()
+        for name, value in ext.items()
+    )
+    return (
+        struct.pack(">HBHiiI", code & 0xFFFF, 0, VERSION, opaque, flag, len(text))
+        + text
+        + struct.pack(">I", len(fields))
+        + fields
+    )
+
+
+def _parse_binary_header(header: bytes) -> dict[str, Any]:
+    code, _, _, opaque, flag, size = struct.unpack_from(">hbhiii", header)
+    at = 17 + size
+    remark = header[17:at].decode() or None
+    (size,) = struct.unpack_from(">i", header, at)
+    at += 4
+    end = at + size
+    ext = {}
+    while at < end:
+        (size,) = struct.unpack_from(">h", header, at)
+        name = header[at + 2 : at + 2 + size].decode()
+        at += 2 + size
+        (size,) = struct.unpack_from(">i", header, at)
+        ext[name] = header[at + 4 : at + 4 + size].decode()
+        at += 4 + size
+    return {"code": code, "opaque": opaque, "flag": flag, "remark": remark, "extFields": ext}
 
 
 def _text(value: object) -> str:
@@ -58,7 +122,7 @@ class RawConnection:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._stream = self._socket.makefile("rb")
+        self._unread = bytearray()
         self._opaque = 0
 
     def __enter__(self) -> "RawConnection":
@@ -70,31 +134,47 @@ class RawConnection:
         self.close()
 
     def close(self) -> None:
-        self._stream.close()
         self._socket.close()
 
     def write(self, frames: bytes) -> None:
         self._socket.sendall(frames)
 
     def read(self) -> Reply:
-        """The next reply. Raises ConnectionError when the peer is gone."""
-        length = struct.unpack(">I", self._exactly(4))[0]
-        frame = self._exactly(length)
-        header_length = struct.unpack(">I", frame[:4])[0] & 0xFFFFFF
-        header = json.loads(frame[4 : 4 + header_length])
+        """The next frame. Raises ConnectionError when the peer is gone, TimeoutError when nothing comes."""
+        while len(self._unread) < 4:
+            self._receive()
+        (length,) = struct.unpack_from(">I", self._unread)
+        while len(self._unread) < 4 + length:
+            self._receive()
+        frame = bytes(self._unread[4 : 4 + length])
+        del self._unread[: 4 + length]
+        kind, header_length = frame[0], struct.unpack(">I", frame[:4])[0] & 0xFFFFFF
+        raw = frame[4 : 4 + header_length]
+        header = _parse_binary_header(raw) if kind == 1 else json.loads(raw)
         return Reply(
             header["opaque"],
             header["code"],
             header.get("remark"),
             header.get("extFields") or {},
             frame[4 + header_length :],
+            header.get("flag", 0),
+            "ROCKETMQ" if kind == 1 else "JSON",
         )
 
-    def _exactly(self, count: int) -> bytes:
-        got = self._stream.read(count)
-        if got is None or len(got) < count:
+    def _receive(self) -> None:
+        got = self._socket.recv(1 << 18)
+        if not got:
             raise ConnectionResetError("the peer closed the connection")
-        return got
+        self._unread += got
+
+    @property
+    def local_address(self) -> str:
+        host, port = self._socket.getsockname()[:2]
+        return f"{host}:{port}"
+
+    def wait_at_most(self, timeout_s: float) -> None:
+        """From now on: the longest wait for anything to come."""
+        self._socket.settimeout(timeout_s)
 
     def request(self, code: int, body: bytes = b"", /, **ext: object) -> Reply:
         self._opaque += 1

@@ -60,6 +60,13 @@ def test_by_key_and_by_unique_key(bench: Bench) -> None:
     assert len(bodies(query(peer, "all", 1000))) == 64, "maxMsgsNumBatch"
 
 
+def test_tags_are_not_indexed(bench: Bench) -> None:
+    peer = bench.peer()
+    send(peer, 1)
+    found = [query(peer, "order-0", indexType=kind).code for kind in ("K", "U", "T")]
+    assert found == [0, 0, ResponseCode.QUERY_NOT_FOUND]
+
+
 def test_the_answer_says_how_far_the_index_is(bench: Bench) -> None:
     peer = bench.peer()
     send(peer, 3)

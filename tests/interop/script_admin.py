@@ -1,0 +1,541 @@
+"""Chapters about administration, odd frames, every request code with every field wrong, and name servers."""
+
+# ruff: noqa: C408 (fields of a header read best as keyword arguments)
+
+import json
+import struct
+from collections.abc import Callable
+
+from mqspark.protocol.codes import RequestCode
+from tests.interop.differential import Play
+from tests.interop.remoting import request_frame
+from tests.interop.script_consuming import (
+    HEARTBEAT,
+    MAX_I64,
+    QUERY_OFFSET,
+    UPDATE_OFFSET,
+    consumer_data,
+    heartbeat,
+)
+from tests.interop.script_messages import (
+    CREATE_GROUP,
+    CREATE_TOPIC,
+    DELETE_TOPIC,
+    create_group,
+    create_topic,
+    pull_fields,
+    send,
+    send_fields,
+    settled,
+)
+
+TOPIC_CONFIG, GROUP_CONFIG = 351, 352
+
+
+def topics(play: Play) -> None:
+    topic = play.name("Topic")
+    base = dict(
+        topic=topic,
+        defaultTopic="TBW102",
+        readQueueNums=2,
+        writeQueueNums=3,
+        perm=6,
+        topicFilterType="SINGLE_TAG",
+        topicSysFlag=0,
+        order=False,
+    )
+    play.ask("config of nothing", TOPIC_CONFIG, topic=topic)
+    play.ask("create", CREATE_TOPIC, **base)
+    play.ask("config", TOPIC_CONFIG, topic=topic)
+    play.ask("create the same again", CREATE_TOPIC, **base)
+    play.ask(
+        "change", CREATE_TOPIC, **(base | {"readQueueNums": 8, "perm": 4, "order": True, "topicSysFlag": 3})
+    )
+    play.ask("config after it", TOPIC_CONFIG, topic=topic)
+    for label, fields in {
+        "no queues": {"readQueueNums": 0, "writeQueueNums": 0},
+        "negative queues": {"readQueueNums": -1},
+        "many queues": {"readQueueNums": 1025, "writeQueueNums": 1025},
+        "permission 99": {"perm": 99},
+        "permission -1": {"perm": -1},
+        "filter type x": {"topicFilterType": "x"},
+        "multi tag": {"topicFilterType": "MULTI_TAG"},
+        "no system flag": {"topicSysFlag": None},
+        "illegal name": {"topic": "a b"},
+        "no name": {"topic": None},
+        "system topic": {"topic": "SCHEDULE_TOPIC_XXXX"},
+        "long name": {"topic": "L" * 128},
+        "longest name": {"topic": play.name("M" * (127 - len(play.name(""))))},
+        "attribute": {"attributes": "+message.type=FIFO"},
+        "wrong attribute": {"attributes": "+no.such=1"},
+        "wrong attribute value": {"attributes": "+message.type=X"},
+        "attribute of another": {"topic": play.name("Bcq"), "attributes": "+queue.type=BatchCQ"},
+        "not a new attribute": {"topic": play.name("Bcq"), "attributes": "queue.type=BatchCQ"},
+        "unchangeable attribute": {"topic": play.name("Bcq"), "attributes": "+queue.type=SimpleCQ"},
+        "removed attribute": {"attributes": "-message.type"},
+        "retry topic": {"topic": play.name("%RETRY%someone")},
+    }.items():
+        own = {"topic": play.name(f"T-{label}".replace(" ", "-").replace("'", ""))}
+        play.ask(f"create: {label}", CREATE_TOPIC, **(base | own | fields))
+        name = str((base | own | fields)["topic"])
+        if name != "None":
+            play.ask(f"config: {label}", TOPIC_CONFIG, topic=name)
+    play.ask("stats of nothing", 202, topic=play.name("Nowhere"))
+    play.ask("stats of an empty topic", 202, topic=create_topic(play, "Empty", 2))
+    full = create_topic(play, "Full", 1)
+    send(play, "a message", full)
+    settled(play, full)
+    play.ask("stats of a full one", 202, topic=full)
+    play.ask("delete", DELETE_TOPIC, topic=full)
+    play.ask("delete again", DELETE_TOPIC, topic=full)
+    play.ask("delete nothing", DELETE_TOPIC, topic="")
+    play.ask("delete a system topic", DELETE_TOPIC, topic="SCHEDULE_TOPIC_XXXX")
+    play.ask("config of the deleted", TOPIC_CONFIG, topic=full)
+    send(play, "to the deleted", full, defaultTopic="none")
+    body = json.dumps(
+        {
+            "topicConfigList": [
+                {"topicName": play.name(f"L{n}"), "readQueueNums": n, "writeQueueNums": n, "perm": 6}
+                for n in (1, 2)
+            ]
+        }
+    ).encode()
+    play.ask("create a list", 18, body)
+    for number in (1, 2):
+        play.ask(f"of the list: {number}", TOPIC_CONFIG, topic=play.name(f"L{number}"))
+    play.ask("create an empty list", 18, b'{"topicConfigList":[]}')
+    play.ask("create a broken list", 18, b"x")
+    reply = play.quietly(21)
+    names = {name for name in json.loads(reply.body)["topicConfigTable"] if play.suffix in name}
+    play.fact("all topics", sorted(names))
+    play.fact("fields of all topics", sorted(json.loads(reply.body)))
+
+
+def groups_of(play: Play) -> None:
+    topic, group = create_topic(play, "Consumed", 2), play.name("group")
+
+    def create(label: str, **fields: object) -> None:
+        play.ask(f"create: {label}", CREATE_GROUP, json.dumps({"groupName": group} | fields).encode())
+
+    play.ask("config of nothing", GROUP_CONFIG, group=group)
+    create("defaults")
+    play.ask("config", GROUP_CONFIG, group=group)
+    create(
+        "all fields",
+        consumeEnable=False,
+        consumeBroadcastEnable=False,
+        consumeMessageOrderly=True,
+        retryMaxTimes=3,
+        retryQueueNums=2,
+        brokerId=1,
+        whichBrokerWhenConsumeSlowly=2,
+        notifyConsumerIdsChangedEnable=False,
+        groupSysFlag=1,
+        consumeTimeoutMinute=5,
+    )
+    play.ask("config after it", GROUP_CONFIG, group=group)
+    create("illegal name", groupName="a b")
+    create("no name", groupName=None)
+    create("empty name", groupName="")
+    create("long name", groupName=play.name("g" * 260))
+    create("name of 200", groupName=play.name("g" * 190))
+    create("attribute", groupName=play.name("attributed"), attributes={"+priority": "1"})
+    create("negative retries", groupName=play.name("negative"), retryMaxTimes=-1, retryQueueNums=-1)
+    play.ask("config of negative retries", GROUP_CONFIG, group=play.name("negative"))
+    for label, body in {"nothing": b"", "no json": b"x", "a list": b"[]", "empty object": b"{}"}.items():
+        play.ask(f"create: {label}", CREATE_GROUP, body)
+    play.ask(
+        "list of groups",
+        225,
+        json.dumps(
+            {"groupConfigList": [{"groupName": play.name("g1")}, {"groupName": play.name("g2")}]}
+        ).encode(),
+    )
+    play.ask("of the list", GROUP_CONFIG, group=play.name("g2"))
+    group = create_group(play, "eaters")
+    for number in range(3):
+        send(play, f"message {number}", topic, b"%d" % number)
+    settled(play, topic)
+    play.ask("stats of no progress", 208, consumerGroup=group, topic=topic)
+    play.quietly(UPDATE_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=2)
+    for label, fields in {
+        "of a topic": {"topic": topic},
+        "of all": {},
+        "of an unknown topic": {"topic": play.name("Nowhere")},
+        "of a stranger": {"consumerGroup": play.name("noone")},
+    }.items():
+        play.ask(f"stats {label}", 208, **({"consumerGroup": group} | fields))
+    play.ask("time span", 303, topic=topic, group=group)
+    play.ask("time span of nothing", 303, topic=play.name("Nowhere"), group=group)
+    play.ask("who consumes", 300, topic=topic)
+    play.ask("who consumes nothing", 300, topic=play.name("Nowhere"))
+    play.ask("topics of the group", 343, group=group)
+    play.ask("correction", 308, compareGroup=group, topic=topic, filterGroups="")
+    play.ask("queue entries", 321, topic=topic, queueId=0, index=0, count=2, consumerGroup=group)
+    play.ask("queue entries of nothing", 321, topic=play.name("Nowhere"), queueId=0, index=0, count=2)
+    play.ask("queue entries beyond", 321, topic=topic, queueId=0, index=99, count=2)
+    other = create_group(play, "copycats")
+    play.ask("clone offsets", 314, srcGroup=group, destGroup=other, topic=topic, offline=False)
+    play.ask("offset of the clone", QUERY_OFFSET, consumerGroup=other, topic=topic, queueId=0)
+    for label, fields in {
+        "of a queue": {"queueId": 0, "offset": 1},
+        "of the same queue by time": {"queueId": 0, "timestamp": 0},
+        "of all queues": {"queueId": -1},
+        "beyond the end": {"queueId": 0, "offset": 99},
+        "unknown topic": {"topic": play.name("Nowhere")},
+        "unknown group": {"group": play.name("noone")},
+        "negative": {"queueId": 0, "offset": -5},
+        "queue 9": {"queueId": 9, "offset": 0},
+    }.items():
+        ext = dict(topic=topic, group=group, queueId=-1, timestamp=-1, isForce=True) | fields
+        play.ask(f"reset {label}", 222, **ext)
+        play.ask(f"offset after reset {label}", QUERY_OFFSET, consumerGroup=group, topic=topic, queueId=0)
+    play.ask("reset takes force with the next pull", 11, **pull_fields(group, topic, queueOffset=2))
+    play.ask("status without consumers", 223, topic=topic, group=group)
+    play.ask("status, unknown topic", 223, topic=play.name("Nowhere"), group=group)
+    play.ask("direct consumption without consumers", 309, consumerGroup=group, clientId="c", msgId="x" * 32)
+    play.ask("forbid", 353, group=group, topic=topic, readable=False)
+    play.ask("a forbidden pull", 11, **pull_fields(group, topic))
+    play.ask("allow", 353, group=group, topic=topic, readable=True)
+    play.ask("an allowed pull", 11, **pull_fields(group, topic, maxMsgNums=1))
+    play.ask("forbid unknown topic", 353, group=group, topic=play.name("Nowhere"), readable=False)
+    broadcast = create_group(play, "nobroadcast", consumeBroadcastEnable=False)
+    play.ask(
+        "broadcaster",
+        HEARTBEAT,
+        heartbeat("b1", consumers=[consumer_data(broadcast, topic, messageModel="BROADCASTING")]),
+        on="b",
+    )
+    play.ask("forbidden broadcast", 11, on="b", **pull_fields(broadcast, topic, sysFlag=0, subVersion=1))
+    play.ask("delete", 207, groupName=group, cleanOffset=True)
+    play.ask("delete again", 207, groupName=group, cleanOffset=True)
+    play.ask("config of the deleted", GROUP_CONFIG, group=group)
+    play.ask(
+        "offset of the deleted",
+        QUERY_OFFSET,
+        consumerGroup=group,
+        topic=topic,
+        queueId=0,
+        setZeroIfNotFound=False,
+    )
+    for code in (26, 28, 43, 201, 305, 311, 312, 313, 315, 317, 328, 402, 45, 60, 61, 907, 322):
+        reply = play.quietly(
+            code,
+            statsName="TOPIC_PUT_NUMS",
+            statsKey="none",
+            isOrder="false",
+            brokerName="diff",
+            brokerAddr="a",
+            clusterName="c",
+            brokerId=0,
+        )
+        play.fact(f"code {code}", (reply.code, bool(reply.body)))
+    for label, body in {
+        "": b"defaultTopicQueueNums=8\n",
+        "nothing": b"",
+        "no number": b"defaultTopicQueueNums=x\n",
+        "unknown key": b"noSuchKey=1\n",
+        "blacklisted": b"brokerConfigPath=/tmp/x\n",
+    }.items():
+        play.ask(f"change settings {label}", 25, body)
+
+
+def frames(play: Play) -> None:
+    """What is not as it should be; each on a connection of its own."""
+    play.frames("length 0", struct.pack(">I", 0))
+    play.frames("length 3", struct.pack(">I", 3) + b"abc")
+    play.frames("header longer than the frame", struct.pack(">II", 8, 100) + b"{}  ")
+    play.frames("no json", struct.pack(">II", 6, 2) + b"xy")
+    play.frames("a list as header", struct.pack(">II", 6, 2) + b"[]")
+    play.frames("header type 9", struct.pack(">II", 6, 9 << 24 | 2) + b"{}")
+    play.frames("too large", struct.pack(">II", 16 * 1024 * 1024 + 1, 2) + b"{}")
+    play.frames("largest length, negative", struct.pack(">i", -1) + b"\xff" * 8)
+    play.frames("http", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    play.frames("binary header cut", struct.pack(">II", 14, 1 << 24 | 10) + b"\0" * 10)
+    whole = {
+        "code": 30,
+        "opaque": 5,
+        "flag": 0,
+        "language": "JAVA",
+        "version": 479,
+        "extFields": {"topic": "SELF_TEST_TOPIC", "queueId": "0"},
+    }
+
+    def headed(label: str, header: str) -> None:
+        raw = header.encode()
+        play.frames(label, struct.pack(">II", 4 + len(raw), len(raw)) + raw)
+
+    for label, members in {
+        "code as text": {"code": "30"},
+        "opaque as text": {"opaque": "5"},
+        "negative opaque": {"opaque": -5},
+        "unknown language": {"language": "KLINGON"},
+        "language as number": {"language": 9},
+        "numbers as fields": {"extFields": {"topic": "SELF_TEST_TOPIC", "queueId": 0}},
+        "unknown members": {"x": {"y": [1]}},
+        "null remark": {"remark": None},
+        "another flag bit": {"flag": 4},
+        "says binary, is json": {"serializeTypeCurrentRPC": "ROCKETMQ"},
+        "code 0": {"code": 0},
+        "code -1": {"code": -1},
+    }.items():
+        headed(label, json.dumps(whole | members, separators=(",", ":")))
+    for gone in ("language", "flag", "version", "opaque"):
+        headed(f"no {gone}", json.dumps({key: value for key, value in whole.items() if key != gone}))
+    headed("no fields", '{"code":305,"opaque":5,"flag":0,"language":"JAVA","version":479}')
+    headed("blanks", " " + json.dumps(whole, indent=3).replace(":", " : ") + " \n")
+    two = request_frame(30, 1, {"topic": "SELF_TEST_TOPIC", "queueId": 0}) + request_frame(
+        31, 2, {"topic": "SELF_TEST_TOPIC", "queueId": 0}
+    )
+    play.frames("two in one write", two, 2)
+    play.frames(
+        "an answer that nobody waits for, then a request",
+        request_frame(0, 9, {}, flag=1) + request_frame(30, 1, {"topic": "SELF_TEST_TOPIC", "queueId": 0}),
+    )
+
+
+NOT_ASKED = {
+    RequestCode.UPDATE_BROKER_CONFIG,
+    RequestCode.TRIGGER_DELETE_FILES,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+    RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.DELETE_EXPIRED_COMMITLOG,
+    RequestCode.PULL_MESSAGE,
+}
+"""What would change the broker for the chapters after this one."""
+
+
+def codes(play: Play) -> None:
+    """Every request code, and some that are none, without fields and without a body."""
+    for code in sorted(
+        {*map(int, RequestCode), 1, 9, 99, 500, 9999, 32767, 40000, 65535 + 11, 2**31 - 1} - NOT_ASKED
+    ):
+        reply = play.quietly(code)
+        play.fact(
+            f"code {code}",
+            (
+                "unsupported" if reply.code == 3 else "answered",
+                reply.code if reply.code in (0, 3) else "an error",
+            ),
+        )
+
+
+def mutations(play: Play) -> None:
+    """Requests that are right but for one field."""
+    topic, group = create_topic(play, "Mutations", 1), create_group(play, "mutants")
+    place = int(send(play, "a message", topic).ext["msgId"][16:], 16)
+    settled(play, topic)
+    where = {"topic": topic, "queueId": 0}
+    whose = {"consumerGroup": group, **where}
+    right: dict[int, dict[str, object]] = {
+        10: send_fields(play, topic, "a\x01b\x02"),
+        11: pull_fields(group, topic),
+        12: {"topic": topic, "key": "k", "maxNum": 3, "beginTimestamp": 0, "endTimestamp": MAX_I64},
+        14: whose,
+        15: whose | {"commitOffset": 0},
+        29: where | {"timestamp": 0},
+        30: where,
+        31: where,
+        32: where,
+        33: {"offset": 0, "topic": topic},
+        36: {
+            "offset": place,
+            "group": group,
+            "originTopic": topic,
+            "delayLevel": 1,
+            "unitMode": False,
+            "maxReconsumeTimes": 3,
+        },
+        38: {"consumerGroup": group},
+        202: {"topic": topic},
+        203: {"consumerGroup": group},
+        204: {"producerGroup": group},
+        207: {"groupName": play.name("nobody")},
+        208: {"consumerGroup": group, "topic": topic},
+        300: {"topic": topic},
+        303: {"topic": topic, "group": group},
+        308: {"compareGroup": group, "topic": topic, "filterGroups": ""},
+        314: {"srcGroup": group, "destGroup": group, "topic": topic},
+        315: {"statsName": "TOPIC_PUT_NUMS", "statsKey": topic},
+        321: where | {"index": 0, "count": 1, "consumerGroup": group},
+        343: {"group": group},
+        351: {"topic": topic},
+        352: {"group": group},
+        370: {"topic": topic, "recallHandle": "x"},
+        200050: whose
+        | {
+            "maxMsgNums": 1,
+            "invisibleTime": 1000,
+            "pollTime": 0,
+            "bornTime": MAX_I64,
+            "initMode": 0,
+            "expType": "TAG",
+            "exp": "*",
+            "order": False,
+        },
+        200051: whose | {"extraInfo": f"0 {MAX_I64} 1000 0 0 diff 0 0", "offset": 0},
+        200052: whose | {"maxMsgNums": 1},
+        200053: whose | {"extraInfo": "0 1 1000 0 0 diff 0 0", "offset": 0, "invisibleTime": 1000},
+        200054: whose | {"pollTime": 0, "bornTime": MAX_I64},
+        200055: whose,
+    }
+    for code, ext in right.items():
+        for name in ext:
+            for wrong in (
+                None,
+                "x",
+                "-1",
+                "2147483648",
+                "9223372036854775808",
+                "1.5",
+                " 1",
+                "+1",
+                "0x1",
+                "TRUE",
+                "١",  # noqa: RUF001
+                "a" * 300,
+            ):
+                # Only how it ends: what is in it is for the other chapters.
+                reply = play.quietly(code, b"b" if code == 10 else b"", **(ext | {name: wrong}))
+                outcome = (
+                    0 if reply.code in (209, 210) else reply.code
+                )  # whether there is a message depends on the time
+                play.fact(f"{code} {name}={wrong!r:.20}", outcome)
+
+
+def namesrv(play: Play) -> None:
+    def ask(label: str, code: int, body: bytes = b"", **ext: object) -> None:
+        play.connection("ns", play.cluster.namesrv)
+        play.ask(label, code, body, on="ns", **ext)
+
+    name, cluster = play.name("fake"), play.name("fakes")
+    wrapper = {
+        "topicConfigSerializeWrapper": {
+            "dataVersion": {"counter": 1, "timestamp": 1_690_000_000_000, "stateVersion": 0},
+            "topicConfigTable": {
+                play.name("Routed"): {
+                    "topicName": play.name("Routed"),
+                    "readQueueNums": 2,
+                    "writeQueueNums": 3,
+                    "perm": 6,
+                    "topicFilterType": "SINGLE_TAG",
+                    "topicSysFlag": 0,
+                    "order": False,
+                }
+            },
+        },
+        "filterServerList": [],
+    }
+    identity = dict(brokerName=name, brokerAddr=f"10.0.0.1:{1000}", clusterName=cluster, brokerId=0)
+    ask("route of nothing", 105, topic=play.name("Routed"))
+    ask(
+        "register",
+        103,
+        json.dumps(wrapper).encode(),
+        haServerAddr="10.0.0.1:1001",
+        compressed=False,
+        bodyCrc32=0,
+        **identity,
+    )
+    ask("route", 105, topic=play.name("Routed"))
+    ask("route, standard json", 105, topic=play.name("Routed"), acceptStandardJsonOnly=True)
+    ask(
+        "register a slave",
+        103,
+        json.dumps(wrapper).encode(),
+        haServerAddr="10.0.0.2:1001",
+        compressed=False,
+        bodyCrc32=0,
+        **(identity | {"brokerId": 1, "brokerAddr": "10.0.0.2:1000"}),
+    )
+    ask("route with a slave", 105, topic=play.name("Routed"))
+    ask(
+        "data version, the same",
+        322,
+        json.dumps({"counter": 1, "timestamp": 1_690_000_000_000, "stateVersion": 0}).encode(),
+        **identity,
+    )
+    ask(
+        "data version, another",
+        322,
+        json.dumps({"counter": 2, "timestamp": 1_690_000_000_000, "stateVersion": 0}).encode(),
+        **identity,
+    )
+    ask("members", 901, brokerName=name, clusterName=cluster)
+    ask("members of nobody", 901, brokerName=play.name("x"), clusterName=cluster)
+    ask("topics of the cluster", 224, cluster=cluster)
+    ask("topics of no cluster", 224, cluster=play.name("x"))
+    ask("wipe the write permission", 205, brokerName=name)
+    ask("route without it", 105, topic=play.name("Routed"))
+    ask("give it back", 327, brokerName=name)
+    ask("wipe of nobody", 205, brokerName=play.name("x"))
+    ask("put", 100, namespace=play.name("space"), key="k", value="v")
+    ask("get", 101, namespace=play.name("space"), key="k")
+    ask("get what is not there", 101, namespace=play.name("space"), key="x")
+    ask("list", 219, namespace=play.name("space"))
+    ask("list of nothing", 219, namespace=play.name("nothing"))
+    ask("delete", 102, namespace=play.name("space"), key="k")
+    ask("delete again", 102, namespace=play.name("space"), key="k")
+    ask("get the deleted", 101, namespace=play.name("space"), key="k")
+    ask(
+        "register with a wrong sum",
+        103,
+        json.dumps(wrapper).encode(),
+        haServerAddr="",
+        compressed=False,
+        bodyCrc32=5,
+        **identity,
+    )
+    ask(
+        "register without a name",
+        103,
+        json.dumps(wrapper).encode(),
+        haServerAddr="",
+        compressed=False,
+        bodyCrc32=0,
+        brokerAddr="a:1",
+        clusterName=cluster,
+        brokerId=0,
+    )
+    ask("register a broken body", 103, b"x", haServerAddr="", compressed=False, bodyCrc32=0, **identity)
+    ask(
+        "register a topic",
+        217,
+        json.dumps(
+            {
+                "queueDatas": [
+                    {
+                        "brokerName": name,
+                        "readQueueNums": 1,
+                        "writeQueueNums": 1,
+                        "perm": 6,
+                        "topicSysFlag": 0,
+                    }
+                ]
+            }
+        ).encode(),
+        topic=play.name("Later"),
+    )
+    ask("route of it", 105, topic=play.name("Later"))
+    ask("delete a topic", 216, topic=play.name("Later"))
+    ask("route of the deleted", 105, topic=play.name("Later"))
+    ask("delete in a cluster", 216, topic=play.name("Routed"), clusterName=cluster)
+    ask("delete what is not there", 216, topic=play.name("x"))
+    ask("unregister the slave", 104, **(identity | {"brokerId": 1, "brokerAddr": "10.0.0.2:1000"}))
+    ask("unregister", 104, **identity)
+    ask("unregister again", 104, **identity)
+    ask("an unknown code", 9999)
+    ask("a broker's code", 310)
+    ask("route without a topic", 105)
+    ask("route of an empty topic", 105, topic="")
+    ask("settings", 318, b"noSuchKey=1\n")
+
+
+CHAPTERS: dict[str, Callable[[Play], None]] = {
+    "topics": topics,
+    "consumer groups": groups_of,
+    "frames": frames,
+    "mutations": mutations,
+    "name server": namesrv,
+    "codes": codes,
+}

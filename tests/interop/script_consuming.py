@@ -1,0 +1,558 @@
+"""Chapters about pulling, offsets, finding messages, groups and what consumers send back."""
+
+# ruff: noqa: C408 (fields of a header read best as keyword arguments)
+
+import json
+import time
+from collections.abc import Callable
+
+from tests.interop.differential import Play
+from tests.interop.remoting import Reply
+from tests.interop.script_messages import (
+    COMMIT,
+    LITE_PULL,
+    MAX_OFFSET,
+    PULL,
+    SUBSCRIPTION,
+    SUSPEND,
+    batch_body,
+    create_group,
+    create_topic,
+    properties,
+    pull,
+    pull_fields,
+    read_back,
+    send,
+    settled,
+)
+
+MAX_I32, MAX_I64 = 2**31 - 1, 2**63 - 1
+QUERY, QUERY_OFFSET, UPDATE_OFFSET = 12, 14, 15
+SEARCH_OFFSET, MIN_OFFSET, EARLIEST, VIEW = 29, 31, 32, 33
+HEARTBEAT, UNREGISTER, SEND_BACK, CONSUMER_LIST, CHANGED = 34, 35, 36, 38, 40
+LOCK, UNLOCK, CHECK_CLIENT = 41, 42, 46
+
+
+def pulls(play: Play) -> None:
+    topic, group = create_topic(play, "Pulls", 2), create_group(play, "pullers")
+    for number in range(10):
+        props = properties(TAGS="AB"[number % 2], a=number, UNIQ_KEY=f"P-{number}")
+        send(play, f"message {number}", topic, b"%d" % number, props)
+    settled(play, topic)
+    for offset in (0, 3, 9, 10, 11, 100, -1, -100, MAX_I64, -MAX_I64):
+        pull(play, f"from {offset}", group, topic, queueOffset=offset)
+    for count in (1, 5, 10, 32, 33, 1000, MAX_I32, 0, -1, -MAX_I32):
+        pull(play, f"at most {count}", group, topic, maxMsgNums=count)
+    for size in (1, 100, 200, 300, 100_000, 0, -1):
+        pull(play, f"at most {size} bytes", group, topic, maxMsgBytes=size)
+    for queue_id in (1, 2, 9, -1, -100, MAX_I32):
+        pull(play, f"queue {queue_id}", group, topic, queueId=queue_id)
+    for flags in range(16):
+        pull(play, f"flags {flags:04b}", group, topic, sysFlag=flags, commitOffset=flags)
+        play.ask(f"offset after flags {flags:04b}", QUERY_OFFSET, consumerGroup=group, topic=topic, queueId=0)
+    for flags in (0x10, 0x20, 0x100, -1, MAX_I32):
+        pull(play, f"flags {flags:#x}", group, topic, sysFlag=flags)
+    for offset in (-1, 0, 5, 10, 99, MAX_I64):
+        pull(play, f"commit {offset}", group, topic, sysFlag=SUBSCRIPTION | COMMIT, commitOffset=offset)
+        play.ask(f"offset after commit {offset}", QUERY_OFFSET, consumerGroup=group, topic=topic, queueId=0)
+    suspended = dict(sysFlag=SUBSCRIPTION | SUSPEND, queueOffset=10, suspendTimeoutMillis=100)
+    several: dict[str, dict[str, object]] = {
+        **{f"{wait} ms": suspended | {"suspendTimeoutMillis": wait} for wait in (0, 1, 200, -1, -MAX_I64)},
+        "in an empty queue": suspended | {"queueId": 1, "queueOffset": 0},
+        "beyond the end": suspended | {"queueOffset": 50},
+    }  # RocketMQ looks at parked pulls every 5 s: all at once
+    tickets = {
+        label: play.start(PULL, on="parked", **pull_fields(group, topic, **fields))
+        for label, fields in several.items()
+    }
+    for label, ticket in tickets.items():
+        play.note(f"suspended {label}", play.collect(ticket))
+    pull(play, "empty queue, offset 5", group, topic, queueId=1, queueOffset=5)
+    for expression in (
+        "A",
+        "B",
+        "A || B",
+        "A||B",
+        " A ",
+        "C",
+        "",
+        "*",
+        "||",
+        "A|B",
+        "A &&B",
+        "A || ",
+        "*||A",
+        "a",
+        "Ä",
+    ):
+        pull(play, f"tags {expression!r}", group, topic, subscription=expression)
+    for count in (1, 2, 4):
+        pull(play, f"{count} with tag A", group, topic, subscription="A", maxMsgNums=count)
+        pull(
+            play,
+            f"{count} by sql",
+            group,
+            topic,
+            subscription="a > 3",
+            expressionType="SQL92",
+            maxMsgNums=count,
+        )
+    pull(play, "no subscription", group, topic, subscription=None)
+    pull(play, "no expression type", group, topic, expressionType=None)
+    pull(play, "expression type empty", group, topic, expressionType="")
+    pull(play, "tag in lower case", group, topic, expressionType="tag")
+    pull(play, "unknown expression type", group, topic, expressionType="XPATH")
+    for expression in (
+        "a > 3",
+        "a > 3 AND TAGS = 'A'",
+        "a BETWEEN 2 AND 4",
+        "a IN ('1', '2')",
+        "b IS NULL",
+        "b IS NOT NULL",
+        "a > '3'",
+        "TRUE",
+        "FALSE",
+        "a = 5 OR FALSE",
+        "NOT (a > 3)",
+        "a >",
+        "",
+        "SELECT",
+        "a = b",
+        "1 = 1",
+        "a <> 3",
+        "a LIKE '1%'",
+        "a CONTAINS '1'",
+        "TAGS STARTSWITH 'A'",
+    ):
+        pull(play, f"sql {expression!r}", group, topic, subscription=expression, expressionType="SQL92")
+    pull(play, "sql, no subscription", group, topic, subscription=None, expressionType="SQL92")
+    pull(play, "without the subscription flag", group, topic, sysFlag=0)
+    pull(play, "without the flag, sql", group, topic, sysFlag=0, expressionType="SQL92", subscription="a > 3")
+    pull(play, "lite pull", group, topic, code=LITE_PULL)
+    pull(play, "unknown topic", group, play.name("Nowhere"))
+    pull(play, "unknown group", play.name("noone"), topic)
+    pull(play, "illegal group", "a b$", topic)
+    pull(play, "illegal topic", group, "a b$")
+    pull(play, "too long a group", play.name("g" * 130), topic)
+    for field in (
+        "consumerGroup",
+        "topic",
+        "queueId",
+        "queueOffset",
+        "maxMsgNums",
+        "sysFlag",
+        "commitOffset",
+        "suspendTimeoutMillis",
+        "subVersion",
+    ):
+        play.ask(f"without {field}", PULL, **(pull_fields(group, topic) | {field: None}))
+    pull(play, "newer subscription version", group, topic, sysFlag=0, subVersion=MAX_I64)
+    for perm in (0, 2, 4):
+        pull(play, f"permission {perm}", group, create_topic(play, f"PullPerm{perm}", 1, perm=perm))
+    pull(play, "consuming disabled", create_group(play, "disabled", consumeEnable=False), topic)
+    pull(play, "system topic", group, "SELF_TEST_TOPIC")
+    play.tell(11, **pull_fields(group, topic))
+    pull(play, "after a one-way pull", group, topic, maxMsgNums=1)
+
+
+def long_polls(play: Play) -> None:
+    topic, group = create_topic(play, "Polls", 1), create_group(play, "pollers")
+
+    def parked(**fields: object) -> tuple[str, int]:
+        ticket = play.start(
+            11,
+            on="poller",
+            **pull_fields(
+                group, topic, sysFlag=SUBSCRIPTION | SUSPEND, suspendTimeoutMillis=20_000, **fields
+            ),
+        )
+        # An answer on the same connection says that the pull before it has been looked at.
+        play.quietly(MAX_OFFSET, on="poller", topic=topic, queueId=0)
+        time.sleep(0.2)
+        return ticket
+
+    ticket = parked()
+    send(play, "wakes", topic, b"one", properties(TAGS="A", UNIQ_KEY="L-1"))
+    play.note("woken", play.collect(ticket))
+    ticket = parked(queueOffset=1, subscription="B")
+    send(play, "wakes not", topic, b"two", properties(TAGS="A", UNIQ_KEY="L-2"))
+    send(play, "wakes by tag", topic, b"three", properties(TAGS="B", UNIQ_KEY="L-3"))
+    play.note("woken by tag", play.collect(ticket))
+    ticket = parked(queueOffset=3, subscription="n > 5", expressionType="SQL92")
+    send(play, "wakes not by sql", topic, b"four", properties(n=5, UNIQ_KEY="L-4"))
+    send(play, "wakes by sql", topic, b"five", properties(n=6, UNIQ_KEY="L-5"))
+    play.note("woken by sql", play.collect(ticket))
+    ticket = parked(queueOffset=5)
+    send(play, "wakes by batch", topic, batch_body((b"six", ""), (b"seven", "")), code=320, batch=True)
+    reply = play.collect(ticket)
+    play.fact("woken by batch", (reply.code, reply.ext["nextBeginOffset"]))
+
+
+def offsets(play: Play) -> None:
+    topic, group = create_topic(play, "Offsets", 2), create_group(play, "offsets")
+    nowhere, noone = play.name("Nowhere"), play.name("noone")
+    before_ms = int(time.time() * 1000)
+    for number in range(5):
+        send(play, f"message {number}", topic, b"%d" % number)
+    settled(play, topic)
+    for code, what in ((MAX_OFFSET, "max"), (MIN_OFFSET, "min"), (EARLIEST, "earliest")):
+        for queue_id in (0, 1, 7, -1):
+            play.ask(f"{what} of {queue_id}", code, topic=topic, queueId=queue_id)
+        play.ask(f"{what} of an unknown topic", code, topic=nowhere, queueId=0)
+        play.ask(f"{what} without a topic", code, queueId=0)
+        play.ask(f"{what} without a queue", code, topic=topic)
+        play.ask(f"{what} of queue x", code, topic=topic, queueId="x")
+    for committed in ("true", "false", "maybe"):
+        play.ask(f"max, committed {committed}", MAX_OFFSET, topic=topic, queueId=0, committed=committed)
+    for what, stamp in (
+        ("0", 0),
+        ("-1", -1),
+        ("before", before_ms - 60_000),
+        ("after", before_ms + 600_000),
+        ("max", MAX_I64),
+    ):
+        for boundary in (None, "LOWER", "UPPER", "lower", "x"):
+            play.ask(
+                f"search {what} {boundary}",
+                SEARCH_OFFSET,
+                topic=topic,
+                queueId=0,
+                timestamp=stamp,
+                boundaryType=boundary,
+            )
+        play.ask(f"search {what} in an empty queue", SEARCH_OFFSET, topic=topic, queueId=1, timestamp=stamp)
+    play.ask("search in an unknown topic", SEARCH_OFFSET, topic=nowhere, queueId=0, timestamp=0)
+    play.ask("search in queue 9", SEARCH_OFFSET, topic=topic, queueId=9, timestamp=0)
+    for queue_id in (0, 1, 9, -1):
+        for zero in (None, "true", "false"):
+            play.ask(
+                f"query {queue_id} {zero}",
+                QUERY_OFFSET,
+                consumerGroup=group,
+                topic=topic,
+                queueId=queue_id,
+                setZeroIfNotFound=zero,
+            )
+    for offset in (3, 1, 99, 0, -1, MAX_I64):
+        play.ask(
+            f"update to {offset}",
+            UPDATE_OFFSET,
+            consumerGroup=group,
+            topic=topic,
+            queueId=0,
+            commitOffset=offset,
+        )
+        play.ask(f"query after {offset}", QUERY_OFFSET, consumerGroup=group, topic=topic, queueId=0)
+    play.ask("update queue 9", UPDATE_OFFSET, consumerGroup=group, topic=topic, queueId=9, commitOffset=1)
+    play.ask("update queue -1", UPDATE_OFFSET, consumerGroup=group, topic=topic, queueId=-1, commitOffset=1)
+    play.ask(
+        "update unknown topic", UPDATE_OFFSET, consumerGroup=group, topic=nowhere, queueId=0, commitOffset=1
+    )
+    play.ask(
+        "update unknown group", UPDATE_OFFSET, consumerGroup=noone, topic=topic, queueId=0, commitOffset=1
+    )
+    play.ask("update without an offset", UPDATE_OFFSET, consumerGroup=group, topic=topic, queueId=0)
+    play.ask("query unknown topic", QUERY_OFFSET, consumerGroup=group, topic=nowhere, queueId=0)
+    play.ask("query unknown group", QUERY_OFFSET, consumerGroup=noone, topic=topic, queueId=0)
+    play.ask(
+        "query unknown group, no zero",
+        QUERY_OFFSET,
+        consumerGroup=noone,
+        topic=topic,
+        queueId=0,
+        setZeroIfNotFound=False,
+    )
+    play.tell(UPDATE_OFFSET, consumerGroup=group, topic=topic, queueId=1, commitOffset=4)
+    play.until(
+        "one-way update",
+        lambda reply: reply.ext.get("offset") == "4",
+        QUERY_OFFSET,
+        consumerGroup=group,
+        topic=topic,
+        queueId=1,
+    )
+
+
+def finding(play: Play) -> None:
+    topic = create_topic(play, "Finding", 1)
+    first = send(play, "first", topic, b"one", properties(KEYS="k1 k2", UNIQ_KEY="F-1"))
+    send(play, "second", topic, b"two", properties(KEYS="k2", UNIQ_KEY="F-2"))
+    send(play, "third", topic, b"three", properties(KEYS="  k3   k4 ", TAGS="T"))
+    send(play, "key like a unique one", topic, b"four", properties(KEYS="F-1", UNIQ_KEY="F-4"))
+
+    def query(label: str, key: str, **fields: object) -> Reply:
+        ext = dict(topic=topic, key=key, maxNum=32, beginTimestamp=0, endTimestamp=MAX_I64) | fields
+        return play.ask(label, QUERY, **ext)
+
+    ext = dict(topic=topic, key="F-1", maxNum=32, beginTimestamp=0, endTimestamp=MAX_I64)
+    play.until("indexed", lambda reply: len(play.records(reply)) == 2, QUERY, **ext)
+    for key in ("k1", "k2", "k3", "k4", "K1", "k", "", "F-2", "F-4", "nothing", "k1 k2"):
+        query(f"key {key!r}", key)
+    for unique in ("true", "false", "x"):
+        query(f"unique {unique}", "F-1", _UNIQUE_KEY_QUERY=unique)
+        query(f"unique {unique} of a key", "k2", _UNIQUE_KEY_QUERY=unique)
+    for kind in ("K", "U", "T", "x", ""):
+        query(f"index type {kind!r}", "k2", indexType=kind)
+        query(f"index type {kind!r} unique", "F-1", indexType=kind)
+    for count in (1, 2, 0, -1, 100, MAX_I32):
+        query(f"at most {count}", "k2", maxNum=count)
+    query("of the past", "k2", endTimestamp=1000)
+    query("of the future", "k2", beginTimestamp=MAX_I64 - 1)
+    query("backwards", "k2", beginTimestamp=MAX_I64 - 1, endTimestamp=0)
+    query("unknown topic", "k2", topic=play.name("Nowhere"))
+    play.ask("no key", QUERY, topic=topic, maxNum=32, beginTimestamp=0, endTimestamp=MAX_I64)
+    offset = int(first.ext["msgId"][16:], 16)
+    play.ask("view", VIEW, topic=topic, offset=offset)
+    play.ask("view without topic", VIEW, offset=offset)
+    play.ask("view with another topic", VIEW, topic=play.name("Nowhere"), offset=offset)
+    for wrong in (-1, MAX_I64, 10**12):
+        play.ask(f"view at {wrong}", VIEW, topic=topic, offset=wrong)
+    play.ask("view in a record", VIEW, topic=topic, offset=offset + 1)
+    play.ask("view without offset", VIEW, topic=topic)
+
+
+def heartbeat(
+    client: str, *, producers: list[str] | None = None, consumers: list[dict[str, object]] | None = None
+) -> bytes:
+    return json.dumps(
+        {
+            "clientID": client,
+            "producerDataSet": [{"groupName": group} for group in producers or []],
+            "consumerDataSet": consumers or [],
+        }
+    ).encode()
+
+
+def consumer_data(group: str, *topics: str, **fields: object) -> dict[str, object]:
+    return {
+        "groupName": group,
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+        "unitMode": False,
+        "subscriptionDataSet": [
+            {
+                "topic": topic,
+                "subString": "*",
+                "tagsSet": [],
+                "codeSet": [],
+                "subVersion": 1,
+                "classFilterMode": False,
+                "expressionType": "TAG",
+            }
+            for topic in topics
+        ],
+    } | fields
+
+
+def groups(play: Play) -> None:
+    topic, group = create_topic(play, "Groups", 2), create_group(play, "members")
+    consumer = consumer_data(group, topic)
+    play.ask("list of nobody", CONSUMER_LIST, consumerGroup=group)
+    play.ask("list of an unknown group", CONSUMER_LIST, consumerGroup=play.name("noone"))
+    play.ask("list without a group", CONSUMER_LIST)
+    play.ask("first heartbeat", HEARTBEAT, heartbeat("c1", consumers=[consumer]), on="one")
+    play.ask("list of one", CONSUMER_LIST, consumerGroup=group)
+    play.ask(
+        "second heartbeat",
+        HEARTBEAT,
+        heartbeat("c2", producers=[play.name("makers")], consumers=[consumer]),
+        on="two",
+    )
+    play.asked("the first is told", CHANGED, on="one")
+    play.fact(
+        "list of two",
+        sorted(json.loads(play.quietly(CONSUMER_LIST, consumerGroup=group).body)["consumerIdList"]),
+    )
+    play.ask("heartbeat again", HEARTBEAT, heartbeat("c2", consumers=[consumer]), on="two")
+    play.ask("connections", 203, consumerGroup=group)
+    play.ask("connections of nobody", 203, consumerGroup=play.name("noone"))
+    play.ask("producers", 204, producerGroup=play.name("makers"))
+    play.ask("producers of nobody", 204, producerGroup=play.name("noone"))
+    play.ask("pull by subscription on the broker", 11, on="one", **pull_fields(group, topic, sysFlag=0))
+    play.ask("older version", 11, on="one", **pull_fields(group, topic, sysFlag=0, subVersion=0))
+    play.ask("newer version", 11, on="one", **pull_fields(group, topic, sysFlag=0, subVersion=9))
+    play.ask(
+        "topic not subscribed", 11, on="one", **pull_fields(group, create_topic(play, "Other", 1), sysFlag=0)
+    )
+    play.ask("consumer's topics", 343, group=group)
+    play.ask("who consumes", 300, topic=topic)
+    play.ask("subscription", 345, group=group, topic=topic)
+    play.ask("subscription of another topic", 345, group=group, topic=play.name("Other"))
+    play.ask("status of an unknown client", 307, consumerGroup=group, clientId="c9")
+    play.ask(
+        "unregister the second",
+        UNREGISTER,
+        on="two",
+        clientID="c2",
+        consumerGroup=group,
+        producerGroup=play.name("makers"),
+    )
+    play.asked("the first is told again", CHANGED, on="one")
+    play.ask("list after it", CONSUMER_LIST, consumerGroup=group)
+    play.ask("unregister a stranger", UNREGISTER, clientID="c7", consumerGroup=group)
+    play.ask("unregister without a client", UNREGISTER, consumerGroup=group)
+    play.ask("unregister nothing", UNREGISTER, clientID="c1", on="one")
+    play.ask("list still", CONSUMER_LIST, consumerGroup=group)
+    play.leave("one")
+    play.until(
+        "closed connection leaves", lambda reply: b"c1" not in reply.body, CONSUMER_LIST, consumerGroup=group
+    )
+    for label, body in {
+        "nothing": b"",
+        "no object": b"[]",
+        "no json": b"hello",
+        "empty object": b"{}",
+        "no client": heartbeat(""),
+        "unknown fields": b'{"clientID":"c5","x":1,"consumerDataSet":[],"producerDataSet":[]}',
+        "unknown model": heartbeat("c6", consumers=[consumer_data(group, topic, messageModel="X")]),
+        "no group name": b'{"clientID":"c6","consumerDataSet":[{}],"producerDataSet":[]}',
+        "producer without name": b'{"clientID":"c6","consumerDataSet":[],"producerDataSet":[{}]}',
+        "null sets": b'{"clientID":"c6","consumerDataSet":null,"producerDataSet":null}',
+        "bad sql": heartbeat(
+            "c6",
+            consumers=[
+                consumer_data(
+                    group,
+                    subscriptionDataSet=[{"topic": topic, "subString": "a >", "expressionType": "SQL92"}],
+                )
+            ],
+        ),
+        "long group": heartbeat("c6", consumers=[consumer_data(play.name("g" * 200), topic)]),
+        "illegal group": heartbeat("c6", consumers=[consumer_data("a b$" + play.suffix, topic)]),
+        "new group": heartbeat("c6", consumers=[consumer_data(play.name("fresh"), topic)]),
+    }.items():
+        play.ask(f"heartbeat: {label}", HEARTBEAT, body, on="odd")
+    play.ask("retry topic of the new group", 351, topic=f"%RETRY%{play.name('fresh')}")
+    play.ask("config of the new group", 352, group=play.name("fresh"))
+    for label, fields in {
+        "right": {"topic": topic, "subString": "a > 1", "expressionType": "SQL92"},
+        "wrong": {"topic": topic, "subString": "a >", "expressionType": "SQL92"},
+        "tags": {"topic": topic, "subString": "A", "expressionType": "TAG"},
+        "none": {},
+    }.items():
+        body = json.dumps(
+            {"clientId": "c1", "group": group, "subscriptionData": fields, "namespace": None}
+        ).encode()
+        play.ask(f"check of a filter: {label}", CHECK_CLIENT, body)
+    play.ask("check of nothing", CHECK_CLIENT)
+    play.ask("check of no json", CHECK_CLIENT, b"x")
+
+
+def locks(play: Play) -> None:
+    topic, group = create_topic(play, "Locks", 3), create_group(play, "lockers")
+
+    def queues(*ids: int, topic: str = topic) -> list[dict[str, object]]:
+        return [{"brokerName": play.cluster.broker_name, "queueId": queue, "topic": topic} for queue in ids]
+
+    def body(client: str, *ids: int, of: str = group, **fields: object) -> bytes:
+        return json.dumps({"clientId": client, "consumerGroup": of, "mqSet": queues(*ids)} | fields).encode()
+
+    def lock(label: str, raw: bytes, code: int = LOCK) -> None:
+        reply = play.quietly(code, raw)
+        if reply.code or not reply.body:
+            play.note(label, reply)
+        else:
+            locked = json.loads(reply.body)["lockOKMQSet"]
+            play.fact(
+                label,
+                (
+                    reply.code,
+                    sorted((each["topic"] == topic, each["queueId"], each["brokerName"]) for each in locked),
+                ),
+            )
+
+    lock("two by the first", body("c1", 0, 1))
+    lock("again", body("c1", 0, 1))
+    lock("all by the second", body("c2", 0, 1, 2))
+    lock("unlock by the wrong one", body("c2", 0), UNLOCK)
+    lock("still the first's", body("c2", 0))
+    lock("unlock", body("c1", 0), UNLOCK)
+    lock("now free", body("c2", 0))
+    lock("another group", body("c3", 0, 1, 2, of=play.name("others")))
+    lock("a queue that is not there", body("c1", 9))
+    lock("no queues", body("c1"))
+    lock("only this broker", body("c1", 1, onlyThisBroker=True))
+    lock("queues are null", body("c1", mqSet=None))
+    for label, raw in {
+        "nothing": b"",
+        "empty": b"{}",
+        "no json": b"x",
+        "no client": b'{"consumerGroup":"g","mqSet":[]}',
+    }.items():
+        lock(f"lock: {label}", raw)
+        lock(f"unlock: {label}", raw, UNLOCK)
+
+
+def send_backs(play: Play) -> None:
+    topic, group = create_topic(play, "Backs", 1), create_group(play, "returners", retryMaxTimes=2)
+    ids = [
+        send(play, f"message {n}", topic, b"%d" % n, properties(TAGS="T", KEYS="k", UNIQ_KEY=f"B-{n}"))
+        for n in range(4)
+    ]
+    places = [int(reply.ext["msgId"][16:], 16) for reply in ids]
+
+    def back(label: str, place: int, **fields: object) -> None:
+        ext = (
+            dict(
+                offset=place,
+                group=group,
+                delayLevel=1,
+                originTopic=topic,
+                originMsgId="B",
+                unitMode=False,
+                maxReconsumeTimes=None,
+            )
+            | fields
+        )
+        play.ask(label, SEND_BACK, **ext)
+
+    back("level 1", places[0])
+    back("to the dead", places[1], delayLevel=-1)
+    back("own limit 0", places[2], maxReconsumeTimes=0)
+    back("own limit", places[3], maxReconsumeTimes=9, originTopic=None, originMsgId=None)
+    for wrong in (-1, MAX_I64, places[0] + 1):
+        back(f"no message at {'max' if wrong == MAX_I64 else wrong if wrong < 0 else 'inside'}", wrong)
+    back("unknown group", places[0], group=play.name("noone"))
+    back("no level", places[0], delayLevel=None)
+    back("no offset", places[0], offset=None)
+    back("no retries wanted", places[0], group=create_group(play, "noretry", retryQueueNums=0))
+    play.ask("retry topic", 351, topic=f"%RETRY%{group}")
+    play.ask("dead letter topic", 351, topic=f"%DLQ%{group}")
+    play.until(
+        "retries are there",
+        lambda reply: reply.ext.get("offset") == "2",
+        MAX_OFFSET,
+        topic=f"%RETRY%{group}",
+        queueId=0,
+    )
+    read_back(play, "retries", f"%RETRY%{group}", 1)
+    read_back(play, "dead letters", f"%DLQ%{group}", 1)
+    retry = play.quietly(11, **pull_fields(group, f"%RETRY%{group}"))
+    place = play.physical(retry)
+    back("the second time", place)
+    play.until(
+        "and there",
+        lambda reply: reply.ext.get("offset") == "3",
+        MAX_OFFSET,
+        topic=f"%RETRY%{group}",
+        queueId=0,
+    )
+    pull(play, "second retry", group, f"%RETRY%{group}", queueOffset=2)
+    place = play.physical(play.quietly(11, **pull_fields(group, f"%RETRY%{group}", queueOffset=2)))
+    back("the last time", place)
+    play.until(
+        "and dead", lambda reply: reply.ext.get("offset") == "3", MAX_OFFSET, topic=f"%DLQ%{group}", queueId=0
+    )
+    read_back(play, "dead at last", f"%DLQ%{group}", 1)
+
+
+CHAPTERS: dict[str, Callable[[Play], None]] = {
+    "pulls": pulls,
+    "long polls": long_polls,
+    "offsets": offsets,
+    "finding": finding,
+    "groups": groups,
+    "locks": locks,
+    "send backs": send_backs,
+}

@@ -1,0 +1,388 @@
+"""Chapters about sending, pulling and finding messages."""
+
+# ruff: noqa: C408 (fields of a header read best as keyword arguments)
+
+import re
+import struct
+import time
+import zlib
+from collections.abc import Callable
+
+from tests.interop.differential import Play
+from tests.interop.remoting import Reply
+
+BORN_MS = 1_690_000_000_000
+"""Long ago: not taken for a time of this run."""
+
+CREATE_TOPIC, DELETE_TOPIC, CREATE_GROUP = 17, 215, 200
+SEND, SEND_V2, SEND_BATCH = 10, 310, 320
+PULL, LITE_PULL = 11, 361
+MAX_OFFSET = 30
+
+COMMIT, SUSPEND, SUBSCRIPTION, CLASS_FILTER = 1, 2, 4, 8
+
+_V2 = dict(
+    producerGroup="a",
+    topic="b",
+    defaultTopic="c",
+    defaultTopicQueueNums="d",
+    queueId="e",
+    sysFlag="f",
+    bornTimestamp="g",
+    flag="h",
+    properties="i",
+    reconsumeTimes="j",
+    unitMode="k",
+    maxReconsumeTimes="l",
+    batch="m",
+    bname="n",
+)
+
+
+def properties(**pairs: object) -> str:
+    return "".join(f"{name}\x01{value}\x02" for name, value in pairs.items())
+
+
+def create_topic(play: Play, stem: str, queues: int = 4, **fields: object) -> str:
+    topic = play.name(stem)
+    ext = dict(
+        topic=topic,
+        defaultTopic="TBW102",
+        readQueueNums=queues,
+        writeQueueNums=queues,
+        perm=6,
+        topicFilterType="SINGLE_TAG",
+        topicSysFlag=0,
+        order=False,
+    )
+    reply = play.quietly(CREATE_TOPIC, **(ext | fields))
+    assert reply.code == 0, reply
+    return topic
+
+
+def create_group(play: Play, stem: str, **fields: object) -> str:
+    group = play.name(stem)
+    values = {"groupName": group, "consumeEnable": True, "consumeFromMinEnable": True, "retryQueueNums": 1}
+    body = ",".join(f'"{key}":{_json(value)}' for key, value in (values | fields).items())
+    reply = play.quietly(CREATE_GROUP, b"{%s}" % body.encode())
+    assert reply.code == 0, reply
+    return group
+
+
+def _json(value: object) -> str:
+    return (
+        str(value).lower()
+        if isinstance(value, bool)
+        else f'"{value}"'
+        if isinstance(value, str)
+        else str(value)
+    )
+
+
+def send_fields(play: Play, topic: str, props: str | None, **fields: object) -> dict[str, object]:
+    return (
+        dict(
+            producerGroup=play.name("producers"),
+            topic=topic,
+            defaultTopic="TBW102",
+            defaultTopicQueueNums=4,
+            queueId=0,
+            sysFlag=0,
+            bornTimestamp=BORN_MS,
+            flag=0,
+            properties=props,
+            reconsumeTimes=0,
+            unitMode=False,
+            batch=False,
+        )
+        | fields
+    )
+
+
+def send(
+    play: Play,
+    label: str,
+    topic: str,
+    body: bytes = b"body",
+    props: str | None = "UNIQ_KEY\x01U-1\x02",
+    *,
+    code: int = SEND_V2,
+    on: str = "main",
+    **fields: object,
+) -> Reply:
+    ext = send_fields(play, topic, props, **fields)
+    if code != SEND:
+        ext = {_V2.get(name, name): value for name, value in ext.items()}
+    reply = play.ask(label, code, body, on=on, **ext)
+    diverted = re.search("DELAY|TIMER_|TRAN_MSG", props or "") or int(str(fields.get("sysFlag", 0))) & 4
+    if reply.code == 0 and not diverted:
+        end = int(reply.ext["queueOffset"]) + len(reply.ext["msgId"].split(","))
+        play.ends[topic, int(reply.ext["queueId"])] = end
+    return reply
+
+
+def batch_body(*members: tuple[bytes, str], flag: int = 0) -> bytes:
+    """Reference remoting-protocol §9.6."""
+    items = []
+    for body, props in members:
+        text = props.encode()
+        size = 22 + len(body) + len(text)
+        items.append(
+            struct.pack(">IIIiI", size, 0, zlib.crc32(body) & 0x7FFFFFFF, flag, len(body))
+            + body
+            + struct.pack(">H", len(text))
+            + text
+        )
+    return b"".join(items)
+
+
+def pull_fields(group: str, topic: str, **fields: object) -> dict[str, object]:
+    return (
+        dict(
+            consumerGroup=group,
+            topic=topic,
+            queueId=0,
+            queueOffset=0,
+            maxMsgNums=32,
+            sysFlag=SUBSCRIPTION,
+            commitOffset=0,
+            suspendTimeoutMillis=500,
+            subscription="*",
+            subVersion=0,
+            expressionType="TAG",
+        )
+        | fields
+    )
+
+
+def pull(
+    play: Play, label: str, group: str, topic: str, *, code: int = PULL, on: str = "main", **fields: object
+) -> Reply:
+    return play.ask(label, code, on=on, **pull_fields(group, topic, **fields))
+
+
+def settled(play: Play, topic: str, queue_id: int = 0) -> int:
+    """The queue's end, once all that was acknowledged can be read: RocketMQ's queues follow its log."""
+    deadline = time.monotonic() + 30
+    while True:
+        end = int(play.quietly(MAX_OFFSET, topic=topic, queueId=queue_id).ext["offset"])
+        if end >= play.ends.get((topic, queue_id), 0):
+            return end
+        assert time.monotonic() < deadline, f"{topic}: {end}"
+
+
+def read_back(play: Play, label: str, topic: str, queues: int = 4) -> None:
+    """All that a topic holds now, as records."""
+    group = create_group(play, "readers")
+    for queue_id in range(queues):
+        end = settled(play, topic, queue_id)
+        play.fact(f"{label}: end of {queue_id}", end)
+        offset = 0
+        while offset < end:
+            reply = pull(
+                play, f"{label}: {queue_id} from {offset}", group, topic, queueId=queue_id, queueOffset=offset
+            )
+            if reply.code:
+                break
+            offset = int(reply.ext["nextBeginOffset"])
+
+
+# ---- sending
+
+
+def sends(play: Play) -> None:
+    topic = create_topic(play, "Sends")
+    send(play, "plain", topic)
+    send(play, "v1", topic, code=SEND)
+    send(play, "v1 batch flag false", topic, code=SEND, batch=None)
+    send(play, "code 320 without the batch field", topic, code=SEND_BATCH, batch=None)
+    send(play, "queue 3", topic, queueId=3)
+    send(play, "no properties", topic, props=None)
+    send(play, "empty properties", topic, props="")
+    send(play, "tags and keys", topic, props=properties(TAGS="A", KEYS="k1 k2", UNIQ_KEY="U-2"))
+    send(play, "no end mark", topic, props="TAGS\x01A\x02KEYS\x01k")
+    send(play, "a name twice", topic, props="a\x011\x02a\x012\x02UNIQ_KEY\x01U-3\x02")
+    send(play, "no value", topic, props="a\x01\x02b\x02UNIQ_KEY\x01U-4\x02")
+    send(play, "two value marks", topic, props="a\x01b\x01c\x02UNIQ_KEY\x01U-5\x02")
+    send(play, "unicode", topic, "größe 🚀".encode(), props=properties(größe="übergroß", UNIQ_KEY="U-6"))
+    send(
+        play,
+        "the broker's own properties",
+        topic,
+        props=properties(MSG_REGION="x", TRACE_ON="false", CLUSTER="c", UNIQ_KEY="U-7"),
+    )
+    send(play, "pop check point", topic, props=properties(POP_CK="0 1 2", UNIQ_KEY="U-8"))
+    send(play, "wait false", topic, props=properties(WAIT="false", UNIQ_KEY="U-9"))
+    send(play, "flags", topic, flag=-7, sysFlag=0x301)
+    send(play, "reconsume times", topic, reconsumeTimes=5)
+    send(play, "unit mode", topic, unitMode=True)
+    send(play, "born long ago", topic, bornTimestamp=-1)
+    send(play, "born in the future", topic, bornTimestamp=9_000_000_000_000)
+    send(play, "one byte", topic, b"\x00")
+    send(play, "all bytes", topic, bytes(range(256)) * 4)
+    send(play, "no optional fields", topic, reconsumeTimes=None, unitMode=None, batch=None, props=None)
+    send(play, "unknown fields too", topic, somethingElse="x", z="y")
+    send(play, "namespace fields", topic, ns="n", nsd=True, lo=False, oway=False)
+    send(play, "another broker's name", topic, bname="elsewhere")
+    send(play, "blank group", create_topic(play, "Blank"), producerGroup="")
+    send(play, "strange group", topic, producerGroup="%$ ü/..")
+    for bit in (0x8, 0x100, 0x800, 1 << 30):
+        send(play, f"system flag {bit:#x}", topic, sysFlag=bit)
+    elsewhere = create_topic(play, "SystemFlags")
+    # Not 0x10 and 0x20: they damage RocketMQ's log.
+    for bit in (0x4, 0xC, 0x40, 0x80):
+        send(play, f"system flag {bit:#x}", elsewhere, sysFlag=bit)
+    play.tell(
+        SEND_V2,
+        b"one way",
+        **{
+            _V2[k]: v
+            for k, v in send_fields(play, topic, "UNIQ_KEY\x01U-10\x02", queueId=2).items()
+            if k in _V2
+        },
+    )
+    play.until("one way arrived", lambda reply: reply.ext["offset"] != "0", 30, topic=topic, queueId=2)
+    read_back(play, "sends", topic)
+
+
+def batches(play: Play) -> None:
+    topic = create_topic(play, "Batches", 1)
+    two = batch_body((b"one", properties(TAGS="A", UNIQ_KEY="M-1")), (b"two", properties(KEYS="k")))
+    send(play, "two", topic, two, code=SEND_BATCH, batch=True)
+    send(play, "by code 310", topic, two, batch=True)
+    send(play, "by code 10", topic, two, code=SEND, batch=True)
+    send(play, "no properties of its own", topic, two, None, code=SEND_BATCH, batch=True)
+    send(play, "flags of members", topic, batch_body((b"f", ""), flag=9), code=SEND_BATCH, batch=True, flag=3)
+    send(play, "one member", topic, batch_body((b"one", "")), code=SEND_BATCH, batch=True)
+    send(
+        play,
+        "unended properties",
+        topic,
+        batch_body((b"one", "a\x01b"), (b"two", "c\x01d\x02")),
+        code=SEND_BATCH,
+        batch=True,
+    )
+    send(
+        play,
+        "hundred",
+        topic,
+        batch_body(*[(b"%d" % n, "") for n in range(100)]),
+        code=SEND_BATCH,
+        batch=True,
+    )
+    send(play, "nothing", topic, b"", code=SEND_BATCH, batch=True)
+    send(play, "cut", topic, two[:-3], code=SEND_BATCH, batch=True)
+    send(play, "trailing bytes", topic, two + b"xyz", code=SEND_BATCH, batch=True)
+    elsewhere = create_topic(play, "OddBatches")
+    send(play, "wrong inner length", elsewhere, b"\x00\x00\x00\x05" + two[4:], code=SEND_BATCH, batch=True)
+    send(play, "negative length", elsewhere, b"\xff\xff\xff\xff" + two[4:], code=SEND_BATCH, batch=True)
+    send(play, "not a batch", topic, b"hello", code=SEND_BATCH, batch=True)
+    send(play, "empty member", topic, batch_body((b"", "")), code=SEND_BATCH, batch=True)
+    send(
+        play,
+        "delayed member",
+        elsewhere,
+        batch_body((b"x", properties(DELAY=1))),
+        code=SEND_BATCH,
+        batch=True,
+    )
+    send(play, "delayed batch", topic, two, properties(DELAY=1, UNIQ_KEY="U-1"), code=SEND_BATCH, batch=True)
+    send(
+        play,
+        "timer member",
+        elsewhere,
+        batch_body((b"x", properties(TIMER_DELAY_MS=500))),
+        code=SEND_BATCH,
+        batch=True,
+    )
+    send(play, "prepared batch", elsewhere, two, properties(TRAN_MSG="true"), code=SEND_BATCH, batch=True)
+    send(play, "transactional flag", topic, two, code=SEND_BATCH, batch=True, sysFlag=4)
+    send(play, "too large in sum", topic, batch_body(*[(b"x" * 30_000, "")] * 3), code=SEND_BATCH, batch=True)
+    send(play, "retry topic", play.name("%RETRY%nobody"), two, code=SEND_BATCH, batch=True)
+    send(play, "long topic", play.name("L" * 130), two, code=SEND_BATCH, batch=True)
+    send(play, "no such queue", topic, two, code=SEND_BATCH, batch=True, queueId=9)
+    read_back(play, "batches", topic, 1)
+
+
+def wrong_sends(play: Play) -> None:
+    topic = create_topic(play, "Wrong", 2)
+    for queue_id in (2, 99, 2**31 - 1):
+        send(play, f"queue {queue_id}", topic, queueId=queue_id)
+    send(play, "no body", topic, b"")
+    for size in (65_535, 65_536, 65_537, 65_546, 70_000):
+        send(play, f"{size} bytes", topic, b"x" * size)
+    for size in (32_600, 32_700, 32_767, 33_000):
+        send(play, f"{size} bytes of properties", topic, props=properties(a="x" * size))
+    # Not rmq_sys_wheel_timer and rmq_sys_REVIVE_LOG_*: what is sent there stops RocketMQ's timer and its POP.
+    for stem in (
+        "a b",
+        "a/b",
+        "a.b",
+        "ü",
+        "a:b",
+        "a%b",
+        "a|b",
+        "$a",
+        "a-b_c",
+        "<x>",
+        "TBW102",
+        "",
+        " ",
+        "a\n",
+        "\u0000",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "BenchmarkTest",
+        "rmq_sys_anything",
+        "RMQ_SYS_SELF",
+        "DiffCluster",
+        "diff",
+        "DefaultCluster_REPLY_TOPIC",
+        "%DLQ%nobody",
+        "CID_RMQ_SYS_x",
+        "DiffCluster_REPLY_TOPIC",
+    ):
+        send(play, f"topic {stem!r}", stem)
+    for length in (126, 127, 128, 200, 254, 255, 256, 1000):
+        send(play, f"topic of {length}", play.name("T" * (length - len(play.name("")))))
+    send(play, "unknown topic, no template", play.name("New1"), defaultTopic="NoSuch")
+    send(play, "unknown topic, ordinary template", play.name("New2"), defaultTopic=topic)
+    send(play, "unknown topic, cluster as template", play.name("New3"), defaultTopic="DiffCluster")
+    send(play, "unknown topic, broker as template", play.name("New4"), defaultTopic="diff")
+    send(play, "unknown topic, 3 queues", play.name("New5"), defaultTopicQueueNums=3, queueId=2)
+    send(play, "unknown topic, 100 queues", play.name("New6"), defaultTopicQueueNums=100, queueId=7)
+    send(play, "unknown topic, 0 queues", play.name("New7"), defaultTopicQueueNums=0)
+    send(play, "unknown topic, -1 queues", play.name("New8"), defaultTopicQueueNums=-1)
+    send(play, "unknown topic, wrong queue", play.name("New9"), queueId=50)
+    for number in range(1, 10):
+        play.ask(f"config of New{number}", 351, topic=play.name(f"New{number}"))
+    send(play, "retry topic of nobody", play.name("%RETRY%nobody"))
+    group = create_group(play, "somebody", retryMaxTimes=2)
+    send(play, "retry topic of somebody", f"%RETRY%{group}", reconsumeTimes=1)
+    send(play, "retry topic too often", f"%RETRY%{group}", reconsumeTimes=3)
+    send(play, "retry topic, own limit", f"%RETRY%{group}", reconsumeTimes=3, maxReconsumeTimes=5)
+    send(play, "retry topic, own limit 0", f"%RETRY%{group}", reconsumeTimes=1, maxReconsumeTimes=0)
+    send(play, "dead letter topic", f"%DLQ%{group}")
+    read_back(play, "retry", f"%RETRY%{group}", 1)
+    read_back(play, "dead letters", f"%DLQ%{group}", 1)
+    for perm in (0, 2, 4, 6):
+        other = create_topic(play, f"Perm{perm}", 1, perm=perm)
+        send(play, f"permission {perm}", other)
+    create_topic(play, "ReadMore", 2, readQueueNums=4)
+    for queue_id in (1, 2, 3, 4):
+        send(play, f"2 write and 4 read queues: {queue_id}", play.name("ReadMore"), queueId=queue_id)
+    create_topic(play, "WriteMore", 4, readQueueNums=2)
+    for queue_id in (1, 3, 4):
+        send(play, f"4 write and 2 read queues: {queue_id}", play.name("WriteMore"), queueId=queue_id)
+    create_topic(play, "MultiTag", 1, topicFilterType="MULTI_TAG")
+    send(play, "multi tag", play.name("MultiTag"), props=properties(TAGS="a||b", UNIQ_KEY="U"))
+    read_back(play, "multi tag", play.name("MultiTag"), 1)
+    read_back(play, "wrong", topic, 2)
+
+
+CHAPTERS: dict[str, Callable[[Play], None]] = {"sends": sends, "batches": batches, "wrong sends": wrong_sends}
