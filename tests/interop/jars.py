@@ -67,6 +67,20 @@ def compiled(source: Path, jars: Jars) -> Path:
     return _made(name, lambda folder: _compile(source, jars.jar_folder, folder))
 
 
+def fetch_client(version: str) -> Jars:
+    """The client of another version, with java/Basics.java compiled against it. Raises as ``fetch`` does."""
+    require_tools("java")
+    pom, source = HERE / "pom-client.xml", HERE / "java" / "Basics.java"
+    jar_folder = _made(
+        f"client-{version}-{_digest(pom)}",
+        lambda folder: _copy_dependencies(pom, folder, f"-Dclient.version={version}"),
+    )
+    class_folder = _made(
+        f"basics-{version}-{_digest(pom, source)}", lambda folder: _compile(source, jar_folder, folder)
+    )
+    return Jars(jar_folder, class_folder)
+
+
 def _digest(*sources: Path) -> str:
     return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()[:12]
 
@@ -92,11 +106,14 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _copy_dependencies(pom: Path, folder: Path) -> None:
+def _copy_dependencies(pom: Path, folder: Path, *options: str) -> None:
     require_tools("mvn")
     goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
     _run(
-        ["mvn", "-B", "-q", "-f", str(pom), goal, f"-DoutputDirectory={folder}", "-DincludeScope=runtime"],
+        [
+            *("mvn", "-B", "-q", "-f", str(pom), *options),
+            *(goal, f"-DoutputDirectory={folder}", "-DincludeScope=runtime"),
+        ],
         FETCH_TIMEOUT_S,
     )
 
