@@ -68,7 +68,7 @@ class DevCluster:
 
     # --- what tests do to it ----------------------------------------------------------------------------------
 
-    def create_topic(self, topic: str, queues: int = 4) -> str:
+    def create_topic(self, topic: str, queues: int = 4, *, attributes: str | None = None) -> str:
         """Make or widen a topic; returns when the name server knows it."""
         header = CreateTopicRequestHeader(
             topic=topic,
@@ -79,6 +79,7 @@ class DevCluster:
             topic_filter_type="SINGLE_TAG",
             topic_sys_flag=0,
             order=False,
+            attributes=attributes,
         )
         self.client.request(self.address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
         deadline = time.monotonic() + READY_S

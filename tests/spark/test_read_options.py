@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -100,3 +101,29 @@ def test_a_store_without_a_broker(
         stream.writeStream.format("noop").start().awaitTermination(60)
     with pytest.raises(AnalysisException, match="does not exist"):
         spark.read.format("pymq").option("store", "/no/such/store").load().collect()
+
+
+def test_topics_of_batch_queues(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
+    """A record of theirs holds several messages: rows are messages, written and read, in place and over TCP."""
+    batches = f"{topic}-bcq"
+    cluster.create_topic(batches, 2, attributes="+queue.type=BatchCQ")
+    cluster.send_numbers(batches, range(300), 2)
+    frame = spark.range(300, 400).selectExpr("string(id) value", "concat('k', id) key")
+    for guarantee, low in (("at-least-once", 300), ("exactly-once", 350)):
+        writer = frame.where(f"int(value) BETWEEN {low} AND {low + 49}").coalesce(1).write.format("pymq")
+        writer = writer.option("nameserver", cluster.nameserver).option("topic", batches)
+        writer = writer.option("deliveryGuarantee", guarantee)
+        if guarantee == "exactly-once":
+            writer = writer.option("transactionId", batches)
+        writer.mode("append").save()
+    wanted = [(str(number), f"k{number}") for number in range(400)]
+    for local in ("true", "false"):
+        rows = load(spark, cluster, batches, localRead=local).collect()
+        assert (
+            sorted(((bytes(row.value).decode(), row.key) for row in rows), key=lambda r: int(r[0])) == wanted
+        )
+        for queue in (0, 1):
+            offsets = sorted(row.offset for row in rows if row.partition == queue)
+            assert offsets == list(range(len(offsets)))
+    some = load(spark, cluster, batches, startingOffsets=json.dumps({batches: {"0": 5, "1": 7}}))
+    assert some.count() == 400 - 12
