@@ -8,6 +8,16 @@
 The names below are loaded when they are first used, so that importing a part (``mqspark.store``,
 ``mqspark.record``) costs no more than that part. For programs with an event loop the same names are in
 ``mqspark.aio``.
+
+Every client is made for a name server (``host:port``, several with semicolons or as a list, or what the environment's
+NAMESRV_ADDR says) and a group, started by ``start`` or ``with`` and stopped by ``stop`` or its end. Times are whole
+milliseconds, in parameters that end in ``_ms``. Errors are those of ``mqspark.errors``: ``ConfigError`` and
+``InvalidMessage`` at once for what can never work, ``ClientError`` and its kinds for what a server, or the way to it,
+made of a request.
+
+Producers and admins are safe to use from many threads. So are consumers, but that the messages of one
+``LitePullConsumer`` are for one thread at a time. Listeners that are functions are called in up to ``concurrency``
+threads.
 """
 
 from __future__ import annotations
@@ -28,7 +38,13 @@ if TYPE_CHECKING:
     from mqspark.client.autobatch import AutoBatch
     from mqspark.client.consumer import ConsumeFromWhere, MessageModel
     from mqspark.client.delivery import ConsumeStatus, RetryLater
-    from mqspark.client.hooks import ConsumeContext, Interceptor, SendContext
+    from mqspark.client.hooks import (
+        ConsumeContext,
+        EndTransactionContext,
+        Interceptor,
+        RecallContext,
+        SendContext,
+    )
     from mqspark.client.identity import ClientOptions
     from mqspark.client.producer import SendResult, SendStatus
     from mqspark.client.sync import (
@@ -65,6 +81,8 @@ __all__ = [
     "Interceptor",
     "SendContext",
     "ConsumeContext",
+    "EndTransactionContext",
+    "RecallContext",
     "ConsumeFromWhere",
     "MessageModel",
     "GroupOffset",
@@ -87,7 +105,13 @@ _HOMES = {
     ),
     "mqspark.client.identity": ("ClientOptions",),
     "mqspark.client.autobatch": ("AutoBatch",),
-    "mqspark.client.hooks": ("Interceptor", "SendContext", "ConsumeContext"),
+    "mqspark.client.hooks": (
+        "Interceptor",
+        "SendContext",
+        "ConsumeContext",
+        "EndTransactionContext",
+        "RecallContext",
+    ),
     "mqspark.message": ("Message", "MessageExt", "MessageQueue"),
     "mqspark.client.producer": ("SendResult", "SendStatus"),
     "mqspark.client.transaction": ("TransactionResult", "TransactionState"),

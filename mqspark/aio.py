@@ -2,6 +2,10 @@
 
 async with Producer("127.0.0.1:9876", group="PG") as producer:
     await producer.send(Message.of("Orders", b"hi"))
+
+What is said in ``mqspark`` of name servers, times and errors holds here, too. An object belongs to the event loop that
+it was started on, and is not thread-safe. Objects with one client id (``ClientOptions.instance_name``) share their
+connections.
 """
 
 from __future__ import annotations
@@ -19,7 +23,13 @@ from mqspark.client.allocate import (
 from mqspark.client.autobatch import AutoBatch
 from mqspark.client.consumer import ConsumeFromWhere, MessageModel
 from mqspark.client.delivery import ConsumeStatus, RetryLater
-from mqspark.client.hooks import ConsumeContext, Interceptor, SendContext
+from mqspark.client.hooks import (
+    ConsumeContext,
+    EndTransactionContext,
+    Interceptor,
+    RecallContext,
+    SendContext,
+)
 from mqspark.client.identity import ClientOptions
 from mqspark.client.litepull import LitePullConsumer
 from mqspark.client.pop import PopConsumer
@@ -49,6 +59,8 @@ __all__ = [
     "Interceptor",
     "SendContext",
     "ConsumeContext",
+    "EndTransactionContext",
+    "RecallContext",
     "ConsumeFromWhere",
     "MessageModel",
     "GroupOffset",

@@ -1,4 +1,4 @@
-"""Clients that share an identity, with namespaces of version 2 and short heartbeats, on a real RocketMQ and on ours; and
+"""Clients that share an identity, with namespaces of version 2 and short heartbeats, on a real RocketMQ and on ours;
 what mqadmin says of them."""
 
 from __future__ import annotations
