@@ -9,9 +9,11 @@ the end that the manifests give come from Delta, all others from the broker: no 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from mqspark.message import MessageQueue
@@ -23,7 +25,15 @@ from pyspark_pymq.schema import HEADERS, PROPERTIES, arrow_schema, arrow_type
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Archive", "ArchiveTask", "Manifest", "load_manifests", "plan_archive", "read_archive"]
+__all__ = [
+    "Archive",
+    "ArchiveTask",
+    "Manifest",
+    "first_offsets",
+    "load_manifests",
+    "plan_archive",
+    "read_archive",
+]
 
 MANIFESTS = "_mqspark"
 """Delta ignores what begins with an underscore."""
@@ -146,6 +156,57 @@ def plan_archive(
         if chosen:
             tasks.append(ArchiveTask(topic, tuple(chosen), ranges, columns))
     return tasks
+
+
+def first_offsets(url: str, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    """The first archived offset of each queue whose store time is not before the queue's; queues without one are left
+    out. Reads of the files that may know, oldest first, the columns that say it."""
+    found: dict[MessageQueue, int] = {}
+    for topic in sorted({queue.topic for queue in times_ms}):
+        wanted = {queue: time_ms for queue, time_ms in times_ms.items() if queue.topic == topic}
+        files = [file for file in delta_table(url).files if file.partition.get("topic") == topic]
+        files.sort(key=lambda file: (file.lowest.get("physicalOffset", 0), file.url))
+        for file in files:
+            if not wanted:
+                break
+            if _time_ms(file.highest.get("timestamp")) >= min(wanted.values()):
+                here = _first_in_file(file, wanted)
+                for queue in here:
+                    del wanted[queue]
+                found |= here
+    return found
+
+
+def _time_ms(text: str | None) -> float:
+    """Of a timestamp in a file's statistics, rounded up; without one it may be any."""
+    if text is None:
+        return math.inf
+    return math.ceil(datetime.fromisoformat(text).timestamp() * 1000) + 1
+
+
+def _first_in_file(file: DeltaFile, wanted: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    found: dict[MessageQueue, int] = {}
+    with open_input(file.url) as source:
+        columns = ["broker", "partition", "offset", "timestamp"]
+        for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS, columns=columns):
+            times_ms = (
+                batch.column("timestamp").cast(arrow_type("timestamp")).cast(pa.int64()).to_numpy() // 1000
+            )
+            offsets, partitions = batch.column("offset").to_numpy(), batch.column("partition").to_numpy()
+            for queue, time_ms in wanted.items():
+                inside = (times_ms >= time_ms) & (partitions == queue.queue_id)
+                if inside.any():
+                    inside &= pc.equal(batch.column("broker"), queue.broker_name).to_numpy(
+                        zero_copy_only=False
+                    )
+                if inside.any():
+                    first = int(offsets[inside].min())
+                    found[queue] = min(found.get(queue, first), first)
+    return found
 
 
 def read_archive(task: ArchiveTask) -> Iterator[pa.RecordBatch]:

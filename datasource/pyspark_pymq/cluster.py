@@ -16,7 +16,7 @@ from mqspark.errors import BrokerError, ClientError, ConfigError, MQError, NoRou
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_topic
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import PullMessageResponseHeader
-from pyspark_pymq.archive import Archive
+from pyspark_pymq.archive import Archive, first_offsets
 from pyspark_pymq.offsets import Offsets, QueueRange
 from pyspark_pymq.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec, Position, QueueTexts, ReadOptions
 
@@ -203,6 +203,9 @@ class Cluster:
             return self.client.offsets_by_timestamp(address, asked, [times_ms[queue] for queue in asked])
 
         found = self._ask(queues, search)
+        if self.archive is not None:
+            archived = first_offsets(self.archive.url, times_ms)
+            found = {queue: min(offset, archived.get(queue, offset)) for queue, offset in found.items()}
         if is_start and not self._options.unmatched_timestamp_is_latest:
             for queue, offset in found.items():
                 if offset >= latest[queue]:

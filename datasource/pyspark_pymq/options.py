@@ -159,17 +159,10 @@ class ReadOptions:
             for name in ("tags", "sqlFilter", "archive", "startingOffsets", "endingOffsets"):
                 if texts.is_given(name):
                     raise ConfigError(f"{name}: does not go together with key", key=name)
-        if self.archive is not None:
-            for spec in (self.starting, self.ending):
-                if spec.timestamp_ms is not None or spec.timestamps_ms is not None:
-                    raise ConfigError(
-                        f"{spec.option}: an archive is not searched by time; filter on the column timestamp",
-                        key=spec.option,
-                    )
-            if self.sql_filter is not None or self.tags:
-                raise ConfigError(
-                    "archive: filters are evaluated by brokers; filter on the columns", key="archive"
-                )
+        if self.archive is not None and (self.sql_filter is not None or self.tags):
+            raise ConfigError(
+                "archive: filters are evaluated by brokers; filter on the columns", key="archive"
+            )
 
 
 _TRIGGER_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay")

@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,13 +16,16 @@ from mqspark.errors import MQError
 from mqspark.message import MessageQueue
 from mqspark.store.archived import ARCHIVED, decode_archived, encode_archived
 from mqspark_jobs.archive import UnitTask, archive_unit, archived_mark, group_units, plan_units
-from pyspark_pymq.archive import Archive, Manifest, load_manifests
+from mqspark_jobs.deltacommit import _add
+from mqspark_jobs.logcuts import cuts
+from mqspark_jobs.rowfiles import RowFile
+from pyspark_pymq.archive import Archive, Manifest, first_offsets, load_manifests
 from pyspark_pymq.deltafiles import delta_table
-from pyspark_pymq.locations import write_bytes
+from pyspark_pymq.locations import open_input, write_bytes
 from pyspark_pymq.logfiles import LogFile, list_log
 from pyspark_pymq.offsets import QueueRange
 from tests.jobs_tools import filled_store
-from tests.store_tools import RoomyFiles, TestClock, checkpoint, flush, opened, put
+from tests.store_tools import RoomyFiles, TestClock, checkpoint, drain, flush, opened, put
 
 
 def test_plans_are_functions_of_names_and_numbers() -> None:
@@ -63,6 +67,83 @@ def commit(table: Path, version: int, *actions: dict[str, Any]) -> None:
 def add(name: str, topic: str) -> dict[str, Any]:
     stats = json.dumps({"minValues": {"offset": 1}, "maxValues": {"offset": 9}})
     return {"add": {"path": name, "size": 5, "partitionValues": {"topic": topic}, "stats": stats}}
+
+
+def archived(store: str, table: str) -> list[RowFile]:
+    """Everything of a closed store as files of a table, committed without Delta."""
+    units = plan_units(list_log(store), 0, None)
+    done = [archive_unit(UnitTask(unit, "b", None, table)) for unit in units]
+    files = [file for each in done for file in each.files]
+    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+    lines = [json.dumps(action) for action in (protocol, *({"add": _add(file, 0)} for file in files))]
+    write_bytes(f"{table}/_delta_log/{0:020d}.json", "\n".join(lines).encode())
+    return files
+
+
+@pytest.mark.parametrize("where", ["local", "memory"])
+def test_rows_are_written_where_they_are_decoded(tmp_path: Path, where: str) -> None:
+    store = filled_store(tmp_path, 200, mapped_file_size_commit_log=16384)
+    expected = sorted(
+        (message.topic, message.queue_id, message.queue_offset, message.body, message.store_timestamp_ms)
+        for topic, queue_id in store._queues
+        if topic.startswith("Topic")
+        for message in drain(store, topic, queue_id)
+    )
+    store.close()
+    log, table = str(tmp_path / "commitlog"), str(tmp_path / "table")
+    if where == "memory":
+        fsspec.filesystem("memory").put(log, "/archive-test-log", recursive=True)
+        log, table = "memory://archive-test-log", "memory://archive-test-table"
+    files = archived(log, table)
+    assert sum(file.rows for file in files) == 200
+    found = []
+    for file in delta_table(table).files:
+        with open_input(file.url) as source:
+            for row in pq.read_table(source).to_pylist():
+                time_ms = round(row["timestamp"].timestamp() * 1000)
+                found.append(
+                    (file.partition["topic"], row["partition"], row["offset"], row["value"], time_ms)
+                )
+                assert (
+                    file.lowest["physicalOffset"] <= row["physicalOffset"] <= file.highest["physicalOffset"]
+                )
+                assert file.partition["date"] == row["timestamp"].date().isoformat()
+    assert sorted(found) == expected
+    # Searched by time: the first message of each queue that is not older.
+    queues = {(topic, queue_id) for topic, queue_id, *_ in expected}
+    times = sorted({row[4] for row in expected})
+    for time_ms in (times[0] - 1, times[len(times) // 2], times[1] + 1, times[-1], times[-1] + 1):
+        wanted = {MessageQueue(topic, "b", queue_id): time_ms for topic, queue_id in queues}
+        offsets = {
+            queue: min(
+                row[2] for row in expected if row[:2] == (queue.topic, queue.queue_id) and row[4] >= time_ms
+            )
+            for queue in wanted
+            if any(row[:2] == (queue.topic, queue.queue_id) and row[4] >= time_ms for row in expected)
+        }
+        assert first_offsets(table, wanted) == offsets
+
+
+def test_a_segment_is_cut_where_records_begin(tmp_path: Path) -> None:
+    store = filled_store(tmp_path, 400, mapped_file_size_commit_log=65536)
+    starts = {
+        entry[0]
+        for queue in store._queues.values()
+        for n in range(queue.max_offset)
+        if (entry := queue.entry(n))
+    }
+    store.close()
+    log = list_log(str(tmp_path / "commitlog"))
+    found = cuts(tmp_path / "consumequeue", log, 5000)
+    assert len(found) > 8
+    assert found == sorted(found)
+    assert set(found) <= starts
+    whole = archive_unit(UnitTask(plan_units(log, 0, None)[0], "b", None, None)).manifest
+    parts = [
+        archive_unit(UnitTask(u, "b", None, None)).manifest for u in plan_units(log, 0, None, cut_at=found)
+    ]
+    assert sum(part.rows for part in parts if part.high <= whole.high) == whole.rows
+    assert cuts(tmp_path / "nothing", log, 5000) == []
 
 
 def test_a_tables_log_with_and_without_a_checkpoint(tmp_path: Path) -> None:
