@@ -93,6 +93,8 @@ class FsckReport:
 
 REBUILD = "mqspark store fsck --repair builds the queues and the index anew from the log"
 LOST = "nothing brings the record back; consumers step over it"
+MOVE = "move it out of the directory: no broker starts with it there"
+REPLACE = "put the whole file back if there is a copy; else what is missing of it is lost"
 START = "the next start of the broker settles it"
 
 
@@ -122,14 +124,14 @@ def _check_files(store: OfflineStore, report: FsckReport) -> None:
     for number, segment in enumerate(log.segments):
         if segment.start % log.segment_bytes:
             text = f"{segment.path} does not belong to a log of {log.segment_bytes}-byte segments"
-            report.add(Finding("error", "log.segment-name", text, offset=segment.start))
+            report.add(Finding("error", "log.segment-name", text, offset=segment.start, repair=MOVE))
         if segment.start > expected:
             length = segment.start - expected
             text = f"{length} bytes of the log are missing: no segment begins at {expected}"
             report.add(Finding("lost", "log.gap", text, offset=expected, length=length, repair=LOST))
         if segment.length != log.segment_bytes and number < len(log.segments) - 1:
             text = f"{segment.path} has {segment.length} bytes instead of {log.segment_bytes}"
-            report.add(Finding("error", "log.segment-length", text, offset=segment.start))
+            report.add(Finding("error", "log.segment-length", text, offset=segment.start, repair=REPLACE))
         expected = segment.end
     report.queues = store.table.used_queues + store.batch_table.used_queues
     if report.queues < store.checkpoint.queue_count:
@@ -152,7 +154,8 @@ def _check_files(store: OfflineStore, report: FsckReport) -> None:
                     report.add(_of_queue(queue, "error", "queue.file-gone", text, first))
     report.index_files = len(store.index_files)
     for name in store.strange_index_files:
-        report.add(Finding("note", "index.strange-file", f"index/{name} is no index file", repair=REBUILD))
+        text = f"index/{name} is no index file, or one that is cut or damaged"
+        report.add(Finding("note", "index.strange-file", text, repair=REBUILD))
 
 
 def _of_queue(

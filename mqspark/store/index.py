@@ -39,7 +39,7 @@ from mqspark.store.indexfile import (
 )
 from mqspark.store.keys import KeyColumns, index_hash
 
-__all__ = ["IndexJob", "MessageIndex"]
+__all__ = ["IndexJob", "MessageIndex", "marked_position"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -62,6 +62,12 @@ class _Mark:
             return None
         _, position, name, header = text.decode("ascii").split(" ")
         return cls(int(position), name, Header.decode(bytes.fromhex(header)))
+
+
+def marked_position(data: bytes | None) -> int:
+    """What the mark says: every record of the log before it is in the index. 0 without one."""
+    mark = _Mark.decode(data) if data else None
+    return mark.position if mark is not None else 0
 
 
 class IndexJob:

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.errors import StoreCorrupt
 from mqspark.record import CheckedRecord
 from mqspark.store.batchqueue import BatchTable, batch_topics
 from mqspark.store.checkpoint import Checkpoint
@@ -33,7 +34,7 @@ from mqspark.store.layout import StorePaths, file_start
 from mqspark.store.recovery import Recovery
 from mqspark.store.scan import Run, read_run
 
-__all__ = ["LogScan", "OfflineStore", "ReadOnlyFiles", "release"]
+__all__ = ["LogScan", "OfflineStore", "ReadOnlyFiles", "release", "require_store"]
 
 _RUN_BYTES = 8 << 20
 """Of log that is looked at as one run of records: bounds the memory."""
@@ -105,18 +106,35 @@ def release(view: memoryview, low: int, high: int) -> None:
             mapping.madvise(mmap.MADV_DONTNEED, low, high - low)
 
 
+def require_store(paths: StorePaths) -> None:
+    """Raises FileNotFoundError when there is no such directory, StoreCorrupt when it is not that of a store: whoever
+    mistypes a path must neither be told that all is well nor get files made there."""
+    os.stat(paths.root)
+    if any(path.is_dir() for path in paths.commit_logs.all):
+        return
+    if (paths.root / "store" / "commitlog").is_dir():
+        hint = f"the store is {paths.root / 'store'}"
+    elif paths.root.name == "commitlog":
+        hint = f"the store is {paths.root.parent}"
+    else:
+        hint = "if the log lies elsewhere say where with -c FILE or --set storePathCommitLog=DIR"
+    raise StoreCorrupt(
+        f"{paths.root} is no store: there is no {paths.commit_log}; {hint}", path=str(paths.root)
+    )
+
+
 class OfflineStore:
-    """Everything in one directory. Raises FileNotFoundError when it is no directory, StoreCorrupt when its files are
-    not of one store."""
+    """Everything in one directory. Raises FileNotFoundError when it is no directory, StoreCorrupt when it is none of a
+    store or its files are not of one."""
 
     def __init__(self, config: StoreConfig) -> None:
         self.config = config
         self.files = files = ReadOnlyFiles()
         root = Path(config.store_path_root_dir)
-        os.stat(root)
         self.paths = paths = StorePaths(
             root, config.store_path_commit_log or None, config.read_only_commit_log_store_paths
         )
+        require_store(paths)
         self.in_use = files.is_locked(paths.lock)
         self.clean = files.read(paths.abort) is None
         self.checkpoint = Checkpoint.load(paths.checkpoint, paths.mark, files)

@@ -10,7 +10,6 @@ again. Queues of a topic that was deleted come back with what the log still has 
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from mqspark.store.flush import CheckpointJob
 from mqspark.store.indexbuild import WORTH_A_PROCESS_BYTES, BuiltIndex, IndexBuild, IndexTask
 from mqspark.store.indexfile import Shape
 from mqspark.store.layout import StorePaths
-from mqspark.store.offline import OfflineStore, release
+from mqspark.store.offline import OfflineStore, release, require_store
 from mqspark.store.recovery import Recovery
 from mqspark.store.scan import Run
 
@@ -61,7 +60,7 @@ def remake(config: StoreConfig, clock: Clock, progress: Progress = lambda step, 
         config.store_path_commit_log or None,
         config.read_only_commit_log_store_paths,
     )
-    os.stat(paths.root)
+    require_store(paths)
     lock = files.lock(paths.lock)
     work = paths.root / "mqspark.rebuild"
     try:

@@ -10,6 +10,7 @@ from typing import Any
 
 from mqspark.record import Verdict, check_record
 from mqspark.store.consumequeue import FILLER_SIZE, ConsumeQueue
+from mqspark.store.index import marked_position
 from mqspark.store.offline import OfflineStore
 
 __all__ = ["StoreStats", "TopicStats", "store_stats"]
@@ -77,12 +78,20 @@ def store_stats(store: OfflineStore) -> StoreStats:
     stats.log_bytes = stats.end_offset - stats.min_offset
     if stats.log_bytes:
         stats.oldest_ms = log.store_timestamp_at(log.min_offset)
-    stats.queue_lag_bytes = stats.end_offset - dispatched
+    # Half messages and the like are in no queue: the checkpoint knows that they need none.
+    stats.queue_lag_bytes = max(stats.end_offset - max(dispatched, store.checkpoint.position), 0)
     stats.index_files = len(store.index_files)
     stats.index_entries = sum(file.header.next_number - 1 for file in store.index_files)
-    indexed = max((file.header.end_position for file in store.index_files), default=log.min_offset)
+    indexed = max(_index_end(store), marked_position(store.files.read(store.paths.index_mark)))
     stats.index_lag_bytes = max(stats.end_offset - indexed, 0)
     return stats
+
+
+def _index_end(store: OfflineStore) -> int:
+    """Where the last record with a key ends."""
+    position = max((file.header.end_position for file in store.index_files), default=store.log.min_offset)
+    size = store.log.slice(position, 4) if store.index_files else None
+    return position + (int.from_bytes(size, "big") if size is not None else 0)
 
 
 def _add_queue(store: OfflineStore, stats: StoreStats, queue: ConsumeQueue) -> int:

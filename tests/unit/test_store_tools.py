@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mqspark.errors import InvalidMessage, StoreLocked
+from mqspark.errors import InvalidMessage, StoreCorrupt, StoreLocked
 from mqspark.message import TRANSACTION_PREPARED_TYPE
 from mqspark.store import StoreConfig
 from mqspark.store.dump import dump_index, dump_queue, dump_records, record_row
@@ -260,6 +260,7 @@ def test_stats_come_from_the_ends_of_things(tmp_path: Path) -> None:
     config, messages = filled(tmp_path)
     stats = store_stats(OfflineStore(config))
     assert (stats.messages, stats.queues, stats.index_entries) == (60, 3, 60)
+    assert (stats.queue_lag_bytes, stats.index_lag_bytes) == (0, 0)
     assert stats.topics["Orders"].messages == 40
     assert stats.end_offset > messages[-1][2]
     assert stats.oldest_ms == stats.newest_ms == 1_700_000_000_000
@@ -346,5 +347,17 @@ def test_memory_does_not_grow_with_the_store(large: tuple[Path, int], tool: str)
 def test_a_store_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         OfflineStore(StoreConfig(store_path_root_dir=str(tmp_path / "nothing")))
-    report = checked(StoreConfig(store_path_root_dir=str(tmp_path)))
+    config = StoreConfig(store_path_root_dir=str(tmp_path))
+    for tool in (OfflineStore, lambda config: remake(config, TestClock())):
+        with pytest.raises(
+            StoreCorrupt, match=r"is no store: there is no .*commitlog; if the log lies elsewhere"
+        ):
+            tool(config)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    with pytest.raises(StoreCorrupt, match=f"the store is {tmp_path}/store"):
+        OfflineStore(config)
+    with pytest.raises(StoreCorrupt, match=f"the store is {tmp_path}/store"):
+        OfflineStore(StoreConfig(store_path_root_dir=str(tmp_path / "store" / "commitlog")))
+    report = checked(StoreConfig(store_path_root_dir=str(tmp_path / "store")))
     assert (report.segments, report.records, report.findings) == (0, 0, [])
