@@ -29,7 +29,8 @@ from mqspark.message import (
 )
 from mqspark.protocol.bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command
+from mqspark.protocol.command import Command, encode_response
+from mqspark.protocol.connection import Connection
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers import ConsumerSendMsgBackRequestHeader
 from mqspark.protocol.session import Session
@@ -53,6 +54,24 @@ def retry_limit(config: SubscriptionGroupConfig, version: int, wanted: int | Non
 def dead_letter_topic(state: BrokerState, group: str) -> Topic:
     """Made with the first dead letter."""
     return state.topics.ensure(dlq_topic(group), DEAD_LETTER_QUEUES)
+
+
+class _Failing:
+    """Stands before a session: what is not the answer ``done`` says why a store failed, which to the one who sends back
+    is always SYSTEM_ERROR."""
+
+    __slots__ = ("_done", "_session")
+
+    def __init__(self, session: Session, done: bytes) -> None:
+        self._session = session
+        self._done = done
+
+    def send(self, *buffers: bytes | memoryview) -> None:
+        if buffers != (self._done,):
+            (failed,) = Connection().receive_data(b"".join(buffers))
+            remark = f"{ResponseCode(failed.code).name}: {failed.remark}"
+            buffers = (encode_response(failed.opaque, ResponseCode.SYSTEM_ERROR, remark=remark),)
+        self._session.send(*buffers)
 
 
 class SendBacks:
@@ -93,7 +112,8 @@ class SendBacks:
         except (StoreReadOnly, DiskFull) as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"SERVICE_NOT_AVAILABLE: {error}") from None
         if not command.is_oneway:
-            self._acks.waiting.append((stored.end_offset, session, ok(command)))
+            done = ok(command)
+            self._acks.waiting.append((stored.end_offset, _Failing(session, done), done))
         return None
 
     def _draft(

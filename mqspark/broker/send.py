@@ -79,11 +79,6 @@ def _value(text: str, mark: str) -> str | None:
     return text[start : text.index("\x02", start)]
 
 
-def _is_special(properties: bytes) -> bool:
-    """Whether one of these names may be in it, or a value that contains one."""
-    return b"DELAY" in properties or b"TIMER_" in properties or b"TRAN_MSG" in properties
-
-
 class Sends:
     def __init__(
         self,
@@ -354,7 +349,7 @@ class Sends:
         if shared and shared[-1] != "\x02":
             shared += "\x02"
         shared = encode_properties(self._own(shared)).decode()
-        self._check_member(shared)
+        self._check_batch(shared)
         unique_id = _value(f"\x02{shared}", "\x02UNIQ_KEY\x01")
         body = self._body(command)
         limit = self._state.store_config.max_message_size
@@ -365,10 +360,9 @@ class Sends:
         try:
             # Each is stored with its own properties alone: no id of the batch hides its own (RocketMQ since 5.4).
             members = split_batch(body)
-            if _is_special(b"\x02".join([properties for _, _, properties in members])):
-                for _, _, properties in members:
-                    if _is_special(properties):
-                        self._check_member(properties.decode())
+            for _, _, properties in members:
+                if b"TRAN_MSG" in properties:
+                    self._check_member(properties.decode())
             if topic.inner_batch:
                 self._send_inner_batch(
                     session, command, header, topic, queue_id, sys_flag, shared, len(members)
@@ -518,11 +512,15 @@ class Sends:
         limit = retry_limit(config, version, header.max_reconsume_times)
         return (header.reconsume_times or 0) > limit or self._state.locks.is_held(group)
 
-    def _check_member(self, text: str) -> None:
-        """Of a batch: one record cannot be in two topics."""
+    def _check_batch(self, text: str) -> None:
+        """The batch's own properties. A member's own delay, which RocketMQ's client refuses to send, is kept and not
+        heeded (DefaultMessageStore.asyncPutMessages)."""
         properties = decode_properties(text) if "DELAY" in text or "TIMER_DELIVER_MS" in text else {}
         if delay_level(properties.get(DELAY)) > 0 or not _TIMED.isdisjoint(properties):
-            raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a batch cannot be delayed")
+            raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be delayed")
+        self._check_member(text)
+
+    def _check_member(self, text: str) -> None:
         if "TRAN_MSG" in text and decode_properties(text).get(TRANSACTION_PREPARED, "").lower() == "true":
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a batch cannot be transactional")
 

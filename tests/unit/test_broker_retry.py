@@ -204,6 +204,28 @@ def test_the_answer_waits_for_the_disk(tmp_path: Path) -> None:
     bench.close()
 
 
+@pytest.mark.parametrize("why", ["FLUSH_DISK_TIMEOUT", "SERVICE_NOT_AVAILABLE"])
+def test_a_disk_that_fails_afterwards_is_a_system_error(tmp_path: Path, why: str) -> None:
+    """Producers learn which by the code, consumers by the remark."""
+    bench = Bench(tmp_path, sync=True)
+    message = stored(bench)
+    peer = bench.peer()
+    peer.give(
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        {"group": "CG", "offset": str(message.physical_offset), "delayLevel": "0"},
+    )
+    bench.broker.turn()
+    if why == "FLUSH_DISK_TIMEOUT":
+        bench.clock.advance(bench.config.sync_flush_timeout)
+        bench.broker.tick()
+    else:
+        bench.broker.acks.fail("the store failed: EIO")
+    (answer,) = peer.heard()
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert (answer.remark or "").startswith(f"{why}: the ")
+    bench.close()
+
+
 def test_a_store_that_takes_nothing_says_so(bench: Bench) -> None:
     message = stored(bench)
     bench.store.read_only = "broken"

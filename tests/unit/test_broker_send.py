@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.message import encode_properties, java_hash
+from mqspark.message import Message, encode_properties, java_hash
 from mqspark.protocol.bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record import decode_records, encode_batch
@@ -203,8 +203,6 @@ def test_service_may_start_later(tmp_path: Path) -> None:
 
 
 def batch(*bodies: bytes) -> bytes:
-    from mqspark.message import Message
-
     return encode_batch([Message.of("T", body, tags=f"t{number}") for number, body in enumerate(bodies)])
 
 
@@ -249,11 +247,23 @@ def test_a_bad_batch_stores_nothing(bench: Bench, body: bytes, code: int) -> Non
     assert stored(bench) == []
 
 
-def test_a_delayed_member_refuses_the_whole_batch(bench: Bench) -> None:
-    from mqspark.message import Message
+@pytest.mark.parametrize(
+    "delay", [{"DELAY": "1"}, {"TIMER_DELIVER_MS": "1700000060000"}, {"TIMER_DELAY_SEC": "9"}]
+)
+def test_the_delay_of_a_member_is_kept_and_not_heeded(bench: Bench, delay: dict[str, str]) -> None:
+    body = encode_batch([Message.of("T", b"a"), Message.of("T", b"b", properties=delay)])
+    assert bench.peer().ask(SEND, send_ext(m="true"), body).code == ResponseCode.SUCCESS
+    _, second = stored(bench)
+    assert delay.items() <= second.properties.items()
 
-    body = encode_batch([Message.of("T", b"a"), Message.of("T", b"b", properties={"DELAY": "1"})])
-    assert bench.peer().ask(SEND, send_ext(m="true"), body).code == ResponseCode.MESSAGE_ILLEGAL
+
+@pytest.mark.parametrize("delay", ["DELAY\x011\x02", "TIMER_DELIVER_MS\x011700000060000\x02"])
+def test_a_batch_that_is_delayed_as_a_whole_is_refused(bench: Bench, delay: str) -> None:
+    body = encode_batch([Message.of("T", b"a")])
+    assert (
+        bench.peer().ask(SEND, send_ext(properties=delay, m="true"), body).code
+        == ResponseCode.MESSAGE_ILLEGAL
+    )
     assert stored(bench) == []
 
 
