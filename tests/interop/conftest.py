@@ -1,6 +1,7 @@
 """Fixtures: a cluster of either kind, a Java client of either header serialisation; each started once."""
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,6 +10,9 @@ from tests.interop import jars as jar_cache
 from tests.interop.clusters import Cluster, mqspark_cluster, rocketmq_cluster
 from tests.interop.driver import JavaDriver, java_driver
 from tests.interop.jars import HERE, Jars
+
+HEADERS_VARIABLE = "MQSPARK_INTEROP_HEADERS"
+"""ROCKETMQ: the Java client has binary headers in every test, by hand."""
 
 _numbers = itertools.count(1)
 
@@ -54,7 +58,8 @@ def cluster(request: pytest.FixtureRequest, jars: Jars) -> Cluster:
 def java(
     request: pytest.FixtureRequest, jars: Jars, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JavaDriver]:
-    with java_driver(jars, tmp_path_factory.mktemp("driver"), request.param) as driver:
+    headers = os.environ.get(HEADERS_VARIABLE, request.param)
+    with java_driver(jars, tmp_path_factory.mktemp("driver"), headers) as driver:
         yield driver
 
 
