@@ -19,7 +19,7 @@ from mqspark.client.heartbeats import Heartbeats
 from mqspark.client.identity import ClientOptions, client_id_of, resolve_namesrv
 from mqspark.client.lifecycle import Tasks
 from mqspark.client.remoting import Channel, Remoting
-from mqspark.client.routes import MASTER_ID, TopicRoute
+from mqspark.client.routes import MASTER_ID, TopicRoute, address_of
 from mqspark.clock import Clock, SystemClock
 from mqspark.errors import (
     BrokerError,
@@ -95,6 +95,8 @@ class ClientInstance:
         )
         self._members: list[Member] = []
         self._routes: dict[str, TopicRoute] = {}
+        """The one that changed last is the last one."""
+        self._brokers: dict[str, dict[int, str]] = {}
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
         # Clients spread over the name servers; one stays with the one that works.
         self._namesrv_index = zlib.crc32(self.client_id.encode()) % len(self.namesrv)
@@ -266,17 +268,21 @@ class ClientInstance:
 
     def _store(self, route: TopicRoute) -> None:
         if self._routes.get(route.topic) != route:
+            self._routes.pop(route.topic, None)
             self._routes[route.topic] = route
+            self._index_brokers()
             for member in self._members:
                 member.route_changed(route)
 
+    def _index_brokers(self) -> None:
+        """Of two routes that say different things the younger one is right."""
+        self._brokers = {
+            name: addresses for route in self._routes.values() for name, addresses in route.brokers.items()
+        }
+
     def broker_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """From any route that names the broker."""
-        for route in self._routes.values():
-            address = route.address(broker_name, broker_id)
-            if address is not None:
-                return address
-        return None
+        """That broker's, or of any other with the name; None when no route names it."""
+        return address_of(self._brokers.get(broker_name), broker_id)
 
     def broker_version(self, address: str) -> int | None:
         """What its last answer to a heartbeat said (an ordinal of MQVersion); None before the first."""
@@ -288,6 +294,7 @@ class ClientInstance:
             wanted = {topic for member in self._members for topic in member.topics()}
             for topic in self._routes.keys() - wanted:
                 del self._routes[topic]  # or its addresses would grow stale and still be believed
+            self._index_brokers()
             for topic in wanted:
                 try:
                     await self.route(topic, refresh=True)

@@ -5,11 +5,10 @@ DefaultLitePullConsumerImpl and AssignedMessageQueue; reference client-semantics
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mqspark.client.allocate import Allocation, Averagely
@@ -18,11 +17,12 @@ from mqspark.client.consumer import ConsumeFromWhere, MessageModel
 from mqspark.client.hooks import Interceptor, let_through, saw_consumed
 from mqspark.client.identity import ClientOptions
 from mqspark.client.inspection import running_info
+from mqspark.client.queuewatch import QueuesListener, QueueWatch
 from mqspark.client.routes import MASTER_ID
 from mqspark.client.settings import GroupSettings, check_positive
 from mqspark.client.subscriber import Subscriber
-from mqspark.errors import ClientError, ConfigError, MQError, NoRoute
-from mqspark.message import MessageExt, MessageQueue, check_topic
+from mqspark.errors import ClientError, ConfigError, MQError
+from mqspark.message import MessageExt, MessageQueue
 from mqspark.protocol.bodies import (
     ConsumeType,
     GetConsumerStatusBody,
@@ -36,9 +36,6 @@ from mqspark.protocol.headers import GetConsumerStatusRequestHeader
 __all__ = ["LitePullConsumer"]
 
 log = logging.getLogger(__name__)
-
-QueuesListener = Callable[[str, list[MessageQueue]], Awaitable[None] | None]
-"""Gets a topic and all its readable queues; a function or a coroutine function."""
 
 
 class LitePullConsumer(Subscriber):
@@ -115,8 +112,7 @@ class LitePullConsumer(Subscriber):
         self._max_cached_bytes = max_cached_bytes
         self._max_span = max_span
         self._max_cached_messages_in_all = max_cached_messages_in_all
-        self._queues_interval_ms = queues_interval_ms
-        self._queues_listeners: dict[str, QueuesListener] = {}
+        self._watch = QueueWatch(self.fetch_message_queues, self._group.tasks, queues_interval_ms)
         self._assigned: dict[MessageQueue, Assigned] = {}
         self._to_assign: list[MessageQueue] | None = None
         self._ready: deque[Assigned] = deque()
@@ -142,8 +138,7 @@ class LitePullConsumer(Subscriber):
                 raise
         if self._auto_commit:
             self._group.tasks.spawn(self._commit_forever())
-        for topic in self._queues_listeners:
-            self._group.tasks.spawn(self._watch_queues(topic))
+        self._watch.start()
 
     async def stop(self) -> None:
         """With ``auto_commit``, commits all that was handed out. Then leaves the group."""
@@ -153,6 +148,7 @@ class LitePullConsumer(Subscriber):
         if not self._running:
             return
         self._running = False
+        self._watch.stop()
         if confirm:
             self._confirm()
         if self._auto_commit:
@@ -221,35 +217,7 @@ class LitePullConsumer(Subscriber):
         """Call ``listener`` when the readable queues of ``topic`` are no longer those of the time of this call; None
         ends that. It is for programs that assign queues; subscribed consumers follow by themselves.
         """
-        check_topic(topic)
-        watched = topic in self._queues_listeners
-        if listener is None:
-            self._queues_listeners.pop(topic, None)
-            return
-        self._queues_listeners[topic] = listener
-        if self._running and not watched:
-            self._group.tasks.spawn(self._watch_queues(topic))
-
-    async def _watch_queues(self, topic: str) -> None:
-        known: list[MessageQueue] | None = None
-        while topic in self._queues_listeners:
-            try:
-                queues = await self.fetch_message_queues(topic)
-            except NoRoute:
-                queues = []  # not there, or not any more
-            except MQError as error:
-                log.warning("cannot look at the queues of %s: %s", topic, error)
-                queues = known or []
-            listener = self._queues_listeners.get(topic)
-            if known is not None and queues != known and listener is not None:
-                try:
-                    answer = listener(topic, queues)
-                    if inspect.isawaitable(answer):
-                        await answer
-                except Exception:
-                    log.exception("the listener for the queues of %s failed", topic)
-            known = queues
-            await asyncio.sleep(self._queues_interval_ms / 1000)
+        self._watch.listen(topic, listener)
 
     def pause(self, *queues: MessageQueue) -> None:
         """Fetch no more of these queues; what is cached is still handed out."""

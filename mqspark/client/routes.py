@@ -7,12 +7,13 @@ client-semantics §1.5. No sockets.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue
 from mqspark.protocol.bodies import TopicRouteData
 
-__all__ = ["MASTER_ID", "TopicRoute"]
+__all__ = ["MASTER_ID", "TopicRoute", "address_of"]
 
 MASTER_ID = 0
 
@@ -50,13 +51,17 @@ class TopicRoute:
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
         """That broker, else any other with this name, else None."""
-        addresses = self.brokers.get(broker_name)
-        if not addresses:
-            return None
-        return addresses.get(broker_id) or next(iter(addresses.values()))
+        return address_of(self.brokers.get(broker_name), broker_id)
 
     def master(self, broker_name: str) -> str | None:
         return self.brokers.get(broker_name, {}).get(MASTER_ID)
+
+
+def address_of(addresses: Mapping[int, str] | None, broker_id: int = MASTER_ID) -> str | None:
+    """Of the brokers of one name: that one's address, else any other, else None."""
+    if not addresses:
+        return None
+    return addresses.get(broker_id) or next(iter(addresses.values()))
 
 
 def _ordered(topic: str, configuration: str) -> list[MessageQueue]:

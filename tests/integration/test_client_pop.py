@@ -312,3 +312,22 @@ async def test_two_brokers_tell_of_each_other(mq_topic: str) -> None:
                 assert assigned is not None
                 assert {queue.broker_name for queue in assigned} == names
         assert set(seen.values()) == {1}
+
+
+async def test_the_trace_of_a_popped_message(broker: Broker, mq_topic: str) -> None:
+    group = await prepare(broker, mq_topic, ["x"])
+    trace_topic = f"trace-{mq_topic}"
+    async with AdminClient(broker.namesrv) as admin:
+        await admin.create_topic(trace_topic)
+    seen: list[MessageExt] = []
+    async with consumer(broker, group, mq_topic, seen.append, trace=True, trace_topic=trace_topic):
+        await until(lambda: bool(seen), "the message")
+    async with LitePullConsumer(broker.namesrv, group="tracing", consume_from=FIRST) as reader:
+        await reader.assign(await reader.fetch_message_queues(trace_topic))
+        records: list[list[str]] = []
+        while len(records) < 2:
+            for message in await reader.poll(30_000):
+                records += [text.split("\x01") for text in message.body.decode().split("\x02")[:-1]]
+    before, after = records
+    assert (before[0], before[3], before[5]) == ("SubBefore", group, seen[0].message_id)
+    assert (after[0], after[1], after[4], after[8]) == ("SubAfter", before[4], "true", group)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mqspark.client import litepull, pop, push, subscriber
+from mqspark.client.queuewatch import QueuesListener
 from mqspark.client.sync.facade import Facade
 from mqspark.message import MessageExt, MessageQueue
 
@@ -111,7 +112,7 @@ class LitePullConsumer(_Consumer):
         else:
             self._call(self._aio.assign, queues, tags, sql=sql)
 
-    def on_queues_changed(self, topic: str, listener: litepull.QueuesListener | None) -> None:
+    def on_queues_changed(self, topic: str, listener: QueuesListener | None) -> None:
         """Call ``listener`` (on the background loop) when the readable queues of ``topic`` change; None ends that."""
         self._do(self._aio.on_queues_changed, topic, listener)
 
