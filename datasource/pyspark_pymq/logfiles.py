@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from mqspark.errors import ConfigError
 from mqspark.store.layout import file_start
 from pyspark_pymq.locations import filesystem_of, is_remote, local_path
 
-__all__ = ["LogFile", "list_log", "local_copy", "segment_bytes_of"]
+__all__ = ["LogFile", "find_log", "list_log", "local_copy", "segment_bytes_of"]
 
 _COPY_BYTES = 8 << 20
 
@@ -39,6 +40,17 @@ def list_log(url: str) -> list[LogFile]:
     found = list(_list_remote(url) if is_remote(url) else _list_local(local_path(url)))
     # A crash while a file is made leaves an empty one.
     return sorted(each for each in found if each.length > 0)
+
+
+def find_log(url: str) -> list[LogFile]:
+    """The same where a log has to be. Raises ConfigError."""
+    try:
+        log = list_log(url)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(f"store: there is no CommitLog at {url}", key="store") from None
+    if not log:
+        raise ConfigError(f"store: there is no segment at {url}", key="store")
+    return log
 
 
 def segment_bytes_of(log: list[LogFile]) -> int:

@@ -36,7 +36,7 @@ from mqspark_jobs.rowfiles import DATE, RowFile, RowFiles
 from pyspark_pymq.archive import Manifest, load_manifests
 from pyspark_pymq.deltafiles import delta_table
 from pyspark_pymq.locations import is_remote, join, local_path, write_bytes
-from pyspark_pymq.logfiles import LogFile, list_log, local_copy, segment_bytes_of
+from pyspark_pymq.logfiles import LogFile, find_log, local_copy, segment_bytes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,6 +48,7 @@ __all__ = [
     "UnitTask",
     "archive_unit",
     "archived_mark",
+    "check",
     "group_units",
     "plan_units",
     "run",
@@ -267,16 +268,24 @@ def _is_wanted(topic: str, pattern: re.Pattern[str] | None) -> bool:
 # --- the job --------------------------------------------------------------------------------------------------
 
 
+def check(options: ArchiveOptions) -> list[LogFile]:
+    """The log. Raises ConfigError for what cannot work."""
+    if options.topics is not None:
+        try:
+            re.compile(options.topics)
+        except re.error as error:
+            raise ConfigError(
+                f"topics: {options.topics!r} is no regular expression: {error}", key="topics"
+            ) from error
+    if options.commit_bytes <= 0:
+        raise ConfigError("commit_bytes: must be positive", key="commit_bytes")
+    return find_log(options.commit_log or join(options.store, "commitlog"))
+
+
 def run(options: ArchiveOptions, spark: SparkSession, progress: Progress) -> Summary:
     """Raises ConfigError, StoreCorrupt (what Delta holds is not what the log holds), OSError."""
     started = time.monotonic()
-    log_url = options.commit_log or join(options.store, "commitlog")
-    try:
-        log = list_log(log_url)
-    except FileNotFoundError:
-        raise ConfigError(f"store: there is no CommitLog at {log_url}", key="store") from None
-    if not log:
-        raise ConfigError(f"store: there is no segment at {log_url}", key="store")
+    log = check(options)
     proved = load_manifests(options.archive, options.broker)
     committed = committed_end(options)
     low = proved[-1].high if proved else log[0].start

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mqspark.client.blocking import parse_addresses
 from mqspark.errors import ConfigError, MQError
 from mqspark_jobs.job import Progress, Summary, write_metrics
 
@@ -38,6 +40,8 @@ def main(arguments: Sequence[str], *, spark: SparkSession | None = None) -> int:
     code = 1
     session = spark
     try:
+        if options.metrics is not None and not options.metrics.parent.is_dir():
+            raise ConfigError(f"--metrics: {options.metrics.parent} is no directory", key="metrics")
         job: Run = options.prepare(options)
         session = spark if spark is not None else _session(options)
         summary = {"ok": True, **job(session, Progress(options.job))}
@@ -47,17 +51,23 @@ def main(arguments: Sequence[str], *, spark: SparkSession | None = None) -> int:
     except (MQError, OSError) as error:
         summary["error"] = str(error)
     except Exception as error:
-        # What Spark raises says what happened in its first lines; the trace is on standard error.
-        summary["error"] = str(error).partition("\n")[0]
-        traceback.print_exc()
+        summary["error"] = _essence(str(error)) or type(error).__name__
+        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+            traceback.print_exc()
     finally:
         if spark is None and session is not None:
             session.stop()
-    if options.metrics is not None:
+    if options.metrics is not None and options.metrics.parent.is_dir():
         write_metrics(options.metrics, summary)
     sys.stdout.write(json.dumps(summary, sort_keys=True) + "\n")
     sys.stdout.flush()
     return code
+
+
+def _essence(text: str) -> str:
+    """What Spark's account of an error comes down to: our own error out of a worker's trace, else the first line."""
+    ours = re.findall(r"^(?:mqspark|pyspark_pymq)[\w.]*: (.+)$", text, re.MULTILINE)
+    return str(ours[-1]) if ours else next((line for line in text.splitlines() if line.strip()), "")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,6 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_OF_PARKED = ("topic", "now_ms")
+_OF_DEAD = ("state", "target", "from_ms", "to_ms", "key", "filter")
 REDELIVER_HELP = "Deliver parked messages that are due, or send dead letters back, each exactly once."
 
 
@@ -113,6 +125,12 @@ def _redeliver(parser: argparse.ArgumentParser) -> None:
             raise ConfigError(
                 "redeliver: give --table for parked messages, or --dlq for dead letters", key="table"
             )
+        parse_addresses(options.nameserver)
+        for wanted, names in (("table", _OF_PARKED), ("dlq", _OF_DEAD)):
+            given = [name for name in names if getattr(options, name) is not None]
+            if given and getattr(options, wanted) is None:
+                option = f"--{given[0].replace('_', '-')}"
+                raise ConfigError(f"redeliver: {option} goes with --{wanted}", key=given[0])
         if options.dlq is None:
             parked = redeliver.ParkedOptions(
                 options.nameserver, options.table, options.topic, options.now_ms, options.dry_run
@@ -162,6 +180,7 @@ def _compact(parser: argparse.ArgumentParser) -> None:
             delete_retention_ms=options.delete_retention_ms,
             min_dirty_ratio=options.min_dirty_ratio,
         )
+        compact.check(wanted)
         return lambda spark, progress: compact.run(wanted, spark, progress)
 
     parser.set_defaults(prepare=prepare)
@@ -195,6 +214,7 @@ def _archive(parser: argparse.ArgumentParser) -> None:
             commit_bytes=options.commit_bytes,
             allow_gap=options.allow_gap,
         )
+        archive.check(wanted)
         return lambda spark, progress: archive.run(wanted, spark, progress)
 
     parser.set_defaults(prepare=prepare)
@@ -228,6 +248,7 @@ def _rebuild_index(parser: argparse.ArgumentParser) -> None:
             with_index=not options.no_index,
             queue_file_bytes=options.queue_file_bytes,
         )
+        rebuild_index.check(wanted)
         return lambda spark, progress: rebuild_index.run(wanted, spark, progress)
 
     parser.set_defaults(prepare=prepare)
@@ -238,10 +259,15 @@ def delta_settings(jars: str | None) -> dict[str, str]:
     import pyspark
 
     settings = {
+        # An archive's log is small; else Delta runs 50 tasks for the state of each version of a table.
+        "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     }
     if jars:
+        missing = [jar for jar in jars.split(",") if "://" not in jar and not Path(jar).is_file()]
+        if missing:
+            raise ConfigError(f"--delta-jars: there is no file {missing[0]}", key="delta_jars")
         return settings | {"spark.jars": jars}
     version = ".".join(pyspark.__version__.split(".")[:2])
     return settings | {"spark.jars.packages": f"io.delta:delta-spark_{version}_2.13:{DELTA_VERSION}"}
@@ -251,6 +277,7 @@ def _session(options: argparse.Namespace) -> SparkSession:
     import os
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     import pyspark_pymq
@@ -267,4 +294,30 @@ def _session(options: argparse.Namespace) -> SparkSession:
         if not equals:
             raise ConfigError(f"--conf: KEY=VALUE, not {setting!r}", key="conf")
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except PySparkException as error:
+        wants_delta = hasattr(options, "delta_jars") and not options.delta_jars
+        advice = (
+            "; it could not fetch Delta's jars, perhaps: name them with --delta-jars" if wants_delta else ""
+        )
+        raise MQError(f"Spark did not start: {_essence(str(error))}{advice}") from error
+    if hasattr(options, "delta_jars"):
+        _need_delta(session)
+    return session
+
+
+def _need_delta(session: SparkSession) -> None:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    loader: Any = session._jvm
+    try:
+        loader.java.lang.Thread.currentThread().getContextClassLoader().loadClass(
+            "io.delta.sql.DeltaSparkSessionExtension"
+        )
+    except Py4JJavaError as error:
+        session.stop()
+        raise ConfigError(
+            "--delta-jars: this Spark does not know Delta; name the jars of delta-spark and delta-storage",
+            key="delta_jars",
+        ) from error

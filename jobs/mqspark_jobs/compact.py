@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["CompactOptions", "QueuePlan", "compaction_topics", "plan_queue", "run"]
+__all__ = ["CompactOptions", "QueuePlan", "check", "compaction_topics", "plan_queue", "run"]
 
 _PIECE_OFFSETS = 1 << 20
 _READ_OFFSETS = 1 << 14
@@ -94,9 +94,23 @@ def compaction_topics(config: dict[str, Any]) -> list[str]:
 # --- the job --------------------------------------------------------------------------------------------------
 
 
+def check(options: CompactOptions) -> None:
+    """Raises ConfigError for what is no store, and for a topic that it does not have."""
+    if not (options.store / "consumequeue").is_dir():
+        raise ConfigError(f"store: there is no store at {options.store}", key="store")
+    for topic in options.topics:
+        if not (options.store / "consumequeue" / topic).is_dir():
+            raise ConfigError(f"topic: the store has no queues of {topic}", key="topic")
+    if not 0 <= options.min_dirty_ratio <= 1 or options.delete_retention_ms < 0:
+        raise ConfigError(
+            "min_dirty_ratio is between 0 and 1, delete_retention_ms not negative", key="min_dirty_ratio"
+        )
+
+
 def run(options: CompactOptions, spark: SparkSession, progress: Progress) -> Summary:
     """Raises ConfigError, StoreError, OSError."""
     started = time.monotonic()
+    check(options)
     store = options.store
     topics = options.topics or tuple(_topics(store))
     (store / COMPACTED).mkdir(exist_ok=True)

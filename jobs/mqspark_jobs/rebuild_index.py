@@ -42,7 +42,7 @@ from mqspark.store.rebuild import (
     scan_segment,
 )
 from mqspark_jobs.job import Progress, Summary, run_tasks
-from pyspark_pymq.logfiles import LogFile, list_log, local_copy, segment_bytes_of
+from pyspark_pymq.logfiles import LogFile, find_log, list_log, local_copy, segment_bytes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,6 +52,7 @@ __all__ = [
     "QueueTask",
     "RebuildOptions",
     "ScanTask",
+    "check",
     "plan_index",
     "plan_queues",
     "plan_scans",
@@ -230,11 +231,17 @@ def write_index_file(task: IndexTask) -> int:
 # --- the job --------------------------------------------------------------------------------------------------
 
 
-def run(options: RebuildOptions, spark: SparkSession, progress: Progress) -> Summary:
-    """Raises ConfigError, StoreError, OSError."""
-    paths = StorePaths(options.store)
+def check(options: RebuildOptions) -> None:
+    """Raises ConfigError for a directory that is no store: nothing is written into it."""
     if not options.store.is_dir():
         raise ConfigError(f"store: {options.store} is no directory", key="store")
+    find_log(options.commit_log or str(StorePaths(options.store).commit_log))
+
+
+def run(options: RebuildOptions, spark: SparkSession, progress: Progress) -> Summary:
+    """Raises ConfigError, StoreError, OSError."""
+    check(options)
+    paths = StorePaths(options.store)
     work = options.store / _WORK
     work.mkdir(exist_ok=True)
     files = OsFiles()

@@ -1,0 +1,101 @@
+"""The jobs' command line when it is misused: one clear line and an exit code, before Spark is started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqspark.errors import ConfigError
+from mqspark_jobs import command
+from mqspark_jobs.command import delta_settings, main
+from tests.jobs_tools import filled_store
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def session(options: Any) -> Any:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(command, "_session", session)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("rebuild-index --store {root}/none", "none is no directory"),
+        ("rebuild-index --store {root}", "there is no CommitLog at {root}/commitlog"),
+        ("rebuild-index --store {root}/empty", "there is no segment at {root}/empty/commitlog"),
+        (
+            "rebuild-index --store {root}/store --commit-log {root}/none",
+            "there is no CommitLog at {root}/none",
+        ),
+        ("archive --store {root}/none --to {root}/t --broker b", "there is no CommitLog at"),
+        ("archive --store {root}/store --to {root}/t --broker b --topics (", "is no regular expression"),
+        ("archive --store {root}/store --to {root}/t --broker b --commit-bytes 0", "must be positive"),
+        ("compact --store {root}", "there is no store at {root}"),
+        ("compact --store {root}/store --topic Nobody", "no queues of Nobody"),
+        ("compact --store {root}/store --min-dirty-ratio 2", "between 0 and 1"),
+        ("redeliver --nameserver 127.0.0.1:9876", "give --table for parked messages, or --dlq"),
+        (
+            "redeliver --nameserver 127.0.0.1:9876 --table t --dlq g",
+            "give --table for parked messages, or --dlq",
+        ),
+        ("redeliver --nameserver 127.0.0.1:9876 --dlq g", "--dlq needs --state"),
+        ("redeliver --nameserver 127.0.0.1:9876 --dlq g --state s --topic T", "--topic goes with --table"),
+        ("redeliver --nameserver 127.0.0.1:9876 --table t --key k", "--key goes with --dlq"),
+        ("redeliver --nameserver nowhere --dlq g --state s", "nowhere"),
+        (
+            "rebuild-index --store {root}/store --metrics {root}/none/m.prom",
+            "--metrics: {root}/none is no directory",
+        ),
+    ],
+)
+def test_what_cannot_work_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, said: str
+) -> None:
+    filled_store(tmp_path / "store", 20).close()
+    (tmp_path / "empty/commitlog").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    assert main(arguments.format(root=tmp_path).split()) == 2
+    printed = capsys.readouterr()
+    summary = json.loads(printed.out)
+    assert said.format(root=tmp_path) in summary["error"]
+    assert summary["ok"] is False
+    assert "Traceback" not in printed.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "arguments", ["", "nothing", "archive --store x", "redeliver --nameserver a --from-ms noon"]
+)
+def test_usage_goes_to_standard_error(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
+    assert main(arguments.split()) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("usage: mqspark job run")
+
+
+@pytest.mark.parametrize("job", ["rebuild-index", "archive", "compact", "redeliver"])
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str], job: str) -> None:
+    assert main([job, "--help"]) == 0
+    printed = capsys.readouterr()
+    assert "--metrics FILE" in printed.out
+    assert printed.err == ""
+
+
+def test_jars_have_to_be_there() -> None:
+    with pytest.raises(ConfigError, match=r"--delta-jars: there is no file /none\.jar"):
+        delta_settings("/none.jar")
+
+
+def test_an_error_of_a_worker_is_found_in_its_trace() -> None:
+    trace = (
+        "An exception was thrown from the Python worker. Please see the stack trace below.\n"
+        "Traceback (most recent call last):\n  File ...\n"
+        "mqspark.errors.StoreCorrupt: the log is damaged from 1 to 2\n\n\tat org.apache.spark...\n"
+    )
+    assert command._essence(trace) == "the log is damaged from 1 to 2"
+    assert command._essence("\n[TABLE_NOT_FOUND] there is none\nmore") == "[TABLE_NOT_FOUND] there is none"
