@@ -1,5 +1,6 @@
-"""Two brokers as processes, three consumers; brokers are killed and started again, consumers come and go, while
-messages are sent. What was acknowledged is consumed, in the order of its queue; no committed offset is ever ahead."""
+"""Two brokers and then three, three consumers, each a process of its own or as good as one; they are killed, stopped,
+started again and added while messages are sent. What was acknowledged is consumed, in the order of its queue if that is
+asked for; no committed offset is ever ahead of what is consumed."""
 
 from __future__ import annotations
 
@@ -7,32 +8,32 @@ import asyncio
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
-from mqspark.aio import (
-    AdminClient,
-    ClientOptions,
-    ConsumeFromWhere,
-    Message,
-    MessageExt,
-    MessageQueue,
-    Producer,
-    PushConsumer,
-)
+from mqspark.aio import AdminClient, ClientOptions, Message, MessageQueue, Producer
 from mqspark.errors import MQError
-from tests.interop.clusters import Cluster, free_port, mqspark_broker, mqspark_namesrv
+from mqspark.testing import Cluster
+from tests.interop.clusters import START_TIMEOUT_S, free_port, mqspark_broker, mqspark_namesrv
+from tests.interop.clusters import Cluster as ProcessCluster
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.anyio
 
+ROOT = Path(__file__).parents[2]
+TOPIC, GROUP = "Chaos", "chaos"
 QUEUES = 4
-ROUNDS = 6
+MEMBERS = 3
 OPTIONS = ClientOptions(route_interval_ms=1_000, heartbeat_interval_ms=1_000)
+LOCK_LIFE_MS = 8_000
+"""A killed consumer in order keeps its queues for so long. Members renew twice a second."""
 
 
 async def until(condition: Callable[[], bool], what: Callable[[], str], timeout_s: float = 120) -> None:
@@ -42,115 +43,218 @@ async def until(condition: Callable[[], bool], what: Callable[[], str], timeout_
         await asyncio.sleep(0.05)
 
 
-class Brokers:
-    """Two brokers that can be killed and started again on their files."""
+# --- who is killed -----------------------------------------------------------------------------------------
+
+
+class Brokers(Protocol):
+    """Known by numbers. Blocking."""
+
+    namesrv: str
+
+    def kill(self, number: int) -> None: ...
+
+    def restart(self, number: int) -> None: ...
+
+    def add_broker(self) -> int: ...
+
+
+class Processes:
+    """Brokers as processes; ``kill`` is SIGKILL."""
 
     def __init__(self, folder: Path, namesrv: str) -> None:
+        self.namesrv = namesrv
         self._folder = folder
-        self._namesrv = namesrv
-        self._ports = {name: free_port(neighbours=2) for name in ("a", "b")}
-        self._running: dict[str, tuple[ExitStack, Cluster]] = {}
+        self._ports: list[int] = []
+        self._running: dict[int, tuple[ExitStack, ProcessCluster]] = {}
 
-    def start(self, name: str) -> None:
+    def add_broker(self) -> int:
+        self._ports.append(free_port(neighbours=2))
+        self.restart(len(self._ports) - 1)
+        return len(self._ports) - 1
+
+    def restart(self, number: int) -> None:
         stack = ExitStack()
         settings = {
-            "brokerName": name,
+            "brokerName": f"dev-{number}",
             "brokerClusterName": "ChaosCluster",
-            "listenPort": self._ports[name],
+            "listenPort": self._ports[number],
             "flushDiskType": "SYNC_FLUSH",
+            "rebalanceLockMaxLiveTime": LOCK_LIFE_MS,
         }
-        cluster = stack.enter_context(mqspark_broker(self._folder / name, self._namesrv, settings))
-        self._running[name] = (stack, cluster)
+        folder = self._folder / f"broker-{number}"
+        self._running[number] = (stack, stack.enter_context(mqspark_broker(folder, self.namesrv, settings)))
 
-    def kill(self, name: str) -> None:
-        stack, cluster = self._running.pop(name)
+    def kill(self, number: int) -> None:
+        stack, cluster = self._running.pop(number)
         os.kill(cluster.broker_pid, signal.SIGKILL)
         stack.close()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         for stack, _ in self._running.values():
             stack.close()
 
 
-@pytest.mark.parametrize("ordered", [False, True], ids=["concurrent", "ordered"])
-async def test_brokers_and_consumers_come_and_go(tmp_path: Path, ordered: bool) -> None:
-    dice = random.Random(7)
-    consumed: defaultdict[MessageQueue, list[int]] = defaultdict(list)
-    acked: defaultdict[MessageQueue, set[int]] = defaultdict(set)
-    sending = True
+class Members:
+    """Consumers as processes; what they consumed is in one file."""
 
-    async def listen(message: MessageExt) -> None:
-        await asyncio.sleep(0.001)
-        consumed[message.queue].append(message.queue_offset)
+    def __init__(self, folder: Path, namesrv: str, *, ordered: bool) -> None:
+        self._file = folder / "consumed"
+        self._file.touch()
+        arguments = [namesrv, GROUP, TOPIC, str(self._file), *(["ordered"] if ordered else [])]
+        self._command = [sys.executable, "-m", "tests.integration.chaos_member", *arguments]
+        self._errors = (folder / "members.err").open("ab")
+        self._running: list[subprocess.Popen[bytes]] = []
 
-    def member() -> PushConsumer:
-        consumer = PushConsumer(
-            namesrv,
-            group="chaos",
-            listener=listen,
-            ordered=ordered,
-            consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-            persist_interval_ms=200,
-            rebalance_interval_ms=1_000,
-            options=OPTIONS,
+    def add(self) -> None:
+        child = subprocess.Popen(
+            self._command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
         )
-        consumer.subscribe("Chaos")
-        return consumer
+        self._running.append(child)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"READY\n", Path(self._errors.name).read_text()[-3000:]
 
-    async def send_forever(producer: Producer) -> None:
+    def kill(self, number: int) -> None:
+        child = self._running.pop(number)
+        child.kill()
+        self._end(child)
+
+    def stop(self, number: int) -> None:
+        child = self._running.pop(number)
+        assert self._end(child) == 0, Path(self._errors.name).read_text()[-3000:]
+
+    @staticmethod
+    def _end(child: subprocess.Popen[bytes]) -> int:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.close()
+        try:
+            return child.wait(START_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            return child.wait()
+        finally:
+            child.stdout.close()
+
+    def close(self) -> None:
+        while self._running:
+            self.kill(0)
+        self._errors.close()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def consumed(self) -> dict[MessageQueue, list[int]]:
+        """In the order of consumption."""
+        found: defaultdict[MessageQueue, list[int]] = defaultdict(list)
+        for line in self._file.read_text().splitlines():
+            name, queue_id, offset = line.split()
+            found[MessageQueue(TOPIC, name, int(queue_id))].append(int(offset))
+        return found
+
+
+# --- the test ----------------------------------------------------------------------------------------------
+
+
+class Sender:
+    """Sends on and on, and knows what was acknowledged."""
+
+    def __init__(self, producer: Producer) -> None:
+        self.acked: defaultdict[MessageQueue, set[int]] = defaultdict(set)
+        self._producer = producer
+        self._task = asyncio.create_task(self._send())
+        self._is_ending = False
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.acked.values()))
+
+    async def _send(self) -> None:
         number = 0
-        while sending:
+        while not self._is_ending:
             number += 1
             try:
-                result = await producer.send(Message.of("Chaos", b"%d" % number))
+                result = await self._producer.send(Message.of(TOPIC, b"%d" % number))
             except MQError:
                 await asyncio.sleep(0.05)
             else:
-                acked[result.queue].add(result.queue_offset)
+                self.acked[result.queue].add(result.queue_offset)
                 await asyncio.sleep(0.002)
 
-    async def nothing_is_ahead(admin: AdminClient) -> None:
-        """Asked first, compared afterwards: what is committed is consumed already."""
-        for queue, offset in (await admin.group_offsets("chaos", "Chaos")).items():
-            missing = (acked[queue] & set(range(offset.committed))) - set(consumed[queue])
-            assert not missing, f"{queue} is committed up to {offset.committed}, without {sorted(missing)}"
+    async def end(self) -> None:
+        self._is_ending = True
+        await self._task
 
-    with ExitStack() as outer:
-        namesrv = outer.enter_context(mqspark_namesrv(tmp_path / "namesrv"))
-        brokers = Brokers(tmp_path, namesrv)
-        outer.callback(brokers.stop)
-        for name in ("a", "b"):
-            await asyncio.to_thread(brokers.start, name)
-        async with AsyncExitStack() as stack:
-            admin = await stack.enter_async_context(AdminClient(namesrv))
-            await admin.create_topic("Chaos", queues=QUEUES)
-            producer = await stack.enter_async_context(Producer(namesrv, group="chaos-pg", options=OPTIONS))
-            members = [member() for _ in range(3)]
-            for each in members:
-                await each.start()
-            sender = asyncio.create_task(send_forever(producer))
-            for _ in range(ROUNDS):
-                await asyncio.sleep(1)
-                name = dice.choice("ab")
-                await asyncio.to_thread(brokers.kill, name)
-                leaver = members.pop(dice.randrange(len(members)))
-                await leaver.stop()
-                await asyncio.to_thread(brokers.start, name)
-                members.append(member())
-                await members[-1].start()
-                await nothing_is_ahead(admin)
-            sending = False
-            await sender
 
-            def missing() -> dict[MessageQueue, set[int]]:
-                return {q: left for q, offsets in acked.items() if (left := offsets - set(consumed[q]))}
+async def nothing_is_ahead(admin: AdminClient, sender: Sender, members: Members) -> None:
+    """Asked first, compared afterwards: what is committed is consumed already."""
+    offsets = await admin.group_offsets(GROUP, TOPIC)
+    consumed = members.consumed()
+    for queue, offset in offsets.items():
+        missing = (sender.acked[queue] & set(range(offset.committed))) - set(consumed.get(queue, ()))
+        assert not missing, f"{queue} is committed up to {offset.committed}, without {sorted(missing)}"
 
-            await until(lambda: not missing(), lambda: f"not consumed: {missing()}")
-            for each in members:
-                await each.stop()
-            await nothing_is_ahead(admin)
-    assert sum(map(len, acked.values())) > 100 * ROUNDS
-    if ordered:
-        for queue, offsets in consumed.items():
-            first_time = list(dict.fromkeys(offsets))
-            assert first_time == sorted(first_time), queue
+
+async def live_through(brokers: Brokers, folder: Path, *, ordered: bool, rounds: int, seed: int) -> None:
+    """In each round a broker is killed and started again, and a consumer is killed or stopped and another one
+    started. In the middle there is a broker more."""
+    print("seed", seed)
+    dice = random.Random(seed)
+    async with AsyncExitStack() as stack:
+        members = Members(folder, brokers.namesrv, ordered=ordered)
+        stack.callback(members.close)
+        admin = await stack.enter_async_context(AdminClient(brokers.namesrv, options=OPTIONS))
+        await admin.create_topic(TOPIC, queues=QUEUES)
+        producer = await stack.enter_async_context(Producer(brokers.namesrv, group="pg", options=OPTIONS))
+        await asyncio.gather(*(asyncio.to_thread(members.add) for _ in range(MEMBERS)))
+        sender = Sender(producer)
+        count = 2
+        for number in range(rounds):
+            sent = sender.count
+            await until(lambda sent=sent: sender.count > sent + 100, lambda: "messages are sent")  # type: ignore[misc]
+            victim = dice.randrange(count)
+            await asyncio.to_thread(brokers.kill, victim)
+            leave = members.kill if number % 2 == 0 else members.stop
+            await asyncio.to_thread(leave, dice.randrange(len(members)))
+            joining = asyncio.create_task(asyncio.to_thread(members.add))
+            await asyncio.to_thread(brokers.restart, victim)
+            if number == rounds // 2:
+                count = await asyncio.to_thread(brokers.add_broker) + 1
+                await admin.create_topic(TOPIC, queues=QUEUES)
+            await joining
+            await nothing_is_ahead(admin, sender, members)
+        await until(lambda: len(sender.acked) == count * QUEUES, lambda: "the new broker has messages, too")
+        await sender.end()
+
+        def missing() -> dict[MessageQueue, set[int]]:
+            consumed = members.consumed()
+            return {
+                q: left for q, offsets in sender.acked.items() if (left := offsets - set(consumed.get(q, ())))
+            }
+
+        await until(lambda: not missing(), lambda: f"not consumed: {missing()}")
+        for _ in range(MEMBERS):
+            await asyncio.to_thread(members.stop, 0)
+        await nothing_is_ahead(admin, sender, members)
+        assert sender.count > 100 * rounds
+        if ordered:
+            for queue, offsets in members.consumed().items():
+                first_time = list(dict.fromkeys(offsets))
+                assert first_time == sorted(first_time), queue
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["concurrent", "ordered"])
+async def test_brokers_and_consumers_are_killed_and_added(tmp_path: Path, ordered: bool) -> None:
+    with Cluster(brokers=2, settings={"rebalanceLockMaxLiveTime": LOCK_LIFE_MS}) as cluster:
+        await live_through(cluster, tmp_path, ordered=ordered, rounds=2, seed=7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ordered", [False, True], ids=["concurrent", "ordered"])
+async def test_processes_are_killed_and_added_for_longer(tmp_path: Path, ordered: bool) -> None:
+    with ExitStack() as stack:
+        namesrv = stack.enter_context(mqspark_namesrv(tmp_path / "namesrv"))
+        brokers = Processes(tmp_path, namesrv)
+        stack.callback(brokers.close)
+        for _ in range(2):
+            await asyncio.to_thread(brokers.add_broker)
+        await live_through(brokers, tmp_path, ordered=ordered, rounds=7, seed=random.randrange(1 << 30))
