@@ -26,6 +26,7 @@ import logging
 import secrets
 import time
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -135,24 +136,33 @@ class Preparer:
         """All are stored. Raises what kept one from being so."""
         while self._in_flight:
             self._receive()
-        return [
-            Halves(topic, broker, [place for place in places if place is not None])
-            for (topic, broker), places in sorted(self._places.items())
-        ]
+        halves = []
+        for (topic, broker), places in sorted(self._places.items()):
+            stored = [place for place in places if place is not None]
+            if len(stored) != len(places):
+                raise MQError(f"{len(places) - len(stored)} half messages of {topic} were never answered")
+            halves.append(Halves(topic, broker, stored))
+        return halves
 
     def _send(self, address: str, half: _Prepared) -> None:
-        while True:
+        waiting = deque([half])
+        while waiting:
+            half = waiting[0]
             try:
                 connection = self._client.connection(address)
-                timeout_ms = self._options.send_timeout_ms
                 opaque = connection.send(
-                    RequestCode.SEND_MESSAGE_V2, half.header, half.rows.body, timeout_ms=timeout_ms
+                    RequestCode.SEND_MESSAGE_V2,
+                    half.header,
+                    half.rows.body,
+                    timeout_ms=self._options.send_timeout_ms,
                 )
             except ConnectionLost as error:
                 self._lost(address, half, error)
+                # What else was under way there is lost with the connection, whose numbers begin again.
+                waiting += [self._in_flight.pop(key) for key in list(self._in_flight) if key[0] == address]
                 continue
             self._in_flight[(address, opaque)] = half
-            return
+            waiting.popleft()
 
     def _receive(self) -> None:
         address = next(iter(self._in_flight))[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mqspark.client.blocking import BlockingClient, pull_header
-from mqspark.errors import ConfigError
+from mqspark.errors import ConfigError, MQError
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import PullMessageResponseHeader
 from mqspark.record import decode_records
@@ -174,6 +176,56 @@ def test_a_hundred_kills_between_all_calls(broker: DevCluster, monkeypatch: pyte
         number += 1
     left[0] = 0
     assert everything(broker, topic) == sorted(expected)
+
+
+def test_the_broker_is_killed_in_all_of_it(tmp_path: Path) -> None:
+    """SIGKILL while tasks prepare and drivers commit; each batch is done again until its commit has returned."""
+    chance = random.Random(5)
+    with DevCluster(tmp_path / "store", "flushDiskType=ASYNC_FLUSH") as own:
+        topic = own.create_topic("Murder", 2)
+        wanted = WriteOptions.parse(
+            {
+                "nameserver": own.nameserver,
+                "topic": topic,
+                "deliveryGuarantee": "exactly-once",
+                "batchBytes": "1k",
+            }
+        )
+        done = [0]
+        stop = threading.Event()
+
+        def work() -> None:
+            while not stop.is_set():
+                number = done[0]
+                values = [number * 1000 + index for index in range(900)]
+                try:
+                    write(wanted, "murder", number, [values[:500], values[500:]])
+                except MQError:
+                    time.sleep(0.05)
+                else:
+                    done[0] += 1
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            for _ in range(5):
+                before, deadline = done[0], time.monotonic() + 60
+                while done[0] < before + 2 and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                time.sleep(chance.random() * 0.1)
+                own.stop(signal.SIGKILL)
+                own.start()
+                own.create_topic(topic, 2)
+        finally:
+            stop.set()
+            thread.join(120)
+        assert not thread.is_alive()
+        assert done[0] >= 5
+        expected = [number * 1000 + index for number in range(done[0]) for index in range(900)]
+        # The last one may have been interrupted by the end, after it was decided: all of it then, or nothing.
+        rest = [value for value in everything(own, topic) if value >= done[0] * 1000]
+        assert everything(own, topic) == expected + rest
+        assert len(rest) in (0, 900)
 
 
 def test_what_does_not_go_together(broker: DevCluster) -> None:
