@@ -264,7 +264,16 @@ public final class Side {
             ",\"sent\":" + quantiles(sent) + ",\"arrived\":" + quantiles(arrived));
     }
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            run(arguments);
+        } catch (Exception error) {
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
+        }
+    }
+
+    private static void run(String[] arguments) throws Exception {
         String what = arguments[0];
         namesrv = arguments[1];
         String topic = arguments[2];
@@ -277,6 +286,7 @@ public final class Side {
             DefaultMQProducer producer = new DefaultMQProducer(group());
             producer.setNamesrvAddr(namesrv);
             producer.setSendMsgTimeout(10_000);
+            producer.setMqClientApiTimeout(30_000);
             producer.setAutoBatch(what.equals("autobatch"));
             producer.start();
             if (what.equals("rate")) {
