@@ -11,10 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.interop.clusters import java_command, process, tail
 from tests.interop.jars import Jars
 
 CALL_TIMEOUT_S = 60.0
+
+JSON_FIRST = ["JSON", pytest.param("ROCKETMQ", marks=pytest.mark.slow)]
+"""Both header serialisations, for tests that take longer."""
 
 
 class JavaError(Exception):
@@ -93,6 +98,7 @@ def java_driver(jars: Jars, folder: Path, serialize_type: str) -> Iterator[JavaD
         f"-Drocketmq.serialize.type={serialize_type}",
         f"-Drocketmq.client.localOffsetStoreDir={folder / 'offsets'}",
         "-Drocketmq.client.logUseSlf4j=true",
+        "-Drocketmq.client.rebalance.waitInterval=1000",
     ]
     command = java_command(jars, "Driver", folder, heap_mib=256, options=options)
     with process(command, log, stdout=subprocess.PIPE) as child:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.interop.clusters import Cluster, mqspark_cluster, rocketmq_cluster
-from tests.interop.driver import JavaDriver, JavaError, body_of, message
+from tests.interop.driver import JSON_FIRST, JavaDriver, JavaError, body_of, message
 from tests.interop.jars import Jars
 from tests.interop.topics import create_group, create_topic
 
 Name = Callable[[str], str]
 
-pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
+pytestmark = pytest.mark.parametrize("java", JSON_FIRST, ids=["json", "binary"], indirect=True)
 
 # Retries wait levels 3, 4, ...: a second each.
 SETTINGS = {"messageDelayLevel": "1s 2s 1s 1s 1s 1h", "recallMessageEnable": "true"}

@@ -8,13 +8,13 @@ import pytest
 from mqspark import ConsumeFromWhere, Message, MessageExt, Producer, PushConsumer
 from mqspark.errors import RequestTimeout
 from tests.interop.clusters import Cluster
-from tests.interop.driver import JavaDriver, JavaError, body_of, message
+from tests.interop.driver import JSON_FIRST, JavaDriver, JavaError, body_of, message
 from tests.interop.topics import create_group, create_topic
 
 Name = Callable[[str], str]
 
 pytestmark = [
-    pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True),
+    pytest.mark.parametrize("java", JSON_FIRST, ids=["json", "binary"], indirect=True),
     pytest.mark.parametrize(
         "cluster",
         [

@@ -20,13 +20,13 @@ from tests.interop.clusters import (
     rocketmq_cluster,
     rocketmq_namesrv,
 )
-from tests.interop.driver import JavaDriver, message
+from tests.interop.driver import JSON_FIRST, JavaDriver, message
 from tests.interop.jars import Jars
 from tests.interop.topics import create_group, create_topic
 
 Name = Callable[[str], str]
 
-pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
+pytestmark = pytest.mark.parametrize("java", JSON_FIRST, ids=["json", "binary"], indirect=True)
 
 # Checks come soon, and op messages sooner: a real broker asks for what is decided when they come late.
 SETTINGS = {"transactionTimeOut": 1000, "transactionCheckInterval": 500, "transactionOpBatchInterval": 100}
