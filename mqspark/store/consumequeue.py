@@ -284,7 +284,8 @@ class ConsumeQueue:
         for start in self.file_starts:
             if start % self._file_bytes:
                 raise StoreCorrupt(
-                    f"{self._path(start)} does not belong to a ConsumeQueue of {self._file_bytes}-byte files",
+                    f"{self._path(start)} does not belong to a ConsumeQueue of {self._file_bytes}-byte files:"
+                    " move it elsewhere",
                     path=self._path(start),
                 )
 

@@ -194,6 +194,9 @@ class OfflineStore:
 
     def _index_file(self, name: str) -> IndexFile | None:
         path = self.paths.index / name
+        if not name.isdigit() or not path.is_file():
+            self.strange_index_files.append(name)
+            return None
         shape: Shape | None = Shape(self.config.max_hash_slot_num, self.config.max_index_num)
         fd = self.files.open(path)
         try:
@@ -203,7 +206,7 @@ class OfflineStore:
                 shape = find_shape(self.files, fd, length, header)
         finally:
             self.files.close(fd)
-        if not name.isdigit() or shape is None or header.next_number > shape.entries:
+        if shape is None or header.next_number > shape.entries:
             self.strange_index_files.append(name)
             return None
         return IndexFile(path, shape, header, self.files, self._index_maps)

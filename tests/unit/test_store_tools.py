@@ -361,3 +361,16 @@ def test_a_store_that_is_none(tmp_path: Path) -> None:
         OfflineStore(StoreConfig(store_path_root_dir=str(tmp_path / "store" / "commitlog")))
     report = checked(StoreConfig(store_path_root_dir=str(tmp_path / "store")))
     assert (report.segments, report.records, report.findings) == (0, 0, [])
+
+
+def test_what_does_not_belong_there_is_named(tmp_path: Path) -> None:
+    config, _ = filled(tmp_path)
+    for name in ("commitlog/notes", "index/notes", "index/20200101000000000"):
+        (tmp_path / name).mkdir()
+    report = checked(config)
+    assert (report.errors, report.lost) == (0, 0)
+    assert [finding.kind for finding in report.findings] == ["log.strange-file"] + ["index.strange-file"] * 2
+    stray = tmp_path / "consumequeue" / "Orders" / "0" / f"{7:020d}"
+    stray.touch()
+    with pytest.raises(StoreCorrupt, match=f"{stray} does not belong .*: move it elsewhere"):
+        checked(config)
