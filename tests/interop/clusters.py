@@ -20,7 +20,7 @@ from typing import IO
 from tests.interop.jars import HERE, Jars
 from tests.interop.remoting import GET_BROKER_CLUSTER_INFO, ask
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 150.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.1
 HOST = "127.0.0.1"

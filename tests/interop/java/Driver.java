@@ -13,12 +13,14 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.Collection;
+import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -29,6 +31,7 @@ import org.apache.commons.cli.CommandLine;
 import org.apache.commons.cli.DefaultParser;
 import org.apache.commons.cli.Options;
 import org.apache.rocketmq.client.ClientConfig;
+import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -38,9 +41,18 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMachineRoomNearby;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueByConfig;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsistentHash;
 import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.hook.ConsumeMessageContext;
+import org.apache.rocketmq.client.hook.ConsumeMessageHook;
+import org.apache.rocketmq.client.hook.SendMessageContext;
+import org.apache.rocketmq.client.hook.SendMessageHook;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.RequestCallback;
@@ -87,9 +99,45 @@ public final class Driver {
     private static final class Push {
         final DefaultMQPushConsumer consumer;
         final BlockingQueue<MessageExt> received = new LinkedBlockingQueue<>();
+        /** Opened by {@code push.let_go}; a listener told to wait waits for it. */
+        final CountDownLatch gate = new CountDownLatch(1);
 
         Push(DefaultMQPushConsumer consumer) {
             this.consumer = consumer;
+        }
+    }
+
+    /** What hooks of a group's producer or consumer were called for, in order. */
+    private static final Map<String, List<String>> HOOKED = new ConcurrentHashMap<>();
+
+    private static final class Hooks implements SendMessageHook, ConsumeMessageHook {
+        @Override
+        public String hookName() {
+            return "driver";
+        }
+
+        private void note(String group, String what) {
+            HOOKED.computeIfAbsent(group, ignored -> Collections.synchronizedList(new ArrayList<>())).add(what);
+        }
+
+        @Override
+        public void sendMessageBefore(SendMessageContext context) {
+            note(context.getProducerGroup(), "before");
+        }
+
+        @Override
+        public void sendMessageAfter(SendMessageContext context) {
+            note(context.getProducerGroup(), "after " + context.getSendResult().getSendStatus());
+        }
+
+        @Override
+        public void consumeMessageBefore(ConsumeMessageContext context) {
+            note(context.getConsumerGroup(), "before");
+        }
+
+        @Override
+        public void consumeMessageAfter(ConsumeMessageContext context) {
+            note(context.getConsumerGroup(), "after " + context.getStatus());
         }
     }
 
@@ -164,6 +212,12 @@ public final class Driver {
             case "push.start": return pushStart(with);
             case "push.take": return pushTake(object(with), with);
             case "push.queues": return pushQueues(object(with), with);
+            case "push.suspend": ((Push) object(with)).consumer.suspend(); return null;
+            case "push.resume": ((Push) object(with)).consumer.resume(); return null;
+            case "push.subscribe": ((Push) object(with)).consumer.subscribe(with.getString("topic"), with.getString("expression")); return null;
+            case "push.unsubscribe": ((Push) object(with)).consumer.unsubscribe(with.getString("topic")); return null;
+            case "push.let_go": ((Push) object(with)).gate.countDown(); return null;
+            case "hooked": return HOOKED.getOrDefault(with.getString("group"), List.of());
             case "push.stop": ((Push) OBJECTS.remove(with.getIntValue("handle"))).consumer.shutdown(); return null;
             case "lite.start": return liteStart(with);
             case "lite.poll": return litePoll(object(with), with);
@@ -201,7 +255,7 @@ public final class Driver {
         if (with.containsKey("namespace")) {
             client.setNamespace(with.getString("namespace"));
         }
-        client.setInstanceName("driver" + HANDLES.get() + "n" + System.nanoTime());
+        client.setInstanceName(with.containsKey("instance") ? with.getString("instance") : "driver" + HANDLES.get() + "n" + System.nanoTime());
         client.setVipChannelEnabled(with.getBooleanValue("vip"));
         client.setPollNameServerInterval(1000);
         client.setHeartbeatBrokerInterval(1000);
@@ -216,9 +270,17 @@ public final class Driver {
     // ---- producer
 
     private static Object producerStart(JSONObject with) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(with.getString("group"));
+        DefaultMQProducer producer = new DefaultMQProducer(with.getString("group"), with.containsKey("trace_topic"), with.getString("trace_topic"));
         configure(producer, with);
         producer.setSendMsgTimeout(with.getIntValue("timeout_ms", 10000));
+        if (with.containsKey("in_flight")) {
+            producer.setEnableBackpressureForAsyncMode(true);
+            producer.setBackPressureForAsyncSendNum(with.getIntValue("in_flight"));
+        }
+        producer.setAutoBatch(with.getBooleanValue("auto_batch"));
+        if (with.getBooleanValue("hooks")) {
+            producer.getDefaultMQProducerImpl().registerSendMessageHook(new Hooks());
+        }
         if (with.containsKey("compress_over")) {
             producer.setCompressMsgBodyOverHowmuch(with.getIntValue("compress_over"));
         }
@@ -459,8 +521,15 @@ public final class Driver {
     // ---- push consumer
 
     private static Object pushStart(JSONObject with) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(with.getString("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(with.getString("group"), with.containsKey("trace_topic"), with.getString("trace_topic"));
         configure(consumer, with);
+        if (with.containsKey("allocation")) {
+            consumer.setAllocateMessageQueueStrategy(strategy(with));
+        }
+        consumer.setPullThresholdForQueue(with.getIntValue("cached", 1000));
+        if (with.getBooleanValue("hooks")) {
+            consumer.getDefaultMQPushConsumerImpl().registerConsumeMessageHook(new Hooks());
+        }
         consumer.setMessageModel(MessageModel.valueOf(with.getString("model")));
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(with.getString("from")));
         if (with.containsKey("timestamp")) {
@@ -491,10 +560,14 @@ public final class Driver {
             });
         } else {
             boolean hangs = with.getBooleanValue("hangs");
+            boolean waits = with.getBooleanValue("waits");
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 push.received.addAll(messages);
                 if (hangs) {
                     awaitTheEnd();
+                }
+                if (waits) {
+                    awaitGate(push);
                 }
                 return messages.get(0).getReconsumeTimes() < failures
                     ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
@@ -502,6 +575,39 @@ public final class Driver {
         }
         consumer.start();
         return started(push, consumer);
+    }
+
+    private static AllocateMessageQueueStrategy strategy(JSONObject with) {
+        switch (with.getString("allocation")) {
+            case "AVG": return new AllocateMessageQueueAveragely();
+            case "AVG_BY_CIRCLE": return new AllocateMessageQueueAveragelyByCircle();
+            case "CONSISTENT_HASH": return new AllocateMessageQueueConsistentHash();
+            case "MACHINE_ROOM_NEARBY": return new AllocateMachineRoomNearby(new AllocateMessageQueueAveragely(), new AllocateMachineRoomNearby.MachineRoomResolver() {
+                @Override
+                public String brokerDeployIn(MessageQueue queue) {
+                    return queue.getQueueId() % 2 == 0 ? "even" : "odd";
+                }
+
+                @Override
+                public String consumerDeployIn(String clientId) {
+                    return clientId.contains("even") ? "even" : "odd";
+                }
+            });
+            case "CONFIG": {
+                AllocateMessageQueueByConfig fixed = new AllocateMessageQueueByConfig();
+                fixed.setMessageQueueList(new ArrayList<>(queues(with.getJSONArray("queues"))));
+                return fixed;
+            }
+            default: throw new IllegalArgumentException(with.getString("allocation"));
+        }
+    }
+
+    private static void awaitGate(Push push) {
+        try {
+            push.gate.await();
+        } catch (InterruptedException stopped) {
+            Thread.currentThread().interrupt();
+        }
     }
 
     private static void awaitTheEnd() {
