@@ -61,6 +61,7 @@ class Subscriber(Lifecycle):
             await self._group.start(rebalance=rebalance, prepare=prepare)
         except BaseException:
             self._running = False
+            self._started_ms = 0
             if self._tracer is not None:
                 await self._tracer.stop()
             raise

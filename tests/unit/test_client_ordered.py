@@ -1,6 +1,8 @@
 """What may run of an ordered queue, step by step."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mqspark.client.ordered import LOCK_LIFETIME_MS, OrderedQueue
 from mqspark.client.process_queue import ProcessQueue
@@ -143,3 +145,35 @@ def test_what_was_held_before_a_restart_is_forgotten() -> None:
     assert (run(ordered), ordered.held) == ([0], [])
     ordered.hold(before)
     assert ordered.held == []
+
+
+@given(
+    st.lists(st.sampled_from(["done", "commit", "again", "back"]), max_size=40),
+    st.integers(1, 3),
+    st.booleans(),
+)
+@settings(deadline=None)
+def test_the_offset_to_commit_is_the_one_after_the_last_commit(
+    words: list[str], batch_size: int, auto_commit: bool
+) -> None:
+    ordered, process = locked(batch_size)
+    fill(ordered, process, 30)
+    now = consumed = committed = 0
+    for word in words:
+        batch = run(ordered, now)
+        assert batch == list(range(consumed, min(consumed + batch_size, 30)))
+        if not batch:
+            break
+        if word == "again":
+            ordered.put_back(process, now)
+        elif word == "back":
+            ordered.roll_back(process, now)
+            consumed = committed
+        elif word == "commit" or auto_commit:
+            ordered.done(process)
+            committed = consumed = batch[-1] + 1
+        else:
+            ordered.hold(process)
+            consumed = batch[-1] + 1
+        assert process.commit_offset == committed
+        assert process.message_count == 30 - committed
