@@ -555,6 +555,20 @@ def test_our_listener_that_takes_too_long(java: JavaDriver, cluster: Cluster, na
         gate.set()
 
 
+@pytest.mark.slow
+def test_javas_listener_that_takes_too_long(java: JavaDriver, cluster: Cluster, name: Name) -> None:
+    """Its shortest limit is a minute, and it looks once a minute: the second attempt is due after 70 to 130 s."""
+    topic, group = create_topic(cluster, name("Slow"), 1), create_group(cluster, name("slow"))
+    create_topic(cluster, f"%RETRY%{group}", 1)
+    side = Side(java, cluster, is_ours=False)
+    try:
+        member = side.member(topic, group, hangs=True, timeout_min=1)
+        side.send(topic, [b"slow"])
+        assert member.take(2, 240.0) == Counter({b"slow": 2})
+    finally:
+        side.stop()
+
+
 # ---- trace, and pulling by hand
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mqspark import Message, Producer
 from tests.interop.clusters import (
     Cluster,
     brokers_known_to,
@@ -101,10 +102,17 @@ def test_one_cluster_of_both_kinds(java: JavaDriver, mixed: Mixed) -> None:
     java.mqadmin("addWritePerm", "-b", "broker-java", "-n", namesrv)
 
     # The broker that is killed leaves with its connection, the one that is stopped says goodbye.
-    os.kill(theirs.broker_pid, signal.SIGKILL)
+    with Producer(namesrv, group="mixed-producer-3", send_timeout_ms=30_000) as survivor:
+        sent = {survivor.send(Message.of("Mixed", b"before")).queue.broker_name for _ in range(16)}
+        assert sent == {"broker-java", "broker-python"}
+        stored = message_count(ours, "Mixed")
+        os.kill(theirs.broker_pid, signal.SIGKILL)
+        for _ in range(16):
+            assert survivor.send(Message.of("Mixed", b"after")).queue.broker_name == "broker-python"
+        assert message_count(ours, "Mixed") == stored + 16
     until(lambda: list(brokers_known_to(namesrv)) == ["broker-python"], "the killed broker is gone")
     java.call("producer.send_many", handle=fresh, topic="Mixed", mode="sync", count=20, prefix="n", tags="T")
-    assert message_count(ours, "Mixed") == 60
+    assert message_count(ours, "Mixed") == stored + 16 + 20
     os.kill(ours.broker_pid, signal.SIGTERM)
     until(lambda: brokers_known_to(namesrv) == {}, "the stopped broker is gone")
     java.call("push.stop", handle=consumer)

@@ -543,6 +543,7 @@ public final class Driver {
             consumer.setClientRebalance(false);
         }
         consumer.setMaxReconsumeTimes(with.getIntValue("max_reconsume", -1));
+        consumer.setConsumeTimeout(with.getLongValue("timeout_min", 15));
         consumer.setPopInvisibleTime(with.getIntValue("invisible_ms", 60000));
         if (with.containsKey("sql")) {
             consumer.subscribe(with.getString("topic"), MessageSelector.bySql(with.getString("sql")));
