@@ -23,7 +23,7 @@ from mqspark.message import (
     STORE_HOST_V6,
     TRANSACTION_PREPARED_TYPE,
 )
-from mqspark.record import CRC_PROPERTY_BYTES, HEADS, room_for_crc, sealed, tags_code
+from mqspark.record import BLANK_BYTES, CRC_PROPERTY_BYTES, HEADS, room_for_crc, sealed, tags_code
 from mqspark.store.batchqueue import MAX_BATCH, BatchEntry, BatchQueue, BatchTable
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.config import StoreConfig
@@ -46,11 +46,13 @@ Group = list[tuple[Queue, bytearray]]
 
 
 class Appender:
-    """Puts of every kind. ``check_writable`` raises when nothing may be stored; ``poison`` makes it so."""
+    """Puts of every kind. ``check_writable`` raises when nothing may be stored; ``poison`` makes it so; ``before_roll``
+    is called before the end of a segment is written."""
 
     __slots__ = (
         "_batch_queues",
         "_batch_table",
+        "_before_roll",
         "_check_writable",
         "_clock",
         "_head",
@@ -79,6 +81,7 @@ class Appender:
         levels: DelayLevels,
         store_host: bytes,
         check_writable: Callable[[], None],
+        before_roll: Callable[[], None],
         poison: Callable[[str, Exception], StoreReadOnly],
     ) -> None:
         self._clock = clock
@@ -94,6 +97,7 @@ class Appender:
         self._head = HEADS[self._store_flag >> 4]
         self._head_v6 = HEADS[(self._store_flag | BORN_HOST_V6) >> 4]
         self._check_writable = check_writable
+        self._before_roll = before_roll
         self._poison = poison
         self.max_body_bytes = config.max_message_size
         self.now_ms = 0
@@ -490,7 +494,10 @@ class Appender:
 
     def _make_room(self, size: int) -> int:
         self._check_writable()
+        log = self._log
         try:
-            return self._log.make_room(size)
+            if log.position + size + BLANK_BYTES > log.segments[-1].end:
+                self._before_roll()
+            return log.make_room(size)
         except OSError as error:
             raise self._poison("extending the CommitLog failed", error) from error

@@ -87,10 +87,15 @@ class FlushJob:
         """What failed, if something did."""
         self.error: OSError | None = None
 
+    def write(self) -> None:
+        """What has to go into the file; the same bytes at the same place however often, in whatever thread. Raises
+        OSError."""
+        if self._buffers:
+            self._files.write(self.active, b"".join(self._buffers), self._offset)
+
     def run(self) -> None:
         try:
-            if self._buffers:
-                self._files.write(self.active, b"".join(self._buffers), self._offset)
+            self.write()
             self.step = "syncing"
             for fd in self.left:
                 self._files.sync(fd)

@@ -135,6 +135,7 @@ class MessageStore:
             self._levels,
             store_host,
             self._check_writable,
+            self._write_in_flight,
             self._poison,
         )
         # Bound here once: the same calls without a step in between.
@@ -331,6 +332,7 @@ class MessageStore:
     def _write(self) -> Progress:
         if self.read_only is None and (self._log.pending or self._dirty):
             try:
+                self._write_in_flight()
                 self._log.write_pending()
             except OSError as error:
                 self._poison("writing the CommitLog failed", error)
@@ -341,6 +343,12 @@ class MessageStore:
                 return self._progress(self._dispatch(group))
             self._groups.append((self._log.written, group))
         return self._progress([])
+
+    def _write_in_flight(self) -> None:
+        """Before this thread writes: a flush that did not come to its own write yet must not leave a hole before what
+        is written now, for a kill would make that hole look like damage."""
+        if self._flush_in_flight is not None:
+            self._flush_in_flight.write()
 
     def begin_flush(self) -> FlushJob | None:
         """A job that makes the log durable, or None when there is nothing to do or one is under way.

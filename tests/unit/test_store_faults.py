@@ -311,3 +311,30 @@ def test_closing_under_a_flush_is_not_clean(tmp_path: Path) -> None:
     assert not store.open().clean
     assert bodies(store) == [b"x"]
     store.close()
+
+
+@pytest.mark.parametrize("why", ["roll", "too much"])
+def test_a_kill_leaves_no_hole_before_what_a_turn_had_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """The flush thread has not begun when a segment ends, or when too much waits for it."""
+    if why == "too much":
+        monkeypatch.setattr("mqspark.store.store.MAX_UNWRITTEN_BYTES", 1000)
+    store = opened(tmp_path, sync=True)
+    put(store, "T", 0, b"acknowledged")
+    flush(store)
+    put(store, "T", 0, b"in flight" * 20)
+    job = store.begin_flush()
+    assert job is not None
+    number = 0
+    while len(store._log.segments) == 1 if why == "roll" else store._log.written == job.end:
+        put(store, "T", 0, b"%d" % number * 300)
+        store.commit()
+        number += 1
+    crash(store)
+    again = make_store(tmp_path, sync=True)
+    report = again.open()
+    assert (report.damaged, report.lost_entries) == ([], 0)
+    assert bodies(again)[:2] == [b"acknowledged", b"in flight" * 20]
+    assert [m.queue_offset for m in drain(again, "T", 0)] == list(range(again.max_offset("T", 0)))
+    again.close()
