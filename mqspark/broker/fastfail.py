@@ -1,8 +1,9 @@
 """Requests that waited too long are refused at once, so that their client goes elsewhere (BrokerFastFailure).
 
 RocketMQ looks through the queues of its thread pools every 10 ms. Here a request is handled as soon as its bytes are
-read, so what has waited is what was read late in a turn of the loop that took long; the shell measures that and asks
-``sift``. What waits for the disk has been stored: its limit is syncFlushTimeout.
+read, so what has waited is what was read late in a turn of the loop that took long. The shell measures that
+(``mqspark_server.lateness``) and asks ``sift``. What waits for the disk has been stored: its limit is syncFlushTimeout.
+What waits because its peer does not read its answers is not late through a fault of ours, and handled.
 """
 
 from __future__ import annotations

@@ -75,7 +75,10 @@ class SettingsAdmin:
     def settings(self, session: Session, command: Command) -> bytes:
         state = self._state
         properties = {
-            "brokerRole": "ASYNC_MASTER",  # there are no replicas
+            # What RocketMQ's tools look for, and what it would have to be here: no replicas, no TLS.
+            "brokerRole": "ASYNC_MASTER",
+            "slaveReadEnable": "false",
+            "useTLS": "false",
             "storePathCommitLog": ",".join(str(path) for path in state.store.paths.commit_logs.all),
             **to_properties(state.store_config),
             **to_properties(state.config),

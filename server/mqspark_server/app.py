@@ -30,6 +30,7 @@ from mqspark.store.recovery import RecoveryReport
 from mqspark.store.store import MessageStore
 from mqspark_server.flush import Flusher, Housekeeper, Worker
 from mqspark_server.http import HttpServer
+from mqspark_server.lateness import Overload
 from mqspark_server.lifecycle import Lifecycle, Phase
 from mqspark_server.registrar import Registrar
 from mqspark_server.routefinder import RouteFinder
@@ -43,7 +44,7 @@ from mqspark_server.settings import (
     local_address,
     namesrv_settings,
 )
-from mqspark_server.tcp import Overload, RemotingServer, bind_pair, bind_socket
+from mqspark_server.tcp import RemotingServer, bind_pair, bind_socket
 
 __all__ = ["BrokerApp", "DevCluster", "NameServerApp"]
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import os
 import socket
 from collections import deque
@@ -31,8 +30,9 @@ from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers import Header
 from mqspark.protocol.session import Core, Session
+from mqspark_server.lateness import Lateness, Overload
 
-__all__ = ["Listener", "LocalPeer", "Overload", "RemotingServer", "bind_pair", "bind_socket"]
+__all__ = ["Listener", "LocalPeer", "RemotingServer", "bind_pair", "bind_socket"]
 
 log = logging.getLogger("mqspark.tcp")
 
@@ -48,14 +48,6 @@ READ_BYTES = 256 * 1024
 IDLE_SCAN_S = 5.0
 PORT_PAIR_ATTEMPTS = 64
 SHUTDOWN_GRACE_S = 2.0
-
-
-class Overload(Protocol):
-    """What becomes of requests that waited (``mqspark.broker.fastfail``)."""
-
-    patience_ms: int
-
-    def sift(self, session: Session, commands: list[Command], age_ms: int) -> list[Command]: ...
 
 
 class _Writer(Protocol):
@@ -157,12 +149,7 @@ class RemotingServer:
         self._writers: dict[int, _Writer] = {}
         self._last_session_id = 0
         self._scheduled = False
-        self._overload = overload
-        self._turn_began = 0.0
-        self._late_at = math.inf
-        """From then on what this turn reads has waited too long."""
-        self._patience_s = math.inf
-        self._behind_until = 0.0
+        self._lateness = Lateness(overload)
         self._closing = False
         self._tick_handle: asyncio.TimerHandle | None = None
         self._idle_handle: asyncio.TimerHandle | None = None
@@ -196,31 +183,16 @@ class RemotingServer:
         """Ask for one turn in the next loop iteration."""
         if not self._scheduled:
             self._scheduled = True
-            began = self._turn_began = monotonic()
-            self._late_at = began + self._patience_s if began < self._behind_until else math.inf
+            self._lateness.turn_begins()
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._scheduled = False
-        if self._overload is not None:
-            self._judge_turn(self._overload)
+        self._lateness.turn_is_read()
         self.core.turn()
         self.write_outbox()
         if self._after_turn is not None:
             self._after_turn()
-
-    def _judge_turn(self, overload: Overload) -> None:
-        """What a turn reads lay ready when it began, so the last of it has waited as long as the turn took. Once is a
-        hiccup; when the next turn begins at once and is as long, more comes than can be handled."""
-        now = monotonic()
-        patience_s = self._patience_s = overload.patience_ms / 1000
-        self._behind_until = now + patience_s if now - self._turn_began > patience_s else 0.0
-
-    def _sift(self, session: Session, commands: list[Command]) -> list[Command]:
-        """Without what has waited too long, which is answered here."""
-        if self._overload is None:
-            return commands
-        return self._overload.sift(session, commands, int((monotonic() - self._turn_began) * 1000))
 
     def write_outbox(self) -> None:
         """Write all that the core has to say, one write a connection."""
@@ -394,8 +366,8 @@ class _RemotingConnection(asyncio.Protocol):
             return
         if not server._scheduled:
             server.schedule()
-        elif self.active_at > server._late_at:
-            commands = server._sift(session, commands)
+        elif self.active_at > server._lateness.late_at:
+            commands = server._lateness.sift(session, commands)
         if len(commands) > SLICE_COMMANDS:
             self._waiting.extend(commands)
             self._deliver_waiting()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import mqspark_server.lateness
 import mqspark_server.tcp
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
@@ -75,7 +76,8 @@ class Patience:
 class Harness:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, connections: int) -> None:
         self.core, self.patience = BusyCore(), Patience()
-        monkeypatch.setattr(mqspark_server.tcp, "monotonic", lambda: self.core.now)
+        for module in (mqspark_server.tcp, mqspark_server.lateness):
+            monkeypatch.setattr(module, "monotonic", lambda: self.core.now)
         self.server = RemotingServer(self.core, [], name="toy", overload=self.patience)
         self.connections = []
         for _ in range(connections):
