@@ -8,7 +8,9 @@ there when the job is killed; run again, it goes on with what is missing.
 * A broker serves it: only files whose last entry lies in sealed segments are compared with the broker's own and
   replaced where they differ, one by one. The files that are being written stay.
 
-A queue without a record in the log keeps its last file: it says where the queue's offsets go on.
+A queue without a record in the log keeps its last file: it says where the queue's offsets go on. BatchConsumeQueues,
+whose entries are numbered from the first record that the log still has, and queues with ConsumeQueueExt are made as a
+whole, so only when nobody serves the store.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from typing import TYPE_CHECKING
 
 from mqspark.errors import ConfigError, StoreLocked
 from mqspark.message import LMQ_PREFIX
-from mqspark.store.config import DEFAULT_DELAY_LEVELS
+from mqspark.store.batchqueue import BATCH_ENTRY, batch_topics
+from mqspark.store.config import DEFAULT_DELAY_LEVELS, StoreConfig
 from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES
 from mqspark.store.files import OsFiles
 from mqspark.store.index import MessageIndex
@@ -35,6 +38,7 @@ from mqspark.store.indexfile import DEFAULT_SHAPE, HEADER_BYTES, Header, Shape, 
 from mqspark.store.layout import StorePaths, file_start
 from mqspark.store.rebuild import (
     QueuePart,
+    QueueShape,
     ScanManifest,
     build_index_file,
     build_queue,
@@ -59,7 +63,6 @@ __all__ = [
     "run",
 ]
 
-DEFAULT_QUEUE_FILE_BYTES = 300_000 * ENTRY_BYTES
 _WORK = "mqspark.rebuild"
 _QUEUE_TASKS_PER_CORE = 3
 
@@ -89,6 +92,7 @@ class ScanTask:
     batch_topics: frozenset[str]
     verify_crc: bool
     multi_dispatch: bool
+    with_times: bool
     is_last: bool
 
 
@@ -97,8 +101,7 @@ class QueueTask:
     """Whole queues: for each the scan directories and rows that hold its entries, in the log's order."""
 
     queues: tuple[tuple[tuple[Path, QueuePart], ...], ...]
-    directory: Path
-    file_bytes: int
+    shape: QueueShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,7 @@ def plan_scans(
     *,
     sealed_only: bool,
     multi_dispatch: bool = False,
+    with_times: bool = False,
 ) -> list[ScanTask]:
     """One task a segment. ``sealed_only`` leaves out the last one, which is being written."""
     size = segment_bytes_of(list(log))
@@ -138,12 +142,13 @@ def plan_scans(
             file,
             size,
             work / "scan" / f"{file.start:020d}",
-            f"{file.length}:{file.stamp}:{options.delay_levels}:{options.verify_crc}:{sorted(batch_topics)}:"
-            f"{multi_dispatch}",
+            f"2:{file.length}:{file.stamp}:{options.delay_levels}:{options.verify_crc}:{sorted(batch_topics)}:"
+            f"{multi_dispatch}:{with_times}",
             options.delay_levels,
             batch_topics,
             options.verify_crc,
             multi_dispatch,
+            with_times,
             is_last=file is log[-1],
         )
         for file in wanted
@@ -151,12 +156,12 @@ def plan_scans(
 
 
 def plan_queues(
-    scanned: Sequence[tuple[Path, ScanManifest]], directory: Path, *, file_bytes: int, tasks: int
+    scanned: Sequence[tuple[Path, ScanManifest]], shape: QueueShape, *, tasks: int
 ) -> list[QueueTask]:
     """Every queue in exactly one task; tasks of like numbers of entries."""
     queues: dict[tuple[str, int], list[tuple[Path, QueuePart]]] = {}
     for source, manifest in scanned:
-        for part in manifest.parts:
+        for part in manifest.batch_parts if shape.is_batch else manifest.parts:
             queues.setdefault((part.topic, part.queue_id), []).append((source, part))
     loads = [(0, index) for index in range(min(tasks, len(queues)))]
     chosen: list[list[tuple[tuple[Path, QueuePart], ...]]] = [[] for _ in loads]
@@ -165,7 +170,7 @@ def plan_queues(
         load, index = heapq.heappop(loads)
         chosen[index].append(tuple(queues[key]))
         heapq.heappush(loads, (load + weights[key], index))
-    return [QueueTask(tuple(each), directory, file_bytes) for each in chosen]
+    return [QueueTask(tuple(each), shape) for each in chosen]
 
 
 def plan_index(
@@ -209,6 +214,7 @@ def scan(task: ScanTask) -> ScanManifest:
             verify_crc=task.verify_crc,
             is_last=task.is_last,
             multi_dispatch=task.multi_dispatch,
+            with_times=task.with_times,
         )
 
 
@@ -217,10 +223,10 @@ def write_queues(task: QueueTask) -> list[BuiltQueue]:
     for parts in task.queues:
         topic, queue_id = parts[0][1].topic, parts[0][1].queue_id
         # What an attempt before this one has written would be taken for the queue's beginning.
-        shutil.rmtree(task.directory / topic / str(queue_id), ignore_errors=True)
-        built.append(
-            BuiltQueue(topic, queue_id, *build_queue(parts, task.directory, file_bytes=task.file_bytes))
-        )
+        for directory in (task.shape.directory, task.shape.ext_directory):
+            if directory is not None:
+                shutil.rmtree(directory / topic / str(queue_id), ignore_errors=True)
+        built.append(BuiltQueue(topic, queue_id, *build_queue(parts, task.shape)))
     return built
 
 
@@ -287,18 +293,7 @@ class _Rebuild:
         keys = 0
         log = list_log(options.commit_log or str(self._paths.commit_log))
         if not swapped_before:
-            batch_topics = frozenset(_names(self._paths.batch_consume_queue))
-            scans = plan_scans(
-                log,
-                self._work,
-                options,
-                batch_topics,
-                sealed_only=self._is_live,
-                # A store with LMQ queues is one whose broker dispatches to them.
-                multi_dispatch=any(name.startswith(LMQ_PREFIX) for name in _names(self._paths.consume_queue)),
-            )
-            manifests = run_tasks(self._spark, scan, scans, self._progress, "scanned", "segments")
-            scanned = [(task.directory, manifest) for task, manifest in zip(scans, manifests, strict=True)]
+            scanned = self._scan(log)
             shutil.rmtree(self._new, ignore_errors=True)
             built = self._build_queues(scanned)
             if options.with_index:
@@ -331,28 +326,79 @@ class _Rebuild:
 
     # --- build ------------------------------------------------------------------------------------------------
 
+    def _scan(self, log: list[LogFile]) -> list[tuple[Path, ScanManifest]]:
+        paths = self._paths
+        known = frozenset(_names(paths.batch_consume_queue)) | batch_topics(
+            paths.config / "topics.json", OsFiles()
+        )
+        while True:
+            scans = plan_scans(
+                log,
+                self._work,
+                self._options,
+                known,
+                sealed_only=self._is_live,
+                # A store with LMQ queues is one whose broker dispatches to them.
+                multi_dispatch=any(name.startswith(LMQ_PREFIX) for name in _names(paths.consume_queue)),
+                with_times=self._has_ext,
+            )
+            manifests = run_tasks(self._spark, scan, scans, self._progress, "scanned", "segments")
+            found = {topic for manifest in manifests for topic in manifest.batch_topics}
+            if found <= known:
+                return [(task.directory, manifest) for task, manifest in zip(scans, manifests, strict=True)]
+            # A topic turned out to have batches: what was taken for queue entries of another kind is read again.
+            known |= found
+
+    @property
+    def _has_ext(self) -> bool:
+        """A store with units is one whose broker writes them."""
+        return not self._is_live and bool(_names(self._paths.consume_queue_ext))
+
     def _build_queues(self, scanned: Sequence[tuple[Path, ScanManifest]]) -> list[BuiltQueue]:
         cores = self._spark.sparkContext.defaultParallelism
-        tasks = plan_queues(
-            scanned,
-            self._new / "consumequeue",
-            file_bytes=self._queue_file_bytes(),
-            tasks=cores * _QUEUE_TASKS_PER_CORE,
-        )
-        (self._new / "consumequeue").mkdir(parents=True)
-        results = run_tasks(self._spark, write_queues, tasks, self._progress, "built", "groups of queues")
-        return [queue for queues in results for queue in queues]
+        paths, new = self._paths, self._new
+        defaults = StoreConfig()
+        ext = new / paths.consume_queue_ext.name if self._has_ext else None
+        shapes = [
+            QueueShape(
+                new / paths.consume_queue.name,
+                self._file_bytes(
+                    paths.consume_queue,
+                    self._options.queue_file_bytes or defaults.mapped_file_size_consume_queue,
+                    ENTRY_BYTES,
+                ),
+                ext_directory=ext,
+                ext_file_bytes=self._file_bytes(
+                    paths.consume_queue_ext, defaults.mapped_file_size_consume_queue_ext, 1
+                ),
+            )
+        ]
+        if not self._is_live and any(manifest.batch_parts for _, manifest in scanned):
+            default = defaults.mapper_file_size_batch_consume_queue
+            shapes.append(
+                QueueShape(
+                    new / paths.batch_consume_queue.name,
+                    self._file_bytes(paths.batch_consume_queue, default, BATCH_ENTRY.size),
+                    is_batch=True,
+                )
+            )
+        built: list[BuiltQueue] = []
+        for shape in shapes:
+            shape.directory.mkdir(parents=True)
+            tasks = plan_queues(scanned, shape, tasks=cores * _QUEUE_TASKS_PER_CORE)
+            results = run_tasks(self._spark, write_queues, tasks, self._progress, "built", "groups of queues")
+            built += [queue for queues in results for queue in queues]
+        return built
 
-    def _queue_file_bytes(self) -> int:
+    @staticmethod
+    def _file_bytes(root: Path, default: int, entry_bytes: int) -> int:
         """A store keeps the length that its files have (as QueueTable.load does)."""
-        for topic in _names(self._paths.consume_queue):
-            for queue in _names(self._paths.consume_queue / topic):
-                directory = self._paths.consume_queue / topic / queue
-                length = max((each.stat().st_size for each in directory.iterdir()), default=0)
+        for topic in _names(root):
+            for queue in _names(root / topic):
+                length = max((each.stat().st_size for each in (root / topic / queue).iterdir()), default=0)
                 if length:
                     return length
-        wanted = self._options.queue_file_bytes or DEFAULT_QUEUE_FILE_BYTES
-        return -(-wanted // ENTRY_BYTES) * ENTRY_BYTES
+        return -(-default // entry_bytes) * entry_bytes
 
     def _build_index(self, scanned: Sequence[tuple[Path, ScanManifest]]) -> int:
         shape = self._index_shape()
@@ -389,14 +435,18 @@ class _Rebuild:
     # --- swap in as a whole -----------------------------------------------------------------------------------
 
     def _keep_silent_queues(self, built: set[tuple[str, int]]) -> None:
-        for topic in _names(self._paths.consume_queue):
-            for queue in _names(self._paths.consume_queue / topic):
-                directory = self._paths.consume_queue / topic / queue
-                names = [name for name in _names(directory) if file_start(name) is not None]
-                if queue.isdigit() and names and (topic, int(queue)) not in built:
-                    target = self._new / "consumequeue" / topic / queue
-                    target.mkdir(parents=True)
-                    shutil.copyfile(directory / max(names), target / max(names))
+        for root in (self._paths.consume_queue, self._paths.batch_consume_queue):
+            for topic in _names(root):
+                for queue in _names(root / topic):
+                    directory = root / topic / queue
+                    names = [name for name in _names(directory) if file_start(name) is not None]
+                    if queue.isdigit() and names and (topic, int(queue)) not in built:
+                        target = self._new / root.name / topic / queue
+                        target.mkdir(parents=True)
+                        shutil.copyfile(directory / max(names), target / max(names))
+                        units = self._paths.consume_queue_ext / topic / queue
+                        if self._has_ext and root == self._paths.consume_queue and units.is_dir():
+                            shutil.copytree(units, self._new / units.parent.parent.name / topic / queue)
 
     def _is_ready(self) -> bool:
         return (self._new / "ready").exists()
@@ -431,17 +481,17 @@ class _Rebuild:
         """Rename the old ones away and the new ones in; each step is skipped when it was done already."""
         old = self._work / "old"
         old.mkdir(exist_ok=True)
-        for name in ("consumequeue", "index"):
-            new, here = self._new / name, self._options.store / name
-            if not new.is_dir():
-                continue
-            if name == "index":
-                for path in (self._paths.index_mark, self._paths.index_mark.with_name("mqspark.index.bak")):
+        paths = self._paths
+        queues, ext = paths.consume_queue.name, paths.consume_queue_ext.name
+        # Entries name units: neither old ones with new units nor the other way round may ever be seen together.
+        self._away(queues)
+        for name in (ext, paths.batch_consume_queue.name, queues, "index"):
+            if name == "index" and (self._new / name).is_dir():
+                for path in (paths.index_mark, paths.index_mark.with_name("mqspark.index.bak")):
                     path.unlink(missing_ok=True)
-            if here.is_dir():
-                shutil.rmtree(old / name, ignore_errors=True)
-                os.rename(here, old / name)
-            os.rename(new, here)
+            self._away(name)
+            if (self._new / name).is_dir():
+                os.rename(self._new / name, self._options.store / name)
         mark = self._new / self._paths.index_mark.name
         if mark.exists():
             os.replace(mark, self._paths.index_mark)
@@ -449,12 +499,20 @@ class _Rebuild:
         (self._new / "ready").unlink(missing_ok=True)
         _sync_directory(self._new)
 
+    def _away(self, name: str) -> None:
+        """The old ones, if the new ones wait."""
+        here, old = self._options.store / name, self._work / "old" / name
+        if (self._new / name).is_dir() and here.is_dir():
+            shutil.rmtree(old, ignore_errors=True)
+            os.rename(here, old)
+
     # --- or file by file --------------------------------------------------------------------------------------
 
     def _replace_files(self, scanned: Sequence[tuple[Path, ScanManifest]]) -> Summary:
         sealed_end = max((manifest.end for _, manifest in scanned), default=0)
         compared = replaced = 0
-        for new in sorted(self._new.rglob("*")):
+        built = [] if _names(self._paths.consume_queue_ext) else list((self._new / "consumequeue").rglob("*"))
+        for new in sorted([*built, *(self._new / "index").rglob("*")]):
             live = self._options.store / new.relative_to(self._new)
             if not new.is_file() or not live.is_file():
                 continue

@@ -2,8 +2,9 @@
 
 Three steps, each of which can run in as many processes as there are segments, queues and index files:
 
-1. ``scan_segment`` reads one segment as recovery does (damage is stepped over) and writes down what it means: a file of
-   queue entries, a file of index keys, and last a manifest that says which rows belong to which queue.
+1. ``scan_segment`` reads one segment as recovery does (damage is stepped over) and writes down what it means: files of
+   queue entries, of batch queue entries and of index keys, and last a manifest that says which rows belong to which
+   queue.
 2. ``build_queue`` puts the entries of one queue, segment by segment, into files that the store's own code writes.
 3. ``build_index_file`` does the same with the keys that fall into one index file.
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,10 +26,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.message import BORN_HOST_V6
 from mqspark.record import CheckedRecord
+from mqspark.store.batchqueue import BATCH_DTYPE, BATCH_ENTRY, BatchEntry, BatchTable
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog, Segment
-from mqspark.store.consumequeue import ENTRY_BYTES, QueueTable
+from mqspark.store.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, QueueTable
 from mqspark.store.delay import DelayLevels
 from mqspark.store.files import OsFiles
 from mqspark.store.indexfile import Header, IndexFile, IndexMaps, Shape
@@ -37,6 +41,7 @@ from mqspark.store.scan import Run
 
 __all__ = [
     "QueuePart",
+    "QueueShape",
     "ScanManifest",
     "SegmentRecords",
     "build_index_file",
@@ -49,7 +54,8 @@ _ROW_DTYPE = np.dtype([("offset", "<i8"), ("entry", f"V{ENTRY_BYTES}")])
 _KEY_DTYPE = np.dtype([("hash", "<i4"), ("position", "<i8"), ("time", "<i8")])
 _KEYS_AT_ONCE = 1 << 18
 _RECORDS_AT_ONCE = 1 << 16
-_PHYSICAL_OFFSET_AT = 28
+_PHYSICAL_OFFSET_AT, _SYS_FLAG_AT, _STORE_TIME_AT = 28, 36, 56
+_V6_EXTRA_BYTES = 12
 _MAX_MAPPED = 64
 
 
@@ -78,6 +84,10 @@ class ScanManifest:
     last_store_timestamp_ms: int = 0
     damaged: list[tuple[int, int]] = field(default_factory=list)
     parts: list[QueuePart] = field(default_factory=list)
+    batch_parts: list[QueuePart] = field(default_factory=list)
+    """Rows of the file of batches: BatchConsumeQueue entries."""
+    batch_topics: list[str] = field(default_factory=list)
+    """Topics that were not known to have batches, and have: all segments have to be read again, knowing it."""
 
     @classmethod
     def load(cls, directory: Path) -> ScanManifest | None:
@@ -86,7 +96,8 @@ class ScanManifest:
             document = json.loads((directory / "manifest.json").read_bytes())
         except FileNotFoundError:
             return None
-        document["parts"] = [QueuePart(**part) for part in document["parts"]]
+        for name in ("parts", "batch_parts"):
+            document[name] = [QueuePart(**part) for part in document[name]]
         document["damaged"] = [(low, high) for low, high in document["damaged"]]
         return cls(**document)
 
@@ -170,14 +181,17 @@ class _SegmentScan(Recovery):
             clean=True,
             verify_crc=verify_crc,
             multi_dispatch=multi_dispatch,
+            batch_table=BatchTable(Path(), files, file_bytes=BATCH_ENTRY.size, max_mapped=1),
         )
         self._segment = segment
         self.view = log.view(segment)
         self.parts: list[QueuePart] = []
+        self.batch_parts: list[QueuePart] = []
+        self.batch_topics: set[str] = set()
         self.rows = 0
+        self.batch_rows = 0
         self.keys = 0
-        self._entries_file: BinaryIO | None = None
-        self._keys_file: BinaryIO | None = None
+        self._out: dict[str, BinaryIO] = {}
 
     def data_end(self, position: int) -> int:
         return self._data_end(self._segment, position)
@@ -196,12 +210,18 @@ class _SegmentScan(Recovery):
         wrong = np.flatnonzero(every[starts + _PHYSICAL_OFFSET_AT] != starts + self._segment.start)
         return starts[: wrong[0]] if len(wrong) else starts
 
-    def write_to(self, entries: BinaryIO, keys: BinaryIO) -> int:
-        """Read the whole segment; gives back where the last valid record ends, or the segment itself."""
-        self._entries_file, self._keys_file = entries, keys
+    def write_to(self, out: dict[str, BinaryIO]) -> int:
+        """Read the whole segment into the files ``entries``, ``keys``, ``batches`` and, where store times are wanted,
+        ``times``; gives back where the last valid record ends, or the segment itself."""
+        self._out = out
         end = self._scan(self._segment.start)
         self._settle()
         return end
+
+    def _adopt(self, topic: str) -> None:
+        if topic not in self._table.batch_topics:
+            self._table.batch_topics.add(topic)
+            self.batch_topics.add(topic)
 
     def _take(self, record: CheckedRecord, position: int) -> None:
         self._write_keys(record_keys(self.view, [position - self._segment.start], self._segment.start)[0])
@@ -215,8 +235,7 @@ class _SegmentScan(Recovery):
         rows = np.empty(len(columns.hashes), _KEY_DTYPE)
         rows["hash"], rows["position"], rows["time"] = columns
         self.keys += len(rows)
-        if self._keys_file is not None:
-            self._keys_file.write(rows.tobytes())
+        self._write("keys", rows.tobytes())
 
     def _settle(self) -> None:
         chunk, self._chunk, self._chunk_records = self._chunk, {}, 0
@@ -226,8 +245,27 @@ class _SegmentScan(Recovery):
             rows["entry"] = np.frombuffer(entries, f"V{ENTRY_BYTES}")
             self.parts.append(QueuePart(topic, queue_id, self.rows, len(rows)))
             self.rows += len(rows)
-            if self._entries_file is not None:
-                self._entries_file.write(rows.tobytes())
+            self._write("entries", rows.tobytes())
+            if "times" in self._out:
+                self._write("times", self._store_times(np.frombuffer(entries, ENTRY_DTYPE)).tobytes())
+        batches, self._batch_chunk = self._batch_chunk, {}
+        for (topic, queue_id), found in batches.items():
+            self.batch_parts.append(QueuePart(topic, queue_id, self.batch_rows, len(found)))
+            self.batch_rows += len(found)
+            self._write("batches", b"".join(entry.pack() for entry in found))
+
+    def _write(self, name: str, data: bytes) -> None:
+        if name in self._out:
+            self._out[name].write(data)
+
+    def _store_times(self, entries: npt.NDArray[Any]) -> Ints:
+        """In milliseconds, 0 for fillers."""
+        is_record = entries["size"] != FILLER_SIZE
+        at = np.where(is_record, entries["position"].astype(np.int64) - self._segment.start, 0)
+        flags = np.ndarray((len(self.view) - 3,), ">i4", buffer=self.view, strides=(1,))[at + _SYS_FLAG_AT]
+        times = np.ndarray((len(self.view) - 7,), ">i8", buffer=self.view, strides=(1,))
+        at = at + _STORE_TIME_AT + (flags & BORN_HOST_V6 != 0) * _V6_EXTRA_BYTES
+        return np.where(is_record, times[at], 0).astype(np.int64)
 
 
 def scan_segment(
@@ -242,10 +280,12 @@ def scan_segment(
     verify_crc: bool,
     is_last: bool,
     multi_dispatch: bool = False,
+    with_times: bool = False,
 ) -> ScanManifest:
     """Scan the segment at ``path`` (``start``: of its first byte in the log) into ``directory``.
 
-    ``multi_dispatch``: records also enter the LMQ queues that they name.
+    ``multi_dispatch``: records also enter the LMQ queues that they name. ``with_times``: store times are written down,
+    too, for ConsumeQueueExt.
 
     A directory with a manifest of the same ``identity`` is done already. Raises OSError.
     """
@@ -258,12 +298,13 @@ def scan_segment(
     scan = _SegmentScan(
         segment,
         DelayLevels(delay_levels),
-        batch_topics,
+        set(batch_topics),
         verify_crc=verify_crc,
         multi_dispatch=multi_dispatch,
     )
-    with (directory / "entries").open("wb") as entries, (directory / "keys").open("wb") as keys:
-        end = scan.write_to(entries, keys)
+    names = ["entries", "keys", "batches"] + (["times"] if with_times else [])
+    with ExitStack() as stack:
+        end = scan.write_to({name: stack.enter_context((directory / name).open("wb")) for name in names})
     report = scan.report
     damaged = list(report.damaged)
     if not is_last and end < segment.end:
@@ -280,6 +321,8 @@ def scan_segment(
         last_store_timestamp_ms=report.last_store_timestamp_ms,
         damaged=damaged,
         parts=scan.parts,
+        batch_parts=scan.batch_parts,
+        batch_topics=sorted(scan.batch_topics),
     )
     manifest.save(directory)
     return manifest
@@ -291,32 +334,81 @@ def scan_segment(
 class _QueueBuilder(Recovery):
     """Recovery's rules for what a queue takes: offsets in order, fillers for what is lost."""
 
-    def __init__(self, table: QueueTable) -> None:
+    def __init__(self, table: QueueTable, batch_table: BatchTable | None = None) -> None:
         log = CommitLog(Path(), table.files, segment_bytes=1, allocation_step=0, max_mapped=1)
-        super().__init__(log, table, Checkpoint(), DelayLevels(""), clean=True, verify_crc=False)
-        self.queue_table = table
+        super().__init__(
+            log, table, Checkpoint(), DelayLevels(""), clean=True, verify_crc=False, batch_table=batch_table
+        )
+        self._times: dict[int, int] = {}
 
-    def add(self, topic: str, queue_id: int, offsets: list[int], entries: bytearray) -> None:
-        self._chunk[(topic, queue_id)] = (offsets, entries)
+    def add(self, part: QueuePart, scanned: Path) -> None:
+        rows = _rows(scanned / "entries", _ROW_DTYPE, part)
+        entries = bytearray(rows["entry"].tobytes())
+        if self._table.ext_enabled:
+            positions = np.frombuffer(entries, ENTRY_DTYPE)["position"].tolist()
+            times = _rows(scanned / "times", np.dtype("<i8"), part).tolist()
+            self._times = dict(zip(positions, times, strict=True))
+        self._chunk[(part.topic, part.queue_id)] = (rows["offset"].tolist(), entries)
         self._settle()
 
+    def add_batches(self, part: QueuePart, scanned: Path) -> None:
+        rows = _rows(scanned / "batches", BATCH_DTYPE, part)
+        self._batch_chunk[(part.topic, part.queue_id)] = [BatchEntry(*row) for row in rows.tolist()]
+        self._settle()
 
-def build_queue(
-    parts: Sequence[tuple[Path, QueuePart]], directory: Path, *, file_bytes: int
-) -> tuple[int, int, int]:
-    """The files of one queue under ``directory``, synced. ``parts``: each with its scan directory, in the log's order.
+    def _store_time_at(self, position: int) -> int:
+        return self._times[position]
+
+
+def _rows(path: Path, dtype: np.dtype[Any], part: QueuePart) -> npt.NDArray[Any]:
+    return np.fromfile(path, dtype, count=part.count, offset=part.first * dtype.itemsize)
+
+
+@dataclass(slots=True, frozen=True)
+class QueueShape:
+    """Where and how queues are built."""
+
+    directory: Path
+    file_bytes: int
+    is_batch: bool = False
+    """BatchConsumeQueues."""
+    ext_directory: Path | None = None
+    """With ConsumeQueueExt, which goes there."""
+    ext_file_bytes: int = 0
+
+
+def build_queue(parts: Sequence[tuple[Path, QueuePart]], shape: QueueShape) -> tuple[int, int, int]:
+    """The files of one queue, synced. ``parts``: each with its scan directory, in the log's order.
 
     Gives back the queue's max offset, how many entries it has, and how many of them are fillers for lost records.
     Raises OSError, DiskFull.
     """
     files = OsFiles()
-    builder = _QueueBuilder(QueueTable(directory, files, file_bytes=file_bytes, max_mapped=_MAX_MAPPED))
-    table = builder.queue_table
-    for scanned, part in parts:
-        rows = np.fromfile(
-            scanned / "entries", _ROW_DTYPE, count=part.count, offset=part.first * _ROW_DTYPE.itemsize
+    table: QueueTable
+    if shape.is_batch:
+        table = batches = BatchTable(
+            shape.directory, files, file_bytes=shape.file_bytes, max_mapped=_MAX_MAPPED
         )
-        builder.add(part.topic, part.queue_id, rows["offset"].tolist(), bytearray(rows["entry"].tobytes()))
+        nothing = QueueTable(Path(), files, file_bytes=ENTRY_BYTES, max_mapped=1)
+        nothing.batch_topics = {part.topic for _, part in parts}
+        builder = _QueueBuilder(nothing, batches)
+        for scanned, part in parts:
+            builder.add_batches(part, scanned)
+        max_offset = max((queue.max_offset for queue in batches.batch_queues.values()), default=0)
+    else:
+        table = QueueTable(
+            shape.directory,
+            files,
+            file_bytes=shape.file_bytes,
+            max_mapped=_MAX_MAPPED,
+            ext_directory=shape.ext_directory,
+            ext_file_bytes=shape.ext_file_bytes,
+            ext_enabled=shape.ext_directory is not None,
+        )
+        builder = _QueueBuilder(table)
+        for scanned, part in parts:
+            builder.add(part, scanned)
+        max_offset = max((queue.max_offset for queue in table.queues.values()), default=0)
     for path in sorted(table.dirty_files):
         fd = files.open(path)
         try:
@@ -325,7 +417,6 @@ def build_queue(
             files.close(fd)
     for name in sorted(table.new_directories):
         files.sync_directory(name)
-    max_offset = max((queue.max_offset for queue in table.queues.values()), default=0)
     return max_offset, builder.report.entries, builder.report.lost_entries
 
 

@@ -579,8 +579,11 @@ class Recovery:
         changed = np.frombuffer(entries, ENTRY_DTYPE).copy()
         for index, (position, size, code) in enumerate(changed.tolist()):
             if size != FILLER_SIZE:
-                changed["tags_code"][index] = ext.put(code, self._log.store_timestamp_at(position))
+                changed["tags_code"][index] = ext.put(code, self._store_time_at(position))
         return changed.tobytes()
+
+    def _store_time_at(self, position: int) -> int:
+        return self._log.store_timestamp_at(position)
 
     def _finish_queues(self) -> None:
         min_position = self._log.min_offset

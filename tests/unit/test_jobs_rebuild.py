@@ -9,13 +9,17 @@ from typing import Any
 import fsspec
 import pytest
 
+from mqspark.message import Message
+from mqspark.record import encode_batch
+from mqspark.store import MessageStore
+from mqspark.store.batchqueue import BATCH_ENTRY
 from mqspark.store.indexfile import Shape
-from mqspark.store.rebuild import QueuePart, ScanManifest
+from mqspark.store.rebuild import QueuePart, QueueShape, ScanManifest
 from mqspark_jobs.job import write_metrics
 from mqspark_jobs.rebuild_index import RebuildOptions, index_names, plan_queues, plan_scans, run
 from pyspark_pymq.logfiles import LogFile, list_log
 from tests.jobs_tools import InProcessSpark, Killed, filled_store, quiet, tree
-from tests.store_tools import crash, drain, opened
+from tests.store_tools import BORN_HOST, crash, drain, flush, opened, put
 
 SMALL = {"queue_file_bytes": 200, "index_shape": Shape(16, 32)}
 
@@ -38,6 +42,102 @@ def test_the_result_is_the_brokers_own(tmp_path: Path) -> None:
     # Once more changes nothing.
     rebuilt(tmp_path)
     assert {name: tree(tmp_path / name) for name in own} == own
+
+
+def fill_batches(root: Path, count: int) -> MessageStore:
+    """Queues of batches of 1 to 5 messages, and others."""
+    store = opened(root, mapper_file_size_batch_consume_queue=4 * BATCH_ENTRY.size)
+    store.use_batch_queues("B")
+    for number in range(count):
+        bodies = [b"%d" % index for index in range(number % 5 + 1)]
+        if len(bodies) == 1:
+            put(store, "B", number % 2, bodies[0], b"TAGS\x01one\x02")
+        else:
+            body = encode_batch([Message(topic="B", body=body) for body in bodies])
+            store.put_inner_batch(
+                "B", number % 2, body, len(bodies), b"UNIQ_KEY\x01u%d\x02" % number, 0, 1, BORN_HOST
+            )
+        put(store, "Plain", 0, b"x" * (number % 50), b"TAGS\x01t\x02")
+        flush(store)
+    return store
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_queues_of_batches(tmp_path: Path, is_known: bool) -> None:
+    fill_batches(tmp_path, 200).close()
+    names = ("consumequeue", "batchconsumequeue", "index")
+    own = {name: tree(tmp_path / name) for name in names}
+    assert len(own["batchconsumequeue"]) > 10
+    if not is_known:
+        # Nothing says it but the batches themselves, and not every segment begins with one.
+        shutil.rmtree(tmp_path / "batchconsumequeue")
+    size = {"queue_file_bytes": 200}
+    summary = rebuilt(tmp_path, **size)
+    assert summary["lost_entries"] == 0
+    if is_known:
+        assert {name: tree(tmp_path / name) for name in names} == own
+    else:
+        assert tree(tmp_path / "consumequeue") == own["consumequeue"]
+        joined = [b"".join(tree(tmp_path / "batchconsumequeue/B" / q).values()) for q in "01"]
+        assert [data.rstrip(b"\0") for data in joined] == [
+            b"".join(
+                data for name, data in own["batchconsumequeue"].items() if name.startswith(f"B/{q}/")
+            ).rstrip(b"\0")
+            for q in "01"
+        ]
+    again = opened(tmp_path, mapper_file_size_batch_consume_queue=4 * BATCH_ENTRY.size)
+    assert [len(drain(again, "B", queue)) for queue in (0, 1)] == [again.max_offset("B", q) for q in (0, 1)]
+    again.close()
+
+
+def test_units_of_queues_that_have_them(tmp_path: Path) -> None:
+    settings = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 400}
+    store = filled_store(tmp_path, 200, **settings)
+    expected = {queue: drain(store, *queue) for queue in store._queues}
+    store.close()
+    names = ("consumequeue", "consumequeue_ext", "index")
+    own = {name: tree(tmp_path / name) for name in names}
+    assert len(own["consumequeue_ext"]) > 10
+    rebuilt(tmp_path)
+    assert {name: tree(tmp_path / name) for name in names} == own
+    # While somebody serves the store these stay as they are.
+    serving = opened(tmp_path, **settings)
+    shutil.rmtree(tmp_path / "mqspark.rebuild")
+    summary = rebuilt(tmp_path)
+    assert summary["mode"] == "sealed segments of a live broker"
+    assert summary["files_replaced"] == 0
+    assert {queue: drain(serving, *queue) for queue in serving._queues} == expected
+    serving.close()
+
+
+def test_killed_between_the_renames_of_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    settings = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 400}
+    filled_store(tmp_path / "whole", 60, **settings).close()
+    names = ("consumequeue", "consumequeue_ext", "index")
+    own = {name: tree(tmp_path / "whole" / name) for name in names}
+    rename = os.rename
+    for renames in range(6):
+        root = tmp_path / str(renames)
+        shutil.copytree(tmp_path / "whole", root)
+        done = 0
+
+        def renamed(source: Any, target: Any, limit: int = renames) -> None:
+            nonlocal done
+            if done == limit:
+                raise Killed
+            done += 1
+            rename(source, target)
+
+        monkeypatch.setattr(os, "rename", renamed)
+        with pytest.raises(Killed):
+            rebuilt(root)
+        monkeypatch.undo()
+        # Queues are never seen beside the units of others.
+        assert renames in (0, 4, 5) or not (root / "consumequeue").exists()
+        assert rebuilt(root, InProcessSpark(dies_after=0))["resumed_swap"] is True
+        assert {name: tree(root / name) for name in names} == own
 
 
 def test_a_store_that_lost_its_queues_opens_as_it_was(tmp_path: Path) -> None:
@@ -183,7 +283,7 @@ def test_plans_are_functions_of_names_and_numbers(tmp_path: Path) -> None:
             ScanManifest("", 100, 200, parts=[QueuePart("B", 0, 0, 2), QueuePart("C", 1, 2, 1)]),
         ),
     ]
-    tasks = plan_queues(manifests, tmp_path, file_bytes=20, tasks=2)
+    tasks = plan_queues(manifests, QueueShape(tmp_path, 20), tasks=2)
     topics = [[[(path.name, part.topic) for path, part in queue] for queue in task.queues] for task in tasks]
     assert topics == [[[("0", "A")]], [[("0", "B"), ("1", "B")], [("1", "C")]]]
     assert index_names([1_700_000_000_000] * 3, ["20230101000000000"])[0] == "20230101000000000"
