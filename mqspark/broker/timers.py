@@ -67,6 +67,7 @@ BATCH_MESSAGES = 512
 BATCH_BYTES = 1 << 20
 """The same for the bytes of messages; the last may exceed it."""
 IDLE_MS = 60_000
+BUSY_MS = 50
 RETRY_MS = 100
 _READS_A_DELIVERY = 4
 """So many messages of a chain are looked at in the time that one takes to be stored."""
@@ -189,6 +190,7 @@ class Timers:
         # Nobody shall see a message that was stored before it was due, so the date that it gets counts.
         now_ms = self._store.next_store_time_ms
         now_tick = now_ms // self._precision_ms
+        offset = self._queue_offset
         try:
             enqueued = self._enqueue(now_ms, now_tick)
             dequeued = self._dequeue(now_ms, now_tick)
@@ -206,7 +208,9 @@ class Timers:
         self._note()
         if enqueued or dequeued:
             return 0
-        return (now_tick + 1) * self._precision_ms - now_ms
+        wait_ms = (now_tick + 1) * self._precision_ms - now_ms
+        # While many come, the end of a tick shall not find a second's worth of them.
+        return min(wait_ms, BUSY_MS) if self._queue_offset != offset else wait_ms
 
     def _report(self, problem: str) -> None:
         if problem != self.problem:

@@ -115,18 +115,20 @@ class Bench:
             **{"broker_name": "b-a", "broker_cluster_name": "C", "listen_port": 10911, **self.settings}
         )
         self.store_config = StoreConfig(
-            store_path_root_dir=str(self.directory),
-            mapped_file_size_commit_log=1 << 22,
-            mapped_file_size_consume_queue=20_000,
-            allocation_step_commit_log=1 << 20,
-            max_hash_slot_num=100,
-            max_index_num=200,
-            flush_disk_type=FlushDiskType.SYNC_FLUSH if self.sync else FlushDiskType.ASYNC_FLUSH,
-            # However full this machine's disk is.
-            disk_max_used_space_ratio=100,
-            disk_space_clean_forcibly_ratio=100,
-            disk_space_warning_level_ratio=100,
-            **self.store_settings,
+            **{
+                "store_path_root_dir": str(self.directory),
+                "mapped_file_size_commit_log": 1 << 22,
+                "mapped_file_size_consume_queue": 20_000,
+                "allocation_step_commit_log": 1 << 20,
+                "max_hash_slot_num": 100,
+                "max_index_num": 200,
+                "flush_disk_type": FlushDiskType.SYNC_FLUSH if self.sync else FlushDiskType.ASYNC_FLUSH,
+                # However full this machine's disk is.
+                "disk_max_used_space_ratio": 100,
+                "disk_space_clean_forcibly_ratio": 100,
+                "disk_space_warning_level_ratio": 100,
+                **self.store_settings,
+            }
         )
         self.store = MessageStore(
             self.store_config, self.clock, store_host=encode_host(self.config.broker_ip1, 10911)
