@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -138,6 +139,7 @@ def test_no_address_space_for_a_map(tmp_path: Path) -> None:
     program = """
 import json, resource, sys
 from pathlib import Path
+from typing import Any
 from pyspark_pymq import fetch, reader
 from pyspark_pymq.options import ReadOptions
 import pyarrow.compute
@@ -216,3 +218,33 @@ def test_a_broker_with_small_pulls(tmp_path: Path) -> None:
         rows = table(task(own, local=False))
         assert rows["offset"].to_pylist() == list(range(1000))
         assert table(task(own, local=False, tags=("odd",))).num_rows == 500
+
+
+@pytest.mark.parametrize("tags", [(), ("odd",)])
+def test_a_small_task_decodes_its_queues_at_once(
+    store: DevCluster, no_tcp: None, monkeypatch: pytest.MonkeyPatch, tags: tuple[str, ...]
+) -> None:
+    work = task(store, tags=tags)
+    work = replace(
+        work, ranges=tuple(replace(each, start=each.start + 7, end=each.end - 9) for each in work.ranges)
+    )
+    calls = []
+    decode = fetch.Decoder.__call__
+
+    def counted(self: fetch.Decoder, *arguments: Any) -> pa.RecordBatch:
+        calls.append(len(arguments[1]))
+        return decode(self, *arguments)
+
+    monkeypatch.setattr(fetch.Decoder, "__call__", counted)
+    together = table(work).to_pylist()
+    assert len(calls) == 1
+    monkeypatch.setattr(fetch, "_TOGETHER_ROWS", 0)
+    one_by_one = table(work).to_pylist()
+    assert len(calls) >= 3
+    assert len(together) == sum(each.rows for each in work.ranges) // (2 if tags else 1)
+
+    def of(rows: list[dict[str, Any]], queue: int) -> list[dict[str, Any]]:
+        return [row for row in rows if row["partition"] == queue]
+
+    for queue in range(4):
+        assert of(together, queue) == of(one_by_one, queue)
