@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.broker.config import UPDATABLE_KEYS
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from tests.unit.admin_kit import body_of, commit, create, group, topic_ext
 from tests.unit.broker_kit import PULL, SEND, Bench, pull_ext, send_ext
@@ -277,6 +278,16 @@ def test_settings(bench: Bench) -> None:
     assert json.loads(answer.ext["version"])["counter"] == 1
     assert peer.ask(SEND, send_ext(), b"x" * 101).code == ResponseCode.MESSAGE_ILLEGAL
     assert peer.ask(SEND, send_ext(), b"x" * 100).code == 0
+
+
+def test_every_setting_that_may_be_changed_takes_its_own_value(bench: Bench) -> None:
+    peer = bench.peer()
+    shown = bytes(peer.ask(RequestCode.GET_BROKER_CONFIG).body).decode()
+    lines = [line for line in shown.splitlines() if line.partition("=")[0] in UPDATABLE_KEYS]
+    assert len(lines) == len(UPDATABLE_KEYS)
+    answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, "\n".join(lines).encode())
+    assert (answer.code, answer.remark) == (0, None)
+    assert bytes(peer.ask(RequestCode.GET_BROKER_CONFIG).body).decode() == shown
 
 
 @pytest.mark.parametrize(
