@@ -5,6 +5,9 @@ however many keys there are; one task a queue copies the kept records into the n
 generation becomes current by a rename: killed before, nothing has changed; run again, the work is done again. A broker
 may serve the store meanwhile and sees the new generation within a second (``mqspark.store.compacted``).
 
+Of a queue that a RocketMQ broker has compacted, and we have not yet, what RocketMQ kept is read as well, so that a
+store which comes from there serves here what it served there (``mqspark.store.rocketcompaction``).
+
 An empty body is a tombstone: it deletes its key, and goes itself when it is older than the delete retention, so that a
 reader that is not slower than that sees every deletion. A record without a key is not kept (a broker takes none).
 """
@@ -25,6 +28,7 @@ from mqspark.protocol import fastjson
 from mqspark.store.compacted import COMPACTED, Current, Generation, GenerationWriter, publish, read_current
 from mqspark.store.files import OsFiles
 from mqspark.store.reader import StoreReader
+from mqspark.store.rocketcompaction import RocketCompaction
 from mqspark_jobs.job import Progress, Summary
 
 if TYPE_CHECKING:
@@ -35,6 +39,7 @@ __all__ = ["CompactOptions", "QueuePlan", "check", "compaction_topics", "plan_qu
 
 _PIECE_OFFSETS = 1 << 20
 _READ_OFFSETS = 1 << 14
+_QUEUE_OFFSET_AT = 20
 DEFAULT_DELETE_RETENTION_MS = 24 * 3_600_000
 """Kafka's delete.retention.ms."""
 
@@ -60,20 +65,34 @@ class QueuePlan:
     current: Current | None
     start: int
     end: int
+    has_theirs: bool = False
+    """RocketMQ has compacted what is before ``start``."""
 
     @property
     def pieces(self) -> list[tuple[int, int]]:
-        """Ranges to read, the old generation as one more with the offsets (-1, -1)."""
+        """Ranges to read, the old generation as one more with the offsets (-1, -1), RocketMQ's with (-2, -2)."""
         new = [
             (low, min(low + _PIECE_OFFSETS, self.end)) for low in range(self.start, self.end, _PIECE_OFFSETS)
         ]
+        if self.has_theirs:
+            return [(-2, -2), *new]
         return [(-1, -1), *new] if self.current is not None else new
 
 
 def plan_queue(
-    topic: str, queue_id: int, current: Current | None, low: int, high: int, min_dirty_ratio: float
+    topic: str,
+    queue_id: int,
+    current: Current | None,
+    low: int,
+    high: int,
+    min_dirty_ratio: float,
+    *,
+    has_theirs: bool = False,
 ) -> QueuePlan | None:
-    """None when there is nothing to do. ``low``, ``high``: what the queue has."""
+    """None when there is nothing to do. ``low``, ``high``: what the queue has. ``has_theirs``: RocketMQ has compacted
+    it."""
+    if current is None and has_theirs and high > 0:
+        return QueuePlan(topic, queue_id, None, low, high, has_theirs=True)
     start = max(low, current.end if current is not None else 0)
     kept = current.messages if current is not None else 0
     if high <= start or (high - start) / (kept + high - start) < min_dirty_ratio:
@@ -156,7 +175,15 @@ def _plans(options: CompactOptions, topics: Iterable[str]) -> list[QueuePlan]:
         for queue_id in sorted(int(name) for name in names if name.isdigit()):
             low, high = _bounds(StoreReader(options.store, options.commit_log), topic, queue_id)
             current = read_current(_directory(options.store, topic, queue_id))
-            plan = plan_queue(topic, queue_id, current, low, high, options.min_dirty_ratio)
+            plan = plan_queue(
+                topic,
+                queue_id,
+                current,
+                low,
+                high,
+                options.min_dirty_ratio,
+                has_theirs=bool(RocketCompaction(options.store, topic, queue_id)),
+            )
             if plan is not None:
                 plans.append(plan)
     return plans
@@ -284,6 +311,13 @@ def read_keys(
             names=["queue", "key", "offset", "tombstone", "time"],
         )
 
+    if low < 0 and plan.has_theirs:
+        for view, at in RocketCompaction(Path(store), plan.topic, plan.queue_id).runs():
+            records = Records(view)
+            older = at[records.longs(at + _QUEUE_OFFSET_AT) < plan.start]
+            for first in range(0, len(older), _READ_OFFSETS):
+                yield rows(records, older[first : first + _READ_OFFSETS])
+        return
     if low < 0 and plan.current is not None:
         generation = Generation(_directory(Path(store), plan.topic, plan.queue_id), plan.current)
         records = Records(generation.view)
@@ -351,6 +385,7 @@ class _Copier:
         self._reader = StoreReader(store, commit_log)
         self._old = Generation(directory, plan.current) if plan.current is not None else None
         self._old_end = plan.current.end if plan.current is not None else 0
+        self._theirs = RocketCompaction(Path(store), plan.topic, plan.queue_id) if plan.has_theirs else None
         self._writer = GenerationWriter(directory, f"next-{attempt}")
 
     def copy(self, offsets: Any) -> None:
@@ -360,6 +395,11 @@ class _Copier:
                 code = int(self._old.entries["tags_code"][index])
                 self._writer.append(self._old.record(offset), offset, code)
         new = offsets[offsets >= self._old_end]
+        if self._theirs is not None:
+            for offset in new[new < self._plan.start].tolist():
+                record, code = self._theirs.record(offset)
+                self._writer.append(record, offset, code)
+            new = new[new >= self._plan.start]
         while len(new):
             low = int(new[0])
             here = new[: int(new.searchsorted(low + _READ_OFFSETS))]

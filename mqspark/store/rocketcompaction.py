@@ -1,0 +1,81 @@
+"""RocketMQ's own compacted queues, read where they lie: what a store directory that comes from there has kept.
+
+    compaction/compactionLog/<topic>/<queue id>/<position>    records as in a CommitLog, with their queue offsets; their
+                                                              physical offset is the position in this log
+
+``compaction/compactionCq`` beside it says the same once more and is not needed; ``compacting`` and ``replicating`` in
+it are work in progress (CompactionLog; reference store-and-broker §18.1). Nothing is written here: the job
+``compact`` makes generations of ours out of it (``mqspark.store.compacted``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from mqspark.record import check_record, tags_code
+from mqspark.store.keys import Ints
+from mqspark.store.layout import file_start
+from mqspark.store.rebuild import SegmentRecords
+
+__all__ = ["RocketCompaction"]
+
+_QUEUE_OFFSET_AT = 20
+
+
+class RocketCompaction:
+    """One queue; false when RocketMQ has compacted nothing of it."""
+
+    def __init__(self, root: Path, topic: str, queue_id: int) -> None:
+        """``root``: storePathRootDir."""
+        directory = root / "compaction" / "compactionLog" / topic / str(queue_id)
+        names = [path for path in directory.iterdir() if path.is_file()] if directory.is_dir() else []
+        self._files = sorted((start, path) for path in names if (start := file_start(path.name)) is not None)
+        self._known: tuple[Ints, Ints, Ints] | None = None
+        self._views: list[memoryview] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._files)
+
+    def runs(self) -> Iterator[tuple[memoryview, Ints]]:
+        """Positions of records in the view of a file, ascending, at most 65,536 at a time."""
+        for start, path in self._files:
+            length = path.stat().st_size
+            if length:
+                records = SegmentRecords(path, start, length)
+                for positions in records.between(start, start + length):
+                    yield records.view, positions
+
+    def record(self, offset: int) -> tuple[memoryview, int]:
+        """The record at a queue offset, and its tags code. Raises KeyError for one that is not kept."""
+        offsets, views, positions = self._known or self._look()
+        index = int(offsets.searchsorted(offset))
+        if index == len(offsets) or int(offsets[index]) != offset:
+            raise KeyError(offset)
+        view, position = self._views[int(views[index])], int(positions[index])
+        record = check_record(view, position, len(view), verify_crc=False)
+        return view[position : position + record.size_bytes], tags_code(record.properties)
+
+    def _look(self) -> tuple[Ints, Ints, Ints]:
+        """Queue offsets ascending, and for each its view and its position there."""
+        columns: list[tuple[Ints, Ints, Ints]] = []
+        for view, positions in self.runs():
+            if not self._views or self._views[-1] is not view:
+                self._views.append(view)
+            longs = np.ndarray((len(view) - 7,), ">i8", buffer=view, strides=(1,))
+            offsets = longs[positions + _QUEUE_OFFSET_AT].astype(np.int64)
+            columns.append((offsets, np.full(len(offsets), len(self._views) - 1), positions))
+        if not columns:
+            nothing = np.empty(0, np.int64)
+            self._known = (nothing, nothing, nothing)
+        else:
+            offsets, views, positions = (np.concatenate(column) for column in zip(*columns, strict=True))
+            # Of an offset that is there twice the later copy counts.
+            order = np.argsort(offsets[::-1], kind="stable")
+            order = len(offsets) - 1 - order
+            first = np.flatnonzero(np.diff(offsets[order], prepend=-1))
+            order = order[first]
+            self._known = (offsets[order], views[order], positions[order])
+        return self._known

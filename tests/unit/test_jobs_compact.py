@@ -1,0 +1,106 @@
+"""compact without Spark: what RocketMQ has compacted is read, and kept records are copied with their offsets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mqspark.message import encode_host
+from mqspark.record import decode_record, encode_record, tags_code
+from mqspark.store.compacted import KEPT_DTYPE
+from mqspark.store.rocketcompaction import RocketCompaction
+from mqspark_jobs.compact import CompactOptions, _plans, read_keys, write_generations
+from tests.store_tools import flush, opened, put
+
+HOST = encode_host("127.0.0.1", 10911)
+FILE_BYTES = 600
+
+
+def theirs(root: Path, kept: list[tuple[int, str, bytes]]) -> None:
+    """RocketMQ's directory with (offset, key, body) records, several files of them."""
+    directory = root / "compaction/compactionLog/C/0"
+    (directory / "compacting").mkdir(parents=True)
+    start, data = 0, bytearray()
+    for offset, key, body in kept:
+        record = encode_record(
+            topic="C", body=body, properties=f"KEYS\x01{key}\x02TAGS\x01t{offset % 3}\x02".encode(), queue_id=0,
+            queue_offset=offset, physical_offset=start + len(data), flag=0, sys_flag=0, born_timestamp_ms=1,
+            born_host=HOST, store_timestamp_ms=5, store_host=HOST, reconsume_times=0, prepared_transaction_offset=0,
+        )  # fmt: skip
+        if len(data) + len(record) > FILE_BYTES - 8:
+            (directory / f"{start:020d}").write_bytes(data.ljust(FILE_BYTES, b"\0"))
+            start, data = start + FILE_BYTES, bytearray()
+            record = record[:28] + start.to_bytes(8, "big") + record[36:]
+        data += record
+    (directory / f"{start:020d}").write_bytes(data.ljust(FILE_BYTES, b"\0"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A queue of 100 offsets whose older half the log has no longer; RocketMQ kept every fifth of the first 60."""
+    own = opened(tmp_path)
+    for number in range(100):
+        put(own, "C", 0, b"new%d" % number, b"KEYS\x01k%d\x02" % (number % 40))
+        put(own, "Other", 0, b"x" * 60)
+        flush(own)
+    middle = own._queues[("C", 0)].entry(50)
+    own.close()
+    assert middle is not None
+    for segment in (tmp_path / "commitlog").iterdir():
+        if int(segment.name) + 4096 <= middle[0]:
+            segment.unlink()
+    theirs(tmp_path, [(offset, f"k{offset}", b"old%d" % offset) for offset in range(0, 60, 5)])
+    return tmp_path
+
+
+def test_theirs_is_read_as_it_lies(store: Path) -> None:
+    found = RocketCompaction(store, "C", 0)
+    assert found
+    assert len(list(found.runs())) > 1
+    for offset in range(0, 60, 5):
+        record, code = found.record(offset)
+        message = decode_record(record)
+        assert (message.queue_offset, message.keys, message.body) == (offset, f"k{offset}", b"old%d" % offset)
+        assert code == tags_code(b"TAGS\x01t%d\x02" % (offset % 3))
+    for missing in (1, 61, 1 << 40):
+        with pytest.raises(KeyError):
+            found.record(missing)
+    assert not RocketCompaction(store, "C", 1)
+    assert not RocketCompaction(store / "none", "C", 0)
+
+
+def test_what_is_older_than_the_log_comes_from_theirs(store: Path) -> None:
+    (plan,) = _plans(CompactOptions(store), ["C"])
+    assert plan.has_theirs
+    assert 0 < plan.start <= 50
+    assert plan.pieces[0] == (-2, -2)
+    read = [batch for low, high in plan.pieces for batch in read_keys(str(store), None, plan, 0, low, high)]
+    rows = pa.Table.from_batches(read).to_pylist()
+    assert sorted(row["offset"] for row in rows) == [*range(0, plan.start, 5), *range(plan.start, 100)]
+    newest: dict[str, int] = {}
+    for row in rows:
+        newest[row["key"]] = max(newest.get(row["key"], -1), row["offset"])
+    kept = sorted(newest.values())
+    asked = pa.RecordBatch.from_pydict({"queue": [0] * len(kept), "offset": kept})
+    batches = list(write_generations(str(store), None, [plan], iter([asked])))
+    (written,) = pa.Table.from_batches(batches).to_pylist()
+    assert written["messages"] == len(kept)
+    table = np.frombuffer(Path(written["entries"]).read_bytes(), KEPT_DTYPE)
+    log = memoryview(Path(written["log"]).read_bytes())
+    assert table["offset"].tolist() == kept
+    for offset, position, size, _ in table.tolist():
+        message = decode_record(log[position : position + size])
+        assert message.queue_offset == offset
+        assert message.body == (b"old%d" if offset < plan.start else b"new%d") % offset
+
+
+def test_a_generation_of_ours_is_newer_than_theirs(store: Path) -> None:
+    directory = store / "mqspark.compacted/C/0"
+    directory.mkdir(parents=True)
+    (directory / "current").write_text('{"generation": 1, "end": 80, "messages": 3, "size_bytes": 9}')
+    (plan,) = _plans(CompactOptions(store), ["C"])
+    assert not plan.has_theirs
+    assert (plan.start, plan.end) == (80, 100)
