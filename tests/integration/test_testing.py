@@ -265,6 +265,7 @@ def test_nobody_is_forgotten_while_time_flies(
     producer = mq_client.producer()
     producer.send(Message.of(topic, b"before"))
     inbox.wait_for(1)
+    eventually(lambda: len(consumer.assignment()) == 3, "the queue of its retry topic, too")
     core = mq_broker.apps[0].broker
     assert core is not None
     holders = mq_broker.call(core.state.locks.holders)
