@@ -49,6 +49,7 @@ class FastFail:
         self._limits_ms: dict[int, int] = {}
         self.patience_ms = _NEVER_MS
         """Nothing that has waited less is refused."""
+        self.refused_count = 0
         self.refresh_settings()
 
     def refresh_settings(self) -> None:
@@ -72,7 +73,9 @@ class FastFail:
         for number, command in enumerate(commands):
             if command.is_response or age_ms < self._limits_ms.get(command.code, _NEVER_MS):
                 kept.append(command)
-            elif not command.is_oneway:
+                continue
+            self.refused_count += 1
+            if not command.is_oneway:
                 remark = (
                     "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while,"
                     f" period in queue: {age_ms}ms, size of queue: {len(commands) - number - 1}"

@@ -72,6 +72,10 @@ class _Collector:
         )
         garbage.add_metric(node, app.server.protocol_errors)
         yield garbage
+        if app.broker is not None:
+            late = self._counter("remoting_requests_refused", "requests that had waited too long")
+            late.add_metric(node, app.broker.overload.refused_count)
+            yield late
 
     def _traffic(self) -> Iterator[Metric]:
         assert self._app.broker is not None  # noqa: S101 - narrows the type

@@ -132,6 +132,7 @@ def test_metrics_have_rocketmq_names(http: httpx.Client) -> None:
         "rocketmq_consumer_connections",
         "rocketmq_producer_connections",
         "rocketmq_storage_size",
+        "rocketmq_remoting_requests_refused_total",
         "rocketmq_storage_flush_behind_bytes",
         "rocketmq_storage_dispatch_behind_bytes",
         "rocketmq_storage_message_reserve_time",

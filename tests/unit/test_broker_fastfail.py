@@ -79,6 +79,7 @@ def test_oneway_sends_are_dropped_in_silence(bench: Bench) -> None:
     peer = bench.peer()
     assert sift(bench, peer, requests(RequestCode.SEND_MESSAGE_V2, oneway=True), 200) == []
     assert not peer.heard()
+    assert bench.broker.overload.refused_count == 1
 
 
 def test_the_times_are_settings(bench: Bench) -> None:
