@@ -137,15 +137,23 @@ class _LoopDelivery:
         self._concurrency = concurrency
         self._finished = finished
         self._chunks: deque[Chunk] = deque()
+        self._loop = asyncio.get_running_loop()
         self._workers: set[asyncio.Task[None]] = set()
+        self._is_asked = False
         self._running: dict[object, tuple[Chunk, float]] = {}
         self._stopping = False
 
     def submit(self, chunks: Iterable[Chunk]) -> None:
         self._chunks.extend(chunks)
-        loop = asyncio.get_running_loop()
-        for _ in range(min(len(self._chunks), self._concurrency - len(self._workers))):
-            worker = loop.create_task(self._work())
+        self._employ()
+
+    def _employ(self) -> None:
+        """One worker more, if there is work for it. Each asks for the next before it begins, which comes about as soon
+        as it has to wait: a listener that never waits keeps one busy, not all.
+        """
+        self._is_asked = False
+        if self._chunks and len(self._workers) < self._concurrency:
+            worker = self._loop.create_task(self._work())
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
 
@@ -154,6 +162,9 @@ class _LoopDelivery:
         me = object()
         while self._chunks:
             chunk = self._chunks.popleft()
+            if self._chunks and not self._is_asked:
+                self._is_asked = True
+                self._loop.call_soon(self._employ)
             outcome: Outcome = _SKIPPED
             elapsed_s = 0.0
             if not chunk.process.dropped:
@@ -199,7 +210,9 @@ class _ThreadDelivery:
         self._concurrency = concurrency
         self._finished = finished
         self._loop = asyncio.get_running_loop()
-        self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
+        self._chunks: deque[Chunk] = deque()
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """Wakes one thread each; there is one too many rather than one too few."""
         self._done: deque[tuple[Chunk, Outcome, float]] = deque()
         self._wake_scheduled = False
         self._threads: list[threading.Thread] = []
@@ -208,9 +221,10 @@ class _ThreadDelivery:
         self._stopping = False
 
     def submit(self, chunks: Iterable[Chunk]) -> None:
-        for chunk in chunks:
-            self._outstanding += 1
-            self._chunks.put(chunk)
+        fresh = list(chunks)
+        self._outstanding += len(fresh)
+        self._chunks.extend(fresh)
+        self._call()
         while len(self._threads) < min(self._outstanding, self._concurrency):
             # Daemons: a listener that never returns must not keep the process from ending.
             thread = threading.Thread(
@@ -219,9 +233,25 @@ class _ThreadDelivery:
             self._threads.append(thread)
             thread.start()
 
+    def _call(self) -> None:
+        """Wake a thread, unless one is about to look. It wakes the next before it begins, which then waits until the
+        first has to wait: a listener that is quick keeps few threads busy."""
+        if self._calls.empty():
+            self._calls.put(None)
+
     def _work(self) -> None:
         me = threading.get_ident()
-        while (chunk := self._chunks.get()) is not None:
+        chunks = self._chunks
+        while True:
+            try:
+                chunk = chunks.popleft()
+            except IndexError:
+                if self._stopping:
+                    return
+                self._calls.get()
+                continue
+            if chunks:
+                self._call()
             outcome: Outcome = _SKIPPED
             elapsed_s = 0.0
             if not (self._stopping or chunk.process.dropped):
@@ -259,7 +289,7 @@ class _ThreadDelivery:
     async def stop(self, timeout_ms: int) -> bool:
         self._stopping = True
         for _ in self._threads:
-            self._chunks.put(None)
+            self._calls.put(None)
         ended = await asyncio.to_thread(self._join, self._loop.time() + timeout_ms / 1000)
         self._report()
         return ended

@@ -1,0 +1,137 @@
+"""Listeners get every chunk once, as many at a time as are allowed when they wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from mqspark.client.delivery import Chunk, Delivery, Listener, Outcome, Skipped, make_delivery
+from mqspark.client.process_queue import ProcessQueue
+
+pytestmark = pytest.mark.anyio
+PROCESS = ProcessQueue(0)
+WAIT_S = 60
+
+
+def chunks(numbers: range) -> list[Chunk]:
+    return [Chunk(PROCESS, (), number) for number in numbers]
+
+
+class Finished:
+    """What was reported; ``all`` is over when there is nothing left of what was expected."""
+
+    def __init__(self, expected: int) -> None:
+        self.outcomes: dict[int, Outcome] = {}
+        self._expected = expected
+        self._over = asyncio.Event()
+
+    def __call__(self, chunk: Chunk, outcome: Outcome, elapsed_s: float) -> None:
+        assert chunk.argument not in self.outcomes
+        self.outcomes[chunk.argument] = outcome
+        if len(self.outcomes) == self._expected:
+            self._over.set()
+
+    async def all(self) -> None:
+        async with asyncio.timeout(WAIT_S):
+            await self._over.wait()
+
+
+def delivery(listener: Listener, finished: Finished) -> Delivery:
+    return make_delivery(listener, concurrency=4, finished=finished)
+
+
+async def test_coroutines_that_wait_run_as_many_at_a_time_as_are_allowed() -> None:
+    finished = Finished(10)
+    running: set[int] = set()
+    together = asyncio.Event()
+
+    async def listen(number: int) -> None:
+        running.add(number)
+        if len(running) == 4:
+            together.set()
+        await together.wait()
+        await asyncio.sleep(0)
+        assert len(running) <= 4
+        running.discard(number)
+
+    delivering = delivery(listen, finished)
+    delivering.submit(chunks(range(2)))
+    delivering.submit(chunks(range(2, 10)))
+    await finished.all()
+    assert finished.outcomes == dict.fromkeys(range(10))
+    assert await delivering.stop(1_000)
+
+
+async def test_coroutines_that_do_not_wait_run_in_order() -> None:
+    finished = Finished(300)
+    seen: list[int] = []
+
+    async def listen(number: int) -> None:
+        seen.append(number)
+        assert len(delivering.running()) == 1
+
+    delivering = delivery(listen, finished)
+    for start in range(0, 300, 30):
+        delivering.submit(chunks(range(start, start + 30)))
+    await finished.all()
+    assert seen == list(range(300))
+    assert set(finished.outcomes.values()) == {None}
+
+
+async def test_functions_that_block_run_as_many_at_a_time_as_are_allowed() -> None:
+    finished = Finished(12)
+    barrier = threading.Barrier(4)
+
+    def listen(number: int) -> None:
+        barrier.wait(WAIT_S)
+
+    delivering = delivery(listen, finished)
+    delivering.submit(chunks(range(1)))
+    delivering.submit(chunks(range(1, 12)))
+    await finished.all()
+    assert finished.outcomes == dict.fromkeys(range(12))
+    assert await delivering.stop(WAIT_S * 1000)
+
+
+async def test_functions_get_each_chunk_once() -> None:
+    finished = Finished(3_000)
+    seen: list[int] = []
+
+    def listen(number: int) -> None:
+        seen.append(number)
+        if number % 100 == 0:
+            raise ValueError(number)
+
+    delivering = delivery(listen, finished)
+    for start in range(0, 3_000, 30):
+        delivering.submit(chunks(range(start, start + 30)))
+        await asyncio.sleep(0)
+    await finished.all()
+    assert sorted(seen) == list(range(3_000))
+    failed = {number for number, outcome in finished.outcomes.items() if outcome is not None}
+    assert failed == set(range(0, 3_000, 100))
+    assert await delivering.stop(WAIT_S * 1000)
+
+
+async def test_what_no_function_has_begun_is_skipped_when_it_stops() -> None:
+    finished = Finished(20)
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def listen(number: Any) -> None:
+        begun.release()
+        go_on.wait(WAIT_S)
+
+    delivering = delivery(listen, finished)
+    delivering.submit(chunks(range(20)))
+    for _ in range(4):
+        assert await asyncio.to_thread(begun.acquire, timeout=WAIT_S)
+    stopping = asyncio.ensure_future(delivering.stop(WAIT_S * 1000))
+    await asyncio.sleep(0)
+    go_on.set()
+    assert await stopping
+    await finished.all()
+    skipped = [number for number, outcome in finished.outcomes.items() if isinstance(outcome, Skipped)]
+    assert len(skipped) == 16
