@@ -152,7 +152,7 @@ def restarts(parent: Path, gib: float, rounds: int) -> None:
     with mqspark_namesrv(parent / "names") as ours, rocketmq_namesrv(jars, parent / "jnames") as theirs:
 
         def start_ours(folder: Path) -> AbstractContextManager[Cluster]:
-            return mqspark_broker(folder, ours, sizes)
+            return mqspark_broker(folder, ours, {"brokerName": "a", "brokerClusterName": "C", **sizes})
 
         def start_theirs(folder: Path) -> AbstractContextManager[Cluster]:
             return rocketmq_broker(jars, folder, theirs, settings=sizes, heap_mib=2048, registered=False)
