@@ -34,15 +34,23 @@ class Window:
 
     async def room(self) -> None:
         """Until one more may go; whoever does not, then, says so by ``decline``."""
+        woken = False
         while self.full:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiter)
+            if woken:
+                self._waiting.appendleft(waiter)  # keeps its turn
+            else:
+                self._waiting.append(waiter)
             try:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
                     self._wake_one()
                 raise
+            woken = True
+        if woken and self.count + 1 < self.max_count:
+            # What a large message leaves may be room for several.
+            self._wake_one()
 
     def decline(self) -> None:
         """Whoever found room has no use for it: the next one has."""
