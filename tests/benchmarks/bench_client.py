@@ -228,19 +228,23 @@ def compare(
     figures = {name: Figures() for name in names}
     for number in range(rounds):
         for name in names if number % 2 == 0 else reversed(names):
-            said = run(bench, case, filled, *commands[name])
+            try:
+                said = run(bench, case, filled, *commands[name])
+            except VoidRun as error:
+                print(f"  {name}: a run without a figure: {error}", flush=True)
+                continue
             figures[name].rates.append(case.count / said["seconds"])
             figures[name].cpu_us.append(said["cpu_s"] / case.count * 1e6)
             if said.get("doubled"):
                 print(f"  {name}: {said['doubled']} messages came twice")
             if "sent" in said:
                 figures[name].latencies.append({key: said[key] for key in ("sent", "arrived")})
-    return figures
+    return {name: figure for name, figure in figures.items() if figure.rates}
 
 
 def show(bench: Bench, case: Case, figures: dict[str, Figures]) -> None:
     rates = {name: statistics.median(figure.rates) for name, figure in figures.items()}
-    broker_us = statistics.median(bench.broker_cpu_us[case.name])
+    broker_us = statistics.median(bench.broker_cpu_us.get(case.name, [0.0]))
     print(f"{case.name} ({case.count:,} messages; broker {broker_us:.1f} us CPU a message)")
     for name, figure in figures.items():
         if figure.latencies:
