@@ -19,8 +19,8 @@ from tests.interop.jars import Jars
 CALL_TIMEOUT_S = 60.0
 
 JSON_FIRST = ["JSON", pytest.param("ROCKETMQ", marks=pytest.mark.slow)]
-"""Both header serialisations, for tests that take longer. Not for POP: its codes do not fit a binary header, and RocketMQ
-refuses what the Java client makes of them, too."""
+"""Both header serialisations, for tests that take longer. Not for POP: its codes do not fit a binary header, and what
+the Java client makes of them RocketMQ refuses, too."""
 
 
 class JavaError(Exception):

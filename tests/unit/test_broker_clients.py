@@ -219,7 +219,7 @@ def test_connections_as_tools_see_them(bench: Bench) -> None:
     shown = json.loads(peer.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "PG"}).body)
     assert [c["clientId"] for c in shown["connectionSet"]] == ["c1"]
     everybody = json.loads(peer.ask(RequestCode.GET_ALL_PRODUCER_INFO).body)
-    assert everybody["data"]["PG"][0]["remoteIP"] == peer.session.peer
+    assert everybody["data"]["PG"][0]["remoteIP"] == f"/{peer.session.peer}"
     gone = {"consumerGroup": "none"}
     assert peer.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, gone).code == ResponseCode.CONSUMER_NOT_ONLINE
     gone = {"producerGroup": "none"}
