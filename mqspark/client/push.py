@@ -9,7 +9,6 @@ import asyncio
 import logging
 import sys
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from mqspark.client.answers import answer
 from mqspark.client.concurrent import Concurrent
 from mqspark.client.consumer import ConsumeFromWhere, MessageModel
 from mqspark.client.delivery import Listener, Outcome
+from mqspark.client.flow import Flow
 from mqspark.client.hooks import Interceptor, intercepted, let_through
 from mqspark.client.identity import ClientOptions
 from mqspark.client.inspection import running_info
@@ -38,7 +38,6 @@ __all__ = ["PushConsumer"]
 
 log = logging.getLogger(__name__)
 
-_FULL_PAUSE_S = 0.05
 _NO_PROGRESS_PAUSE_S = 0.02
 """A broker that answers "nothing" at once, again and again, is not asked more often than this."""
 _UNREADABLE_PAUSE_S = 0.2
@@ -174,9 +173,11 @@ class PushConsumer(Listening):
         self._concurrency = concurrency
         self._is_ordered = ordered
         self._auto_commit = auto_commit
-        self._limits = FlowLimits(max_cached_messages, max_cached_bytes, sys.maxsize if ordered else max_span)
-        self._topic_limits = (max_cached_messages_per_topic, max_cached_bytes_per_topic)
-        self._limits_of: dict[str, FlowLimits] = {}
+        self._flow = Flow(
+            FlowLimits(max_cached_messages, max_cached_bytes, sys.maxsize if ordered else max_span),
+            max_cached_messages_per_topic,
+            max_cached_bytes_per_topic,
+        )
         self._max_reconsume_times = max_reconsume_times
         self._retry_delay_ms = retry_delay_ms
         self._consume_timeout_ms = consume_timeout_ms
@@ -186,7 +187,6 @@ class PushConsumer(Listening):
         self._readers: dict[MessageQueue, _Reader] = {}
         self._leaving: dict[MessageQueue, _Reader] = {}
         """Given up, but their listener is still at the last message (ordered consumers)."""
-        self._full: dict[ProcessQueue, tuple[asyncio.Future[None], FlowLimits]] = {}
         self._consumption: Concurrent | Ordered
         self._statistics: ConsumeStatistics
         self._ordered: Ordered | None = None
@@ -229,7 +229,7 @@ class PushConsumer(Listening):
                 auto_commit=self._auto_commit,
                 lock_interval_ms=self._lock_interval_ms,
                 statistics=self._statistics,
-                consumed=self._consumed,
+                consumed=self._flow.consumed,
                 regained=self._regained,
             )
         else:
@@ -242,7 +242,7 @@ class PushConsumer(Listening):
                 retry_delay_ms=self._retry_delay_ms,
                 consume_timeout_ms=self._consume_timeout_ms,
                 statistics=self._statistics,
-                consumed=self._consumed,
+                consumed=self._flow.consumed,
             )
 
     async def stop(self, timeout_ms: int = 30_000) -> None:
@@ -304,7 +304,7 @@ class PushConsumer(Listening):
         self._readers[queue] = reader
         if self._ordered is not None:
             self._ordered.restart(queue, reader.process)
-        self._share_limits()
+        self._flow.share(self._readers)
         reader.task = self._group.tasks.spawn(self._read_forever(reader))
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
@@ -320,7 +320,7 @@ class PushConsumer(Listening):
             else:
                 offsets[queue] = reader.process.commit_offset
                 reader.process.drop()
-        self._share_limits()
+        self._flow.share(self._readers)
         await self._write(offsets)
 
     async def _hand_over(self, reader: _Reader, ordered: Ordered) -> None:
@@ -350,22 +350,6 @@ class PushConsumer(Listening):
         if self._ordered is not None:
             self._ordered.renew_soon()
 
-    def _share_limits(self) -> None:
-        """Each queue gets its part of what its topic may have cached (RebalancePushImpl.messageQueueChanged)."""
-        max_messages, max_bytes = self._topic_limits
-        if max_messages is None and max_bytes is None:
-            return
-        counts = Counter(queue.topic for queue in self._readers)
-        limits = self._limits
-        self._limits_of = {
-            topic: FlowLimits(
-                limits.max_messages if max_messages is None else max(1, max_messages // count),
-                limits.max_bytes if max_bytes is None else max(1, max_bytes // count),
-                limits.max_span,
-            )
-            for topic, count in counts.items()
-        }
-
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
         return await answer(self, request)
 
@@ -381,9 +365,9 @@ class PushConsumer(Listening):
             if ordered is not None and (process.dropped or not ordered.readable(queue)):
                 await asyncio.sleep(_UNREADABLE_PAUSE_S)
                 continue
-            limits = self._limits_of.get(queue.topic, self._limits)
+            limits = self._flow.limits(queue.topic)
             if process.is_full(limits):
-                await self._space(process, limits)
+                await self._flow.space(process, limits)
                 continue
             process.last_pull_ms = time.time_ns() // 1_000_000
             asked = process.next_offset
@@ -414,25 +398,6 @@ class PushConsumer(Listening):
                 process.advance(pulled.next_offset)
                 if process.next_offset == asked and self._loop.time() - began < _NO_PROGRESS_PAUSE_S:
                     await asyncio.sleep(_NO_PROGRESS_PAUSE_S)
-
-    async def _space(self, process: ProcessQueue, limits: FlowLimits) -> None:
-        """Until the listener has caught up a little."""
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._full[process] = (waiter, limits)
-        try:
-            async with asyncio.timeout(_FULL_PAUSE_S):
-                await waiter
-        except TimeoutError:
-            return
-        finally:
-            del self._full[process]
-
-    def _consumed(self, process: ProcessQueue) -> None:
-        waiting = self._full.get(process)
-        if waiting is not None:
-            waiter, limits = waiting
-            if not waiter.done() and not process.is_full(limits):
-                waiter.set_result(None)
 
     async def _send_back(self, message: MessageExt, delay_level: int) -> None:
         await self._group.calls.send_back(message, delay_level, self._max_reconsume_times)
