@@ -43,19 +43,25 @@ def properties(**pairs: object) -> str:
     return "".join(f"{name}\x01{value}\x02" for name, value in pairs.items())
 
 
+def topic_fields(topic: str, queues: int, **fields: object) -> dict[str, object]:
+    return (
+        dict(
+            topic=topic,
+            defaultTopic="TBW102",
+            readQueueNums=queues,
+            writeQueueNums=queues,
+            perm=6,
+            topicFilterType="SINGLE_TAG",
+            topicSysFlag=0,
+            order=False,
+        )
+        | fields
+    )
+
+
 def create_topic(play: Play, stem: str, queues: int = 4, **fields: object) -> str:
     topic = play.name(stem)
-    ext = dict(
-        topic=topic,
-        defaultTopic="TBW102",
-        readQueueNums=queues,
-        writeQueueNums=queues,
-        perm=6,
-        topicFilterType="SINGLE_TAG",
-        topicSysFlag=0,
-        order=False,
-    )
-    reply = play.quietly(CREATE_TOPIC, **(ext | fields))
+    reply = play.quietly(CREATE_TOPIC, **topic_fields(topic, queues, **fields))
     assert reply.code == 0, reply
     return topic
 
@@ -278,23 +284,15 @@ def batches(play: Play) -> None:
     send(play, "negative length", elsewhere, b"\xff\xff\xff\xff" + two[4:], code=SEND_BATCH, batch=True)
     send(play, "not a batch", topic, b"hello", code=SEND_BATCH, batch=True)
     send(play, "empty member", topic, batch_body((b"", "")), code=SEND_BATCH, batch=True)
-    send(
-        play,
-        "delayed member",
-        elsewhere,
-        batch_body((b"x", properties(DELAY=1))),
-        code=SEND_BATCH,
-        batch=True,
-    )
+    timely = create_topic(play, "TimedMembers", 1)
+    for label, timed in {
+        "delayed member": properties(DELAY=1),
+        "timer member": properties(TIMER_DELAY_MS=500),
+    }.items():
+        send(play, label, timely, batch_body((b"x", timed)), code=SEND_BATCH, batch=True)
+    play.ends[timely, 0] = 2
+    read_back(play, "timed members", timely, 1)
     send(play, "delayed batch", topic, two, properties(DELAY=1, UNIQ_KEY="U-1"), code=SEND_BATCH, batch=True)
-    send(
-        play,
-        "timer member",
-        elsewhere,
-        batch_body((b"x", properties(TIMER_DELAY_MS=500))),
-        code=SEND_BATCH,
-        batch=True,
-    )
     send(play, "prepared batch", elsewhere, two, properties(TRAN_MSG="true"), code=SEND_BATCH, batch=True)
     send(play, "transactional flag", topic, two, code=SEND_BATCH, batch=True, sysFlag=4)
     send(play, "too large in sum", topic, batch_body(*[(b"x" * 30_000, "")] * 3), code=SEND_BATCH, batch=True)
@@ -385,4 +383,48 @@ def wrong_sends(play: Play) -> None:
     read_back(play, "wrong", topic, 2)
 
 
-CHAPTERS: dict[str, Callable[[Play], None]] = {"sends": sends, "batches": batches, "wrong sends": wrong_sends}
+def batch_queues(play: Play) -> None:
+    """Topics whose records hold several messages (queue.type=BatchCQ)."""
+    topic = create_topic(play, "BatchQueues", 1, attributes="+queue.type=BatchCQ")
+    group = create_group(play, "batch-readers")
+    play.ask("config", 351, topic=topic)
+    three = batch_body(
+        *[(b"%d" % number, properties(TAGS="A", UNIQ_KEY=f"M-{number}")) for number in range(3)]
+    )
+    batch = dict(code=SEND_BATCH, batch=True)
+    send(play, "three", topic, three, properties(UNIQ_KEY="B-1", TAGS="A"), **batch)
+    send(play, "one by itself", topic, b"single", properties(UNIQ_KEY="B-2", TAGS="B"))
+    send(play, "two more", topic, three[: len(three) // 3 * 2], properties(UNIQ_KEY="B-3", TAGS="A"), **batch)
+    send(
+        play,
+        "cut",
+        create_topic(play, "CutBatches", 1, attributes="+queue.type=BatchCQ"),
+        three[:-1],
+        **batch,
+    )
+    deadline = time.monotonic() + 30
+    while play.quietly(MAX_OFFSET, topic=topic, queueId=0).ext["offset"] != "6":
+        assert time.monotonic() < deadline
+    for code in (MAX_OFFSET, 31, 32):
+        play.ask(f"code {code}", code, topic=topic, queueId=0)
+    for offset in (0, 1, 2, 3, 4, 5, 6, 7, -1):
+        pull(play, f"from {offset}", group, topic, queueOffset=offset)
+        pull(play, f"from {offset}, one", group, topic, queueOffset=offset, maxMsgNums=1)
+    for count in (2, 3, 4, 5):
+        pull(play, f"at most {count}", group, topic, maxMsgNums=count)
+    pull(play, "tag A", group, topic, subscription="A")
+    pull(play, "tag B", group, topic, subscription="B")
+    for stamp in (0, 2**62):
+        play.ask(f"search {stamp}", 29, topic=topic, queueId=0, timestamp=stamp)
+    play.ask("stats", 202, topic=topic)
+    play.ask(
+        "to an ordinary queue", CREATE_TOPIC, **topic_fields(topic, 1, attributes="+queue.type=SimpleCQ")
+    )
+
+
+CHAPTERS: dict[str, Callable[[Play], None]] = {
+    "sends": sends,
+    "batches": batches,
+    "wrong sends": wrong_sends,
+    "batch queues": batch_queues,
+}
