@@ -323,7 +323,13 @@ class LitePullConsumer(Subscriber):
         try:
             async with asyncio.timeout_at(deadline):
                 await waiter
-        except TimeoutError:
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif not waiter.cancelled():
+                self._wake_one()  # it was this one's turn, just when it gave up
+            if isinstance(error, asyncio.CancelledError):
+                raise
             return False
         return self._running
 

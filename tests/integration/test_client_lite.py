@@ -185,3 +185,25 @@ async def test_an_interceptor_chooses_what_is_handed_out(mq_broker: Broker, mq_t
         await until(lambda: consumer._assigned[place].next_offset == 11, "the end")
         await consumer.commit()
         await until(lambda: consumer.position(place) == 11, "what is not wanted counts, too")
+
+
+async def test_polls_that_find_nothing_leave_nothing_behind(mq_broker: Broker, mq_topic: str) -> None:
+    async with AdminClient(mq_broker.namesrv) as admin:
+        await admin.create_topic(mq_topic, queues=1)
+    consumer = LitePullConsumer(mq_broker.namesrv, group=f"idle-{mq_topic}")
+    consumer.subscribe(mq_topic)
+    async with consumer, Producer(mq_broker.namesrv, group="p") as producer:
+        for _ in range(20):
+            assert await consumer.poll(1) == []
+        cut_short = asyncio.ensure_future(consumer.poll(60_000))
+        await asyncio.sleep(0.01)
+        cut_short.cancel()
+        await asyncio.gather(cut_short, return_exceptions=True)
+        assert not consumer._waiters
+        waiting = [asyncio.ensure_future(consumer.poll(60_000)) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        await producer.send(Message.of(mq_topic, "1"))
+        done, (left,) = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert [[message.body for message in each.result()] for each in done] == [[b"1"]]
+        await producer.send(Message.of(mq_topic, "2"))
+        assert [message.body for message in await left] == [b"2"]
