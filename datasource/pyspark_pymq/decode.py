@@ -85,6 +85,12 @@ class Records:
         """Big-endian u16 at each position."""
         return self.u16[positions].byteswap().astype(np.int64)
 
+    def body_lengths(self, positions: Ints) -> Ints:
+        """Of the records at these positions, as they are stored."""
+        flags = self.ints(positions + _SYS_FLAG)
+        hosts = ((flags & BORN_HOST_V6) != 0).astype(np.int64) + ((flags & STORE_HOST_V6) != 0)
+        return self.ints(positions + _BODY_LENGTH + hosts * _V6_EXTRA_BYTES)
+
 
 def record_positions(records: Records) -> Ints:
     """Where each record of a pull body starts. Raises InvalidMessage when the sizes do not add up.

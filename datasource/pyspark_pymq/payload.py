@@ -8,6 +8,7 @@ of messages, not of rows.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,9 @@ def arrow_schema_of(schema: StructType) -> pa.Schema:
     """What Spark expects a reader with this schema to give (reference spark-datasource §7.4)."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return to_arrow_schema(schema, timezone="UTC")
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+        return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema)  # Spark 4.1: always UTC
 
 
 def pack(batches: Iterable[pa.RecordBatch], batch_bytes: int) -> Iterator[pa.RecordBatch]:

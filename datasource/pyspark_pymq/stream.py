@@ -287,25 +287,36 @@ class LegacyStreamReader(CheckpointedReader):
     """For Spark 4.1, whose ``latestOffset`` is not told where the query stands."""
 
     _last: Positions | None = None
+    _begins = False
+    """Spark has asked for the initial offset: no batch of this query is finished."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._begins = True
+        return super().initialOffset()
 
     def latestOffset(self) -> dict[str, Any]:
         cluster = self._cluster
-        position = self._last or self._initial
-        if position is None:  # restarted: what is new to the checkpoint is found in ``partitions``
-            return Positions(cluster.latest(cluster.queues())).to_json()
-        return self._next(position.to_json(), self._options.max_offsets_per_trigger)
+        if self._last is not None:
+            return self._next(self._last.to_json(), self._options.max_offsets_per_trigger)
+        # A fresh query, whose start has to be in the end of its first batch, or one that goes on at its checkpoint, to
+        # which this start means nothing: ``partitions`` knows which.
+        start = Positions.from_json(super().initialOffset()).offsets
+        latest = cluster.latest(cluster.queues())
+        offsets = {queue: max(end, start.get(queue, end)) for queue, end in latest.items()}
+        return Positions(offsets, {queue: start.get(queue, end) for queue, end in offsets.items()}).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, until = Positions.from_json(start), Positions.from_json(end)
+        begun = until.begun
+        if begun.keys() == until.offsets.keys() and not (self._begins and self._last is None):
+            begun = {}  # it goes on at a checkpoint
         queues = self._cluster.queues()
         fresh = {
             queue: queues[queue]
             for queue in until.offsets
-            if queue not in begin.offsets and queue not in until.begun and queue in queues
+            if queue not in begin.offsets and queue not in begun and queue in queues
         }
-        until = Positions(
-            until.offsets, self._cluster.earliest(fresh) | until.begun if fresh else until.begun
-        )
+        until = Positions(until.offsets, self._cluster.earliest(fresh) | begun if fresh else begun)
         self._last = Positions.from_json(end)
         return super().partitions(start, until.to_json())
 

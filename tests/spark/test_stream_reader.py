@@ -210,6 +210,27 @@ def test_spark_4_1_asks_without_a_start() -> None:
     assert rows_of(again.partitions(following, spark_json(again.latestOffset()))) == {Q1: (10, 11)}
 
 
+def test_spark_4_1_keeps_a_start_at_latest() -> None:
+    options = ReadOptions.parse({"nameserver": "h:1", "topic": "T", "pollTimeoutMs": "0"}, streaming=True)
+
+    def process(high: int) -> LegacyStreamReader:
+        reader = LegacyStreamReader(options, ("value",))
+        reader._connected = FakeCluster(options, {Q0: 0}, {Q0: high})
+        return reader
+
+    # The end of batch 0 is asked for before its start.
+    fresh = process(10)
+    end = spark_json(fresh.latestOffset())
+    assert rows_of(fresh.partitions(spark_json(fresh.initialOffset()), end)) == {}
+    # Killed inside batch 0: it begins where it did, however much came meanwhile.
+    again = process(15)
+    assert rows_of(again.partitions(spark_json(again.initialOffset()), end)) == {}
+    assert rows_of(again.partitions(end, spark_json(again.latestOffset()))) == {Q0: (10, 15)}
+    # Stopped after the empty batch 0: what came meanwhile is the next batch.
+    later = process(20)
+    assert rows_of(later.partitions(end, spark_json(later.latestOffset()))) == {Q0: (10, 20)}
+
+
 def test_little_waits_for_more_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("pyspark_pymq.stream.time.monotonic", lambda: now)
