@@ -27,6 +27,8 @@ __all__ = ["DELTA_VERSION", "delta_settings", "main"]
 DELTA_VERSION = "4.4.0"
 """Of delta-spark in pyproject.toml; its jars are on Maven Central."""
 
+_MAX_CAUSES = 20
+
 Run = Callable[["SparkSession", Progress], Summary]
 
 
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str], *, spark: SparkSession | None = None) -> int:
     except (MQError, OSError) as error:
         summary["error"] = str(error)
     except Exception as error:
-        summary["error"] = _essence(str(error)) or type(error).__name__
+        summary["error"] = _essence(error)
         if not type(error).__module__.startswith(("pyspark.", "py4j.")):
             traceback.print_exc()
     finally:
@@ -64,10 +66,20 @@ def main(arguments: Sequence[str], *, spark: SparkSession | None = None) -> int:
     return code
 
 
-def _essence(text: str) -> str:
-    """What Spark's account of an error comes down to: our own error out of a worker's trace, else the first line."""
-    ours = re.findall(r"^(?:mqspark|pyspark_pymq)[\w.]*: (.+)$", text, re.MULTILINE)
-    return str(ours[-1]) if ours else next((line for line in text.splitlines() if line.strip()), "")
+def _essence(error: BaseException) -> str:
+    """What Spark's account of an error comes down to: our own error out of a worker's trace, else what the innermost
+    cause begins with."""
+    texts: list[str] = []
+    cause: Any = error
+    while cause is not None and len(texts) < _MAX_CAUSES:
+        texts.append(str(cause))
+        cause = getattr(cause, "_cause", None)
+    for text in reversed(texts):
+        ours = re.findall(r"^(?:mqspark|pyspark_pymq)[\w.]*: (.+)$", text, re.MULTILINE)
+        if ours:
+            return str(ours[-1])
+    lines = [line for text in reversed(texts) for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -301,7 +313,7 @@ def _session(options: argparse.Namespace) -> SparkSession:
         advice = (
             "; it could not fetch Delta's jars, perhaps: name them with --delta-jars" if wants_delta else ""
         )
-        raise MQError(f"Spark did not start: {_essence(str(error))}{advice}") from error
+        raise MQError(f"Spark did not start: {_essence(error)}{advice}") from error
     if hasattr(options, "delta_jars"):
         _need_delta(session)
     return session

@@ -39,6 +39,7 @@ __all__ = ["CompactOptions", "QueuePlan", "check", "compaction_topics", "plan_qu
 
 _PIECE_OFFSETS = 1 << 20
 _READ_OFFSETS = 1 << 14
+_SPAN_BYTES = 8 << 20
 _QUEUE_OFFSET_AT = 20
 DEFAULT_DELETE_RETENTION_MS = 24 * 3_600_000
 """Kafka's delete.retention.ms."""
@@ -292,12 +293,20 @@ def read_keys(
 
     from pyspark_pymq.decode import Decoder, Records
 
-    decoder = Decoder(
-        ("key", "offset", "value", "timestamp"), topic=plan.topic, broker="", queue_id=plan.queue_id
-    )
+    decoder = Decoder(("key", "offset", "timestamp"), topic=plan.topic, broker="", queue_id=plan.queue_id)
 
-    def rows(records: Records, positions: Any) -> pa.RecordBatch:
+    def rows(records: Records, positions: Any) -> Iterator[pa.RecordBatch]:
+        # What Arrow reserves for a gather goes by the bytes that it spans.
+        first = 0
+        while first < len(positions):
+            last = max(first + 1, int(positions.searchsorted(positions[first] + _SPAN_BYTES)))
+            yield keys(records, positions[first:last])
+            first = last
+
+    def keys(records: Records, positions: Any) -> pa.RecordBatch:
         batch = decoder(records, positions)
+        # Bodies are not read, only how long they are: memory does not depend on them.
+        batch = batch.append_column("tombstone", pa.array(records.body_lengths(positions) == 0))
         named = batch.filter(batch.column("key").is_valid())
         times = named.column("timestamp").cast(pa.int64())
         return pa.RecordBatch.from_arrays(
@@ -305,7 +314,7 @@ def read_keys(
                 pa.repeat(pa.scalar(number, pa.int32()), named.num_rows),
                 named.column("key"),
                 named.column("offset"),
-                pc.equal(pc.binary_length(named.column("value")), 0),
+                named.column("tombstone"),
                 pc.divide(times, 1000),
             ],
             names=["queue", "key", "offset", "tombstone", "time"],
@@ -316,14 +325,14 @@ def read_keys(
             records = Records(view)
             older = at[records.longs(at + _QUEUE_OFFSET_AT) < plan.start]
             for first in range(0, len(older), _READ_OFFSETS):
-                yield rows(records, older[first : first + _READ_OFFSETS])
+                yield from rows(records, older[first : first + _READ_OFFSETS])
         return
     if low < 0 and plan.current is not None:
         generation = Generation(_directory(Path(store), plan.topic, plan.queue_id), plan.current)
         records = Records(generation.view)
         positions = generation.entries["position"]
         for first in range(0, len(positions), _READ_OFFSETS):
-            yield rows(records, positions[first : first + _READ_OFFSETS])
+            yield from rows(records, positions[first : first + _READ_OFFSETS])
         return
     reader = StoreReader(store, commit_log)
     for first in range(low, high, _READ_OFFSETS):
@@ -331,7 +340,7 @@ def read_keys(
         while len(entries):
             view, start = reader.segment(int(entries["position"][0]))
             inside = int(entries["position"].searchsorted(start + len(view)))
-            yield rows(Records(view), entries["position"][:inside] - start)
+            yield from rows(Records(view), entries["position"][:inside] - start)
             entries = entries[inside:]
 
 

@@ -18,10 +18,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mqspark.errors import ConfigError
+from mqspark.errors import ConfigError, MQError
 from mqspark.message import DLQ_PREFIX
+from mqspark_jobs.deltacommit import make_table
 from mqspark_jobs.job import Progress, Summary
-from pyspark_pymq.locations import join, names, read_bytes, write_bytes
+from pyspark_pymq.locations import join, read_bytes, write_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,8 +137,10 @@ def run_parked(options: ParkedOptions, spark: SparkSession, progress: Progress) 
 
 
 def _make_table(spark: SparkSession, url: str) -> None:
-    if not names(join(url, "_delta_log")):
-        spark.createDataFrame([], _SCHEMA).write.format("delta").mode("ignore").save(url)
+    make_table(spark, url, _SCHEMA)
+    columns = set(spark.read.format("delta").load(url).columns)
+    if not {"targetTopic", "deliverAt", "batch"} <= columns:
+        raise MQError(f"table: {url} is no table of parked messages, it has the columns {sorted(columns)}")
 
 
 def _park(spark: SparkSession, options: ParkedOptions) -> int:

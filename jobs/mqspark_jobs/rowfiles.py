@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import urllib.parse
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ DATE = "date"
 _GROUP_BYTES = 32 << 20
 """Of log for one row group, about."""
 _GROUP_ROWS = 1 << 17
+_SPAN_BYTES = 8 << 20
 _FEW_VALUES = [
     "partition",
     "timestamp",
@@ -163,12 +165,12 @@ class RowFiles:
             decoder = self._decoders[topic] = Decoder(
                 COLUMNS, topic=topic, broker=self._broker, queue_id=None, strict=False
             )
-        batch = decoder(records, positions)
-        writer = chosen.writer or self._create(chosen, batch.schema)
-        writer.write_table(pa.Table.from_batches([batch]))
-        chosen.rows += batch.num_rows
+        table = pa.Table.from_batches([decoder(records, piece) for piece in _near(positions)])
+        writer = chosen.writer or self._create(chosen, table.schema)
+        writer.write_table(table)
+        chosen.rows += table.num_rows
         for name in _COUNTED:
-            values = batch.column(name).cast(pa.int64()).to_numpy()
+            values = table.column(name).cast(pa.int64()).to_numpy()
             low, high = int(values.min()), int(values.max())
             if name == "timestamp":
                 low, high = low // 1000, -(-high // 1000)
@@ -207,6 +209,15 @@ class RowFiles:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+
+
+def _near(positions: Ints) -> Iterator[Ints]:
+    """In pieces that lie together: what Arrow reserves for a gather goes by the bytes that it spans."""
+    first = 0
+    while first < len(positions):
+        last = max(first + 1, int(positions.searchsorted(positions[first] + _SPAN_BYTES)))
+        yield positions[first:last]
+        first = last
 
 
 def _date(day: int) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from mqspark_jobs import archive as job
 from mqspark_jobs.archive import ArchiveOptions, archived_mark
 from mqspark_jobs.command import main
 from pyspark_pymq.archive import load_manifests
+from pyspark_pymq.logfiles import list_log
 from tests.jobs_tools import Killed, filled_store, quiet
 from tests.spark.dev import DevCluster
 from tests.store_tools import drain
@@ -133,6 +137,78 @@ def frame(spark: SparkSession, cluster: DevCluster, topic: str, table: Path, **o
     return reader.option("archive", str(table)).options(**options).load(topic)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_retention_waits_for_the_archive_while_sends_go_on(delta: SparkSession, tmp_path: Path) -> None:
+    every_hour = "deleteWhen=" + ";".join(f"{hour:02d}" for hour in range(24))
+    settings = (
+        "flushDiskType=ASYNC_FLUSH",
+        "mappedFileSizeCommitLog=262144",
+        "fileReservedTime=0",
+        every_hour,
+    )
+    settings = (*settings, "cleanResourceInterval=200", "deleteArchivedOnly=true", "deleteFileBatchMax=1")
+    log = tmp_path / "store/commitlog"
+    table = tmp_path / "table"
+    with DevCluster(tmp_path / "store", *settings) as own:
+        own.create_topic("R")
+        own.send_numbers("R", range(4000))
+        sent = 4000
+        over = threading.Event()
+
+        def send() -> None:
+            nonlocal sent
+            while not over.wait(0.5):
+                own.send_numbers("R", range(sent, sent + 40))
+                sent += 40
+
+        # Everything is expired, and looked at five times a second; nothing goes before it is archived.
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            wait_until(lambda: sent >= 4200)
+            assert min(path.name for path in log.iterdir()) == f"{0:020d}"
+            assert archived(delta, tmp_path)["rows"] > 1000
+            wait_until(lambda: min(path.name for path in log.iterdir()) > f"{0:020d}")
+            for _ in range(2):
+                # Segments go and messages come between the planning of a read and its tasks.
+                known = sent
+                rows = (
+                    frame(delta, own, "R", table)
+                    .selectExpr("partition", "offset", "string(value) v")
+                    .collect()
+                )
+                for queue in range(4):
+                    here = sorted((row.offset, int(row.v)) for row in rows if row.partition == queue)
+                    assert here == [(offset, offset * 4 + queue) for offset in range(len(here))]
+                    assert len(here) >= known // 4
+                archived(delta, tmp_path)
+            time_ms = int(min(row.timestamp for row in history(delta, table)).timestamp() * 1000)
+            first = (
+                frame(delta, own, "R", table, startingTimestamp=str(time_ms))
+                .selectExpr("min(offset)")
+                .first()
+            )
+            assert first[0] == 0
+        finally:
+            over.set()
+            sender.join()
+        mark = archived_mark(str(tmp_path / "store"))
+        oldest = min(int(path.name) for path in log.iterdir())
+        assert 0 < oldest <= mark
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def history(spark: SparkSession, table: Path) -> list[Any]:
+    return spark.read.format("delta").load(str(table)).select("timestamp").collect()
+
+
 def test_history_and_tail_are_one_topic(
     delta: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,6 +217,10 @@ def test_history_and_tail_are_one_topic(
         own.create_topic("H")
         own.send_numbers("H", range(6000))
         # While the broker serves, sealed segments and what the checkpoint covers are archived.
+        options = ArchiveOptions(str(tmp_path / "store"), str(tmp_path / "table"), "dev")
+        wait_until(
+            lambda: (job.safe_end(options, list_log(str(tmp_path / "store/commitlog"))) or 0) > 700_000
+        )
         arguments = ["archive", "--store", str(tmp_path / "store"), "--to", str(tmp_path / "table")]
         assert main([*arguments, "--broker", "dev"], spark=delta) == 0
         summary = json.loads(capsys.readouterr().out)

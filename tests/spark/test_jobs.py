@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from mqspark.message import Message
 from mqspark_jobs.command import main
+from mqspark_jobs.redeliver import TARGET
 from tests.jobs_tools import filled_store, tree
+from tests.spark.dev import DevCluster
 
 pytestmark = pytest.mark.spark
 
@@ -65,3 +68,24 @@ def test_a_driver_killed_in_the_middle(tmp_path: Path) -> None:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, timeout=240, check=True)
     assert json.loads(done.stdout)["ok"] is True
     assert {name: tree(tmp_path / "store" / name) for name in own} == own
+
+
+def test_what_goes_wrong_is_one_line(
+    delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def failed(arguments: str) -> str:
+        assert main(arguments.format(ns=cluster.nameserver, root=tmp_path).split(), spark=delta) == 1
+        printed = capfd.readouterr()
+        summary = json.loads(printed.out)
+        assert summary["ok"] is False
+        assert "Traceback" not in printed.err
+        return str(summary["error"])
+
+    assert "127.0.0.1:1" in failed("redeliver --nameserver 127.0.0.1:1 --dlq g --state {root}/s")
+    assert "%DLQ%nobody" in failed("redeliver --nameserver {ns} --dlq nobody --state {root}/s")
+    assert "nowhere" in failed("redeliver --nameserver {ns} --table {root}/t --topic nowhere")
+    delta.range(3).write.format("delta").save(str(tmp_path / "other"))
+    assert "no table of parked messages" in failed("redeliver --nameserver {ns} --table {root}/other")
+    cluster.send(topic, 0, [Message.of(topic, "no properties")])
+    said = failed(f"redeliver --nameserver {{ns}} --table {{root}}/t --topic {topic}")
+    assert f"offset 0 of queue 0 has no {TARGET}" in said

@@ -97,5 +97,17 @@ def test_an_error_of_a_worker_is_found_in_its_trace() -> None:
         "Traceback (most recent call last):\n  File ...\n"
         "mqspark.errors.StoreCorrupt: the log is damaged from 1 to 2\n\n\tat org.apache.spark...\n"
     )
-    assert command._essence(trace) == "the log is damaged from 1 to 2"
-    assert command._essence("\n[TABLE_NOT_FOUND] there is none\nmore") == "[TABLE_NOT_FOUND] there is none"
+    assert command._essence(RuntimeError(trace)) == "the log is damaged from 1 to 2"
+    assert (
+        command._essence(RuntimeError("\n[TABLE_NOT_FOUND] there is none\nmore"))
+        == "[TABLE_NOT_FOUND] there is none"
+    )
+
+
+def test_the_innermost_cause_counts() -> None:
+    outer, inner = (
+        RuntimeError("[STREAM_FAILED] terminated"),
+        RuntimeError("\nthe message has no target\nmore"),
+    )
+    outer._cause = inner  # type: ignore[attr-defined]
+    assert command._essence(outer) == "the message has no target"
