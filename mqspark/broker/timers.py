@@ -68,6 +68,7 @@ BATCH_BYTES = 1 << 20
 """The same for the bytes of messages; the last may exceed it."""
 IDLE_MS = 60_000
 BUSY_MS = 50
+LOOK_AHEAD_MESSAGES = 256
 RETRY_MS = 100
 _READS_A_DELIVERY = 4
 """So many messages of a chain are looked at in the time that one takes to be stored."""
@@ -81,11 +82,11 @@ _NEVER_MS = 1 << 62
 class _Walk:
     """A slot that is being delivered: first its chain is read, then its messages are stored."""
 
-    __slots__ = ("cursor", "deleted", "due_ms", "keys", "positions", "stamps", "tick")
+    __slots__ = ("cursor", "deleted", "due_ms", "keys", "newest", "older", "positions", "stamps", "tick")
 
     def __init__(self, tick: int, last: int) -> None:
         self.tick = tick
-        self.cursor = last
+        self.newest = self.cursor = last
         """The next record of its chain to look at, ``NONE`` at the end."""
         self.positions = array("q")
         """Where the messages are that are to be delivered, newest first, and once the chain is read latest first; taken
@@ -97,10 +98,22 @@ class _Walk:
         self.keys: dict[str, str] = {}
         """Of deletions → the real topic of the deletion."""
         self.deleted: set[str] = set()
+        self.older: _Walk | None = None
+        """How far an older part of the chain was read ahead; it joins when the cursor comes to where that began."""
+
+    def join(self, older: _Walk) -> None:
+        """What was read ahead follows."""
+        self.positions += older.positions
+        self.stamps += older.stamps
+        self.due_ms += older.due_ms
+        self.keys.update(older.keys)
+        self.cursor = older.cursor
+        self.older = None
 
     def sort(self) -> None:
         """The chain is read: the earliest to the end."""
         due_ms = np.frombuffer(self.due_ms, np.int64)
+        self.due_ms = array("q")
         if (due_ms[1:] <= due_ms[:-1]).all():  # so it is when all have the same delay
             return
         order = np.argsort(-due_ms, kind="stable")
@@ -130,6 +143,8 @@ class Timers:
         self._read_tick = 0
         """The next slot to deliver; 0 until there is one."""
         self._walk: _Walk | None = None
+        self._ahead: _Walk | None = None
+        """What of the slot that is over next is read already."""
         self._delivered: dict[int, int] = {}
         """Ticks whose slots were delivered, but perhaps not on the disk yet → where their chains began."""
         self._undurable: deque[tuple[int, TimerCheckpoint, list[tuple[int, int]]]] = deque()
@@ -206,7 +221,7 @@ class Timers:
             return IDLE_MS
         self.problem = None
         self._note()
-        if enqueued or dequeued:
+        if enqueued or dequeued or self._look_ahead(now_tick):
             return 0
         wait_ms = (now_tick + 1) * self._precision_ms - now_ms
         # While many come, the end of a tick shall not find a second's worth of them.
@@ -305,6 +320,8 @@ class Timers:
                 return False
             if walk.cursor != NONE:
                 room -= self._follow(walk, room)
+            elif walk.due_ms:
+                walk.sort()
             elif walk.positions:
                 self._deliver(walk, now_ms)
                 room -= 1
@@ -318,15 +335,34 @@ class Timers:
             slot = self._wheel.get(tick)
             if slot is not None and self._delivered.get(tick) != slot.last:
                 self._delivered[tick] = slot.last
-                return _Walk(tick, slot.last)
+                walk, ahead = _Walk(tick, slot.last), self._ahead
+                if ahead is not None and ahead.tick == tick:
+                    walk.older, self._ahead = ahead, None
+                return walk
             low = tick + 1
         return None
+
+    def _look_ahead(self, now_tick: int) -> bool:
+        """Read the chain of the slot that is over next, while there is nothing else to do: its first message is late
+        already when it is over. Whether there is more to read."""
+        ahead = self._ahead
+        if ahead is None or ahead.tick != now_tick:
+            slot = self._wheel.get(now_tick)
+            if slot is None or self._delivered.get(now_tick) == slot.last:
+                return False
+            ahead = self._ahead = _Walk(now_tick, slot.last)
+        if ahead.cursor != NONE:
+            self._follow(ahead, LOOK_AHEAD_MESSAGES // _READS_A_DELIVERY)
+        return ahead.cursor != NONE
 
     def _follow(self, walk: _Walk, room: int) -> int:
         """Read on in a slot's chain; how much work that was."""
         steps = 0
         while walk.cursor != NONE and steps < room * _READS_A_DELIVERY:
             at = walk.cursor
+            if walk.older is not None and walk.older.newest == at:
+                walk.join(walk.older)
+                continue
             record = self._timer_log.record(at)
             if record is None or record.previous >= at:
                 _log.error("the timer log ends at %d in the middle of a chain", at)
@@ -342,8 +378,6 @@ class Timers:
                 walk.stamps.append(record.written_ms << 1 | is_roll)
                 message = self._store.parts_at(record.position)
                 walk.due_ms.append(_due_ms(message) if message is not None else 0)
-        if walk.cursor == NONE:
-            walk.sort()
         return -(-steps // _READS_A_DELIVERY)
 
     def _note_deletion(self, walk: _Walk, position: int) -> None:
