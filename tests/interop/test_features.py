@@ -339,9 +339,9 @@ def test_suspend_and_resume(side: Side, name: Name) -> None:
     assert member.take(3) == Counter(bodies("before", 3))
     member.do("suspend")
     side.send(topic, bodies("one", 1))  # may still come by a pull that is parked
-    early = member.take(1, 2.0)
+    early = member.take(1, 1.0)
     side.send(topic, bodies("meanwhile", 5))
-    assert member.take(1, 2.0) == Counter()
+    assert member.take(1, 1.0) == Counter()
     member.do("resume")
     assert early + member.take(6 - early.total()) == Counter(bodies("one", 1) + bodies("meanwhile", 5))
 
@@ -481,7 +481,7 @@ def test_a_group_may_be_forbidden_to_consume(side: Side, name: Name) -> None:
     allow(False)
     side.send(topic, bodies("m", 3))
     member = side.member(topic, group)
-    assert member.take(1, 2.0) == Counter()
+    assert member.take(1, 1.0) == Counter()
     allow(True)
     assert member.take(3) == Counter(bodies("m", 3))
 
@@ -489,6 +489,7 @@ def test_a_group_may_be_forbidden_to_consume(side: Side, name: Name) -> None:
 # ---- messages for later
 
 
+@pytest.mark.slow
 def test_our_delays_timers_and_recall(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     """What test_delay_retry.py says of Java's producer and consumer."""
     topic, group = create_topic(cluster, name("Late")), create_group(cluster, name("late"))
@@ -572,29 +573,28 @@ def test_javas_listener_that_takes_too_long(java: JavaDriver, cluster: Cluster, 
 # ---- trace, and pulling by hand
 
 
-def test_mqadmin_shows_the_trace(side: Side, name: Name) -> None:
-    if side.is_ours:
-        pytest.skip("test_consumers.py::test_mqadmin_shows_our_trace")
-    topic, group, trace = create_topic(side.cluster, name("Trc")), name("trc"), name("TrcTopic")
-    create_topic(side.cluster, trace)
-    producer = side.java.call(
-        "producer.start", namesrv=side.cluster.namesrv, group=name("tracing"), trace_topic=trace
-    )
-    sent = side.java.call(
+def test_mqadmin_shows_javas_trace(java: JavaDriver, cluster: Cluster, name: Name) -> None:
+    """What test_consumers.py says of ours."""
+    topic, group, trace = create_topic(cluster, name("Trc")), name("trc"), name("TrcTopic")
+    create_topic(cluster, trace)
+    producer = java.call("producer.start", namesrv=cluster.namesrv, group=name("tracing"), trace_topic=trace)
+    sent = java.call(
         "producer.send", handle=producer["handle"], mode="sync", message=message(topic, b"traced", keys="k")
     )
-    member = side.member(topic, group, trace_topic=trace)
+    member = JavaMember(java, cluster.namesrv, topic, group, trace_topic=trace)
     assert member.take(1) == Counter([b"traced"])
 
     def shown() -> bool:
-        command = ["queryMsgTraceById", "-i", sent["msg_id"], "-t", trace, "-n", side.cluster.namesrv]
-        printed = str(side.java.call("mqadmin", arguments=command)["out"])
+        command = ["queryMsgTraceById", "-i", sent["msg_id"], "-t", trace, "-n", cluster.namesrv]
+        printed = str(java.call("mqadmin", arguments=command)["out"])
         rows = [line.split() for line in printed.splitlines() if line.startswith(("Pub", "Sub"))]
         return sorted(row[0] for row in rows) == ["Pub", "Sub"] and all("success" in row for row in rows)
 
     until(shown, "both halves of the trace")
+    member.do("stop")
 
 
+@pytest.mark.slow
 def test_our_lite_pull_goes_where_it_is_told(java: JavaDriver, cluster: Cluster, name: Name) -> None:
     """What test_java_client.py says of Java's: seeks, pauses, times, and a change of the queues."""
     topic, group = create_topic(cluster, name("Lite"), 1), create_group(cluster, name("lite"))

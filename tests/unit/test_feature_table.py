@@ -21,6 +21,8 @@ def test_every_mark_names_a_test(row: str) -> None:
     cells = [cell.strip() for cell in row.strip("| ").split(" | ")]
     assert len(cells) == 4
     for cell in cells[1:]:
+        if cell == "-":
+            continue
         found = MARK.fullmatch(cell)
         assert found is not None, cell
         tree = ast.parse((ROOT / found["path"]).read_text())
