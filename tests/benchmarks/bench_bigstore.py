@@ -42,9 +42,9 @@ from tests.interop.clusters import (
     rocketmq_broker,
     rocketmq_namesrv,
 )
-from tests.interop.remoting import GET_MAX_OFFSET, UPDATE_AND_CREATE_TOPIC, RawConnection, ask
+from tests.interop.remoting import GET_MAX_OFFSET, RawConnection
 
-TOPIC, QUEUES = "BenchmarkTest", 4
+TOPIC, QUEUES = "BenchmarkTest", 4  # which every broker has
 BODY_BYTES = 1000
 RECORD_BYTES = 1150  # of log, with properties
 SINCE_CHECKPOINT = 20_000  # messages
@@ -198,13 +198,6 @@ def drains(parent: Path, gib: float, count: int, rounds: int) -> None:
     backlog = filled(root, gib)
     process = DevProcess(root, "flushDiskType=ASYNC_FLUSH")
     try:
-        reply = ask(
-            process.ready["broker"], UPDATE_AND_CREATE_TOPIC, topic=TOPIC, defaultTopic="TBW102",
-            readQueueNums=QUEUES, writeQueueNums=QUEUES, perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0,
-            order=False,
-        )  # fmt: skip
-        if reply.code:
-            raise SystemExit(f"the topic cannot be made: {reply.remark}")
         load("send", process, count=20_000, topics=2)
         figures: dict[str, list[dict[str, Any]]] = {"alone": [], "beside": []}
         for _ in range(rounds):

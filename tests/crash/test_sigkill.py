@@ -47,7 +47,11 @@ BATCH = 5
 SUBSCRIBED = 0x4
 PULL_NOT_FOUND, PULL_RETRY_IMMEDIATELY = 19, 20
 SEGMENT_BYTES = 256 << 10  # the log rolls several times a run, also in the middle of a crash
-SETTINGS = {"flushDiskType": "SYNC_FLUSH", "mappedFileSizeCommitLog": SEGMENT_BYTES}
+SETTINGS = {
+    "flushDiskType": "SYNC_FLUSH",
+    "mappedFileSizeCommitLog": SEGMENT_BYTES,
+    "waitTimeMillsInSendQueue": 60_000,  # however busy this machine is, no send is refused
+}
 
 
 @dataclass(frozen=True, slots=True)
