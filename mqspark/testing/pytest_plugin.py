@@ -7,7 +7,8 @@
     mq_topic      a topic name that no other test has; the first send makes the topic
 
 A test that asks for ``mq_clock`` moves the time of its ``mq_broker`` or ``mq_cluster``; without it they go by the
-real time. ``mq_client`` is for the ``mq_cluster`` if the test has one, else for the ``mq_broker``. What ``Broker`` and
+real time. ``mq_client`` is for the ``mq_cluster`` if the test has one, else for the ``mq_broker``; its clients block,
+and asyncio tests say ``async with mqspark.aio.Producer(mq_broker.namesrv, group=...)``. What ``Broker`` and
 ``Cluster`` take as keywords can be given by marks::
 
     @pytest.mark.mq_cluster(brokers=3, settings={"flushDiskType": "SYNC_FLUSH"})
