@@ -87,6 +87,8 @@ class Halves:
     topic: str
     broker: str
     places: list[Half] = field(hash=False)
+    group: str
+    """The producer group, which may be another one when the query is started again."""
 
 
 class Preparer:
@@ -141,7 +143,7 @@ class Preparer:
             stored = [place for place in places if place is not None]
             if len(stored) != len(places):
                 raise MQError(f"{len(places) - len(stored)} half messages of {topic} were never answered")
-            halves.append(Halves(topic, broker, stored))
+            halves.append(Halves(topic, broker, stored, self._options.group))
         return halves
 
     def _send(self, address: str, half: _Prepared) -> None:
@@ -268,7 +270,7 @@ def commit(options: WriteOptions, messages: Sequence[Sent]) -> None:
         end_all(client, options, counts, commit=True)
         shown = {(each.topic, each.broker, place) for each in counts for place in each.places}
         others = [
-            Halves(each.topic, each.broker, rest)
+            Halves(each.topic, each.broker, rest, each.group)
             for each in own
             if (rest := [place for place in each.places if (each.topic, each.broker, place) not in shown])
         ]
@@ -311,7 +313,7 @@ def end_all(client: BlockingClient, options: WriteOptions, halves: Sequence[Halv
             headers = [
                 EndTransactionRequestHeader(
                     topic=each.topic,
-                    producer_group=options.group,
+                    producer_group=each.group,
                     tran_state_table_offset=offset,
                     commit_log_offset=position,
                     commit_or_rollback=decision,
@@ -409,8 +411,8 @@ class DecisionLog:
                 self._found_at = firsts[document["token"]]
                 rows = [row for number in sorted(parts) for row in parts[number]]
                 return self._found_at, [
-                    Halves(topic, broker, [(offset, position) for offset, position in places])
-                    for topic, broker, places in rows
+                    Halves(topic, broker, [(offset, position) for offset, position in places], group)
+                    for topic, broker, places, group in rows
                 ]
         return None
 
@@ -478,7 +480,7 @@ def _parts(halves: Sequence[Halves]) -> Iterator[list[Any]]:
             if len(places) > room:
                 yield part
                 part, room = [], _PART_HALVES
-            part.append([each.topic, each.broker, places])
+            part.append([each.topic, each.broker, places, each.group])
             room -= len(places)
     yield part
 

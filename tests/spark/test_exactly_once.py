@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import signal
 import threading
@@ -111,6 +112,14 @@ def test_aborted_and_speculative_rows_are_never_seen(broker: DevCluster) -> None
     # A late answer of Spark: abort after the commit takes nothing back.
     abort(wanted, [first])
     assert everything(broker, topic) == list(range(20))
+
+
+def test_a_query_that_is_started_again_with_another_group(broker: DevCluster) -> None:
+    topic = broker.create_topic("Group", 2)
+    wanted = options(broker, topic)
+    sent = prepare(wanted, topic, 0, rows(range(10)), first_turn=0)
+    commit(dataclasses.replace(wanted, group="another"), [sent])
+    assert everything(broker, topic) == list(range(10))
 
 
 def test_two_drivers_of_one_batch(broker: DevCluster) -> None:

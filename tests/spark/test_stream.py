@@ -107,7 +107,9 @@ def test_a_fresh_latest_query_keeps_its_start_over_a_crash_in_batch_0(
         if path.is_file():
             path.unlink()
     cluster.send_numbers(topic, range(10, 20))
-    drain(frame, tmp_path)
+    # Spark 4.1 runs one batch and ends: the one that was interrupted.
+    for _ in range(1 if ADMISSION_CONTROL else 2):
+        drain(frame, tmp_path)
     assert values(spark, tmp_path) == list(range(10, 20))
 
 
