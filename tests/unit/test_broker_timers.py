@@ -440,7 +440,7 @@ def test_a_timer_log_that_cannot_be_written_waits_for_a_restart(
         assert "wait for a restart" in (bench.broker.delay_problem or "")
         refused = bench.peer().ask(SEND, send_ext("T", 0, "TIMER_DELAY_MS\x011000\x02"), b"after")
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
-    bench.reopen()
+    bench.crash()
     bench.run_for(3_000)
     assert bodies(bench) == [b"x"]
     bench.close()
