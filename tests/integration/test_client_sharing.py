@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -312,3 +313,10 @@ def test_blocking_clients_share_too(mq_broker: Broker, mq_topic: str) -> None:
         one.send(Message.of(mq_topic, "x"))
         two.send(Message.of(mq_topic, "y"))
         assert connections(mq_broker) == before + 1
+        one.stop()
+        two.send(Message.of(mq_topic, "z"))
+        assert connections(mq_broker) == before + 1
+    deadline = time.monotonic() + 60
+    while connections(mq_broker) != before:
+        assert time.monotonic() < deadline, "the connection is still there"
+        time.sleep(0.01)
