@@ -35,6 +35,10 @@ def group() -> str:
     return f"ours-{time.monotonic_ns()}"
 
 
+def in_flight(asked: Any) -> int:
+    return int(asked.width) if asked.case == "async" else 4096
+
+
 # --- blocking -----------------------------------------------------------------------------------------------
 
 
@@ -98,7 +102,7 @@ def blocking(asked: Any) -> None:
     else:
         batching = AutoBatch() if asked.case == "autobatch" else None
         with mqspark.Producer(
-            asked.namesrv, group=group(), max_in_flight=asked.width, auto_batch=batching
+            asked.namesrv, group=group(), max_in_flight=in_flight(asked), auto_batch=batching
         ) as producer:
             send(producer, asked.case, f"{asked.topic}-warm", WARM_UP, asked.size, asked.width)
             clock = Clock()
@@ -199,7 +203,7 @@ async def looped(asked: Any) -> None:
     else:
         batching = AutoBatch() if asked.case == "autobatch" else None
         async with aio.Producer(
-            asked.namesrv, group=group(), max_in_flight=asked.width, auto_batch=batching
+            asked.namesrv, group=group(), max_in_flight=in_flight(asked), auto_batch=batching
         ) as producer:
             await send_aio(producer, asked.case, f"{asked.topic}-warm", WARM_UP, asked.size, asked.width)
             clock = Clock()
