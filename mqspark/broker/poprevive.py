@@ -30,6 +30,7 @@ from mqspark.broker.state import BrokerState
 from mqspark.errors import DiskFull, InvalidMessage, StoreReadOnly
 from mqspark.message import (
     FIRST_POP_TIME,
+    ORIGIN_GROUP,
     RETRY_PREFIX,
     TAGS,
     TIMER_DELIVER_MS,
@@ -280,12 +281,11 @@ class PopRevival:
         """To the retry topic, as what was popped for the first time when it was."""
         key = check_point.key
         topic = self._retry_topic(key)
-        properties = record.properties
-        first_pop = find_property(properties, FIRST_POP_TIME.encode())
-        if record.reconsume_times == 0 or first_pop is None:
-            table = decode_properties(properties)
+        table = decode_properties(record.properties)
+        if record.reconsume_times == 0 or FIRST_POP_TIME not in table:
             table[FIRST_POP_TIME] = str(key.pop_time_ms)
-            properties = encode_properties(table)
+        table[ORIGIN_GROUP] = key.group  # by which RocketMQ finds pops that wait for it
+        properties = encode_properties(table)
         copy = record._replace(born_host=self._host, reconsume_times=record.reconsume_times + 1)
         self._last_end = max(self._last_end, self._state.writer.relay(copy, topic, 0, properties).end_offset)
 

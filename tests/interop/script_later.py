@@ -461,6 +461,70 @@ def ordered(play: Play) -> None:
     pop("free again")
 
 
+def revival(play: Play) -> None:
+    """What is popped and not acknowledged comes again, by the group's retry topic."""
+    topic, group = create_topic(play, "Revived", 1), create_group(play, "revivers")
+    for number in range(6):
+        send(
+            play,
+            f"message {number}",
+            topic,
+            b"%d" % number,
+            properties(TAGS="A", KEYS="k", UNIQ_KEY=f"V-{number}"),
+        )
+    settled(play, topic)
+
+    def pop(invisible_ms: int) -> Reply:
+        return play.quietly(
+            POP,
+            consumerGroup=group,
+            topic=topic,
+            queueId=-1,
+            maxMsgNums=8,
+            invisibleTime=invisible_ms,
+            pollTime=0,
+            bornTime=int(time.time() * 1000),
+            initMode=0,
+            expType="TAG",
+            exp="*",
+            order=False,
+        )
+
+    first = pop(3_000)
+    assert [record["body"] for record in play.records(first)] == list("012345")
+    ext = first.ext
+    bits = base64.b64encode(bytes([0b100110])).decode()  # 1, 2 and 5
+    ack = {
+        "c": group,
+        "t": topic,
+        "r": "0",
+        "so": 0,
+        "q": 0,
+        "rq": int(ext["reviveQid"]),
+        "pt": int(ext["popTime"]),
+        "it": int(ext["invisibleTime"]),
+        "b": bits,
+    }
+    body = json.dumps({"brokerName": play.cluster.broker_name, "acks": [ack]}).encode()
+    play.ask("batch ack of 1, 2 and 5", BATCH_ACK, body)
+    play.ask("batch ack again", BATCH_ACK, body)
+    came: dict[str, dict[str, object]] = {}
+    deadline = time.monotonic() + WAIT_S
+    while len(came) < 3:
+        for record in play.records(pop(120_000)):
+            assert str(record["body"]) not in came, f"{record['body']} came twice"
+            came[str(record["body"])] = record
+        assert time.monotonic() < deadline, sorted(came)
+        time.sleep(POLL_S)
+    for number, record in sorted(came.items()):
+        for name in ("POP_CK", "1ST_POP_TIME"):
+            record["properties"].pop(name, None)  # type: ignore[attr-defined]
+        play.fact(f"again: {number}", record | {"offset": 0, "physical": "", "size": 0})
+    play.fact(
+        "topics", sorted(str(record["topic"]).replace(play.suffix, "<run>") for record in came.values())
+    )
+
+
 def replies(play: Play) -> None:
     requester, client = play.name("requesters"), f"requester-{play.suffix}"
     play.ask("requester", HEARTBEAT, heartbeat(client, producers=[requester]), on="requester")
@@ -557,6 +621,7 @@ CHAPTERS: dict[str, Callable[[Play], None]] = {
     "delays": delays,
     "transactions": transactions,
     "pops": pops,
+    "revival": revival,
     "replies": replies,
     "assignments": assignments,
 }

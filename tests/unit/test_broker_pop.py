@@ -100,6 +100,7 @@ def test_what_is_not_acknowledged_comes_back(bench: Bench) -> None:
         assert one.topic == "%RETRY%CG_T"
         assert one.message.reconsume_times == 1
         assert one.message.properties["1ST_POP_TIME"] == str(popped[0].receipt.pop_time_ms)
+        assert one.message.properties["ORIGIN_GROUP"] == "CG"
         assert one.message.properties["TAGS"] == "red"
         assert peer.ask(ACK, ack_ext(one)).code == 0
     pass_time(bench, INVISIBLE_MS + REVIVAL_MS)

@@ -217,7 +217,7 @@ def shown(answer: Command) -> list[tuple[object, ...]]:
             m.queue_offset,
             m.body,
             m.reconsume_times,
-            sorted(m.properties.keys() - {"1ST_POP_TIME"}),
+            sorted(m.properties.keys() - {"1ST_POP_TIME", "ORIGIN_GROUP"}),  # the latter since RocketMQ 5.4
             m.tags,
             m.keys,
         )

@@ -87,7 +87,8 @@ def test_offsets_and_statuses(bench: Bench) -> None:
 def test_an_empty_queue(bench: Bench) -> None:
     put(bench, "A")
     peer = bench.peer()
-    assert peer.ask(PULL, pull_ext(queue_id=1)).code == 19
+    never_sent_to = peer.ask(PULL, pull_ext(queue_id=1))
+    assert (never_sent_to.code, never_sent_to.remark) == (19, "NO_MESSAGE_IN_QUEUE")
     moved = peer.ask(PULL, pull_ext(queue_id=1, offset=7))
     assert (moved.code, moved.ext["nextBeginOffset"], moved.ext["minOffset"]) == (21, "0", "0")
 
