@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqspark.message import BORN_HOST_V6
-from mqspark.record import CheckedRecord
+from mqspark.record import MAGIC_V1, MAGIC_V2, CheckedRecord
 from mqspark.store.batchqueue import BATCH_DTYPE, BATCH_ENTRY, BatchEntry, BatchTable
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog, Segment
@@ -35,9 +35,9 @@ from mqspark.store.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, Qu
 from mqspark.store.delay import DelayLevels
 from mqspark.store.files import OsFiles
 from mqspark.store.indexfile import Header, IndexFile, IndexMaps, Shape
-from mqspark.store.keys import Ints, KeyColumns, record_keys, record_starts, run_keys
+from mqspark.store.keys import Ints, KeyColumns, record_keys, run_keys
 from mqspark.store.recovery import Recovery
-from mqspark.store.scan import Run
+from mqspark.store.scan import Run, chain
 
 __all__ = [
     "QueuePart",
@@ -129,10 +129,7 @@ class SegmentRecords:
         position = max(low, segment.start)
         data_end = min(scan.data_end(position), max(high, position))
         while position < data_end:
-            starts, _ = record_starts(
-                self.view, position - segment.start, data_end - segment.start, _RECORDS_AT_ONCE
-            )
-            at = scan.in_place(np.array(starts, np.int64))
+            at = scan.in_place(self._starts(position - segment.start, data_end - segment.start))
             if len(at):
                 yield at
                 last = int(at[-1])
@@ -145,6 +142,18 @@ class SegmentRecords:
                 return
             self.damaged.append((position, following))
             position = following
+
+    def _starts(self, low: int, high: int) -> Ints:
+        """Where records begin, one after the other from ``low`` on, in a piece that is worth its columns."""
+        parts: list[Ints] = []
+        found = 0
+        while found < _RECORDS_AT_ONCE:
+            at, low = chain(self.view, low, high)
+            if not len(at):
+                break
+            parts.append(at)
+            found += len(at)
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
 # --- one segment to rows --------------------------------------------------------------------------------------
@@ -203,11 +212,15 @@ class _SegmentScan(Recovery):
         return self._next_valid(self._segment, position, data_end)
 
     def in_place(self, starts: Ints) -> Ints:
-        """Those before the first that does not say that it lies where it lies."""
+        """Those before the first that is no record, or does not say that it lies where it lies."""
         if not len(starts):
             return starts
-        every = np.ndarray((len(self.view) - 7,), ">i8", buffer=self.view, strides=(1,))
-        wrong = np.flatnonzero(every[starts + _PHYSICAL_OFFSET_AT] != starts + self._segment.start)
+        longs = np.ndarray((len(self.view) - 7,), "<i8", buffer=self.view, strides=(1,))
+        ints = np.ndarray((len(self.view) - 3,), "<i4", buffer=self.view, strides=(1,))
+        magics = ints[starts + 4].byteswap()
+        good = (magics == MAGIC_V1) | (magics == MAGIC_V2)
+        good &= longs[starts + _PHYSICAL_OFFSET_AT].byteswap() == starts + self._segment.start
+        wrong = np.flatnonzero(~good)
         return starts[: wrong[0]] if len(wrong) else starts
 
     def write_to(self, out: dict[str, BinaryIO]) -> int:

@@ -18,7 +18,7 @@ from mqspark.record import HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, is_seal_
 from mqspark.store.layout import is_storable_topic
 from mqspark.store.layouts import Layout, find_layouts
 
-__all__ = ["Run", "read_run", "tags_codes"]
+__all__ = ["Run", "chain", "read_run", "tags_codes"]
 
 MAX_RUN_RECORDS = 4096
 MIN_RUN_RECORDS = 32
@@ -104,7 +104,7 @@ def read_run(
     None when the first is not one, or when there cannot be ``min_records``.
     ``base`` is the physical offset of the view's first byte.
     """
-    starts, position = _chain(view, low, limit)
+    starts, position = chain(view, low, limit)
     if len(starts) < min_records:
         return None
     ends = np.append(starts[1:], position)
@@ -161,8 +161,8 @@ def read_run(
     )
 
 
-def _chain(view: memoryview, low: int, limit: int) -> tuple[Int64s, int]:
-    """Where records begin if each ends where its size says, and where the last of them ends."""
+def chain(view: memoryview, low: int, limit: int) -> tuple[Int64s, int]:
+    """Where records begin if each ends where its size says, and where the last of them ends; at most 4096."""
     unpack_size = _I32.unpack_from
     last_head = limit - MIN_RECORD_BYTES
     if low <= last_head and MIN_RECORD_BYTES <= unpack_size(view, low)[0] <= _SHORT_RECORD_BYTES:
