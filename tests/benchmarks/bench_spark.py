@@ -1,122 +1,69 @@
-"""Spark: batch reads, micro-batches and writes, beside Kafka's own connector on the same rows in the same session.
+"""Spark: reads, micro-batches, latency and writes, beside Kafka's own connector on the same rows in the same session.
 
-Both brokers run on this machine with their defaults; sides alternate A B A B and medians are reported. Every side is
-checked for content (row count and the sum of all values' CRCs) before it is timed: a figure with a lost row is void.
-Sink of the reads: noop. Without mvn (for Kafka's jars) only our side runs.
+Both brokers run on this machine with their defaults; sides alternate A B A B and medians are reported, as are ratios.
+Every side is checked for content: rows and the sum of all values' CRCs before reads are timed, rows and their order of
+magnitude in every micro-batch, every single message of the latency runs. A figure with a lost row is void. Sink of the
+reads: noop. Without mvn (for Kafka's jars) only our side runs.
 
-    python -m tests.benchmarks spark [--rows N] [--rounds R] [--master local[2]] [--no-kafka] [--sizes 100,1024]
+    python -m tests.benchmarks spark [--parts write,read,drain,micro,latency,exactly-once] [--profiles tuned,default]
+        [--rows N] [--rounds R] [--sizes 100,1024] [--master local[2]] [--no-kafka] [--json FILE] [--set key=value]
+
+Parts ``micro`` and ``latency`` run once in each profile (``tuned``: pyspark_pymq.tuned_settings(); ``default``: Spark's
+own settings), the others in the first one.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pyspark_pymq
-from mqspark_jobs.command import delta_settings
+from mqspark.client.blocking import BlockingClient
+from mqspark.message import DEFAULT_TOPIC
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.headers import SendMessageRequestHeaderV2
+from tests.benchmarks.kafka import PARTITIONS, Kafka, kafka_jars
+from tests.spark.conftest import stop_session
 from tests.spark.dev import DevCluster
-from tests.spark.jars import ALONE, delta_jars, maven_jars
 
-PARTITIONS = 4
+PARTS = ("write", "read", "drain", "micro", "latency", "exactly-once")
+EACH_PROFILE = frozenset({"micro", "latency"})
 MICRO_BATCH_ROWS = 1000
 MICRO_BATCHES = 40
-EXACTLY_ONCE_ROWS = 100_000
-READY_S = 60
-
-JARS = {
-    "broker": [("org.apache.kafka", "kafka_2.13", "4.1.0", "")],
-    # The token provider of 4.2.0 is not in every mirror; its preview serves the 4.2.0 connector as well.
-    "spark": [
-        ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", ALONE),
-        ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1", ALONE),
-        ("org.apache.kafka", "kafka-clients", "3.9.2", ALONE),
-        ("org.apache.commons", "commons-pool2", "2.13.1", ALONE),
-    ],
+LATENCY_RATES = (10, 100)
+LATENCY_S = 20
+WARM_UP_MESSAGES = 20
+SETTINGS_OF_KAFKA: dict[str, dict[str, str]] = {
+    "Kafka": {},
+    "Kafka, fetch.max.wait.ms=10": {"kafka.fetch.max.wait.ms": "10"},
 }
 
 
-def kafka_jars(what: str) -> list[Path]:
-    return maven_jars(f"kafka-4.1.0-{what}", JARS[what])
-
-
-class Kafka:
-    """A Kafka 4.1 broker of one node (KRaft) with its default settings."""
-
-    def __init__(self, folder: Path) -> None:
-        self.port, controller_port = free_port(), free_port()
-        self.address = f"127.0.0.1:{self.port}"
-        properties = folder / "server.properties"
-        properties.write_text(
-            "process.roles=broker,controller\nnode.id=1\n"
-            f"controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}\n"
-            f"listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}\n"
-            "controller.listener.names=CONTROLLER\ninter.broker.listener.name=PLAINTEXT\n"
-            f"log.dirs={folder}/logs\nnum.partitions={PARTITIONS}\n"
-            "offsets.topic.replication.factor=1\ntransaction.state.log.replication.factor=1\n"
-            "transaction.state.log.min.isr=1\n"
-        )
-        classpath = ":".join(str(jar) for jar in kafka_jars("broker"))
-        java = ["java", "-Xmx1g", "-Xms1g", "-cp", classpath]
-        log = (folder / "kafka.log").open("ab")
-        with log:
-            format_command = [
-                "kafka.tools.StorageTool",
-                "format",
-                "--standalone",
-                "-t",
-                "MkU3OEVBNTcwNTJENDM2Qk",
-            ]
-            subprocess.run(
-                [*java, *format_command, "-c", str(properties)], check=True, stdout=log, stderr=log
-            )
-            self._process = subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=log, stderr=log)
-        deadline = time.monotonic() + READY_S
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                raise RuntimeError((folder / "kafka.log").read_text()[-2000:])
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.2)
-        raise RuntimeError("Kafka does not listen")
-
-    def stop(self) -> None:
-        self._process.terminate()
-        self._process.wait(READY_S)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def session(master: str, kafka: bool, folder: Path) -> Any:
+def session(master: str, profile: str, kafka: bool, folder: Path) -> Any:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(master).config(map=pyspark_pymq.tuned_settings())
+    builder = SparkSession.builder.master(master)
+    if profile == "tuned":
+        builder = builder.config(map=pyspark_pymq.tuned_settings())
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.log.level", "ERROR").config("spark.driver.memory", "4g")
     builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-    jars = delta_jars() or []
     if kafka:
-        jars = jars + kafka_jars("spark")
-    if jars:
-        builder = builder.config(map=delta_settings(",".join(map(str, jars))))
+        builder = builder.config("spark.jars", ",".join(map(str, kafka_jars("spark"))))
     return builder.getOrCreate()
 
 
@@ -137,7 +84,7 @@ def alternating(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, f
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def noop(frame: Any) -> Callable[[], Any]:
+def noop(frame: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: frame().write.format("noop").mode("overwrite").save()
 
 
@@ -148,11 +95,14 @@ def checksum(frame: Any) -> tuple[int, int]:
 
 class Bench:
     def __init__(
-        self, spark: Any, cluster: DevCluster, kafka: Kafka | None, folder: Path, rounds: int
+        self, spark: Any, cluster: DevCluster, kafka: Kafka | None, folder: Path, rounds: int, profile: str
     ) -> None:
         self.spark, self.cluster, self.kafka = spark, cluster, kafka
-        self.folder, self.rounds = folder, rounds
-        self.results: dict[str, Any] = {}
+        self.folder, self.rounds, self.profile = folder, rounds, profile
+        self.results: dict[str, float] = {}
+        self._numbers = itertools.count()
+
+    # --- both sides ---
 
     def rows(self, count: int, size: int) -> Any:
         """``count`` values of ``size`` bytes that do not compress, the same on both sides."""
@@ -166,138 +116,289 @@ class Bench:
             frame.write.parquet(path)
         return self.spark.read.parquet(path)
 
-    def pymq(self, topic: str, schema: str | None = "value binary", **options: str) -> Any:
-        reader = (
-            self.spark.read.format("pymq").option("nameserver", self.cluster.nameserver).options(**options)
-        )
-        return (reader.schema(schema) if schema else reader).load(topic)
-
-    def kafka_frame(self, topic: str, **options: str) -> Any:
+    def reader(self, side: str, topic: str, *, streaming: bool = False, **options: str) -> Any:
+        """``side``: ``pymq`` or a name in SETTINGS_OF_KAFKA."""
+        start = self.spark.readStream if streaming else self.spark.read
+        if side == "pymq":
+            reader = start.format("pymq").option("nameserver", self.cluster.nameserver).option("topic", topic)
+            return reader.option("startingOffsets", "earliest").options(**options)
         assert self.kafka is not None
-        reader = self.spark.read.format("kafka").option("kafka.bootstrap.servers", self.kafka.address)
-        return (
-            reader.option("subscribe", topic).option("startingOffsets", "earliest").options(**options).load()
-        )
+        reader = start.format("kafka").option("kafka.bootstrap.servers", self.kafka.address)
+        reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
+        return reader.options(**SETTINGS_OF_KAFKA[side]).options(**options)
 
-    def write(self, count: int, size: int) -> None:
-        frame = self.rows(count, size)
-        topic = f"Bench{size}"
-        self.cluster.create_topic(topic, PARTITIONS)
-        own = frame.write.format("pymq").option("nameserver", self.cluster.nameserver).option("topic", topic)
-        self.report(f"write {size} B, pymq", count, timed(own.mode("append").save))
-        if self.kafka is not None:
-            other = frame.write.format("kafka").option("kafka.bootstrap.servers", self.kafka.address)
-            self.report(f"write {size} B, Kafka's connector", count, timed(other.option("topic", topic).save))
-        expected = checksum(frame)
-        sides = {"mapped": self.pymq(topic), "TCP": self.pymq(topic, localRead="false")}
-        if self.kafka is not None:
-            sides["Kafka"] = self.kafka_frame(topic)
-        for name, side in sides.items():
-            if (got := checksum(side)) != expected:
-                raise SystemExit(
-                    f"{name}: expected {expected} (rows, sum of CRCs), got {got}: the figures are void"
-                )
+    def sides(self) -> list[str]:
+        return ["pymq", *(SETTINGS_OF_KAFKA if self.kafka is not None else ())]
 
-    def read(self, count: int, size: int) -> None:
-        topic = f"Bench{size}"
-        sides = {
-            "pymq mapped, value": noop(lambda: self.pymq(topic)),
-            "pymq mapped, all columns": noop(lambda: self.pymq(topic, None)),
-            "pymq TCP, value": noop(lambda: self.pymq(topic, localRead="false")),
-        }
-        if self.kafka is not None:
-            sides["Kafka's connector, value"] = noop(lambda: self.kafka_frame(topic).select("value"))
-            sides["Kafka's connector, all columns"] = noop(lambda: self.kafka_frame(topic))
-            tuned = {"kafka.fetch.max.wait.ms": "10"}
-            sides["Kafka's connector, fetch.max.wait.ms=10"] = noop(
-                lambda: self.kafka_frame(topic, **tuned).select("value")
+    def writer(self, side: str, frame: Any, topic: str, **options: str) -> Any:
+        if side == "pymq":
+            writer = frame.write.format("pymq").option("nameserver", self.cluster.nameserver)
+        else:
+            assert self.kafka is not None
+            writer = frame.write.format("kafka").option("kafka.bootstrap.servers", self.kafka.address)
+        return writer.option("topic", topic).options(**options).mode("append")
+
+    def checkpoint(self) -> str:
+        return str(self.folder / f"checkpoint-{next(self._numbers)}-{self.profile}")
+
+    def check(self, name: str, frame: Any, expected: tuple[int, int]) -> None:
+        if (got := checksum(frame)) != expected:
+            raise SystemExit(
+                f"{name}: {expected} (rows, sum of CRCs) expected, {got} found: the figures are void"
             )
-        medians = alternating(sides, self.rounds)
-        for name, seconds in medians.items():
-            self.report(f"batch read {size} B, {name}", count, seconds)
-        if self.kafka is not None:
-            base = medians["Kafka's connector, value"]
-            for name in sides:
-                if name.startswith("pymq"):
-                    kafka_side = (
-                        "Kafka's connector, all columns" if "all" in name else "Kafka's connector, value"
-                    )
-                    base = medians[kafka_side]
-                    print(f"    {name}: {base / medians[name]:.1f} x {kafka_side}")
-                    self.results[f"ratio {size} B {name}"] = base / medians[name]
-
-    def micro_batches(self) -> None:
-        """Back-to-back micro-batches of 1,000 rows, noop sink, in the tuned profile."""
-        topic = "Bench100"
-        for number in range(2):
-            for name in ("pymq", "kafka") if self.kafka is not None else ("pymq",):
-                reader = self.spark.readStream.format(name).option("startingOffsets", "earliest")
-                reader = reader.option("maxOffsetsPerTrigger", MICRO_BATCH_ROWS)
-                if name == "pymq":
-                    reader = reader.option("nameserver", self.cluster.nameserver).option("topic", topic)
-                else:
-                    assert self.kafka is not None
-                    reader = reader.option("kafka.bootstrap.servers", self.kafka.address).option(
-                        "subscribe", topic
-                    )
-                checkpoint = str(self.folder / f"checkpoint-{name}-{number}")
-                writer = reader.load().writeStream.format("noop").option("checkpointLocation", checkpoint)
-                query = writer.start()
-                while len(query.recentProgress) < MICRO_BATCHES:
-                    time.sleep(0.1)
-                query.stop()
-                progress = [p for p in query.recentProgress[5:] if p["numInputRows"]]
-                # Kafka's share of a limit is rounded down in each partition.
-                if any(abs(p["numInputRows"] - MICRO_BATCH_ROWS) > PARTITIONS for p in progress):
-                    raise SystemExit(f"{name}: a micro-batch did not have {MICRO_BATCH_ROWS} rows: void")
-                parts = {
-                    part: round(statistics.median(p["durationMs"].get(part, 0) for p in progress))
-                    for part in ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
-                }
-                median = statistics.median(p["durationMs"]["triggerExecution"] for p in progress)
-                print(
-                    f"  micro-batch of {MICRO_BATCH_ROWS} rows, {name}, run {number + 1}: {median:.0f} ms {parts}"
-                )
-                self.results[f"micro-batch {name} {number}"] = median
-
-    def exactly_once(self, count: int) -> None:
-        """Against at-least-once on the same rows: a transaction a row has its price."""
-        frame = self.rows(count, 100).limit(min(count, EXACTLY_ONCE_ROWS)).cache()
-        rows = frame.count()
-        for number in range(self.rounds):
-            for guarantee in ("at-least-once", "exactly-once"):
-                topic = self.cluster.create_topic(f"Bench-{guarantee}-{number}", PARTITIONS)
-                writer = frame.write.format("pymq").option("nameserver", self.cluster.nameserver)
-                writer = writer.option("topic", topic).option("deliveryGuarantee", guarantee).mode("append")
-                if guarantee == "exactly-once":
-                    writer = writer.option("transactionId", topic)
-                self.report(f"write {guarantee}, run {number + 1}", rows, timed(writer.save))
-                if checksum(self.pymq(topic)) != checksum(frame):
-                    raise SystemExit(f"{topic}: other rows came back: the figures are void")
-
-    def jobs(self) -> None:
-        """rebuild-index on a copy of the store, archive of the store while it is served."""
-        from mqspark_jobs import archive, rebuild_index
-        from mqspark_jobs.job import Progress
-
-        copy = self.folder / "copy"
-        shutil.copytree(self.cluster.store, copy)
-        summary = rebuild_index.run(rebuild_index.RebuildOptions(copy), self.spark, Progress("rebuild-index"))
-        self.report("rebuild-index", summary["records"], summary["elapsed_s"])
-        if delta_jars() is not None:
-            options = archive.ArchiveOptions(
-                str(copy), str(self.folder / "archive"), "dev", topics="Bench100"
-            )
-            summary = archive.run(options, self.spark, Progress("archive"))
-            self.report("archive", summary["rows"], summary["elapsed_s"])
 
     def report(self, name: str, rows: int, seconds: float) -> None:
-        print(f"  {name:<52}{rows / seconds / 1e6:>8.3f} M rows/s  ({seconds:.2f} s)", flush=True)
+        print(f"  {name:<60}{rows / seconds / 1e6:>8.3f} M rows/s  ({seconds:.2f} s)", flush=True)
         self.results[name] = rows / seconds
+
+    def ratio(self, what: str, ours: str, theirs: str, seconds: dict[str, float]) -> None:
+        self.results[f"ratio {what}"] = value = seconds[theirs] / seconds[ours]
+        print(f"      {what}: {value:.2f} x {theirs}", flush=True)
+
+    # --- parts ---
+
+    def write(self, count: int, size: int) -> None:
+        """Each round into topics of its own; those of the last are what the reads are of."""
+        frame = self.rows(count, size).cache()
+        expected = checksum(frame)
+        seconds: dict[str, list[float]] = {}
+        for number in range(self.rounds + 1):
+            last = number == self.rounds
+            topic = f"Bench{size}" if last else f"Write{size}-{number}"
+            self.cluster.create_topic(topic, PARTITIONS)
+            for side in self.sides()[:2]:
+                took = timed(self.writer(side, frame, topic).save)
+                if number:
+                    seconds.setdefault(side, []).append(took)
+                self.check(f"write {side}", self.reader(side, topic).load().select("value"), expected)
+        medians = {side: statistics.median(values) for side, values in seconds.items()}
+        for side, value in medians.items():
+            self.report(f"write {size} B, {side}", count, value)
+        if self.kafka is not None:
+            self.ratio(f"write {size} B", "pymq", "Kafka", medians)
+        frame.unpersist()
+
+    def read(self, count: int, size: int) -> None:
+        topic = self.written(count, size)
+        expected = checksum(self.rows(count, size))
+        ours = {"pymq mapped": {}, "pymq TCP": {"localRead": "false"}}
+
+        def value(options: dict[str, str]) -> Any:
+            return self.reader("pymq", topic, **options).schema("value binary").load()
+
+        frames: dict[str, Callable[[], Any]] = {}
+        for name, options in ours.items():
+            frames[f"{name}, value"] = lambda options=options: value(options)
+            frames[f"{name}, all columns"] = lambda options=options: self.reader(
+                "pymq", topic, **options
+            ).load()
+        for side in self.sides()[1:]:
+            frames[f"{side}, value"] = lambda side=side: self.reader(side, topic).load().select("value")
+            frames[f"{side}, all columns"] = lambda side=side: self.reader(side, topic).load()
+        for name, frame in frames.items():
+            self.check(f"read {name}", frame(), expected)
+        medians = alternating({name: noop(frame) for name, frame in frames.items()}, self.rounds)
+        for name, seconds in medians.items():
+            self.report(f"batch read {size} B, {name}", count, seconds)
+        for side in self.sides()[1:]:
+            for name in ours:
+                for columns in ("value", "all columns"):
+                    self.ratio(
+                        f"{size} B, {name}, {columns}", f"{name}, {columns}", f"{side}, {columns}", medians
+                    )
+
+    def drain(self, count: int, size: int) -> None:
+        """AvailableNow from the first message to the last, the start of the query in the time."""
+        topic = self.written(count, size)
+
+        def drained(side: str) -> None:
+            reader = self.reader(side, topic, streaming=True)
+            frame = reader.schema("value binary").load() if side == "pymq" else reader.load().select("value")
+            writer = frame.writeStream.format("noop").option("checkpointLocation", self.checkpoint())
+            query = writer.trigger(availableNow=True).start()
+            query.awaitTermination()
+            rows = sum(progress["numInputRows"] for progress in query.recentProgress)
+            if rows != count:
+                raise SystemExit(f"drain {side}: {rows} rows instead of {count}: the figures are void")
+
+        medians = alternating({side: lambda side=side: drained(side) for side in self.sides()}, self.rounds)
+        for side, seconds in medians.items():
+            self.report(f"AvailableNow drain {size} B, {side}", count, seconds)
+        for side in self.sides()[1:]:
+            self.ratio(f"drain {size} B", "pymq", side, medians)
+
+    def micro(self, count: int, size: int) -> None:
+        """Back-to-back micro-batches of 1,000 rows, noop sink."""
+        topic = self.written(count, size)
+        medians: dict[str, list[float]] = {}
+        for _ in range(self.rounds):
+            for side in self.sides():
+                reader = self.reader(side, topic, streaming=True, maxOffsetsPerTrigger=str(MICRO_BATCH_ROWS))
+                writer = reader.load().writeStream.format("noop")
+                query = writer.option("checkpointLocation", self.checkpoint()).start()
+                while len(query.recentProgress) < MICRO_BATCHES and query.isActive:
+                    time.sleep(0.1)
+                query.stop()
+                progress = [each for each in query.recentProgress[5:] if each["numInputRows"]]
+                # Kafka's share of a limit is rounded down in each partition.
+                if any(abs(each["numInputRows"] - MICRO_BATCH_ROWS) > PARTITIONS for each in progress):
+                    raise SystemExit(f"{side}: a micro-batch did not have {MICRO_BATCH_ROWS} rows: void")
+                parts = {
+                    part: round(statistics.median(each["durationMs"].get(part, 0) for each in progress))
+                    for part in ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
+                }
+                median = statistics.median(each["durationMs"]["triggerExecution"] for each in progress)
+                medians.setdefault(side, []).append(median)
+                print(
+                    f"  {self.profile}: {MICRO_BATCH_ROWS} rows, {side}: {median:.0f} ms {parts}", flush=True
+                )
+        self.milliseconds(f"micro-batch of {MICRO_BATCH_ROWS} rows", medians)
+
+    def latency(self, count: int, size: int) -> None:
+        """From a message's send to the driver having its row (foreachBatch), at rates that leave the query idle now and
+        then."""
+        for rate in LATENCY_RATES:
+            medians: dict[str, list[float]] = {}
+            for _ in range(max(1, self.rounds - 1)):
+                for side in self.sides():
+                    medians.setdefault(side, []).append(self.median_latency_ms(side, rate))
+            self.milliseconds(f"end to end at {rate} msg/s, p50", medians)
+
+    def median_latency_ms(self, side: str, rate: int) -> float:
+        topic = self.cluster.create_topic(f"Latency-{next(self._numbers)}-{self.profile}", PARTITIONS)
+        arrived: dict[int, float] = {}
+
+        def arrive(frame: Any, batch: int) -> None:
+            numbers = [int(row.value) for row in frame.select("value").collect()]
+            now = time.time()
+            for number in numbers:
+                if arrived.setdefault(number, now) != now:
+                    raise SystemExit(f"{side}: message {number} came twice: the figures are void")
+
+        wanted = rate * LATENCY_S + WARM_UP_MESSAGES
+        with ExitStack() as stack:
+            send = self.sender(side, topic, stack)
+            send(0)  # Kafka makes the topic now
+            writer = self.reader(side, topic, streaming=True).load().writeStream.foreachBatch(arrive)
+            query = writer.option("checkpointLocation", self.checkpoint()).start()
+            stack.callback(query.stop)
+            sent: dict[int, float] = {}
+            wait_until(lambda: 0 in arrived, query)
+            began = time.time()
+            for number in range(1, wanted):
+                # Warmed up by a few slow ones, then at the rate.
+                due = began + (
+                    number / 10 if number <= WARM_UP_MESSAGES else 2 + (number - WARM_UP_MESSAGES) / rate
+                )
+                time.sleep(max(0.0, due - time.time()))
+                sent[number] = time.time()
+                send(number)
+            wait_until(lambda: len(arrived) >= wanted, query)
+        delays = [arrived[number] - at for number, at in sent.items() if number > WARM_UP_MESSAGES]
+        print(
+            f"  {self.profile}: {rate} msg/s, {side}: p50 {statistics.median(delays) * 1000:.0f} ms, "
+            f"p90 {sorted(delays)[int(0.9 * len(delays))] * 1000:.0f} ms",
+            flush=True,
+        )
+        return statistics.median(delays) * 1000
+
+    def sender(self, side: str, topic: str, stack: ExitStack) -> Callable[[int], Any]:
+        """Sends a number and returns when it is acknowledged (Kafka: when it is on its way)."""
+        if side != "pymq":
+            assert self.kafka is not None
+            jvm = self.spark._jvm
+            properties = jvm.java.util.Properties()
+            properties.put("bootstrap.servers", self.kafka.address)
+            for what in ("key", "value"):
+                properties.put(f"{what}.serializer", "org.apache.kafka.common.serialization.StringSerializer")
+            clients = jvm.org.apache.kafka.clients.producer
+            producer = clients.KafkaProducer(properties)
+            stack.callback(producer.close)
+            return lambda number: producer.send(clients.ProducerRecord(topic, str(number)))
+        client = BlockingClient(self.cluster.nameserver)
+        stack.callback(client.close)
+        lock = threading.Lock()
+
+        def send(number: int) -> None:
+            header = SendMessageRequestHeaderV2(
+                producer_group="bench",
+                topic=topic,
+                default_topic=DEFAULT_TOPIC,
+                default_topic_queue_nums=PARTITIONS,
+                queue_id=number % PARTITIONS,
+                sys_flag=0,
+                born_timestamp=time.time_ns() // 1_000_000,
+                flag=0,
+                properties="",
+                batch=False,
+            )
+            with lock:
+                client.request(
+                    self.cluster.address, RequestCode.SEND_MESSAGE_V2, header, str(number).encode()
+                )
+
+        return send
+
+    def exactly_once(self, count: int, size: int) -> None:
+        """Against at-least-once on the same rows."""
+        frame = self.rows(count, size).cache()
+        expected = checksum(frame)
+        seconds: dict[str, list[float]] = {}
+        for number in range(self.rounds + 1):
+            for guarantee in ("at-least-once", "exactly-once"):
+                topic = self.cluster.create_topic(f"Once{size}-{guarantee}-{number}", PARTITIONS)
+                options = {"transactionId": topic} if guarantee == "exactly-once" else {}
+                writer = self.writer("pymq", frame, topic, deliveryGuarantee=guarantee, **options)
+                took = timed(writer.save)
+                if number:
+                    seconds.setdefault(guarantee, []).append(took)
+                self.check(f"write {guarantee}", self.reader("pymq", topic).load(), expected)
+        medians = {name: statistics.median(values) for name, values in seconds.items()}
+        for name, value in medians.items():
+            self.report(f"write {size} B, {name}", count, value)
+        self.ratio(f"exactly-once {size} B", "exactly-once", "at-least-once", medians)
+        frame.unpersist()
+
+    def written(self, count: int, size: int) -> str:
+        """The topic with the rows of that size; made when the part ``write`` did not run."""
+        topic = f"Bench{size}"
+        if topic not in self.cluster.client.topics():
+            self.cluster.create_topic(topic, PARTITIONS)
+            for side in self.sides()[:2]:
+                self.writer(side, self.rows(count, size), topic).save()
+        return topic
+
+    def milliseconds(self, name: str, medians: dict[str, list[float]]) -> None:
+        ours = statistics.median(medians["pymq"])
+        for side, values in medians.items():
+            value = statistics.median(values)
+            self.results[f"{name}, {side}, {self.profile}"] = value
+            print(f"  {self.profile}: {name}, {side}: {value:.0f} ms", flush=True)
+            if side != "pymq":
+                self.results[f"ratio {name}, pymq to {side}, {self.profile}"] = ours / value
+                print(f"      pymq takes {ours / value:.2f} x the time of {side}", flush=True)
+
+
+def wait_until(condition: Callable[[], bool], query: Any, timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if not query.isActive or time.monotonic() > deadline:
+            raise SystemExit(f"messages are missing: the figures are void ({query.exception()})")
+        time.sleep(0.02)
+
+
+def runs(parts: list[str], profiles: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """What to run in which session."""
+    for index, profile in enumerate(profiles):
+        here = [part for part in PARTS if part in parts and (index == 0 or part in EACH_PROFILE)]
+        if here:
+            yield profile, here
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks spark")
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--profiles", default="tuned,default")
     parser.add_argument("--rows", type=int, default=2_000_000, help="of 100 B; a fifth of it at 1 KiB")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--master", default="local[2]")
@@ -306,28 +407,33 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--json", type=Path, help="also write the figures there")
     parser.add_argument("--set", action="append", default=[], help="a setting of our broker, key=value")
     options = parser.parse_args(arguments)
+    parts, profiles = options.parts.split(","), options.profiles.split(",")
+    if unknown := set(parts) - set(PARTS) | set(profiles) - {"tuned", "default"}:
+        parser.error(f"no part or profile {', '.join(sorted(unknown))}")
     with_kafka = not options.no_kafka and shutil.which("mvn") is not None
-    with tempfile.TemporaryDirectory(prefix="mqspark-bench-") as name:
-        folder = Path(name)
+    results: dict[str, float] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqspark-bench-")))
         kafka = Kafka(folder) if with_kafka else None
-        try:
-            with DevCluster(folder / "store", "flushDiskType=ASYNC_FLUSH", *options.set) as cluster:
-                spark = session(options.master, with_kafka, folder)
-                bench = Bench(spark, cluster, kafka, folder, options.rounds)
-                for size in map(int, options.sizes.split(",")):
+        if kafka is not None:
+            stack.callback(kafka.stop)
+        cluster = stack.enter_context(DevCluster(folder / "store", "flushDiskType=ASYNC_FLUSH", *options.set))
+        for profile, here in runs(parts, profiles):
+            spark = session(options.master, profile, with_kafka, folder)
+            bench = Bench(spark, cluster, kafka, folder, options.rounds, profile)
+            bench.results = results
+            sizes = [int(size) for size in options.sizes.split(",")]
+            for part in here:
+                # What is not about bytes runs with the smallest rows only.
+                for size in sizes[:1] if part in EACH_PROFILE else sizes:
                     count = options.rows if size < 512 else options.rows // 5
-                    bench.write(count, size)
-                    bench.read(count, size)
-                    if size == 100:
-                        bench.micro_batches()
-                        bench.exactly_once(count)
-                        bench.jobs()
-                spark.stop()
-        finally:
-            if kafka is not None:
-                kafka.stop()
+                    seconds = timed(lambda: getattr(bench, part.replace("-", "_"))(count, size))  # noqa: B023
+                    print(
+                        f"  [{part} {size} B took {seconds:.0f} s, load {os.getloadavg()[0]:.0f}]", flush=True
+                    )
+            stop_session(spark)
         if options.json:
-            options.json.write_text(json.dumps(bench.results, indent=1))
+            options.json.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":
