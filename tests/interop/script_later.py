@@ -55,7 +55,6 @@ def delays(play: Play) -> None:
         "level blank": {"DELAY": " 1"},
         "level plus": {"DELAY": "+1"},
         "delay of 1 s": {"TIMER_DELAY_MS": 1000},
-        "delay of 0": {"TIMER_DELAY_MS": 0},
         "delay of -1": {"TIMER_DELAY_MS": -1},
         "delay of x": {"TIMER_DELAY_MS": "x"},
         "delay of a day": {"TIMER_DELAY_SEC": DAY_S},
