@@ -308,7 +308,7 @@ class LegacyStreamReader(CheckpointedReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, until = Positions.from_json(start), Positions.from_json(end)
         begun = until.begun
-        if begun.keys() == until.offsets.keys() and not (self._begins and self._last is None):
+        if begun.keys() == until.offsets.keys() and not (self._begins and begin == self._initial):
             begun = {}  # it goes on at a checkpoint
         queues = self._cluster.queues()
         fresh = {

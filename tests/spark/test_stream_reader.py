@@ -224,7 +224,8 @@ def test_spark_4_1_keeps_a_start_at_latest() -> None:
     assert rows_of(fresh.partitions(spark_json(fresh.initialOffset()), end)) == {}
     # Killed inside batch 0: it begins where it did, however much came meanwhile.
     again = process(15)
-    assert rows_of(again.partitions(spark_json(again.initialOffset()), end)) == {}
+    for _ in range(2):  # Spark asks more than once
+        assert rows_of(again.partitions(spark_json(again.initialOffset()), end)) == {}
     assert rows_of(again.partitions(end, spark_json(again.latestOffset()))) == {Q0: (10, 15)}
     # Stopped after the empty batch 0: what came meanwhile is the next batch.
     later = process(20)
