@@ -119,7 +119,13 @@ def sides(wanted: Sequence[str]) -> dict[str, tuple[Command, dict[str, str]]]:
         "cpp": cpp,
         "java": lambda: (java(), {}),
     }
-    return {name: makers[name]() for name in wanted}
+    made = {}
+    for name in wanted:
+        try:
+            made[name] = makers[name]()
+        except (jar_cache.ToolMissing, subprocess.CalledProcessError) as error:
+            print(f"  without {name}: {error}", flush=True)
+    return made
 
 
 # --- the broker ---------------------------------------------------------------------------------------------
