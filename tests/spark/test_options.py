@@ -70,7 +70,6 @@ def test_options_of_streams(options: dict[str, str], key: str) -> None:
         ({"sqlFilter": "a = 1", "tags": "A"}, "sqlFilter"),
         ({"key": "k", "tags": "A"}, "tags"),
         ({"key": "k", "startingOffsets": "earliest"}, "startingOffsets"),
-        ({"archive": "/a", "startingTimestamp": "5"}, "startingTimestamp"),
         ({"archive": "/a", "tags": "A"}, "archive"),
         ({"nameserver": "h:99999"}, "nameserver"),
     ],
