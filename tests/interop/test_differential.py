@@ -22,10 +22,13 @@ from tests.interop.differential import Entry, Finding, Play, differences
 from tests.interop.jars import Jars
 from tests.interop.script_admin import CHAPTERS as ADMIN
 from tests.interop.script_consuming import CHAPTERS as CONSUMING
+from tests.interop.script_frames import CHAPTERS as FRAMES
+from tests.interop.script_groups import CHAPTERS as GROUPS
 from tests.interop.script_later import CHAPTERS as LATER
 from tests.interop.script_messages import CHAPTERS as MESSAGES
+from tests.interop.script_pop import CHAPTERS as POP
 
-CHAPTERS = {**MESSAGES, **CONSUMING, **LATER, **ADMIN}
+CHAPTERS = {**MESSAGES, **CONSUMING, **GROUPS, **LATER, **POP, **ADMIN, **FRAMES}
 AT_ONCE = 5
 """Chapters that are played side by side: they mostly wait."""
 
