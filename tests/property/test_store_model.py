@@ -81,7 +81,7 @@ class StoreLife(RuleBasedStateMachine):
         self._expect(key, offset)
         assert end > physical
         # A roll writes what was pending before it: a crash keeps that part, so the model commits first.
-        self.pending.append((key, (body, tag, self.store._now_ms)))
+        self.pending.append((key, (body, tag, self.store._appender.now_ms)))
         if len(self.store._log.pending) == 5 and len(self.pending) > 1:
             self._commit()
 
@@ -96,7 +96,7 @@ class StoreLife(RuleBasedStateMachine):
         assert positions[0] // self.sizes["mapped_file_size_commit_log"] == (
             positions[-1] // self.sizes["mapped_file_size_commit_log"]
         ), "a batch lies in one segment"
-        self.pending += [(key, (body, tag, self.store._now_ms)) for body in bodies]
+        self.pending += [(key, (body, tag, self.store._appender.now_ms)) for body in bodies]
         self._commit()
 
     @rule()
