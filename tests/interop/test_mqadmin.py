@@ -187,10 +187,10 @@ def broker_config_is_shown_and_changed(scene: Scene) -> None:
     assert before["brokerClusterName"] == scene.cluster.cluster_name
     assert before["listenPort"] == broker.rpartition(":")[2]
     assert before["flushDiskType"] == "ASYNC_FLUSH"
-    assert before["autoCreateSubscriptionGroup"] == "true"
-    update = ["updateBrokerConfig", "-b", broker, "-k", "autoCreateSubscriptionGroup", "-v"]
+    assert before["storeReplyMessageEnable"] == "true"  # no other story replies meanwhile
+    update = ["updateBrokerConfig", "-b", broker, "-k", "storeReplyMessageEnable", "-v"]
     assert f"update broker config success, {broker}" in scene.admin(*update, "false")
-    assert config()["autoCreateSubscriptionGroup"] == "false"
+    assert config()["storeReplyMessageEnable"] == "false"
     scene.admin(*update, "true")
     assert config() == before
     complaint = scene.refused("updateBrokerConfig", "-b", broker, "-k", "brokerConfigPath", "-v", "elsewhere")
