@@ -439,8 +439,13 @@ class Broker:
 
     @property
     def jobs_due(self) -> bool:
-        """An operator changed something: ``jobs`` should not wait for its second."""
-        return self._saved_topics.behind or self._saved_groups.behind or self._saved_modes.behind
+        """An operator changed something, or the log wants room: ``jobs`` should not wait for its second."""
+        return (
+            self._saved_topics.behind
+            or self._saved_groups.behind
+            or self._saved_modes.behind
+            or self.store.room_due
+        )
 
     def quiesce(self) -> None:
         """Begin nothing by oneself any more: what a service does after the last sync would be done again after the

@@ -20,6 +20,7 @@ from pathlib import Path
 from mqspark.errors import DiskFull, MessageTooLarge, StoreCorrupt
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC
 from mqspark.store.files import FileLayer, disk_full_as_typed, is_disk_full
+from mqspark.store.flush import RoomJob
 from mqspark.store.layout import file_name, file_start
 from mqspark.store.logpaths import LogPaths
 
@@ -58,6 +59,7 @@ class CommitLog:
         "_files",
         "_max_mapped",
         "_new_directories",
+        "_room_asked_end",
         "_step",
         "_unsynced",
         "_views",
@@ -86,6 +88,7 @@ class CommitLog:
         self._views: OrderedDict[int, memoryview | None] = OrderedDict()
         self._fd = -1
         self._allocated_end = 0
+        self._room_asked_end = 0
         self._unsynced: list[int] = []
         self._new_directories: list[Path] = []
         self.segment_bytes = segment_bytes
@@ -160,7 +163,7 @@ class CommitLog:
             active.length = self.segment_bytes
             self._views.pop(active.start, None)
         self.position = self.written = self.durable = position
-        self._allocated_end = position
+        self._allocated_end = self._room_asked_end = position
         self._set_room()
 
     def cut(self, position: int) -> int:
@@ -328,6 +331,26 @@ class CommitLog:
                 self._files.allocate(fd, allocated_end - segment.start, need - allocated_end)
                 return need
         return step_end
+
+    @property
+    def room_due(self) -> bool:
+        """Less than a step is reserved ahead of what is appended, and nobody was asked for more."""
+        end = self._allocated_end
+        is_near, is_new = end - self.position < self._step, self._room_asked_end != end
+        return is_near and is_new and end < self.segments[-1].end
+
+    def room_job(self) -> RoomJob:
+        """Reserves the next step of the active segment. To be run and done while appending goes on."""
+        active, start = self.segments[-1], self._allocated_end
+        end = min(active.end, start - start % self._step + self._step)
+        self._room_asked_end = start  # once: where it fails, or is too late, the append finds out for itself
+
+        def finish(job: RoomJob) -> None:
+            if job.error is None and self._allocated_end == start and self.room_end >= 0:
+                self._allocated_end = end
+                self._set_room()
+
+        return RoomJob(self._files, active.path, start - active.start, end - active.start, finish)
 
     def _set_room(self) -> None:
         self.room_end = min(self._allocated_end, self.segments[-1].end) - BLANK_BYTES

@@ -87,6 +87,9 @@ class FileLayer(Protocol):
     def allocate(self, fd: int, offset: int, length: int) -> None:
         """Real blocks for a range inside the file's length; what is stored there stays."""
 
+    def read_ahead(self, fd: int, offset: int, length: int) -> None:
+        """Bring a range into the page cache. A hint: nothing fails without it."""
+
     def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
         """All of ``data`` or an OSError (after which any part may be on disk)."""
 
@@ -150,6 +153,9 @@ class OsFiles:
 
     def allocate(self, fd: int, offset: int, length: int) -> None:
         os.posix_fallocate(fd, offset, length)
+
+    def read_ahead(self, fd: int, offset: int, length: int) -> None:
+        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
 
     def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
         written = os.pwritev(fd, (data,), offset)

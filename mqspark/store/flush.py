@@ -18,7 +18,7 @@ from mqspark.store.durable import DurableNote
 from mqspark.store.files import FileLayer
 from mqspark.store.layout import StorePaths
 
-__all__ = ["CheckpointJob", "FlushJob", "Job", "Progress"]
+__all__ = ["CheckpointJob", "FlushJob", "Job", "Progress", "RoomJob"]
 
 
 class Job(Protocol):
@@ -105,6 +105,37 @@ class FlushJob:
             self._note.write(self.end)
         except OSError as error:
             self.error = error
+
+
+class RoomJob:
+    """Reserve the blocks of [start, end) of a file and bring them into the page cache, so that the write which gets
+    there only copies: fresh pages cost it many times as much (AllocateMappedFileService)."""
+
+    __slots__ = ("_files", "_finish", "_path", "_range", "error")
+
+    def __init__(
+        self, files: FileLayer, path: Path, start: int, end: int, finish: Callable[[RoomJob], None]
+    ) -> None:
+        self._files = files
+        self._path = path
+        self._range = (start, end - start)
+        self._finish = finish
+        self.error: OSError | None = None
+        """No harm is done: the append that gets there asks for the room itself, and is told why there is none."""
+
+    def run(self) -> None:
+        try:
+            fd = self._files.open(self._path)
+            try:
+                self._files.allocate(fd, *self._range)
+                self._files.read_ahead(fd, *self._range)
+            finally:
+                self._files.close(fd)
+        except OSError as error:
+            self.error = error
+
+    def done(self) -> None:
+        self._finish(self)
 
 
 class CheckpointJob:

@@ -423,6 +423,11 @@ class MessageStore:
             log.written, log.durable, log.durable if self._sync else log.written, arrivals, self.read_only
         )
 
+    @property
+    def room_due(self) -> bool:
+        """``maintenance`` has a job that appending would be glad of soon."""
+        return self._log.room_due and self.read_only is None
+
     # --- maintenance ----------------------------------------------------------------------------------------
 
     def maintenance(self) -> list[Job]:
@@ -433,7 +438,7 @@ class MessageStore:
         self._notice_failed_save()
         if self.read_only is not None:
             return []
-        jobs: list[Job] = []
+        jobs: list[Job] = [self._log.room_job()] if self._log.room_due else []
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._next_unmap_ms:
             self._next_unmap_ms = now_ms + IDLE_MAP_MS

@@ -143,6 +143,9 @@ class MemoryFiles:
         if offset + length > file.length:
             file.set_length(offset + length)
 
+    def read_ahead(self, fd: int, offset: int, length: int) -> None:
+        """There is no cache."""
+
     def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
         self.open_files[fd].write(bytes(data), offset)
 

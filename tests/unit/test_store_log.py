@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from mqspark.errors import StoreCorrupt
+from mqspark.errors import DiskFull, StoreCorrupt
 from mqspark.record import decode_record, encode_record, is_seal_broken
 from mqspark.store import MessageStore, StoreReader
+from mqspark.store.flush import Job, RoomJob
 from mqspark.store.layout import file_name
 from mqspark.store.logpaths import LogPaths
 from mqspark.store.retention import DiskUsage
@@ -17,6 +19,7 @@ from mqspark.store.store import IDLE_MAP_MS
 from tests.store_tools import (
     BORN_HOST,
     STORE_HOST,
+    FaultyFiles,
     QuickFiles,
     RoomyFiles,
     TestClock,
@@ -263,3 +266,84 @@ def test_recovery_notices_a_changed_property(tmp_path: Path, sealed: bool) -> No
     assert len(bodies(store)) == 60 - sealed
     assert store.max_offset("T", 0) == 60
     store.close()
+
+
+# --- room ahead -----------------------------------------------------------------------------------------------
+
+SEGMENT, STEP = 64 << 10, 8 << 10
+
+
+class Steps:
+    """A store that reserves in small steps."""
+
+    def __init__(self, root: Path) -> None:
+        self.files = FaultyFiles()
+        self.store = opened(
+            root,
+            files=self.files,
+            mapped_file_size_commit_log=SEGMENT,
+            allocation_step_commit_log=STEP,
+            mapped_file_size_consume_queue=20_000,
+        )
+        self.sent: list[bytes] = []
+
+    def put(self, count: int) -> int:
+        """Gives back how often a put had to reserve something itself."""
+        before = self.files.calls.count("allocate")
+        self.sent += fill(self.store, count, len(self.sent))
+        return self.files.calls.count("allocate") - before
+
+    def room_job(self) -> Job:
+        (job,) = (job for job in self.store.maintenance() if isinstance(job, RoomJob))
+        assert not self.store.room_due, "one at a time"
+        return job
+
+    def check(self) -> None:
+        assert bodies(self.store) == self.sent
+        assert self.store.read_only is None
+        self.store.close()
+
+
+def test_room_is_made_ahead_of_what_is_appended(tmp_path: Path) -> None:
+    steps = Steps(tmp_path)
+    assert not steps.store.room_due, "nothing was appended"
+    by_puts = by_jobs = 0
+    for _ in range(200):  # 100 KB: 13 steps, and one roll
+        by_puts += steps.put(1)
+        if steps.store.room_due:
+            job = steps.room_job()
+            job.run()
+            job.done()
+            by_jobs += 1
+    assert by_jobs >= 10
+    assert by_puts <= 4, "the first step of each segment, and the file of the queue"
+    steps.check()
+
+
+def test_room_that_comes_too_late_changes_nothing(tmp_path: Path) -> None:
+    steps = Steps(tmp_path)
+    steps.put(1)
+    late = steps.room_job()
+    late.run()
+    assert steps.put(40) >= 2
+    late.done()
+    assert steps.put(200) >= 2
+    steps.check()
+
+
+def test_room_that_cannot_be_had_is_missed_by_the_put_alone(tmp_path: Path) -> None:
+    steps = Steps(tmp_path)
+    steps.put(1)
+    steps.files.fail("allocate", errno.ENOSPC)
+    job = steps.room_job()
+    job.run()
+    job.done()
+    assert not steps.store.room_due, "nobody asks again and again"
+    with pytest.raises(DiskFull):
+        steps.put(40)
+    assert steps.store.read_only is None
+    steps.files.heal()
+    steps.sent = bodies(steps.store)
+    steps.put(40)
+    assert steps.store.room_due
+    steps.check()
