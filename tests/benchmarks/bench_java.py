@@ -4,8 +4,8 @@
 
 The clients are org.apache.rocketmq.example.benchmark's Producer (64 threads), BatchProducer (batches of 32)
 and Consumer, unmodified. (Producer's asynchronous mode has no back-pressure and only overflows its own
-permits on a small machine, so it is not here.) Both brokers run at once and are loaded in turn, A B A B, so
-that both see the same machine. Rates are taken from the brokers' own queue offsets, never from what a
+permits on a small machine, so it is not here.) Both brokers are loaded in turn, A B A B, so that both see the
+same machine, and the process of the one that waits is stopped (SIGSTOP). Rates are taken from the brokers' own queue offsets, never from what a
 client says of itself, and every run is checked: hardly a send failed (at most one in a thousand, and it is
 said), what is stored is whole and in place, all that was stored was consumed. A run that fails a check has no
 figure.
@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import statistics
 import struct
 import sys
@@ -216,6 +218,19 @@ def consume(jars: Jars, cluster: Cluster, folder: Path, topic: str) -> Figure:
     return Figure(count / (last[1] - first[1]), (last[2] - first[2]) / count * 1e6)
 
 
+@contextmanager
+def alone(cluster: Cluster, clusters: list[Cluster]) -> Iterator[None]:
+    """The other brokers' processes stand still meanwhile: one that idles takes processor time from the one measured."""
+    others = [other.broker_pid for other in clusters if other is not cluster]
+    for pid in others:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in others:
+            os.kill(pid, signal.SIGCONT)
+
+
 def compare(
     name: str, clusters: list[Cluster], rounds: int, run: Callable[[Cluster], Figure]
 ) -> dict[str, object]:
@@ -223,7 +238,8 @@ def compare(
     figures: dict[str, list[Figure]] = {cluster.kind: [] for cluster in clusters}
     for _ in range(rounds):
         for cluster in clusters:
-            figures[cluster.kind].append(run(cluster))
+            with alone(cluster, clusters):
+                figures[cluster.kind].append(run(cluster))
     rate = {kind: statistics.median(figure.rate for figure in runs) for kind, runs in figures.items()}
     cpu = {kind: statistics.median(figure.cpu_us for figure in runs) for kind, runs in figures.items()}
     ratios = [
