@@ -5,10 +5,10 @@
 The clients are org.apache.rocketmq.example.benchmark's Producer (64 threads), BatchProducer (batches of 32)
 and Consumer, unmodified. (Producer's asynchronous mode has no back-pressure and only overflows its own
 permits on a small machine, so it is not here.) Both brokers are loaded in turn, A B A B, so that both see the
-same machine, and the process of the one that waits is stopped (SIGSTOP). Rates are taken from the brokers' own queue offsets, never from what a
-client says of itself, and every run is checked: hardly a send failed (at most one in a thousand, and it is
-said), what is stored is whole and in place, all that was stored was consumed. A run that fails a check has no
-figure.
+same machine, and the process of the one that waits is stopped (SIGSTOP). Rates are taken from the brokers'
+own queue offsets, never from what a client says of itself, and every run is checked: hardly a send failed (at
+most one in a thousand, and it is said), what is stored is whole and in place, all that was stored was
+consumed. A run that fails a check has no figure.
 
 Prints the medians, the ratio of ours to theirs, and each broker's CPU time per message.
 """
