@@ -20,7 +20,7 @@ from pathlib import Path
 from mqspark.errors import DiskFull, MessageTooLarge, StoreCorrupt
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC
 from mqspark.store.files import FileLayer, disk_full_as_typed, is_disk_full
-from mqspark.store.flush import RoomJob
+from mqspark.store.flush import ReadAheadJob
 from mqspark.store.layout import file_name, file_start
 from mqspark.store.logpaths import LogPaths
 
@@ -334,23 +334,28 @@ class CommitLog:
 
     @property
     def room_due(self) -> bool:
-        """Less than a step is reserved ahead of what is appended, and nobody was asked for more."""
+        """Less than a step is reserved ahead of what is appended, and more was not tried yet."""
         end = self._allocated_end
         is_near, is_new = end - self.position < self._step, self._room_asked_end != end
         return is_near and is_new and end < self.segments[-1].end
 
-    def room_job(self) -> RoomJob:
-        """Reserves the next step of the active segment. To be run and done while appending goes on."""
+    def extend_room(self) -> ReadAheadJob | None:
+        """Reserve the next step of the active segment; gives back what another thread may do for it.
+
+        Reserving stays in the thread that appends: where the file system has no such call the C library writes zeros
+        into blocks that it found empty, and a record may have got there meanwhile.
+        """
         active, start = self.segments[-1], self._allocated_end
         end = min(active.end, start - start % self._step + self._step)
-        self._room_asked_end = start  # once: where it fails, or is too late, the append finds out for itself
-
-        def finish(job: RoomJob) -> None:
-            if job.error is None and self._allocated_end == start and self.room_end >= 0:
-                self._allocated_end = end
-                self._set_room()
-
-        return RoomJob(self._files, active.path, start - active.start, end - active.start, finish)
+        self._room_asked_end = start
+        try:
+            self._files.allocate(self._fd, start - active.start, end - start)
+        except OSError:
+            return None  # the append that gets there asks again, and is told why there is none
+        self._allocated_end = end
+        if self.room_end >= 0:
+            self._set_room()
+        return ReadAheadJob(self._files, active.path, start - active.start, end - start)
 
     def _set_room(self) -> None:
         self.room_end = min(self._allocated_end, self.segments[-1].end) - BLANK_BYTES

@@ -7,6 +7,7 @@ the second time.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from mqspark.store.durable import DurableNote
 from mqspark.store.files import FileLayer
 from mqspark.store.layout import StorePaths
 
-__all__ = ["CheckpointJob", "FlushJob", "Job", "Progress", "RoomJob"]
+__all__ = ["CheckpointJob", "FlushJob", "Job", "Progress", "ReadAheadJob"]
 
 
 class Job(Protocol):
@@ -107,35 +108,28 @@ class FlushJob:
             self.error = error
 
 
-class RoomJob:
-    """Reserve the blocks of [start, end) of a file and bring them into the page cache, so that the write which gets
-    there only copies: fresh pages cost it many times as much (AllocateMappedFileService)."""
+class ReadAheadJob:
+    """Bring blocks that nothing was written to yet into the page cache, so that the write which gets there only copies:
+    fresh pages cost it many times as much (AllocateMappedFileService warms files)."""
 
-    __slots__ = ("_files", "_finish", "_path", "_range", "error")
+    __slots__ = ("_files", "_length", "_offset", "_path")
 
-    def __init__(
-        self, files: FileLayer, path: Path, start: int, end: int, finish: Callable[[RoomJob], None]
-    ) -> None:
+    def __init__(self, files: FileLayer, path: Path, offset: int, length: int) -> None:
         self._files = files
         self._path = path
-        self._range = (start, end - start)
-        self._finish = finish
-        self.error: OSError | None = None
-        """No harm is done: the append that gets there asks for the room itself, and is told why there is none."""
+        self._offset = offset
+        self._length = length
 
     def run(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # a hint: what is wrong with the file the next write finds out
             fd = self._files.open(self._path)
             try:
-                self._files.allocate(fd, *self._range)
-                self._files.read_ahead(fd, *self._range)
+                self._files.read_ahead(fd, self._offset, self._length)
             finally:
                 self._files.close(fd)
-        except OSError as error:
-            self.error = error
 
     def done(self) -> None:
-        self._finish(self)
+        """Nothing depends on it."""
 
 
 class CheckpointJob:

@@ -438,7 +438,9 @@ class MessageStore:
         self._notice_failed_save()
         if self.read_only is not None:
             return []
-        jobs: list[Job] = [self._log.room_job()] if self._log.room_due else []
+        jobs: list[Job] = []
+        if self._log.room_due and (ahead := self._log.extend_room()) is not None:
+            jobs.append(ahead)
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._next_unmap_ms:
             self._next_unmap_ms = now_ms + IDLE_MAP_MS
