@@ -68,3 +68,26 @@ def name() -> Callable[[str], str]:
     """Topic and group names that no other test of this session has."""
     number = next(_numbers)
     return lambda stem: f"{stem}-{number}"
+
+
+# Checks of transactions come soon, and op messages sooner: a real broker asks for what is decided when they come late.
+SOON = {"transactionTimeOut": 1000, "transactionCheckInterval": 500, "transactionOpBatchInterval": 100}
+PATIENT = {"transactionCheckInterval": 2500}
+"""For a real broker: it asks again, and delivers again, when an answer and its op message are not there by the next
+round."""
+
+
+@pytest.fixture(
+    params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow)],
+    scope="session",
+)
+def soon(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster that checks transactions soon; ours needs no Java."""
+    folder = tmp_path_factory.mktemp("soon")
+    if request.param == "rocketmq":
+        with rocketmq_cluster(request.getfixturevalue("jars"), folder, settings=SOON | PATIENT) as running:
+            yield running
+    else:
+        settings = [word for key, value in SOON.items() for word in ("--set", f"{key}={value}")]
+        with mqspark_cluster(folder, *settings) as running:
+            yield running

@@ -1,4 +1,4 @@
-"""The unmodified Java client, called from a test: see java/Driver.java for the other end."""
+"""Unmodified clients in processes of their own, called from a test: see java/Driver.java for the other end."""
 
 import base64
 import itertools
@@ -23,8 +23,8 @@ JSON_FIRST = ["JSON", pytest.param("ROCKETMQ", marks=pytest.mark.slow)]
 the Java client makes of them RocketMQ refuses, too."""
 
 
-class JavaError(Exception):
-    """The Java client threw: the exception's class, its response code (-1: none) and its text."""
+class DriverError(Exception):
+    """The client failed: the exception's class, its response code (-1: none) and its text."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         self.type: str = error["type"]
@@ -33,8 +33,14 @@ class JavaError(Exception):
         super().__init__(f"{self.type}({self.code}): {self.text}")
 
 
-class JavaDriver:
-    """One JVM. Calls may be made from several threads and may overlap."""
+class JavaError(DriverError):
+    """What the Java client threw."""
+
+
+class Driver:
+    """One process. Calls may be made from several threads and may overlap."""
+
+    error: type[DriverError] = DriverError
 
     def __init__(self, child: subprocess.Popen[str], log: Path) -> None:
         self._child = child
@@ -42,7 +48,7 @@ class JavaDriver:
         self._ids = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {0: Future()}
         self._lock = threading.Lock()
-        self._reader = threading.Thread(target=self._read, name="java-driver", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="driver", daemon=True)
         self._reader.start()
         self._waiting[0].result(CALL_TIMEOUT_S)
 
@@ -53,16 +59,16 @@ class JavaDriver:
             with self._lock:
                 future = self._waiting.pop(reply["id"])
             if "error" in reply:
-                future.set_exception(JavaError(reply["error"]))
+                future.set_exception(self.error(reply["error"]))
             else:
                 future.set_result(reply.get("result"))
         with self._lock:
             orphans, self._waiting = list(self._waiting.values()), {}
         for future in orphans:
-            future.set_exception(RuntimeError(f"the Java driver died\n{tail(self._log)}"))
+            future.set_exception(RuntimeError(f"the driver died\n{tail(self._log)}"))
 
     def submit(self, verb: str, /, **arguments: Any) -> "Future[Any]":
-        """Start a call; the future has its result or a JavaError."""
+        """Start a call; the future has its result or a DriverError."""
         future: Future[Any] = Future()
         with self._lock:
             call = next(self._ids)
@@ -76,9 +82,15 @@ class JavaDriver:
         return self.submit(verb, **arguments).result(CALL_TIMEOUT_S)
 
     def kill(self) -> None:
-        """The JVM and all its clients are gone at once, and say goodbye to nobody."""
+        """The process and all its clients are gone at once, and say goodbye to nobody."""
         self._child.kill()
         self._child.wait()
+
+
+class JavaDriver(Driver):
+    """One JVM."""
+
+    error = JavaError
 
     def mqadmin(self, *arguments: str) -> str:
         """What the mqadmin command printed. A stack trace or error text on stderr fails the caller."""

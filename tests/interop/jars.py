@@ -53,39 +53,53 @@ def fetch() -> Jars:
     """
     require_tools("java")
     pom = HERE / "pom.xml"
-    jar_folder = _made(f"rocketmq-{_digest(pom)}", lambda folder: _copy_dependencies(pom, folder))
+    jar_folder = cached(f"rocketmq-{digest(pom)}", lambda folder: _copy_dependencies(pom, folder))
     source = HERE / "java" / "Driver.java"
-    class_folder = _made(
-        f"driver-{_digest(pom, source)}", lambda folder: _compile(source, jar_folder, folder)
+    class_folder = cached(
+        f"driver-{digest(pom, source)}", lambda folder: _compile(source, jar_folder, folder)
     )
     return Jars(jar_folder, class_folder)
 
 
 def compiled(source: Path, jars: Jars) -> Path:
     """The folder with the classes of another program, compiled against the same jars."""
-    name = f"{source.stem.lower()}-{_digest(HERE / 'pom.xml', source)}"
-    return _made(name, lambda folder: _compile(source, jars.jar_folder, folder))
+    name = f"{source.stem.lower()}-{digest(HERE / 'pom.xml', source)}"
+    return cached(name, lambda folder: _compile(source, jars.jar_folder, folder))
 
 
 def fetch_client(version: str) -> Jars:
     """The client of another version, with java/Basics.java compiled against it. Raises as ``fetch`` does."""
     require_tools("java")
     pom, source = HERE / "pom-client.xml", HERE / "java" / "Basics.java"
-    jar_folder = _made(
-        f"client-{version}-{_digest(pom)}",
+    jar_folder = cached(
+        f"client-{version}-{digest(pom)}",
         lambda folder: _copy_dependencies(pom, folder, f"-Dclient.version={version}"),
     )
-    class_folder = _made(
-        f"basics-{version}-{_digest(pom, source)}", lambda folder: _compile(source, jar_folder, folder)
+    class_folder = cached(
+        f"basics-{version}-{digest(pom, source)}", lambda folder: _compile(source, jar_folder, folder)
     )
     return Jars(jar_folder, class_folder)
 
 
-def _digest(*sources: Path) -> str:
+def dependencies(pom: Path) -> Path:
+    """The folder with the jars that a pom names. Raises as ``fetch`` does."""
+    require_tools("java")
+    return cached(f"{pom.stem}-{digest(pom)}", lambda folder: _copy_dependencies(pom, folder))
+
+
+def driver_with(pom: Path, source: Path) -> Jars:
+    """A program of ours compiled against the jars that a pom names. Raises as ``fetch`` does."""
+    jar_folder = dependencies(pom)
+    name = f"{source.stem.lower()}-{digest(pom, source)}"
+    return Jars(jar_folder, cached(name, lambda folder: _compile(source, jar_folder, folder)))
+
+
+def digest(*sources: Path) -> str:
     return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()[:12]
 
 
-def _made(name: str, make: Callable[[Path], None]) -> Path:
+def cached(name: str, make: Callable[[Path], None]) -> Path:
+    """The folder of that name in the cache; ``make`` fills it once."""
     root = cache_folder()
     root.mkdir(parents=True, exist_ok=True)
     folder = root / name
@@ -109,7 +123,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _copy_dependencies(pom: Path, folder: Path, *options: str) -> None:
     require_tools("mvn")
     goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-    _run(
+    run(
         [
             *("mvn", "-B", "-q", "-f", str(pom), *options),
             *(goal, f"-DoutputDirectory={folder}", "-DincludeScope=runtime"),
@@ -121,11 +135,11 @@ def _copy_dependencies(pom: Path, folder: Path, *options: str) -> None:
 def _compile(source: Path, jar_folder: Path, folder: Path) -> None:
     require_tools("javac")
     command = ["javac", "-Xlint:none", "-nowarn", "-encoding", "UTF-8", "-d", str(folder)]
-    _run([*command, "-cp", f"{jar_folder}/*", str(source)], COMPILE_TIMEOUT_S)
+    run([*command, "-cp", f"{jar_folder}/*", str(source)], COMPILE_TIMEOUT_S)
 
 
-def _run(command: list[str], timeout_s: float) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+def run(command: list[str], timeout_s: float, *, cwd: Path | None = None) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=cwd)
     if done.returncode:
         raise RuntimeError(
             f"{' '.join(command)} exited with {done.returncode}:\n{done.stdout}\n{done.stderr}"
