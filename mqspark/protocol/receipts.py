@@ -1,7 +1,7 @@
 """The strings by which POP names messages: receipt handles and the offset fields of an answer (ExtraInfoUtil,
 KeyBuilder; reference store-and-broker §12.3).
 
-    receipt handle    start offset, pop time, invisible time, revive queue, retry flag, broker, queue[, offset]
+    receipt handle    start offset, pop time, invisible time, revive queue, retry flag, broker, queue[, offset[, ...]]
     startOffsetInfo   "retry flag, queue, start offset" of each queue, joined by ";"
     msgOffsetInfo     "retry flag, queue, offset[,offset ...]" of each queue, joined by ";"
     orderCountInfo    "retry flag, queue, count" or "retry flag, qo<queue>%<offset>, count", joined by ";"
@@ -70,9 +70,11 @@ class Receipt(NamedTuple):
 
 
 def parse_receipt(text: str) -> Receipt:
-    """Raises ProtocolError."""
+    """What comes behind the offset is passed over: RocketMQ's Proxy notes the physical offset there.
+
+    Raises ProtocolError."""
     parts = text.split(" ") if len(text) <= MAX_RECEIPT_LENGTH else []
-    if len(parts) in (7, 8):
+    if len(parts) >= 7:
         try:
             return Receipt(
                 int(parts[0]),
@@ -82,11 +84,11 @@ def parse_receipt(text: str) -> Receipt:
                 parts[4],
                 parts[5],
                 int(parts[6]),
-                int(parts[7]) if len(parts) == 8 else -1,
+                int(parts[7]) if len(parts) > 7 else -1,
             )
         except ValueError:
             pass
-    raise ProtocolError(f"{text[:80]!r} is not a receipt handle of 7 or 8 parts")
+    raise ProtocolError(f"{text[:80]!r} is not a receipt handle of 7 or more parts")
 
 
 def retry_topic_v1(topic: str, group: str) -> str:

@@ -39,6 +39,7 @@ def test_receipts_are_javas() -> None:
     for text in (known["with offset"], known["text"], known["retry"], known["retryV2"]):
         assert parse_receipt(text).encode() == text
     assert receipt.visible_again_ms == 1_700_000_060_000
+    assert parse_receipt(f"{receipt.encode()} 5600") == receipt  # as the proxy hands it out
 
 
 def test_offset_strings_are_javas() -> None:
@@ -52,7 +53,7 @@ def test_offset_strings_are_javas() -> None:
     assert parse_start_offsets("") == parse_message_offsets(None) == {}
 
 
-@pytest.mark.parametrize("text", ["", "1 2 3", "a 2 3 4 0 b 6", "1 2 3 4 0 b 6 7 8", "1 " * 5000])
+@pytest.mark.parametrize("text", ["", "1 2 3", "a 2 3 4 0 b 6", "1 2 3 4 0 b 6 x 8", "1 " * 5000])
 def test_what_is_no_receipt(text: str) -> None:
     with pytest.raises(ProtocolError):
         parse_receipt(text)
