@@ -88,10 +88,12 @@ def checkpoint(store: MessageStore) -> None:
         job.done()
 
 
-def drain(store: MessageStore, topic: str, queue_id: int, **limits: Any) -> list[MessageExt]:
-    """Everything visible, read as a consumer reads, in order."""
+def drain(
+    store: MessageStore, topic: str, queue_id: int, *, begin: int = 0, **limits: Any
+) -> list[MessageExt]:
+    """Everything visible from ``begin`` on, read as a consumer reads, in order."""
     messages: list[MessageExt] = []
-    offset = max(store.min_offset(topic, queue_id), 0)
+    offset = max(store.min_offset(topic, queue_id), begin)
     limits = {"max_messages": 32, "max_bytes": 1 << 20, **limits}
     while True:
         result = store.get(topic, queue_id, offset, **limits)

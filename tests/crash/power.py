@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -450,9 +451,19 @@ def check(script: Script, image: Image, files: MemoryFiles | None = None) -> Non
     job.run()
     store.end_flush(job)
     for queue, end in ends.items():
-        last = drain(store, *queue)[-1]
+        (last,) = drain(store, *queue, begin=end)
         assert (last.queue_offset, last.body) == (end, b"new")
     crash(store)
+
+
+PARTS = 4
+"""Of a run over all images: a part a test, so that it can be shared out, and gone on with where it was interrupted."""
+
+
+def assert_part(script: Script, part: int, *, at_least: int) -> None:
+    """Every PARTS-th image, of up to 400 for a sync."""
+    every = images(script, 400, random.Random(script.seed))
+    assert_images(script, 400, at_least=at_least, found=itertools.islice(every, part, None, PARTS))
 
 
 def assert_images(script: Script, limit: int, *, at_least: int, found: Iterator[Image] | None = None) -> None:
@@ -485,10 +496,12 @@ def describe(image: Image, script: Script) -> str:
 
 
 __all__ = [
+    "PARTS",
     "QUEUES",
     "Image",
     "Script",
     "assert_images",
+    "assert_part",
     "check",
     "describe",
     "everyday",

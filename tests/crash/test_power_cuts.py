@@ -9,7 +9,17 @@ import random
 
 import pytest
 
-from tests.crash.power import BATCHES, Script, assert_images, everyday, images, images_of_recovery, retention
+from tests.crash.power import (
+    BATCHES,
+    PARTS,
+    Script,
+    assert_images,
+    assert_part,
+    everyday,
+    images,
+    images_of_recovery,
+    retention,
+)
 
 
 def test_the_script_crosses_every_kind_of_roll() -> None:
@@ -60,6 +70,7 @@ def test_a_second_power_cut_in_the_recovery() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", [everyday, retention])
 @pytest.mark.parametrize("seed", range(10, 12))
-def test_every_subset_of_what_was_not_synced(kind: type[Script], seed: int) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_subset_of_what_was_not_synced(kind: type[Script], seed: int, part: int) -> None:
     """All of them where they are no more than 400 for a sync, else as many of them."""
-    assert_images(kind(True, seed, 30), 400, at_least=10_000)
+    assert_part(kind(True, seed, 30), part, at_least=6000)

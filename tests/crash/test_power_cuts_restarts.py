@@ -6,7 +6,15 @@ import random
 
 import pytest
 
-from tests.crash.power import assert_images, everyday, images, images_of_recovery, restarts
+from tests.crash.power import (
+    PARTS,
+    assert_images,
+    assert_part,
+    everyday,
+    images,
+    images_of_recovery,
+    restarts,
+)
 
 
 @pytest.mark.parametrize("sync", [True, False])
@@ -32,5 +40,6 @@ def test_a_second_power_cut_in_the_recovery_after_restarts() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(20, 22))
 @pytest.mark.parametrize("sync", [True, False])
-def test_every_subset_of_what_was_not_synced(sync: bool, seed: int) -> None:
-    assert_images(restarts(sync, seed, 20), 400, at_least=10_000)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_subset_of_what_was_not_synced(sync: bool, seed: int, part: int) -> None:
+    assert_part(restarts(sync, seed, 20), part, at_least=5000)
