@@ -18,6 +18,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 def test_outputs_are_stripped(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
+    assert notebook.cells[0].source.startswith("# "), "it has a title"
     for cell in notebook.cells:
         assert not cell.get("outputs")
         assert cell.get("execution_count") is None
