@@ -43,11 +43,13 @@ _BATCH_ROWS = 65_536
 _TOGETHER_ROWS = 50_000
 """A task with fewer decodes its queues at once."""
 
-_MIN_PULLS_IN_FLIGHT, _MAX_PULLS_IN_FLIGHT = 8, 64
-_MESSAGES_IN_FLIGHT = 2048
-"""With the 32 messages that RocketMQ gives a pull, 64 pulls."""
-_PULL_MESSAGES, _PULL_BYTES = 4096, 1 << 20
+_MIN_PULLS_IN_FLIGHT, _MAX_PULLS_IN_FLIGHT = 3, 64
+_BYTES_IN_FLIGHT = 4 << 20
+"""With the 32 messages that RocketMQ gives a pull, mostly 64 pulls; two in bulk."""
+_PULL_MESSAGES, _PULL_BYTES = 16_384, 2 << 20
 """What we ask for; the broker gives as much as its own limits allow."""
+_BULK_BYTES = 128 << 10
+"""An answer of this size was cut by a limit of bytes, not of messages."""
 _PULL_TIMEOUT_MS = 10_000
 _RETRY_S = 30.0
 _EMPTY_RETRIES = 50
@@ -288,7 +290,7 @@ def _pulled(task: ReadTask, address: str, wanted: QueueRange, decoder: Decoder) 
     for body in _pull_bodies(task, address, wanted):
         bodies.append(body)
         size += len(body)
-        if size >= _LOG_BYTES:
+        if size >= _LOG_BYTES // 2:
             batch, done = _decoded(bodies, done, wanted.end, decoder)
             yield batch
             bodies, size = [], 0
@@ -298,7 +300,7 @@ def _pulled(task: ReadTask, address: str, wanted: QueueRange, decoder: Decoder) 
 
 
 def _decoded(bodies: list[Any], done: int, end: int, decoder: Decoder) -> tuple[pa.RecordBatch, int]:
-    records = Records(b"".join(bodies))
+    records = Records(bodies[0] if len(bodies) == 1 else b"".join(bodies))
     records, positions = unwrap_inner_batches(records, record_positions(records))
     offsets = records.longs(positions + _QUEUE_OFFSET_AT)
     reached = np.maximum.accumulate(np.append(done, offsets))
@@ -340,6 +342,8 @@ class _Puller:
         self._asked = wanted.start
         self._stride = 0
         """How many messages the broker gives at once; 0 until it is known."""
+        self._answer_bytes = self._largest_bytes = 0
+        """Of the last answer, and of the largest."""
         self._empty = 0
 
     def reset(self) -> None:
@@ -363,7 +367,7 @@ class _Puller:
             answer = connection.wait(opaque, _PULL_TIMEOUT_MS)
             following = self._following(answer, first)
             if answer.code == ResponseCode.SUCCESS:
-                self._stride = max(1, following - first)
+                self._learn(following - first, reach - first, len(answer.body))
                 self._empty = 0
             self.position = max(self.position, min(following, self._end))
             if self.position < reach:
@@ -372,12 +376,25 @@ class _Puller:
             if answer.code == ResponseCode.SUCCESS and len(answer.body):
                 yield answer.body
 
+    def _learn(self, given: int, asked: int, size_bytes: int) -> None:
+        """How many messages to ask for at once: an answer that falls short leaves a gap, which costs a pull more. Where
+        bytes are the limit, a few less than fitted last time; more again when they have become smaller.
+        """
+        self._answer_bytes = size_bytes
+        self._largest_bytes = max(self._largest_bytes, size_bytes)
+        cut_by_bytes = self._largest_bytes >= _BULK_BYTES
+        if given < asked or not self._stride:
+            self._stride = max(1, given - (given // 16 if cut_by_bytes else 0))
+        elif cut_by_bytes and size_bytes < self._largest_bytes // 2:
+            self._stride = min(2 * self._stride, _PULL_MESSAGES)
+
     def _ask_on(self, connection: BlockingConnection) -> None:
         """Fill the window when half of it is answered, in one write: requests and answers then travel in groups."""
         # Under a filter nobody knows where a pull ends; before the first answer neither.
         window = 1
         if self._stride and not self._is_filtered:
-            window = min(max(_MESSAGES_IN_FLIGHT // self._stride, _MIN_PULLS_IN_FLIGHT), _MAX_PULLS_IN_FLIGHT)
+            window = _BYTES_IN_FLIGHT // max(1, self._answer_bytes)
+            window = min(max(window, _MIN_PULLS_IN_FLIGHT), _MAX_PULLS_IN_FLIGHT)
         if len(self._in_flight) > window // 2:
             return
         wanted: list[tuple[int, int]] = []
@@ -403,6 +420,7 @@ class _Puller:
             max_bytes=_PULL_BYTES,
             expression=self._expression,
             expression_type="SQL92" if self._task.sql_filter else "TAG",
+            bulk=True,
         )
 
     def _following(self, answer: Any, first: int) -> int:

@@ -229,6 +229,8 @@ UPDATABLE_KEYS = frozenset(
         "maxTransferCountOnMessageInMemory",
         "maxTransferBytesOnMessageInDisk",
         "maxTransferCountOnMessageInDisk",
+        "maxTransferBytesOnBulkRead",
+        "maxTransferCountOnBulkRead",
         "maxFilterMessageSize",
         "maxMsgsNumBatch",
         "defaultQueryMaxNum",

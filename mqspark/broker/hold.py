@@ -23,6 +23,7 @@ class Pull:
     does not want."""
 
     __slots__ = (
+        "bulk",
         "deadline_ms",
         "first_offset",
         "group",
@@ -49,6 +50,7 @@ class Pull:
         wanted: Wanted,
         topic_sys_flag: int,
         group_sys_flag: int,
+        bulk: bool = False,
     ) -> None:
         self.session = session
         self.opaque = opaque
@@ -58,6 +60,7 @@ class Pull:
         self.first_offset = offset
         self.offset = offset
         self.max_messages = max_messages
+        self.bulk = bulk
         self.wanted = wanted
         self.topic_sys_flag = topic_sys_flag
         self.group_sys_flag = group_sys_flag

@@ -39,6 +39,10 @@ FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDD
     5,
 )
 
+BULK_BYTES_PER_TURN = 8 * 1024 * 1024
+"""A connection that was given so much in one turn gets no more in bulk: what waits for its socket stays bounded however
+many bulk pulls it has in flight."""
+
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 _CODES = {
@@ -202,6 +206,7 @@ class Pulls:
             self._expression(header) if header.sys_flag & EXPRESSION else self._subscription(header),
             topic.sys_flag,
             group.group_sys_flag,
+            header.mqspark_bulk is True,
         )
 
     def _expression(self, header: PullMessageRequestHeader) -> Wanted:
@@ -261,8 +266,12 @@ class Pulls:
         wanted = pull.wanted
         max_messages = min(pull.max_messages, limits.max_transfer_count_on_message_in_memory)
         max_bytes = limits.max_transfer_bytes_on_message_in_memory
+        max_examined = max(max_messages, limits.max_filter_message_size // ENTRY_BYTES)
+        bulk = pull.bulk and self._given.get(pull.session.id, 0) < BULK_BYTES_PER_TURN
+        if bulk:
+            max_messages = max(max_messages, min(pull.max_messages, limits.max_transfer_count_on_bulk_read))
+            max_bytes = max(max_bytes, limits.max_transfer_bytes_on_bulk_read)
         if isinstance(wanted, SqlFilter):
-            max_examined = max(max_messages, limits.max_filter_message_size // ENTRY_BYTES)
             result = get_selected(
                 state.store,
                 pull.topic,
@@ -274,7 +283,9 @@ class Pulls:
                 max_examined,
             )
         else:
-            result = self._get(pull.topic, pull.queue_id, pull.offset, max_messages, max_bytes, wanted)
+            result = self._get(
+                pull.topic, pull.queue_id, pull.offset, max_messages, max_bytes, wanted, bulk=bulk
+            )
         status = result.status.name
         session = pull.session
         if result.status is GetStatus.FOUND:

@@ -52,7 +52,8 @@ PULL_SUSPEND, PULL_SUBSCRIPTION = 0x2, 0x4
 """Bits of a pull's system flag: wait when there is nothing; the filter is in the request."""
 
 DEFAULT_TIMEOUT_MS = 3000
-_RECEIVE_BYTES = 1 << 20
+_RECEIVE_BYTES = 128 << 10
+"""A read; what is missing of a larger answer is read into its place."""
 _MAX_HEADER_BYTES = 1 << 20
 """The answer to a batch names every message's id: 57 bytes a message at most."""
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 2.0
@@ -160,17 +161,21 @@ class BlockingConnection:
         """One read; False when nothing came in time."""
         try:
             self._socket.settimeout(timeout_s)
-            data = self._socket.recv(_RECEIVE_BYTES)
+            rest = self._receiver.rest()
+            data = self._socket.recv(_RECEIVE_BYTES) if rest is None else b""
+            count = len(data) if rest is None else self._socket.recv_into(rest)
         except (TimeoutError, BlockingIOError):
             return False
         except OSError as error:
             self.close()
             raise ConnectionLost(self.address, str(error)) from error
-        if not data:
+        if not count:
             self.close()
             raise ConnectionLost(self.address)
         try:
-            commands = self._receiver.receive_data(data)
+            commands = (
+                self._receiver.receive_data(data) if rest is None else self._receiver.received_rest(count)
+            )
         except ProtocolError:
             self.close()
             raise
@@ -438,8 +443,10 @@ def pull_header(
     expression: str = "*",
     expression_type: str = "TAG",
     suspend_ms: int = 0,
+    bulk: bool = False,
 ) -> PullMessageRequestHeader:
-    """A pull that carries its own filter: the group needs no heartbeat for it."""
+    """A pull that carries its own filter: the group needs no heartbeat for it. ``bulk``: a broker of ours may answer
+    with megabytes; another one gives what it gives everybody."""
     return PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -454,6 +461,7 @@ def pull_header(
         expression_type=expression_type,
         max_msg_bytes=max_bytes,
         bname=queue.broker_name,
+        mqspark_bulk=bulk or None,
     )
 
 

@@ -44,7 +44,7 @@ _PREFIX_BYTES = _PREFIX.size
 class Connection:
     """The receiving half of one connection."""
 
-    __slots__ = ("_max_frame_bytes", "_max_header_bytes", "_needed", "_partial")
+    __slots__ = ("_filled", "_max_frame_bytes", "_max_header_bytes", "_needed", "_partial", "_rest")
 
     def __init__(
         self, *, max_frame_bytes: int = MAX_FRAME_BYTES, max_header_bytes: int = MAX_HEADER_BYTES
@@ -53,14 +53,44 @@ class Connection:
         self._max_header_bytes = max_header_bytes
         self._partial = bytearray()
         self._needed = _PREFIX_BYTES
+        self._rest: bytearray | None = None
+        """A frame whose end is read where it belongs (``rest``), complete as far as ``_filled``."""
+        self._filled = 0
 
     @property
     def buffered_bytes(self) -> int:
         """What came of a frame that is not complete yet."""
-        return len(self._partial)
+        return self._filled if self._rest is not None else len(self._partial)
+
+    def rest(self) -> memoryview | None:
+        """Room for what is missing of a large frame that has begun; None when there is no such frame. Whoever asks for
+        it reads there next, and tells ``received_rest`` how much came. The whole frame is allocated, so this is for
+        peers that were asked for large answers, not for a server.
+        """
+        if self._rest is None:
+            have = len(self._partial)
+            if have < _PREFIX_BYTES or self._needed - have < LARGE_BODY_BYTES:
+                return None
+            self._rest, self._filled = bytearray(self._needed), have
+            self._rest[:have] = self._partial
+            self._partial = bytearray()
+        return memoryview(self._rest)[self._filled :]
+
+    def received_rest(self, count: int) -> list[Command]:
+        """``count`` bytes were read into ``rest()``; the command, if it is complete now."""
+        frame = self._rest
+        if frame is None:
+            raise RuntimeError("nothing was to be read into rest()")
+        self._filled += count
+        if self._filled < len(frame):
+            return []
+        self._rest, self._needed = None, _PREFIX_BYTES
+        return [_command(frame)]
 
     def receive_data(self, data: bytes) -> list[Command]:
         """Every command that is complete now, in order. Raises ProtocolError or FrameTooLarge."""
+        if self._rest is not None:
+            raise RuntimeError("a frame has begun whose end is to be read into rest()")
         commands: list[Command] = []
         position = 0
         if self._partial:
@@ -117,16 +147,7 @@ class Connection:
                     continue
             self._partial = bytearray()
             self._needed = _PREFIX_BYTES
-            view = memoryview(partial)
-            body_start = _PREFIX_BYTES + header_length
-            body = view[body_start:]
-            commands.append(
-                decode_header(
-                    meta >> 24,
-                    bytes(view[_PREFIX_BYTES:body_start]),
-                    body if len(body) >= LARGE_BODY_BYTES else bytes(body),
-                )
-            )
+            commands.append(_command(partial))
             return position
 
     def _check(self, total: int, header_length: int) -> None:
@@ -136,3 +157,16 @@ class Connection:
             raise ProtocolError(f"frame of {total} bytes with a header of {header_length}")
         if header_length > self._max_header_bytes:
             raise FrameTooLarge("header", header_length, self._max_header_bytes)
+
+
+def _command(frame: bytearray) -> Command:
+    """Of a whole frame whose lengths were checked."""
+    _, meta = _PREFIX.unpack_from(frame, 0)
+    view = memoryview(frame)
+    body_start = _PREFIX_BYTES + (meta & 0xFFFFFF)
+    body = view[body_start:]
+    return decode_header(
+        meta >> 24,
+        bytes(view[_PREFIX_BYTES:body_start]),
+        body if len(body) >= LARGE_BODY_BYTES else bytes(body),
+    )

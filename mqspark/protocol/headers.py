@@ -309,6 +309,8 @@ class PullMessageRequestHeader(TopicHeader):
     max_msg_bytes: I32 | None = None
     request_source: I32 | None = None
     proxy_froward_client_id: str | None = None
+    mqspark_bulk: bool | None = None
+    """Ours, ignored by RocketMQ's brokers: as much as the broker gives a bulk reader (maxTransferBytesOnBulkRead)."""
 
 
 class PullMessageResponseHeader(Header):

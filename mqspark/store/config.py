@@ -87,6 +87,10 @@ class StoreConfig:
     max_transfer_bytes_on_message_in_disk: int = 64 << 10
     """Of one read of messages that are farther behind the end of the log than the ratio below allows."""
     max_transfer_count_on_message_in_disk: int = 8
+    max_transfer_bytes_on_bulk_read: int = 2 << 20
+    """Ours: of one read for a client that asks for bulk, as our Spark source does; of what is probably not in memory as
+    much as others get from memory. Never less than the limits above."""
+    max_transfer_count_on_bulk_read: int = 16_384
     access_message_in_memory_max_ratio: int = 40
     """Percent of the machine's memory that is taken for a cache of the log's end."""
     check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})

@@ -113,9 +113,11 @@ class Fetcher:
         max_messages: int,
         max_bytes: int,
         tag_codes: frozenset[int] | None = None,
+        *,
+        bulk: bool = False,
     ) -> GetResult:
         """Visible messages from ``offset`` on: at least one, if any matches, then up to both limits, and less of what
-        is probably not in memory.
+        is probably not in memory (``bulk``: as many bytes of that as others get from memory).
 
         ``tag_codes``: hashes that pass; none or empty lets all pass. It compares hashes only, so the reader
         compares the text. An inner batch counts as its messages and is given whole, also when ``offset`` is in
@@ -145,7 +147,7 @@ class Fetcher:
             chosen = entries[matched[:max_messages]]
         else:
             chosen = entries
-        positions, sizes = self._within(chosen, max_bytes)
+        positions, sizes = self._within(chosen, max_bytes, bulk)
         count = len(sizes)
         if matched is None:
             next_offset = offset + count
@@ -160,7 +162,7 @@ class Fetcher:
         self.got_count += found
         return GetResult(status, next_offset, low, high, buffers, found, sum(map(len, buffers)))
 
-    def _within(self, entries: Entries, max_bytes: int) -> tuple[Int64s, Int64s]:
+    def _within(self, entries: Entries, max_bytes: int, bulk: bool = False) -> tuple[Int64s, Int64s]:
         """Positions and sizes of as many of these as one read takes; size 0: there is no such record any more."""
         config, log = self._config, self._log
         sizes: Int64s = entries["size"].astype(np.int64)
@@ -172,10 +174,13 @@ class Fetcher:
         cold_before = log.position - self._memory_bytes * config.access_message_in_memory_max_ratio // 100
         if int(positions[0]) < cold_before:
             cold = int(positions.searchsorted(cold_before))
-            allowed = int(
-                sizes[:cold].cumsum().searchsorted(config.max_transfer_bytes_on_message_in_disk, "right")
+            cold_bytes, cold_count = (
+                config.max_transfer_bytes_on_message_in_disk,
+                config.max_transfer_count_on_message_in_disk,
             )
-            allowed = min(allowed, config.max_transfer_count_on_message_in_disk)
+            if bulk:
+                cold_bytes, cold_count = config.max_transfer_bytes_on_message_in_memory, cold
+            allowed = min(int(sizes[:cold].cumsum().searchsorted(cold_bytes, "right")), cold_count)
             if allowed < cold:
                 count = allowed
         if int(sizes[:count].sum()) > max_bytes:

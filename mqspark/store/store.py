@@ -490,6 +490,8 @@ class MessageStore:
         max_messages: int,
         max_bytes: int,
         tag_codes: frozenset[int] | None = None,
+        *,
+        bulk: bool = False,
     ) -> GetResult:
         """Visible messages from ``offset`` on (``Fetcher.get``); of a compacted queue what compaction has kept."""
         kept = self._compacted.get(
@@ -497,7 +499,7 @@ class MessageStore:
         )
         if kept is not None:
             return kept
-        return self._fetcher.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes)
+        return self._fetcher.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes, bulk=bulk)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The visible record that begins there, or None. Any number may be asked for."""

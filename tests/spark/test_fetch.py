@@ -220,6 +220,35 @@ def test_a_broker_with_small_pulls(tmp_path: Path) -> None:
         assert table(task(own, local=False, tags=("odd",))).num_rows == 500
 
 
+def test_bulk_pulls_of_messages_of_all_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few pulls, whatever the bytes allow; as many as anybody's on a broker that knows nothing of bulk."""
+    with DevCluster(tmp_path / "store", "flushDiskType=ASYNC_FLUSH") as own:
+        own.create_topic("T", 1)
+        sizes = [10 + n * 7919 % (3000 if n < 3000 else 60) for n in range(9000)]
+        for first in range(0, len(sizes), 500):
+            messages = [Message.of("T", bytes([n % 251]) * sizes[n]) for n in range(first, first + 500)]
+            own.send("T", 0, messages)
+        pulls = []
+        waited = fetch.BlockingConnection.wait
+
+        def wait(self: fetch.BlockingConnection, *arguments: Any) -> Any:
+            answer = waited(self, *arguments)
+            pulls.append(len(answer.body))
+            return answer
+
+        monkeypatch.setattr(fetch.BlockingConnection, "wait", wait)
+        in_bulk = table(task(own, local=False))
+        assert [len(value.as_py()) for value in in_bulk["value"]] == sizes
+        assert in_bulk == table(task(own))
+        assert len(pulls) < 40
+        assert max(pulls) > 1 << 20
+        pulls.clear()
+        header = fetch.pull_header
+        monkeypatch.setattr(fetch, "pull_header", lambda *a, **k: header(*a, **{**k, "bulk": False}))
+        assert table(task(own, local=False)) == in_bulk
+        assert max(pulls) <= 256 << 10
+
+
 @pytest.mark.parametrize("tags", [(), ("odd",)])
 def test_a_small_task_decodes_its_queues_at_once(
     store: DevCluster, no_tcp: None, monkeypatch: pytest.MonkeyPatch, tags: tuple[str, ...]

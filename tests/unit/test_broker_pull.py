@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.broker import pull as pull_module
 from mqspark.message import java_hash
 from mqspark.protocol.bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -339,3 +340,38 @@ def test_a_server_side_reset_moves_the_next_pull(bench: Bench) -> None:
     assert bench.broker.state.offsets.queues("CG", "T")[0] == 0
     assert (moved.code, moved.remark, moved.ext["nextBeginOffset"]) == (21, "OFFSET_RESET", "0")
     assert peer.ask(PULL, pull_ext(offset=3)).code == 19
+
+
+def test_a_bulk_reader_is_given_more(tmp_path: Path) -> None:
+    """Others are not, and a count that the reader asks for holds."""
+    bench = Bench(tmp_path)
+    put(bench, *["A", "B"] * 50)
+    peer = bench.peer()
+    assert peer.ask(PULL, pull_ext(maxMsgNums="1000")).ext["nextBeginOffset"] == "32"
+    for name in ("mqsparkbulk", "bulk"):
+        assert peer.ask(PULL, pull_ext(maxMsgNums="1000", **{name: "true"})).ext["nextBeginOffset"] == "32"
+    assert peer.ask(PULL, pull_ext(maxMsgNums="1000", mqsparkBulk="false")).ext["nextBeginOffset"] == "32"
+    answer = peer.ask(PULL, pull_ext(maxMsgNums="1000", mqsparkBulk="true"))
+    assert [message.queue_offset for message in decode_records(answer.body)] == list(range(100))
+    assert answer.ext["nextBeginOffset"] == "100"
+    assert peer.ask(PULL, pull_ext(maxMsgNums="40", mqsparkBulk="true")).ext["nextBeginOffset"] == "40"
+    tagged = peer.ask(PULL, pull_ext(maxMsgNums="1000", mqsparkBulk="true", subscription="B"))
+    assert [message.queue_offset for message in decode_records(tagged.body)] == list(range(1, 100, 2))
+    bench.close()
+
+
+def test_bulk_has_limits_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"max_transfer_count_on_bulk_read": 50, "max_transfer_bytes_on_bulk_read": 1}
+    bench = Bench(tmp_path, store_settings=limits)
+    put(bench, *["A"] * 100)
+    peer, other = bench.peer(), bench.peer()
+    bulk = pull_ext(maxMsgNums="1000", mqsparkBulk="true")
+    assert peer.ask(PULL, bulk).ext["nextBeginOffset"] == "50", "never fewer bytes than others get"
+    monkeypatch.setattr(pull_module, "BULK_BYTES_PER_TURN", 1)
+    for _ in range(2):
+        peer.give(PULL, bulk)
+    other.give(PULL, bulk)
+    bench.broker.turn()
+    assert [answer.ext["nextBeginOffset"] for answer in peer.heard()] == ["50", "32"]
+    assert [answer.ext["nextBeginOffset"] for answer in other.heard()] == ["50"]
+    bench.close()

@@ -243,6 +243,31 @@ def test_bodies_of_every_size_in_every_chunk(size: int, chunk: int) -> None:
     assert isinstance(commands[0].body, memoryview) == (size >= LARGE_BODY_BYTES)
 
 
+@pytest.mark.parametrize("size", [1, LARGE_BODY_BYTES, 3 * LARGE_BODY_BYTES])
+@pytest.mark.parametrize("chunk", [7, 4096, LARGE_BODY_BYTES + 50, 1 << 20])
+def test_the_rest_of_a_large_frame_is_read_into_its_place(size: int, chunk: int) -> None:
+    bodies = [bytes((n + size) % 251 for n in range(size)), b"x", bytes(size)]
+    stream = b"".join(encode_request(310, number, SEND, body) for number, body in enumerate(bodies))
+    connection = Connection()
+    commands = []
+    position = placed = 0
+    while position < len(stream):
+        rest = connection.rest()
+        piece = stream[position : position + (chunk if rest is None else min(chunk, len(rest)))]
+        if rest is None:
+            commands += connection.receive_data(piece)
+        else:
+            rest[: len(piece)] = piece
+            placed += len(piece)
+            before = connection.buffered_bytes
+            commands += connection.received_rest(len(piece))
+            assert connection.buffered_bytes in (before + len(piece), 0)
+        position += len(piece)
+    assert [command.body for command in commands] == bodies
+    assert placed if size > LARGE_BODY_BYTES and chunk < LARGE_BODY_BYTES else size > 1 or not placed
+    assert connection.rest() is None
+
+
 def test_bounds_hold_before_the_bytes_come() -> None:
     with pytest.raises(FrameTooLarge) as caught:
         Connection().receive_data(b"\x00\xff\xff\xfd" + b"\x00\x00\x00\x10")
