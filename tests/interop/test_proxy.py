@@ -15,18 +15,26 @@ import pytest
 
 from tests.interop import jars as jar_cache
 from tests.interop.clusters import mqspark_cluster, rocketmq_cluster
-from tests.interop.driver import Driver, DriverError, body_of
+from tests.interop.driver import Driver, DriverError, JavaDriver, body_of
+from tests.interop.driver import message as plain_message
+from tests.interop.members import until
 from tests.interop.proxy import Proxy, fetch_grpc_client, fetch_proxy, grpc_driver, running_proxy
-from tests.interop.topics import create_group, create_topic
+from tests.interop.topics import create_group, create_topic, message_count
 
 Name = Callable[[str], str]
 
-# What takes seconds in production takes less here. A real broker asks again for what is decided if it asks too often.
-SOON = {"transactionTimeOut": 1000, "transactionCheckInterval": 500, "transactionOpBatchInterval": 100}
+# Checks of transactions come soon. A real broker asks again for what is decided when it asks too often.
+SETTINGS = {
+    "transactionTimeOut": 1000,
+    "transactionCheckInterval": 500,
+    "transactionOpBatchInterval": 100,
+    "recallMessageEnable": "true",
+}
 PATIENT = {"transactionCheckInterval": 2500}
 
-INVISIBLE_MS = 10_000
-"""The shortest that the proxy allows for what it hands out."""
+INVISIBLE_MS = 60_000
+SHORTEST_MS = 10_000
+"""The shortest invisible time that the proxy allows."""
 
 
 @pytest.fixture(scope="module", params=["mqspark", pytest.param("rocketmq", marks=pytest.mark.slow)])
@@ -38,10 +46,10 @@ def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("proxied")
     if request.param == "rocketmq":
         started = rocketmq_cluster(
-            request.getfixturevalue("jars"), folder / "cluster", settings=SOON | PATIENT
+            request.getfixturevalue("jars"), folder / "cluster", settings=SETTINGS | PATIENT
         )
     else:
-        settings = [word for key, value in SOON.items() for word in ("--set", f"{key}={value}")]
+        settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
         started = mqspark_cluster(folder / "cluster", *settings)
     with started as cluster, running_proxy(jars, folder / "proxy", cluster) as running:
         yield running
@@ -155,9 +163,9 @@ def test_what_is_not_acknowledged_comes_again_when_its_time_is_over(client: Clie
     topic, group = create_topic(cluster, name("Again"), 1), create_group(cluster, name("again-readers"))
     client.send(client.producer(topic), *(message(topic, b"m-%d" % number) for number in range(3)))
     consumer = client.simple(topic, group)
-    first, second, third = sorted(client.receive(consumer, 3, invisible_ms=60_000), key=body_of)
+    first, second, third = sorted(client.receive(consumer, 3), key=body_of)
     client.ack(consumer, first)
-    client.driver.call("simple.change", handle=consumer, view=second["view"], invisible_ms=10_000)
+    client.driver.call("simple.change", handle=consumer, view=second["view"], invisible_ms=SHORTEST_MS)
     (again,) = client.receive(consumer, 1)
     assert (body_of(again), again["attempt"]) == (b"m-1", 2)
     client.ack(consumer, again)
@@ -181,3 +189,157 @@ def test_sql_and_tags_choose_messages(client: Client, name: Name) -> None:
         received = client.receive(consumer, len(numbers))
         client.ack(consumer, *received)
         assert bodies(received) == Counter(b"m-%d" % n for n in numbers), expression
+
+
+def test_messages_of_a_group_come_one_after_the_other(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    topic = create_topic(cluster, name("Fifo"), attributes="+message.type=FIFO")
+    group = create_group(cluster, name("fifo-readers"), consumeMessageOrderly=True)
+    sent = [message(topic, b"%d-%d" % (n % 3, n), group=f"g{n % 3}") for n in range(15)]
+    client.send(client.producer(topic), *sent)
+    consumer = client.push(topic, group, failures=0)
+    taken = client.take(consumer, 15)
+    assert bodies(taken) == Counter(map(body_of, sent))
+    for number in range(3):
+        of_group = [got for got in taken if got["group"] == f"g{number}"]
+        assert [body_of(got) for got in of_group] == [b"%d-%d" % (number, n) for n in range(number, 15, 3)]
+
+
+def test_delayed_messages_come_late_or_are_taken_back(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    topic = create_topic(cluster, name("Delayed"), attributes="+message.type=DELAY")
+    group = create_group(cluster, name("delayed-readers"))
+    consumer = client.push(topic, group)
+    producer = client.producer(topic)
+    kept, taken_back = client.send(
+        producer, message(topic, b"kept", delay_ms=5_000), message(topic, b"taken back", delay_ms=4_000)
+    )
+    recalled = client.driver.call(
+        "producer.recall", handle=producer, topic=topic, recall_handle=taken_back["recall_handle"]
+    )
+    assert recalled == taken_back["id"]
+    (got,) = client.take(consumer, 1)
+    assert (got["id"], body_of(got)) == (kept["id"], b"kept")
+    assert time.time() * 1000 >= got["delivery_timestamp"] > got["born_timestamp"]
+
+
+def test_transactions_are_committed_rolled_back_and_asked_for(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    topic = create_topic(cluster, name("Deals"), attributes="+message.type=TRANSACTION")
+    group = create_group(cluster, name("deals-readers"))
+    consumer = client.push(topic, group)
+    producer = client.producer(topic, checker="COMMIT")
+    for body, end in ((b"committed", "commit"), (b"rolled back", "rollback"), (b"asked for", "none")):
+        client.driver.call("producer.transact", handle=producer, message=message(topic, body), end=end)
+    seen: Counter[bytes] = Counter()
+
+    def have_both() -> bool:
+        seen.update(bodies(client.take(consumer, 1, wait_s=1)))
+        return len(seen) == 2
+
+    until(have_both, "both to be delivered")
+    asked = {base64.b64decode(body) for body in client.driver.call("producer.checked", handle=producer)}
+    assert set(seen) == {b"committed", b"asked for"}
+    assert b"asked for" in asked
+    if cluster.kind == "mqspark":
+        # A real broker may ask for what is decided, and deliver again what it is told.
+        assert (set(seen.values()), asked) == ({1}, {b"asked for"})
+
+
+def test_failures_are_retried_by_the_policy_of_the_group_and_end_as_dead_letters(
+    client: Client, name: Name
+) -> None:
+    cluster = client.proxy.cluster
+    topic = create_topic(cluster, name("Failing"), 1)
+    group = create_group(
+        cluster, name("failing-readers"), retryMaxTimes=2,
+        groupRetryPolicy={"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 1000]}},
+    )  # fmt: skip
+    client.send(client.producer(topic), message(topic, b"hopeless", tag="T", properties={"p": "v"}))
+    consumer = client.push(topic, group, failures=9)
+    taken = client.take(consumer, 3)
+    assert [(body_of(got), got["attempt"]) for got in taken] == [(b"hopeless", n) for n in (1, 2, 3)]
+    until(lambda: message_count(cluster, f"%DLQ%{group}", 1) == 1, "a dead letter")
+
+
+# ---- the remoting client, for which the proxy is name server and broker
+
+with_json = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
+
+
+class Remoting:
+    """What the Java driver started, stopped with the test."""
+
+    def __init__(self, java: JavaDriver, proxy: Proxy) -> None:
+        self.java, self.proxy = java, proxy
+        self._started: list[tuple[str, int]] = []
+
+    def start(self, noun: str, **options: Any) -> int:
+        handle = int(self.java.call(f"{noun}.start", namesrv=self.proxy.remoting, **options)["handle"])
+        self._started.append((noun, handle))
+        return handle
+
+    def push(self, topic: str, group: str, **options: Any) -> int:
+        settings = {"model": "CLUSTERING", "expression": "*", "from": "CONSUME_FROM_FIRST_OFFSET", **options}
+        return self.start("push", topic=topic, group=group, **settings)
+
+    def take(self, consumer: int, count: int, wait_s: float = 45) -> list[dict[str, Any]]:
+        taken: list[dict[str, Any]] = self.java.call(
+            "push.take", handle=consumer, count=count, timeout_ms=int(wait_s * 1000)
+        )
+        return taken
+
+    def stop(self) -> None:
+        for noun, handle in self._started:
+            self.java.call(f"{noun}.stop", handle=handle)
+
+
+@pytest.fixture
+def remoting(java: JavaDriver, proxy: Proxy) -> Iterator[Remoting]:
+    started = Remoting(java, proxy)
+    yield started
+    started.stop()
+
+
+@with_json
+def test_the_remoting_client_sends_and_consumes_through_the_proxy(remoting: Remoting, name: Name) -> None:
+    cluster = remoting.proxy.cluster
+    topic = create_topic(cluster, name("Plain"))
+    producer = remoting.start("producer", group=name("plain-senders"))
+    items = [plain_message(topic, b"m-%d" % n, tags="A" if n % 2 else "B") for n in range(8)]
+    for mode, item in zip(("sync", "async", "oneway"), items, strict=False):
+        remoting.java.call("producer.send", handle=producer, mode=mode, message=item)
+    sent = remoting.java.call("producer.send_batch", handle=producer, messages=items[3:])
+    assert sent["status"] == "SEND_OK"
+    everything = remoting.push(topic, create_group(cluster, name("plain-all")))
+    chosen = remoting.push(topic, create_group(cluster, name("plain-a")), expression="A")
+    in_order = remoting.push(topic, create_group(cluster, name("plain-orderly")), orderly=True, failures=1)
+    assert bodies(remoting.take(everything, 8)) == Counter(map(body_of, items))
+    assert bodies(remoting.take(chosen, 4)) == Counter(b"m-%d" % n for n in (1, 3, 5, 7))
+    assert bodies(remoting.take(in_order, 16)) == Counter({b"m-%d" % n: 2 for n in range(8)})
+
+
+@with_json
+def test_the_remoting_clients_transactions_go_through_the_proxy(remoting: Remoting, name: Name) -> None:
+    cluster = remoting.proxy.cluster
+    topic = create_topic(cluster, name("PlainDeals"), attributes="+message.type=TRANSACTION")
+    producer = remoting.start("transaction", group=name("plain-dealers"))
+    # The proxy passes answers to checks on; what a remoting producer says at once it drops.
+    for body, local, answer in (
+        (b"yes", "COMMIT_MESSAGE", "COMMIT_MESSAGE"),
+        (b"no", "ROLLBACK_MESSAGE", "ROLLBACK_MESSAGE"),
+        (b"later", "UNKNOW", "COMMIT_MESSAGE"),
+    ):
+        properties = {"local": local, "checks": answer}
+        remoting.java.call(
+            "transaction.send", handle=producer, message=plain_message(topic, body, properties=properties)
+        )
+    consumer = remoting.push(topic, create_group(cluster, name("plain-deals-readers")))
+    seen: Counter[bytes] = Counter()
+
+    def have_both() -> bool:
+        seen.update(bodies(remoting.take(consumer, 1, wait_s=1)))
+        return len(seen) == 2
+
+    until(have_both, "both to be delivered")
+    assert set(seen) == {b"yes", b"later"}

@@ -1,5 +1,7 @@
 """What a test needs of a topic, asked with the minimal client of remoting.py."""
 
+import json
+
 from tests.interop.clusters import Cluster
 from tests.interop.remoting import (
     GET_MAX_OFFSET,
@@ -11,21 +13,24 @@ from tests.interop.remoting import (
 QUEUES = 4
 
 
-def create_topic(cluster: Cluster, topic: str, queues: int = QUEUES) -> str:
-    """Create the topic on the broker; its route is known to the name server when this returns."""
+def create_topic(cluster: Cluster, topic: str, queues: int = QUEUES, *, attributes: str | None = None) -> str:
+    """Create the topic on the broker; its route is known to the name server when this returns.
+
+    ``attributes`` as mqadmin takes them: ``+message.type=FIFO``.
+    """
     reply = ask(
         cluster.broker, UPDATE_AND_CREATE_TOPIC, topic=topic, defaultTopic="TBW102", readQueueNums=queues,
         writeQueueNums=queues, perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
+        attributes=attributes,
     )  # fmt: skip
     assert reply.code == 0, reply
     return topic
 
 
-def create_group(cluster: Cluster, group: str) -> str:
-    body = (
-        b'{"groupName":"%s","consumeEnable":true,"consumeFromMinEnable":true,"retryQueueNums":1}'
-        % group.encode()
-    )
+def create_group(cluster: Cluster, group: str, **settings: object) -> str:
+    """``settings`` as subscriptionGroup.json spells them."""
+    config = {"groupName": group, "consumeEnable": True, "consumeFromMinEnable": True, "retryQueueNums": 1}
+    body = json.dumps({**config, **settings}).encode()
     reply = ask(cluster.broker, UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, body)
     assert reply.code == 0, reply
     return group
