@@ -29,11 +29,11 @@ from tests.benchmarks.bench_broker import DevProcess
 from tests.benchmarks.client_sides.side import DIGITS
 from tests.interop import jars as jar_cache
 from tests.interop.clusters import java_command
+from tests.interop.other_clients import cpp_binding
 from tests.interop.remoting import GET_MAX_OFFSET, PULL_MESSAGE, RawConnection
 
 SIDES = Path(__file__).parent / "client_sides"
 QUEUES = 8
-CPP_PACKAGE = "rocketmq==0.4.4"
 JAVA_HEAP_MIB = 512
 RUN_TIMEOUT_S = 120
 SETTLE_S = 30.0
@@ -94,14 +94,8 @@ def ours(*options: str) -> Command:
 
 
 def cpp() -> tuple[Command, dict[str, str]]:
-    """The wheel is kept beside the jars, not in this environment."""
-    folder = jar_cache.cache_folder() / CPP_PACKAGE.replace("==", "-")
-    if not (folder / ".complete").exists():
-        install = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), CPP_PACKAGE]
-        subprocess.run([sys.executable, *install], check=True)
-        (folder / ".complete").touch()
     # It writes its log below HOME.
-    return lambda home: [sys.executable, str(SIDES / "cpp.py")], {"PYTHONPATH": str(folder)}
+    return lambda home: [sys.executable, str(SIDES / "cpp.py")], {"PYTHONPATH": str(cpp_binding())}
 
 
 def java() -> Command:
@@ -123,7 +117,7 @@ def sides(wanted: Sequence[str]) -> dict[str, tuple[Command, dict[str, str]]]:
     for name in wanted:
         try:
             made[name] = makers[name]()
-        except (jar_cache.ToolMissing, subprocess.CalledProcessError) as error:
+        except jar_cache.ToolMissing as error:
             print(f"  without {name}: {error}", flush=True)
     return made
 

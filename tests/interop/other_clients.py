@@ -3,7 +3,9 @@
 What cannot be had on this machine raises ToolMissing, and its tests are skipped with the reason.
 """
 
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +37,34 @@ def _build_go(folder: Path) -> None:
         BUILD_TIMEOUT_S,
         cwd=GO_FOLDER,
     )
+
+
+CPP_PACKAGE = "rocketmq==0.4.4"
+"""The binding, whose wheel brings librocketmq.so 1.2.x with it."""
+
+
+def cpp_binding() -> Path:
+    """The folder with the C++ client and its Python binding, kept beside the jars. Raises ToolMissing."""
+
+    def install(folder: Path) -> None:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+        try:
+            run([*command, CPP_PACKAGE], FETCH_TIMEOUT_S)
+        except RuntimeError as error:
+            raise ToolMissing(f"the C++ client cannot be had: {error}") from error
+
+    return cached(CPP_PACKAGE.replace("==", "-"), install)
+
+
+@contextmanager
+def cpp_driver(binding: Path, folder: Path) -> Iterator[Driver]:
+    """The C++ client in a process of its own. It writes its log, and broadcast offsets, below HOME."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "driver.err"
+    environment = {"HOME": str(folder), "PYTHONPATH": str(binding)}
+    command = [sys.executable, str(HERE / "cpp" / "driver.py")]
+    with process(command, log, env=environment, stdout=subprocess.PIPE, stop_signal=signal.SIGKILL) as child:
+        yield Driver(child, log)
 
 
 @contextmanager

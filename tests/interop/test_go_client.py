@@ -12,23 +12,33 @@ from typing import Any
 
 import pytest
 
-from mqspark import ClientOptions, ConsumeFromWhere, Message, Producer, PushConsumer
+from mqspark import ClientOptions, Message, Producer
 from mqspark.message import MessageExt
 from tests.interop.clusters import Cluster, free_port, mqspark_broker, mqspark_namesrv
 from tests.interop.driver import Driver, DriverError, body_of, message
+from tests.interop.handles import (
+    FIRST,
+    SEND_OK,
+    bodies,
+    counted,
+    group_offset,
+    our_consumer,
+    send,
+    start,
+    started,
+    take,
+    until,
+)
 from tests.interop.jars import ToolMissing
 from tests.interop.other_clients import go_driver, go_program
-from tests.interop.remoting import QUERY_CONSUMER_OFFSET, ask
+from tests.interop.remoting import ask
 from tests.interop.topics import QUEUES, create_group, create_topic, max_offset, message_count
 
 Name = Callable[[str], str]
 
-SEND_OK = 0
 FOUND, NO_NEW, NO_MATCH, ILLEGAL = range(4)
 COMMIT, ROLLBACK, UNKNOWN = 1, 2, 3
 CONSUMERS, PRODUCERS, RESET_OFFSET, RUNNING_INFO, CONSUME_DIRECTLY = 38, 204, 222, 307, 309
-TAKE_TIMEOUT_MS = 45_000
-FIRST = "CONSUME_FROM_FIRST_OFFSET"
 COMPRESSED_BIT = 0x1
 
 
@@ -46,17 +56,6 @@ def go(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driv
         yield driver
 
 
-def start(go: Driver, what: str, cluster: Cluster, group: str, **settings: Any) -> int:
-    return int(go.call(f"{what}.start", namesrv=cluster.namesrv, group=group, **settings)["handle"])
-
-
-@contextmanager
-def started(go: Driver, what: str, cluster: Cluster, group: str, **settings: Any) -> Iterator[int]:
-    handle = start(go, what, cluster, group, **settings)
-    yield handle
-    go.call("stop", handle=handle)
-
-
 @contextmanager
 def push(go: Driver, cluster: Cluster, topic: str, group: str, **settings: Any) -> Iterator[int]:
     arguments = {"expression": "*", "from": FIRST, **settings}
@@ -64,31 +63,10 @@ def push(go: Driver, cluster: Cluster, topic: str, group: str, **settings: Any) 
         yield handle
 
 
-def take(
-    go: Driver, handle: int, count: int, timeout_ms: int = TAKE_TIMEOUT_MS, verb: str = "push.take"
-) -> list[dict[str, Any]]:
-    received: list[dict[str, Any]] = go.call(verb, handle=handle, count=count, timeout_ms=timeout_ms)
-    return received
-
-
-def send(go: Driver, producer: int, topic: str, body: bytes, **fields: Any) -> dict[str, Any]:
-    sent: dict[str, Any] = go.call("producer.send", handle=producer, message=message(topic, body, **fields))
-    assert sent["status"] == SEND_OK
-    return sent
-
-
 def send_all(go: Driver, cluster: Cluster, topic: str, bodies: list[bytes], **fields: Any) -> None:
     with started(go, "producer", cluster, "go-sender") as producer:
         for body in bodies:
             send(go, producer, topic, body, **fields)
-
-
-def bodies(prefix: str, count: int) -> list[bytes]:
-    return [f"{prefix}-{number}".encode() for number in range(count)]
-
-
-def counted(received: list[dict[str, Any]]) -> Counter[bytes]:
-    return Counter(map(body_of, received))
 
 
 def pull_from(
@@ -114,24 +92,6 @@ def pull_all(go: Driver, cluster: Cluster, topic: str, queues: int = QUEUES) -> 
                 messages += result["messages"]
                 offset = result["next"]
     return messages
-
-
-def our_consumer(
-    cluster: Cluster, topic: str, group: str, listener: Callable[[MessageExt], None], **settings: Any
-) -> PushConsumer:
-    consumer = PushConsumer(
-        cluster.namesrv, group=group, listener=listener,
-        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, **settings,
-    )  # fmt: skip
-    consumer.subscribe(topic)
-    return consumer
-
-
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.05)
 
 
 # ---- producing
@@ -404,19 +364,6 @@ def test_pulls_with_filters(go: Driver, soon: Cluster, name: Name) -> None:
     with started(go, "pull", soon, group, topic=topic, expression="B") as consumer:
         result = pull_from(go, soon, consumer, topic, 0, 0)
         assert [body_of(one) for one in result["messages"]] == [b"1", b"3", b"5"]
-
-
-def group_offset(cluster: Cluster, group: str, topic: str, queue: int) -> int | None:
-    """As the group has it on the broker, None where it has none."""
-    reply = ask(
-        cluster.broker,
-        QUERY_CONSUMER_OFFSET,
-        consumerGroup=group,
-        topic=topic,
-        queueId=queue,
-        setZeroIfNotFound=False,
-    )
-    return int(reply.ext["offset"]) if reply.code == 0 else None
 
 
 # ---- requests, transactions
