@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mqspark.errors import ConfigError
 from pyspark_pymq.cluster import Cluster
+from pyspark_pymq.lent import settle
 from pyspark_pymq.offsets import QueueRange
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.planning import plan_tasks
@@ -80,10 +81,15 @@ def read_partition(
     partition: InputPartition | None, payload: pa.Schema | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Runs in a worker. Spark makes up a partition of its own where nothing was planned."""
+    settle()
     if payload is not None:
         from pyspark_pymq.payload import unpack
 
-        return unpack(read_partition(partition), payload)
+        return unpack(_rows(partition), payload)
+    return _rows(partition)
+
+
+def _rows(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     from pyspark_pymq.fetch import read_task
 
     if isinstance(partition, ArchivePartition):

@@ -27,6 +27,7 @@ from mqspark.errors import BrokerError, ConfigError, ConnectionLost, MQError, Re
 from mqspark.message import DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import SendMessageRequestHeaderV2
+from pyspark_pymq.lent import settle
 from pyspark_pymq.options import WriteOptions
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ class _Writer:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         from pyspark import TaskContext
 
+        settle()
         context = TaskContext.get()
         # Each task begins its turns at another queue.
         turn = context.taskAttemptId() if context is not None else 0
@@ -182,6 +184,7 @@ class _Writer:
         return identity, int(context.getLocalProperty("streaming.sql.batchId"))
 
     def _commit(self, messages: list[Sent | None]) -> None:
+        settle()
         if self._options.exactly_once:
             from pyspark_pymq.exactlyonce import commit
 
