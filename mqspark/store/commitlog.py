@@ -412,6 +412,14 @@ class CommitLog:
             self._views.move_to_end(segment.start)
         return view
 
+    def read_into(self, segment: Segment, buffer: memoryview, position: int) -> int:
+        """Copy what is at ``position`` on into ``buffer``; gives back how many bytes, fewer at the segment's end."""
+        fd = self._files.open(segment.path)
+        try:
+            return self._files.read_into(fd, buffer, position - segment.start)
+        finally:
+            self._files.close(fd)
+
     @property
     def mapped_segments(self) -> int:
         return len(self._views) - (_MARK in self._views)

@@ -96,6 +96,9 @@ class FileLayer(Protocol):
     def read_at(self, fd: int, length: int, offset: int) -> bytes:
         """Fewer bytes at the end of the file."""
 
+    def read_into(self, fd: int, buffer: memoryview, offset: int) -> int:
+        """Fill ``buffer``; gives back how many bytes, fewer at the end of the file."""
+
     def sync(self, fd: int) -> None:
         """fdatasync."""
 
@@ -169,6 +172,15 @@ class OsFiles:
 
     def read_at(self, fd: int, length: int, offset: int) -> bytes:
         return os.pread(fd, length, offset)
+
+    def read_into(self, fd: int, buffer: memoryview, offset: int) -> int:
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(fd, (buffer[done:],), offset + done)
+            if not count:
+                break
+            done += count
+        return done
 
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)

@@ -93,16 +93,23 @@ def _like(
         is_free[low:high] = True
     is_padding = np.arange(padded) >= width
     free = _words(np.where(is_free, 0xFF, 0))
+    letters = _PLAIN & ~free
     fixed = _words(np.where(is_free | is_padding, 0, 0xFF))
     model = _words(np.frombuffer(text.ljust(padded, b"\0"), np.uint8))
     every = np.ndarray((len(view) - padded + 1, padded), np.uint8, buffer=view, strides=(1, 1))
     table = every[topics[rows]]
     words = table.view(np.uint64)
     # Values may have any byte from 0x03 to 0x7F: what is not a value stands in as a letter.
-    letters = (words & free) | (_PLAIN & ~free)
-    odd = ((letters - _EACH_BYTE * np.uint64(3)) & ~letters | letters) & _HIGH_BITS
-    good = ~(((words ^ model) & fixed) | odd).any(axis=1)
-    if not good.all():
+    values_only = words & free
+    values_only |= letters
+    odd = values_only - _EACH_BYTE * np.uint64(3)
+    odd |= values_only
+    odd &= _HIGH_BITS
+    np.bitwise_xor(words, model, out=values_only)
+    values_only &= fixed
+    odd |= values_only
+    if odd.any():
+        good = ~odd.any(axis=1)
         rows, table = rows[good], table[good]
     if len(rows) < MIN_ROWS:
         return None

@@ -32,12 +32,10 @@ from mqspark.store.indexfile import HEADER_BYTES, Header, IndexFile, IndexMaps, 
 from mqspark.store.keys import KeyColumns, record_keys
 from mqspark.store.layout import StorePaths, file_start
 from mqspark.store.recovery import Recovery
-from mqspark.store.scan import Run, read_run
+from mqspark.store.scan import Run
 
 __all__ = ["LogScan", "OfflineStore", "ReadOnlyFiles", "release", "require_store"]
 
-_RUN_BYTES = 8 << 20
-"""Of log that is looked at as one run of records: bounds the memory."""
 _RELEASE_BYTES = 32 << 20
 _MAX_MAPPED = 8
 
@@ -251,21 +249,9 @@ class LogScan(Recovery):
     def took(self, segment: Segment, keys: KeyColumns, store_timestamps_ms: list[int], end: int) -> None:
         """Records were read, up to ``end``. ``keys``: under which the index has them."""
 
-    def _read_run(self, segment: Segment, position: int, data_end: int) -> Run | None:
-        return read_run(
-            self._log.view(segment),
-            position - segment.start,
-            min(data_end, position + _RUN_BYTES) - segment.start,
-            segment.start,
-            verify_crc=self._verify_crc,
-            verify_property_crc=self._verify_property_crc,
-        )
-
     def _take_run(self, run: Run) -> None:
         super()._take_run(run)
-        self._took(
-            run.positions, run.store_timestamps_ms.tolist(), int(run.positions[-1]) + int(run.sizes[-1])
-        )
+        self._took(run.positions, run.store_timestamps_ms.tolist(), run.end_position)
 
     def _take(self, record: CheckedRecord, position: int) -> None:
         super()._take(record, position)

@@ -58,7 +58,8 @@ from mqspark.store.delay import DelayLevels
 from mqspark.store.dispatch import DISPATCH_MARK, LMQ_QUEUE_ID, dispatched_queues
 from mqspark.store.layout import is_storable_topic
 from mqspark.store.queueext import QueueExt
-from mqspark.store.scan import Run, read_run
+from mqspark.store.scan import Run
+from mqspark.store.window import LogWindow
 
 __all__ = ["Recovery", "RecoveryReport", "is_queued"]
 
@@ -128,6 +129,7 @@ class Recovery:
         ``batch_table``: where inner batches go; without it they go nowhere. ``multi_dispatch``: whether records
         also enter the LMQ queues that they name."""
         self._log = log
+        self._window = LogWindow(log)
         self._table = table
         self._checkpoint = checkpoint
         self._synced = synced
@@ -256,7 +258,7 @@ class Recovery:
                 if run is not None:
                     self._step_over(end, position)
                     self._take_run(run)
-                    position = end = segment.start + run.end
+                    position = end = run.end_position
                     continue
                 record = self._record_at(segment, position, data_end)
                 if record is None:
@@ -276,12 +278,10 @@ class Recovery:
         return end
 
     def _read_run(self, segment: Segment, position: int, data_end: int) -> Run | None:
-        start = segment.start
-        return read_run(
-            self._log.view(segment),
-            position - start,
-            data_end - start,
-            start,
+        return self._window.read_run(
+            segment,
+            position,
+            data_end,
             verify_crc=self._verify_crc,
             verify_property_crc=self._verify_property_crc,
         )

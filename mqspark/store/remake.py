@@ -207,7 +207,7 @@ class _Remake(Recovery):
 
     def _take_run(self, run: Run) -> None:
         super()._take_run(run)
-        end = int(run.positions[-1]) + int(run.sizes[-1])
+        end = run.end_position
         self._progress("queues", end - self._log.min_offset, self._total)
         segment = self._log.segment_of(int(run.positions[0]))
         if segment is not None and (end - self._released > _RELEASE_BYTES):

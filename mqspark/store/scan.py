@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqspark.crc import crc32
+from mqspark.message import BORN_HOST_V6, STORE_HOST_V6
 from mqspark.record import HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, is_seal_broken, tags_code
 from mqspark.store.layout import is_storable_topic
 from mqspark.store.layouts import Layout, find_layouts
@@ -35,7 +36,23 @@ _MAX_HASHED_BYTES = 32
 _STOP = 0x02
 _TAGS = b"TAGS\x01"
 _I32 = struct.Struct(">i")
+_EVEN_RECORDS = 1024
+"""So many records of one size are a run of their own."""
+_COPIED_BODY_BYTES = 448
+"""Python keeps memory for objects up to 512 bytes at hand."""
 _IPV6_EXTRA_BYTES = 12
+_STORE_TIMESTAMP_AT = 56
+_HEAD = np.dtype(
+    {
+        "names": [
+            "magic", "crc", "queue_id", "queue_offset", "position", "sys_flag", "store_timestamp_ms", "body_length"
+        ],
+        "formats": [">i4", ">i4", ">i4", ">i8", ">i8", ">i4", ">i8", ">i4"],
+        "offsets": [4, 8, 12, 20, 28, 36, _STORE_TIMESTAMP_AT, 84],
+        "itemsize": HEADS[0].size,
+    }
+)  # fmt: skip
+"""The head of a record whose hosts are IPv4."""
 
 Int64s = npt.NDArray[np.int64]
 
@@ -62,6 +79,11 @@ class Run:
     property_ends: Int64s
     """Of the encoded properties, relative to the view, as ``topic_starts`` is."""
     _alike: tuple[list[Layout], Int64s] | None = None
+
+    @property
+    def end_position(self) -> int:
+        """The physical offset where the last one ends."""
+        return int(self.positions[-1]) + int(self.sizes[-1])
 
     def properties_of(self, index: int) -> bytes:
         return self.view[int(self.property_starts[index]) : int(self.property_ends[index])].tobytes()
@@ -109,30 +131,39 @@ def read_run(
         return None
     ends = np.append(starts[1:], position)
     column = _Columns(view, limit)
-    magics = column.i32(starts + 4)
-    sys_flags = column.i32(starts + 36)
-    born_extra = ((sys_flags >> 4) & 1) * _IPV6_EXTRA_BYTES
-    head_bytes = HEADS[0].size + born_extra + ((sys_flags >> 5) & 1) * _IPV6_EXTRA_BYTES
-    wide = (magics == MAGIC_V2).astype(np.int64)
-    body_starts = starts + head_bytes
-    body_lengths = column.i32(body_starts - 4)
-    good = (magics == MAGIC_V1) | (magics == MAGIC_V2)
-    good &= (body_lengths >= 0) & (body_starts + body_lengths + 3 + wide <= ends)
-    # Where a record is not good its lengths point anywhere: let them point at itself.
-    body_ends = np.where(good, body_starts + body_lengths, starts)
-    topic_starts = body_ends + 1 + wide
-    topic_lengths = np.where(wide == 1, column.i16(body_ends), column.u8(body_ends))
+    heads = column.heads(starts)
+    sys_flags = heads["sys_flag"].astype(np.int64)
+    store_timestamps_ms = heads["store_timestamp_ms"].astype(np.int64)
+    body_starts = starts + HEADS[0].size
+    body_lengths = heads["body_length"].astype(np.int64)
+    if (sys_flags & (BORN_HOST_V6 | STORE_HOST_V6)).any():
+        born_extra = (sys_flags & BORN_HOST_V6 != 0) * _IPV6_EXTRA_BYTES
+        body_starts += born_extra + (sys_flags & STORE_HOST_V6 != 0) * _IPV6_EXTRA_BYTES
+        store_timestamps_ms = column.i64(starts + _STORE_TIMESTAMP_AT + born_extra)
+        body_lengths = column.i32(body_starts - 4)
+    is_wide = heads["magic"] == MAGIC_V2
+    topic_length_bytes = 1 + is_wide if is_wide.any() else 1
+    good = (heads["magic"] == MAGIC_V1) | is_wide
+    good &= (body_lengths >= 0) & (body_starts + body_lengths + 2 + topic_length_bytes <= ends)
+    if not good.all():
+        # Where a record is not good its lengths point anywhere: let them point at itself.
+        body_lengths = np.where(good, body_lengths, 0)
+        body_starts = np.where(good, body_starts, starts)
+    body_ends = body_starts + body_lengths
+    topic_starts = body_ends + topic_length_bytes
+    topic_lengths = column.u8(body_ends)
+    if is_wide.any():
+        topic_lengths = np.where(is_wide, column.i16(body_ends), topic_lengths)
     properties_starts = topic_starts + topic_lengths + 2
     good &= (topic_lengths > 0) & (properties_starts <= ends)
     properties_lengths = column.i16(np.where(good, properties_starts - 2, starts))
     good &= (properties_lengths >= 0) & (properties_starts + properties_lengths == ends)
     good &= (properties_lengths == 0) | (column.u8(ends - 1) != 0)
-    good &= column.i64(starts + 28) == starts + base
+    good &= heads["position"] == starts + base
     count = _leading(good)
     if verify_crc and count:
-        bounds = zip(body_starts[:count].tolist(), body_ends[:count].tolist(), strict=True)
-        crcs = np.array([crc32(view[first:last]) for first, last in bounds], np.int64) & 0x7FFFFFFF
-        count = _leading((body_lengths[:count] == 0) | (crcs == column.i32(starts[:count] + 8)))
+        crcs = _crcs(view, body_starts[:count], body_lengths[:count])
+        count = _leading((body_lengths[:count] == 0) | (crcs == heads["crc"][:count]))
     if verify_property_crc and count:
         bounds = zip(starts[:count].tolist(), ends[:count].tolist(), strict=True)
         count = _leading(np.array([not is_seal_broken(view[first:last]) for first, last in bounds]))
@@ -148,10 +179,10 @@ def read_run(
         end=int(ends[count - 1]),
         positions=starts + base,
         sizes=ends[:count] - starts,
-        queue_ids=column.i32(starts + 12),
-        queue_offsets=column.i64(starts + 20),
+        queue_ids=heads["queue_id"][:count].astype(np.int64),
+        queue_offsets=heads["queue_offset"][:count].astype(np.int64),
         sys_flags=sys_flags[:count],
-        store_timestamps_ms=column.i64(starts + 56 + born_extra[:count]),
+        store_timestamps_ms=store_timestamps_ms[:count],
         topic_ids=topic_ids[:count],
         topics=topics,
         view=view,
@@ -161,12 +192,28 @@ def read_run(
     )
 
 
+def _crcs(view: memoryview, starts: Int64s, lengths: Int64s) -> Int64s:
+    """Of the bodies, as records have them. What a CRC costs is the call, until a body has some kilobytes."""
+    length = int(lengths[0])
+    if 0 < length <= _COPIED_BODY_BYTES and (lengths == length).all():
+        # Small objects made all at once cost less than a slice each.
+        every = np.ndarray((len(view) - length + 1,), f"V{length}", buffer=view, strides=(1,))
+        crcs = list(map(crc32, every[starts].tolist()))
+    else:
+        bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+        crcs = [crc32(view[first:last]) for first, last in bounds]
+    return np.array(crcs, np.int64) & 0x7FFFFFFF
+
+
 def chain(view: memoryview, low: int, limit: int) -> tuple[Int64s, int]:
     """Where records begin if each ends where its size says, and where the last of them ends; at most 4096."""
     unpack_size = _I32.unpack_from
     last_head = limit - MIN_RECORD_BYTES
-    if low <= last_head and MIN_RECORD_BYTES <= unpack_size(view, low)[0] <= _SHORT_RECORD_BYTES:
-        found = _short_chain(view, low, limit)
+    (size,) = unpack_size(view, low) if low <= last_head else (0,)
+    if size >= MIN_RECORD_BYTES:
+        found = _even_chain(view, low, limit, size)
+        if found is None and size <= _SHORT_RECORD_BYTES:
+            found = _short_chain(view, low, limit)
         if found is not None:
             return found
     starts: list[int] = []
@@ -180,6 +227,17 @@ def chain(view: memoryview, low: int, limit: int) -> tuple[Int64s, int]:
         starts.append(position)
         position += size
     return np.array(starts, np.int64), position
+
+
+def _even_chain(view: memoryview, low: int, limit: int, size: int) -> tuple[Int64s, int] | None:
+    """The same when all records up to there, or very many, have the first one's size."""
+    most = min((limit - low) // size, MAX_RUN_RECORDS)
+    if most < MIN_RUN_RECORDS:
+        return None
+    count = _leading(np.ndarray((most,), ">i4", buffer=view, offset=low, strides=(size,)) == size)
+    if count < min(most, _EVEN_RECORDS):
+        return None
+    return low + np.arange(count) * size, low + count * size
 
 
 def _short_chain(view: memoryview, low: int, limit: int) -> tuple[Int64s, int] | None:
@@ -310,6 +368,13 @@ class _Columns:
         # Native integers swapped afterwards: gathering a foreign byte order takes twice as long.
         values: Int64s = every[np.minimum(places, shape[0] - 1)].byteswap().astype(np.int64)
         return values
+
+    def heads(self, starts: Int64s) -> npt.NDArray[np.void]:
+        """``_HEAD`` of each: one step for all fields."""
+        shape = (self._limit - _HEAD.itemsize + 1,)
+        every = np.ndarray(shape, f"V{_HEAD.itemsize}", buffer=self._view, strides=(1,))
+        heads: npt.NDArray[np.void] = every[starts].view(_HEAD)
+        return heads
 
     def u8(self, places: Int64s) -> Int64s:
         return self._gather("u1", places)

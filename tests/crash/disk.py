@@ -153,6 +153,11 @@ class MemoryFiles:
         file = self.open_files[fd]
         return bytes(file.data[offset : min(offset + length, file.length)])
 
+    def read_into(self, fd: int, buffer: memoryview, offset: int) -> int:
+        data = self.read_at(fd, len(buffer), offset)
+        buffer[: len(data)] = data
+        return len(data)
+
     def sync(self, fd: int) -> None:
         assert fd in self.open_files
 
