@@ -10,6 +10,7 @@ take it apart.
 from __future__ import annotations
 
 import functools
+import struct
 from collections.abc import Callable
 
 from mqspark.broker.acks import Acks, Receiver
@@ -56,11 +57,14 @@ from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from mqspark.protocol.session import Session
 from mqspark.record import split_batch
+from mqspark.store.members import MemberColumns
 
 __all__ = ["Sends"]
 
 MAX_BATCH_TOPIC_LENGTH = MAX_TOPIC_LENGTH
 
+_MANY_BYTES = 4096
+"""A shorter batch can hold no more members than are taken one by one."""
 _TIMED = frozenset((TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS))
 _UNAVAILABLE_FLAGS = NEED_UNWRAP | INNER_BATCH
 _BROKER_FLAGS = _UNAVAILABLE_FLAGS | BORN_HOST_V6 | STORE_HOST_V6
@@ -359,24 +363,37 @@ class Sends:
             )
         try:
             # Each is stored with its own properties alone: no id of the batch hides its own (RocketMQ since 5.4).
-            members = split_batch(body)
-            for _, _, properties in members:
-                if b"TRAN_MSG" in properties:
-                    self._check_member(properties.decode())
-            if topic.inner_batch:
-                self._send_inner_batch(
-                    session, command, header, topic, queue_id, sys_flag, shared, len(members)
+            many = self._many(topic, body)
+            if many is not None:
+                count = len(many)
+                first_offset, positions, end_offset = self._state.store.put_members(
+                    header.topic,
+                    queue_id,
+                    many,
+                    header.born_timestamp,
+                    session.peer_host,
+                    sys_flag,
+                    header.reconsume_times or 0,
                 )
-                return
-            first_offset, physical_offsets, end_offset = self._state.store.put_batch(
-                header.topic,
-                queue_id,
-                members,
-                header.born_timestamp,
-                session.peer_host,
-                sys_flag,
-                header.reconsume_times or 0,
-            )
+                physical_offsets = positions.tolist()
+            else:
+                members = split_batch(body)
+                count = len(members)
+                for _, _, properties in members:
+                    if b"TRAN_MSG" in properties:
+                        self._check_member(properties.decode())
+                if topic.inner_batch:
+                    self._send_inner_batch(session, command, header, topic, queue_id, sys_flag, shared, count)
+                    return
+                first_offset, physical_offsets, end_offset = self._state.store.put_batch(
+                    header.topic,
+                    queue_id,
+                    members,
+                    header.born_timestamp,
+                    session.peer_host,
+                    sys_flag,
+                    header.reconsume_times or 0,
+                )
         except UnicodeDecodeError:
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a member's properties are not UTF-8") from None
         except MessageTooLarge as error:  # RocketMQ: 13 for a single message, 1 for a batch
@@ -384,15 +401,24 @@ class Sends:
             raise self._refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
         except (InvalidMessage, StoreReadOnly, DiskFull) as error:
             raise self._store_refusal(error) from None
-        self._state.stats.put_messages += len(members)
-        topic.put_count += len(members)
+        self._state.stats.put_messages += count
+        topic.put_count += count
         topic.put_bytes += len(command.body)
         if not command.flag & 2:
             prefix = self._id_prefix
-            ids = ",".join([f"{prefix}{physical:016X}" for physical in physical_offsets])
+            ids = struct.pack(f">{count}q", *physical_offsets).hex(",", 8).upper()
+            ids = prefix + ids.replace(",", f",{prefix}")
             self._waiting.append(
                 (end_offset, session, self._answer(command.opaque, ids, queue_id, first_offset, unique_id))
             )
+
+    @staticmethod
+    def _many(topic: Topic, body: bytes | memoryview) -> MemberColumns | None:
+        """The members of a batch that is worth it, when none of them needs a look of its own."""
+        if len(body) < _MANY_BYTES or topic.inner_batch:
+            return None
+        many = MemberColumns.of(bytes(body))
+        return None if many is None or many.any_has(b"TRAN_MSG") else many
 
     def _send_inner_batch(
         self,

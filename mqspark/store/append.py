@@ -12,6 +12,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from mqspark.clock import Clock
 from mqspark.crc import crc32
 from mqspark.errors import InvalidMessage, MessageTooLarge, StoreReadOnly
@@ -23,13 +26,22 @@ from mqspark.message import (
     STORE_HOST_V6,
     TRANSACTION_PREPARED_TYPE,
 )
-from mqspark.record import BLANK_BYTES, CRC_PROPERTY_BYTES, HEADS, room_for_crc, sealed, tags_code
+from mqspark.record import (
+    BLANK_BYTES,
+    CRC_PROPERTY_BYTES,
+    HEADS,
+    room_for_crc,
+    sealed,
+    split_batch,
+    tags_code,
+)
 from mqspark.store.batchqueue import MAX_BATCH, BatchEntry, BatchQueue, BatchTable
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.config import StoreConfig
 from mqspark.store.consumequeue import ENTRY, ConsumeQueue, QueueTable
 from mqspark.store.delay import DelayLevels
 from mqspark.store.dispatch import LMQ_QUEUE_ID, offsets_property
+from mqspark.store.members import Head, MemberColumns
 
 __all__ = ["Appender", "Group", "Item", "Queue"]
 
@@ -40,6 +52,7 @@ _pack_entry = ENTRY.pack
 Item = tuple[int, bytes, bytes]
 """flag, body, properties: of a batch (``mqspark.record.split_batch``)."""
 
+Ints = npt.NDArray[np.int64]
 Queue = ConsumeQueue | BatchQueue
 Group = list[tuple[Queue, bytearray]]
 """Entries of records that leave ``pending`` together."""
@@ -311,6 +324,75 @@ class Appender:
         log.position = position
         self.put_count += len(items)
         return first_offset, positions, position
+
+    def put_members(
+        self,
+        topic: str,
+        queue_id: int,
+        members: MemberColumns,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        prepared_offset: int = 0,
+    ) -> tuple[int, Ints, int]:
+        """``put_batch`` of many members at once."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self._create_queue(topic, queue_id)
+        if (
+            self._property_crc
+            or queue.is_schedule
+            or queue.ext_out is not None
+            or sys_flag & TRANSACTION_PREPARED_TYPE
+        ):
+            first_offset, places, end = self.put_batch(
+                topic,
+                queue_id,
+                split_batch(members.data),
+                born_timestamp_ms,
+                born_host,
+                sys_flag,
+                reconsume_times,
+                prepared_offset,
+            )
+            return first_offset, np.array(places, np.int64), end
+        body_length, properties_length = members.largest
+        if body_length > self.max_body_bytes or properties_length > MAX_PROPERTIES_BYTES:
+            raise self._too_large(body_length, properties_length)
+        sys_flag |= self._store_flag | (BORN_HOST_V6 if len(born_host) == 20 else 0)
+        sizes = members.sizes(HEADS[(sys_flag >> 4) & 3].size + queue.overhead_bytes)
+        ends = np.cumsum(sizes)
+        count, total = len(members), int(ends[-1])
+        log = self._log
+        if queue.next_offset + count > queue.reserved_end:
+            self._reserve(queue, count)
+        if log.position + total > log.room_end:
+            self._make_room(total)
+        if not log.pending:
+            self.now_ms = self._clock.now_ms()
+        if not queue.entries:
+            self.dirty.append(queue)
+        first_offset, position = queue.next_offset, log.position
+        positions = ends - sizes + position
+        head = Head(
+            queue.record_magic,
+            queue_id,
+            sys_flag,
+            born_timestamp_ms,
+            born_host,
+            self.now_ms,
+            self._store_host,
+            reconsume_times,
+            prepared_offset,
+            queue.topic_field,
+        )
+        log.pending.append(members.records(head, sizes, positions, first_offset))
+        queue.entries += members.entries(positions, sizes, members.tags_codes())
+        queue.next_offset = first_offset + count
+        log.position = position + total
+        self.put_count += count
+        return first_offset, positions, position + total
 
     def put_inner_batch(
         self,

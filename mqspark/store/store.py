@@ -141,6 +141,7 @@ class MessageStore:
         # Bound here once: the same calls without a step in between.
         self.put = appender.put
         self.put_batch = appender.put_batch
+        self.put_members = appender.put_members
         self.put_inner_batch = appender.put_inner_batch
         self.put_dispatched = appender.put_dispatched
         self.use_batch_queues = appender.use_batch_queues

@@ -14,6 +14,7 @@ not fit.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import gc
 import importlib.util
@@ -32,6 +33,11 @@ from mqspark_server.job_cli import doctor, job
 from mqspark_server.store_cli import store
 
 __all__ = ["main"]
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGEST_FROM_HEAP_BYTES = 32 << 20
+_KEPT_BYTES = 64 << 20
+"""Of freed memory at the end of the heap."""
 
 
 class _App(Protocol):
@@ -154,8 +160,18 @@ def _serve(app: _App, ready_line: Callable[[], str]) -> None:
     # As many files as may be: each connection and each mapped queue file has a descriptor.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _keep_freed_memory()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_run_until_signalled(app, ready_line))
+
+
+def _keep_freed_memory() -> None:
+    """Tell glibc's malloc not to give every large buffer back to the system at once: fresh pages for the next one cost
+    more than what is done in it (a batch of 4,000 small messages is stored in half the time)."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -225,6 +225,23 @@ def test_a_batch_is_recognised_by_its_flag(bench: Bench) -> None:
     assert bench.store.get("T", 0, 0, 9, 1 << 20, frozenset({java_hash("t1")})).count == 1
 
 
+def test_every_member_of_a_large_batch_gets_its_id(bench: Bench) -> None:
+    bodies = [b"row %d" % number for number in range(300)]
+    answer = bench.peer().ask(RequestCode.SEND_BATCH_MESSAGE, send_ext(m="true"), batch(*bodies))
+    assert (answer.code, answer.ext["queueOffset"]) == (0, "0")
+    assert [message.body for message in stored(bench)] == bodies
+    assert [message.offset_message_id for message in stored(bench)] == answer.ext["msgId"].split(",")
+    assert bench.store.get("T", 0, 0, 9, 1 << 20, frozenset({java_hash("t123")})).count == 1
+
+
+def test_no_member_of_a_large_batch_is_half_a_transaction(bench: Bench) -> None:
+    messages = [Message.of("T", b"row") for _ in range(200)]
+    messages[150] = Message.of("T", b"row", properties={"TRAN_MSG": "true"})
+    answer = bench.peer().ask(SEND, send_ext(m="true"), encode_batch(messages))
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert stored(bench) == []
+
+
 def test_code_320_without_the_flag_is_one_message(bench: Bench) -> None:
     body = batch(b"a", b"b")
     bench.peer().ask(RequestCode.SEND_BATCH_MESSAGE, send_ext(), body)

@@ -1,0 +1,176 @@
+"""Many members of a batch stored as columns: the same bytes as one by one."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqspark.errors import InvalidMessage, MessageTooLarge
+from mqspark.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE, encode_host
+from mqspark.record import split_batch
+from mqspark.store import MessageStore
+from mqspark.store.members import MIN_MEMBERS, MemberColumns
+from tests.store_tools import BORN_HOST, TestClock, crash, make_store, opened, put
+
+Item = tuple[int, bytes, bytes]
+T = TypeVar("T")
+
+ITEMS = st.lists(
+    st.tuples(
+        st.integers(-(1 << 31), (1 << 31) - 1),
+        st.binary(max_size=40),
+        st.sampled_from(
+            [b"", b"TAGS\x01A\x02", b"KEYS\x01k\x02TAGS\x01B\x02", b"TAGS\x01\xc3\xa9", b"x\x01TAGS\x02"]
+        ),
+    ),
+    min_size=MIN_MEMBERS,
+    max_size=MIN_MEMBERS + 40,
+)
+
+
+def body_of(items: list[Item]) -> bytes:
+    return b"".join(
+        struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, flag, len(body))
+        + body
+        + struct.pack(">h", len(properties))
+        + properties
+        for flag, body, properties in items
+    )
+
+
+def columns(items: list[Item]) -> MemberColumns:
+    found = MemberColumns.of(body_of(items))
+    assert found is not None
+    return found
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """The log, the queues and the index."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for name in ("commitlog", "consumequeue", "consumequeue_ext")
+        for path in sorted((root / name).rglob("*"))
+        if path.is_file()
+    }
+
+
+def both(
+    tmp_path: Path, items: list[Item], topic: str = "T", host: bytes = BORN_HOST, **given: object
+) -> None:
+    """Stores ``items`` one by one and as columns, and compares what is told and what the disks have."""
+    told, disks = [], []
+    for name in ("alone", "together"):
+        settings: dict[str, object] = {"mapped_file_size_commit_log": 1 << 20}
+        flags = int(str(given.get("sys_flag", 0)))
+        settings.update({key: value for key, value in given.items() if key != "sys_flag"})
+        store: MessageStore = opened(tmp_path / name, TestClock(1_700_000_000_000), **settings)
+        put(store, topic, 1, b"before")
+        if name == "alone":
+            first, places, end = store.put_batch(topic, 1, items, 99, host, flags, 3, 7)
+        else:
+            first, array, end = store.put_members(topic, 1, columns(items), 99, host, flags, 3, 7)
+            places = array.tolist()
+        told.append((first, places, end))
+        put(store, topic, 1, b"behind")
+        store.commit()
+        store.catch_up()
+        store.close()
+        disks.append(files(tmp_path / name))
+    assert told[0] == told[1]
+    assert disks[0] == disks[1]
+
+
+@given(ITEMS)
+@settings(max_examples=10, deadline=None)
+def test_the_bytes_are_those_of_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, items: list[Item]
+) -> None:
+    both(tmp_path_factory.mktemp("members"), items)
+
+
+SOME: list[Item] = [
+    (n, b"body %d" % n * (n % 7), b"KEYS\x01k%d\x02TAGS\x01t%d\x02" % (n, n % 3)) for n in range(200)
+]
+
+
+@pytest.mark.parametrize(
+    ("topic", "given"),
+    [
+        ("T" * 200, {}),
+        ("T", {"enabled_append_prop_crc": True}),
+        ("T", {"enable_consume_queue_ext": True}),
+        ("T", {"sys_flag": TRANSACTION_PREPARED_TYPE}),
+        ("T", {"sys_flag": 0x8}),
+        (SCHEDULE_TOPIC, {}),
+    ],
+)
+def test_whatever_the_topic_and_the_settings(tmp_path: Path, topic: str, given: dict[str, object]) -> None:
+    both(tmp_path, SOME, topic, **given)
+
+
+def test_long_hosts(tmp_path: Path) -> None:
+    both(tmp_path, SOME, host=encode_host("fd00::1", 50000))
+
+
+def test_few_members_are_taken_one_by_one() -> None:
+    assert MemberColumns.of(body_of(SOME[: MIN_MEMBERS - 1])) is None
+    assert len(columns(SOME[:MIN_MEMBERS])) == MIN_MEMBERS
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_damage_is_found_as_it_is_one_by_one(data: st.DataObject) -> None:
+    body = bytearray(body_of(SOME[:80]))
+    at = data.draw(st.integers(0, len(body) - 1))
+    body[at] = data.draw(st.integers(0, 255))
+    cut = bytes(body[: data.draw(st.integers(len(body) - 60, len(body)))])
+    expected, wrong = taken(lambda: split_batch(cut))
+    found, why = taken(lambda: MemberColumns.of(cut))
+    if found is None:
+        # Too few: whoever asked takes them one by one, and finds what is wrong.
+        assert why == wrong if why else len(expected or []) < MIN_MEMBERS
+        return
+    assert expected is not None
+    assert found.flags.tolist() == [flag for flag, _, _ in expected]
+    bounds = zip(found.body_starts.tolist(), found.body_ends.tolist(), strict=True)
+    assert [cut[low:high] for low, high in bounds] == [body for _, body, _ in expected]
+    assert [tail[2:] for tail in found.tails] == [properties for _, _, properties in expected]
+
+
+def taken(take: Callable[[], T]) -> tuple[T | None, str]:
+    """What came, or what was wrong."""
+    try:
+        return take(), ""
+    except InvalidMessage as error:
+        return None, str(error)
+
+
+def test_all_or_nothing(tmp_path: Path) -> None:
+    store = opened(tmp_path, max_message_size=100)
+    small: list[Item] = [(0, b"x", b"")] * 100
+    with pytest.raises(MessageTooLarge, match="body of 101 bytes exceeds the limit of 100"):
+        store.put_members("T", 0, columns([*small, (0, bytes(101), b"")]), 1, BORN_HOST)
+    with pytest.raises(MessageTooLarge, match="record"):
+        store.put_members("T", 0, columns([(0, bytes(100), b"")] * 100), 1, BORN_HOST)
+    assert store.max_physical_offset == 0
+    store.close()
+
+
+def test_they_survive_a_kill(tmp_path: Path) -> None:
+    store = make_store(tmp_path, mapped_file_size_commit_log=1 << 20)
+    store.open()
+    first, places, _ = store.put_members("T", 0, columns(SOME), 1, BORN_HOST)
+    store.commit()
+    crash(store)
+    again = make_store(tmp_path, mapped_file_size_commit_log=1 << 20)
+    assert again.open().damaged == []
+    entries = [again.parts_at(place) for place in places.tolist()]
+    assert first == 0
+    assert [bytes(parts.body) for parts in entries if parts is not None] == [body for _, body, _ in SOME]
+    again.close()
