@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import logging
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from mqspark.client.identity import ClientOptions
 from mqspark.client.inspection import running_info, stacks
 from mqspark.client.popacks import PopAcks
 from mqspark.client.popgroup import PULL, AssignedGroup, not_popped
+from mqspark.client.popordered import PoppedInOrder
 from mqspark.client.popped import Popped, popped_of
 from mqspark.client.process_queue import ProcessQueue
 from mqspark.client.settings import GroupSettings, check_positive, named
@@ -79,9 +81,14 @@ class PopConsumer(Listening):
     ``%DLQ%<group>``. While a message is held, for ``invisible_ms``, nobody else gets it: a listener that takes longer
     sees it delivered again, here or elsewhere, and its word counts no more.
 
+    ``ordered``: one message of a queue at a time, in the order of the queue, by one member of the group, which holds it
+    for as long as its listener takes. What fails is delivered again, here and before anything later of its queue, every
+    ``suspend_queue_ms``, and after ``max_reconsume_times`` goes to the dead-letter topic. All members of a group must
+    agree on it.
+
     The group must be in POP mode for its topics (``AdminClient.set_consume_mode``). What members sent back while it was
-    in PULL mode is not read. Delivery is at least once, in no order. Not thread-safe: use it on the loop it was
-    started on.
+    in PULL mode is not read. Delivery is at least once, in no order unless ``ordered``. Not thread-safe: use it on the
+    loop it was started on.
     """
 
     _group: AssignedGroup
@@ -93,11 +100,13 @@ class PopConsumer(Listening):
         group: str,
         listener: Listener,
         concurrency: int = 20,
+        ordered: bool = False,
         pop_batch_size: int = MAX_BATCH_SIZE,
         invisible_ms: int = 60_000,
         poll_ms: int = 15_000,
         max_unacknowledged: int = 1_000,
         max_reconsume_times: int = 16,
+        suspend_queue_ms: int = 1_000,
         consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
         allocation: Allocation | None = None,
         rebalance_interval_ms: int = 20_000,
@@ -118,6 +127,7 @@ class PopConsumer(Listening):
             pop_batch_size=pop_batch_size,
             poll_ms=poll_ms,
             max_unacknowledged=max_unacknowledged,
+            suspend_queue_ms=suspend_queue_ms,
         )
         if pop_batch_size > MAX_BATCH_SIZE:
             raise ConfigError(
@@ -155,6 +165,9 @@ class PopConsumer(Listening):
         self._poll_ms = poll_ms
         self._max_unacknowledged = max_unacknowledged
         self._max_reconsume_times = max_reconsume_times
+        self._is_ordered = ordered
+        self._suspend_queue_ms = suspend_queue_ms
+        self._ordered: PoppedInOrder | None = None
         self._from_first = consume_from is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
         self._readers: dict[MessageQueue, asyncio.Task[None]] = {}
         self._helping: Counter[MessageQueue] = Counter()
@@ -194,6 +207,14 @@ class PopConsumer(Listening):
             self._in_time(listener), concurrency=self._concurrency, finished=self._finished
         )
         self._acks = PopAcks(self._group.instance, self.group)
+        if self._is_ordered:
+            self._ordered = PoppedInOrder(
+                invisible_ms=self._invisible_ms,
+                submit=self._submit,
+                forget=self._release,
+                renew=lambda work: self._acks.renew(work.topic, work.receipt, self._invisible_ms),
+            )
+            self._group.tasks.spawn(self._ordered.renew_forever())
 
     async def _check_modes(self, topics: Iterable[str]) -> None:
         for topic in topics:
@@ -215,6 +236,8 @@ class PopConsumer(Listening):
             if task is not None:
                 task.cancel()
         self._readers.clear()
+        if self._ordered is not None:
+            self._ordered.stop()
         if not await self._delivery.stop(timeout_ms):
             log.warning("a listener of %s is still running after %d ms", self.group, timeout_ms)
         busy = {id(message) for chunk, _ in self._delivery.running() for message in chunk.messages}
@@ -281,26 +304,43 @@ class PopConsumer(Listening):
             self._helping[queue] -= 1
             self._helpers.discard(asyncio.current_task())
 
+    def _submit(self, *works: Popped) -> None:
+        self._delivery.submit(Chunk(self._process, (work.message,), work.message) for work in works)
+
+    def _release(self, work: Popped) -> None:
+        """It is not held any more; there may be room for others."""
+        del self._held[id(work.message)]
+        if len(self._held) < self._max_unacknowledged:
+            self._room.set()
+
     async def _pop_once(self, queue: MessageQueue, poll_ms: int) -> int:
         """When there is room: pop, and hand over to the listener; how many."""
         await self._unsuspended.wait()
         while len(self._held) >= self._max_unacknowledged:
             self._room.clear()
             await self._room.wait()
-        try:
-            popped = await self._pop(queue, poll_ms)
-        except MQError as error:
-            await self._group.calls.recover(queue, error)
-            return 0
+        attempt_id = uuid.uuid4().hex if self._is_ordered else None
+        while True:
+            try:
+                popped = await self._pop(queue, poll_ms, attempt_id)
+                break
+            except MQError as error:
+                await self._group.calls.recover(queue, error)
+                if attempt_id is None or queue not in self._readers:
+                    return 0
+                # Without an answer nobody knows what was handed out; the same attempt is given it again.
         if popped is None:
             await asyncio.sleep(_FULL_PAUSE_S)
             return 0
         for work in popped:
             self._held[id(work.message)] = work
-        self._delivery.submit(Chunk(self._process, (work.message,), work.message) for work in popped)
+        if self._ordered is not None:
+            self._ordered.add(popped)
+        else:
+            self._submit(*popped)
         return len(popped)
 
-    async def _pop(self, queue: MessageQueue, poll_ms: int) -> list[Popped] | None:
+    async def _pop(self, queue: MessageQueue, poll_ms: int, attempt_id: str | None) -> list[Popped] | None:
         """One request; None when too many poll already. Raises MQError."""
         group = self._group
         subscription = group.subscriptions.get(queue.topic)
@@ -319,6 +359,8 @@ class PopConsumer(Listening):
             init_mode=INIT_MIN if self._from_first else INIT_MAX,
             exp_type=subscription.expression_type if subscription else "TAG",
             exp=subscription.sub_string if subscription else "*",
+            order=self._is_ordered,
+            attempt_id=attempt_id,
             bname=queue.broker_name,
         )
         response = await group.instance.remoting.invoke(
@@ -352,7 +394,7 @@ class PopConsumer(Listening):
 
         def check(message: MessageExt) -> None:
             work = self._held.get(id(message))
-            if work is None or work.deadline <= time.monotonic():
+            if work is None or not self._is_ours(work):
                 raise Skipped
 
         if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
@@ -369,20 +411,24 @@ class PopConsumer(Listening):
 
         return consume
 
+    def _is_ours(self, work: Popped) -> bool:
+        return self._ordered.is_ours(work) if self._ordered is not None else time.monotonic() < work.deadline
+
     def _finished(self, chunk: Chunk, outcome: Outcome, elapsed_s: float) -> None:
         (message,) = chunk.messages
         if isinstance(outcome, Skipped) and not self._running:
             return  # ``stop`` knows what to do with it
-        work = self._held.pop(id(message))
-        if len(self._held) < self._max_unacknowledged:
-            self._room.set()
-        if isinstance(outcome, Skipped) or work.deadline <= time.monotonic():
+        work, ordered = self._held[id(message)], self._ordered
+        self._release(work)
+        if isinstance(outcome, Skipped) or not self._is_ours(work):
             log.warning(
                 "%s of %s was not consumed within its %d ms: it comes again",
                 message.message_id,
                 self.group,
                 work.receipt.invisible_time_ms,
             )
+            if ordered is not None:
+                ordered.done(work)
             return
         failure = failure_of(outcome)
         failed = failure is not None
@@ -390,6 +436,8 @@ class PopConsumer(Listening):
         self._statistics.sample()
         if failure is None:
             self._acks.ack(work.topic, work.receipt)
+            if ordered is not None:
+                ordered.done(work)
             return
         log.warning(
             "listener of %s did not consume %s (delivery %d)",
@@ -401,17 +449,30 @@ class PopConsumer(Listening):
         if failure.delay_level < 0 or message.reconsume_times >= self._max_reconsume_times:
             self._acks.spawn(self._bury(work))
             return
+        if ordered is not None:
+            self._rest(ordered, work, failure.suspend_ms)
+            return
         level = failure.delay_level or message.reconsume_times
         self._acks.put_off(work.topic, work.receipt, RETRY_DELAYS_MS[min(level, len(RETRY_DELAYS_MS) - 1)])
 
+    def _rest(self, ordered: PoppedInOrder, work: Popped, pause_ms: int | None) -> None:
+        work.message.reconsume_times += 1
+        self._held[id(work.message)] = work
+        ordered.rest(work, self._suspend_queue_ms if pause_ms is None else pause_ms)
+
     async def _bury(self, work: Popped) -> None:
         """To the dead-letter topic; should that fail, the message comes again."""
+        ordered = self._ordered
         try:
             await self._group.calls.send_back(work.message, -1, self._max_reconsume_times)
         except MQError as error:
             log.warning("cannot make %s a dead letter yet: %s", work.message.message_id, error)
+            if ordered is not None:
+                self._rest(ordered, work, None)
         else:
             self._acks.ack(work.topic, work.receipt)
+            if ordered is not None:
+                ordered.done(work)
 
 
 def _now_ms() -> int:

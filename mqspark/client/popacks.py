@@ -133,7 +133,28 @@ class PopAcks:
         except MQError as error:
             log.warning("cannot acknowledge %d of %s for %s: %s", receipt.offset, topic, self._group, error)
 
+    async def renew(self, topic: str, receipt: Receipt, invisible_ms: int) -> bool | None:
+        """Hold an ordered message for ``invisible_ms`` from now, by the same receipt. False when it is not ours any
+        more, None when nobody knows."""
+        try:
+            await self._change(topic, receipt, invisible_ms)
+        except BrokerError as error:
+            if error.code == ResponseCode.NO_MESSAGE:
+                return False
+            log.warning("cannot hold %d of %s for %s: %s", receipt.offset, topic, self._group, error)
+        except MQError as error:
+            log.warning("cannot hold %d of %s for %s: %s", receipt.offset, topic, self._group, error)
+        else:
+            return True
+        return None
+
     async def _put_off(self, topic: str, receipt: Receipt, invisible_ms: int) -> None:
+        try:
+            await self._change(topic, receipt, invisible_ms)
+        except MQError as error:
+            log.warning("cannot put %d of %s off for %s: %s", receipt.offset, topic, self._group, error)
+
+    async def _change(self, topic: str, receipt: Receipt, invisible_ms: int) -> None:
         header = ChangeInvisibleTimeRequestHeader(
             consumer_group=self._group,
             topic=topic,
@@ -143,10 +164,7 @@ class PopAcks:
             invisible_time=invisible_ms,
             bname=receipt.broker_name,
         )
-        try:
-            await self._invoke(receipt.broker_name, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
-        except MQError as error:
-            log.warning("cannot put %d of %s off for %s: %s", receipt.offset, topic, self._group, error)
+        await self._invoke(receipt.broker_name, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
 
     async def _invoke(
         self,

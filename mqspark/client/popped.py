@@ -16,6 +16,7 @@ from mqspark.protocol.receipts import (
     Receipt,
     normal_topic,
     parse_message_offsets,
+    parse_order_counts,
     parse_receipt,
     parse_start_offsets,
     real_topic,
@@ -43,6 +44,7 @@ def popped_of(response: Command, queue: MessageQueue, group: str, namespace: Nam
     answer = response.header(PopMessageResponseHeader)
     starts = parse_start_offsets(answer.start_offset_info)
     offsets = parse_message_offsets(answer.msg_offset_info)
+    counts = parse_order_counts(answer.order_count_info)
     works = []
     for message in decode_records(response.body, broker_name=queue.broker_name):
         given = message.properties.get(POP_CK)
@@ -64,6 +66,8 @@ def popped_of(response: Command, queue: MessageQueue, group: str, namespace: Nam
                 message.queue_offset,
             )
             message.properties[POP_CK] = receipt.encode()
+            if receipt.is_order:  # ordered messages are retried where they are: their records count nothing
+                message.reconsume_times = counts.of(message.queue_id, message.queue_offset)
         message.properties.setdefault(FIRST_POP_TIME, str(answer.pop_time))
         topic = normal_topic(message.topic, group)
         message.topic = namespace.unwrap(topic)

@@ -22,8 +22,10 @@ __all__ = [
     "RETRY_V1",
     "RETRY_V2",
     "Receipt",
+    "OrderCounts",
     "normal_topic",
     "parse_message_offsets",
+    "parse_order_counts",
     "parse_receipt",
     "parse_start_offsets",
     "real_topic",
@@ -143,6 +145,34 @@ def parse_message_offsets(text: str | None) -> dict[tuple[str, int], list[int]]:
         }
     except ValueError:
         raise ProtocolError(f"msgOffsetInfo {(text or '')[:80]!r} cannot be read") from None
+
+
+class OrderCounts(NamedTuple):
+    """How often messages of an ordered pop were handed out before."""
+
+    by_offset: dict[tuple[int, int], int]
+    """(queue id, queue offset) → count"""
+    by_queue: dict[int, int]
+    """Queue id → what holds for all its messages that have no count of their own."""
+
+    def of(self, queue_id: int, offset: int) -> int:
+        return self.by_offset.get((queue_id, offset), self.by_queue.get(queue_id, 0))
+
+
+def parse_order_counts(text: str | None) -> OrderCounts:
+    """``orderCountInfo``. Raises ProtocolError."""
+    by_offset: dict[tuple[int, int], int] = {}
+    by_queue: dict[int, int] = {}
+    try:
+        for _, place, count in map(str.split, _entries(text)):
+            if place.startswith("qo"):
+                queue_id, offset = place[2:].split("%")
+                by_offset[int(queue_id), int(offset)] = int(count)
+            else:
+                by_queue[int(place)] = int(count)
+    except ValueError:
+        raise ProtocolError(f"orderCountInfo {(text or '')[:80]!r} cannot be read") from None
+    return OrderCounts(by_offset, by_queue)
 
 
 def _entries(text: str | None) -> list[str]:

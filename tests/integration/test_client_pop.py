@@ -331,3 +331,83 @@ async def test_the_trace_of_a_popped_message(broker: Broker, mq_topic: str) -> N
     before, after = records
     assert (before[0], before[3], before[5]) == ("SubBefore", group, seen[0].message_id)
     assert (after[0], after[1], after[4], after[8]) == ("SubAfter", before[4], "true", group)
+
+
+async def test_in_order_by_one_member_at_a_time(broker: Broker, mq_topic: str, mq_clock: FakeClock) -> None:
+    """Three members, failures in between: each queue's messages are consumed in their order."""
+    group = await prepare(broker, mq_topic, [], queues=2)
+    sent = {0: [f"0-{number}" for number in range(40)], 1: [f"1-{number}" for number in range(40)]}
+    done: dict[int, list[str]] = {0: [], 1: []}
+    attempts: Counter[str] = Counter()
+    running: Counter[int] = Counter()
+
+    async def listen(message: MessageExt) -> object:
+        body = message.body.decode()
+        running[message.queue_id] += 1
+        assert running[message.queue_id] == 1
+        await asyncio.sleep(0.001)
+        running[message.queue_id] -= 1
+        attempts[body] += 1
+        if body.endswith("7") and attempts[body] < 3:
+            return RetryLater(suspend_ms=10)
+        if body == "0-20":
+            raise ValueError("never")
+        assert message.reconsume_times == attempts[body] - 1
+        done[message.queue_id].append(body)
+        return None
+
+    members = [
+        consumer(
+            broker,
+            group,
+            mq_topic,
+            listen,
+            ordered=True,
+            pop_batch_size=5,
+            suspend_queue_ms=20,
+            max_reconsume_times=2,
+        )
+        for _ in range(3)
+    ]
+    for member in members:
+        await member.start()
+    async with Producer(broker.namesrv, group="p") as producer:
+        for queue_id, bodies in sent.items():
+            for body in bodies:
+                queue = MessageQueue(mq_topic, name_of(broker), queue_id)
+                await producer.send(Message.of(mq_topic, body, tags="T"), queue=queue)
+    sent[0].remove("0-20")
+    await until(lambda: done == sent, "everything in order")
+    assert attempts["0-20"] == 3
+    for member in members:
+        await member.stop()
+    dead = MessageQueue(f"%DLQ%{group}", name_of(broker), 0)
+    assert ends_at(broker, dead) == 1
+
+
+async def test_in_order_what_is_not_begun_goes_to_others_at_once(
+    broker: Broker, mq_topic: str, mq_clock: FakeClock
+) -> None:
+    """A member that stops gives back its queue; the one message at which it was is acknowledged."""
+    group = await prepare(broker, mq_topic, ["a", "b", "c"], queues=1)
+    seen: list[str] = []
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def hold(message: MessageExt) -> None:
+        begun.set()
+        await gate.wait()
+
+    async def listen(message: MessageExt) -> None:
+        seen.append(message.body.decode())
+
+    first = consumer(broker, group, mq_topic, hold, ordered=True)
+    await first.start()
+    await begun.wait()
+    async with consumer(broker, group, mq_topic, listen, ordered=True):
+        await asyncio.sleep(0.3)
+        assert seen == []
+        stopping = asyncio.create_task(first.stop())
+        gate.set()
+        await stopping
+        await until(lambda: len(seen) == 2, "the other two", mq_clock)
+    assert seen == ["b", "c"]
