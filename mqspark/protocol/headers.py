@@ -107,7 +107,9 @@ class _Field(NamedTuple):
 
 
 def _parse_bool(text: str) -> bool:
-    return text.lower() == "true"
+    # As the fast decoders do. The C++ client writes 1 for true; RocketMQ takes that for false, and stores its batches
+    # as one message each that nobody can read.
+    return text == "1" or text.lower() == "true"
 
 
 def _parse_i32(text: str) -> int:

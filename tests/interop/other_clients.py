@@ -3,6 +3,7 @@
 What cannot be had on this machine raises ToolMissing, and its tests are skipped with the reason.
 """
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -54,6 +55,34 @@ def cpp_binding() -> Path:
             raise ToolMissing(f"the C++ client cannot be had: {error}") from error
 
     return cached(CPP_PACKAGE.replace("==", "-"), install)
+
+
+JS_FOLDER = HERE / "js"
+
+
+def js_program() -> Path:
+    """The driver around the JavaScript client, npm's ali-ons. Raises ToolMissing."""
+    require_tools("node", "npm")
+    sources = [JS_FOLDER / name for name in ("driver.js", "package.json", "package-lock.json")]
+
+    def install(folder: Path) -> None:
+        for source in sources:
+            shutil.copy(source, folder)
+        try:
+            run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], FETCH_TIMEOUT_S, cwd=folder)
+        except RuntimeError as error:
+            raise ToolMissing(f"the JavaScript client cannot be had: {error}") from error
+
+    return cached(f"js-{digest(*sources)}", install) / "driver.js"
+
+
+@contextmanager
+def js_driver(program: Path, folder: Path) -> Iterator[Driver]:
+    """The JavaScript client in a process of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "driver.err"
+    with process(["node", str(program)], log, stdout=subprocess.PIPE) as child:
+        yield Driver(child, log)
 
 
 @contextmanager

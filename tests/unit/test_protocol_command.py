@@ -154,6 +154,18 @@ def test_typed_header_from_numbers_and_odd_booleans() -> None:
     )
 
 
+@pytest.mark.parametrize("odd", ["", "yes"], ids=["fast", "patient"])
+@pytest.mark.parametrize("serialize_type", [JSON, BINARY])
+@pytest.mark.parametrize(("text", "expected"), [("1", True), ("TRUE", True), ("0", False), ("false", False)])
+def test_ones_are_true(text: str, expected: bool, serialize_type: int, odd: str) -> None:
+    """As the C++ client writes booleans, whichever decoder takes them."""
+    ext = {"consumerGroup": "G", "topic": "T", "queueId": "7", "setZeroIfNotFound": text}
+    if odd:
+        ext["lo"] = odd  # what the fast decoder refuses
+    command = decode(encode_request(14, 1, ext, serialize_type=serialize_type))
+    assert command.header(QueryConsumerOffsetRequestHeader).set_zero_if_not_found is expected
+
+
 @pytest.mark.parametrize("serialize_type", [JSON, BINARY])
 @pytest.mark.parametrize(
     ("ext", "field"),
