@@ -1,18 +1,18 @@
 """Stored records to Arrow, many at a time and without a Python loop over them.
 
-The input is a buffer (a mapped CommitLog segment, or pull bodies) and the positions of records in it. Header fields
-sit at fixed offsets, so a column of them is one gather; bodies and properties come out by "interleaved offsets + take"
-(reference spark-datasource §8): one binary array whose even slots are the wanted bytes and whose odd slots are the
-bytes between. Only rows with a compressed body or an inner batch take a per-record path.
+The input is a buffer (a mapped CommitLog segment, or pull bodies) and the positions of records in it. Columns of head
+fields are views of one gather of heads. Texts that all have one length are one gather, too; others come out by
+"interleaved offsets + take" (reference spark-datasource §8): one binary array whose even slots are the wanted bytes and
+whose odd slots are the bytes between. Only rows with a compressed body take a per-record path. A column that nobody
+asked for costs nothing.
 
-Record layout: reference remoting-protocol §9.1. Positions are checked against the buffer before anything is read
-from them: a wrong length raises InvalidMessage, never reads elsewhere. Must not know where bytes came from.
+Positions are checked against the buffer before anything is read from them: a wrong length raises InvalidMessage, never
+reads elsewhere. Must not know where bytes came from.
 """
 
 from __future__ import annotations
 
 import itertools
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -28,144 +28,23 @@ from mqspark.message import (
     COMPRESSED,
     COMPRESSION_MASK,
     COMPRESSION_SHIFT,
-    INNER_BATCH,
     KEYS,
-    NEED_UNWRAP,
     STORE_HOST_V6,
     TAGS,
     UNIQ_KEY,
 )
-from mqspark.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, decode_record, encode_record, split_batch
+from mqspark.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
+from pyspark_pymq.records import BODY, BODY_LENGTH, BORN_HOST_END, V6_EXTRA_BYTES, Ints, Records
 from pyspark_pymq.schema import arrow_schema, arrow_type
 
-__all__ = ["Decoder", "Ints", "Records", "as_headers", "record_positions", "unwrap_inner_batches"]
+__all__ = ["Decoder", "as_headers"]
 
-Ints = npt.NDArray[np.int64]
-
-_MAGIC_BYTE = 0xDA
-"""Both magics begin with it."""
-_V6_EXTRA_BYTES = 12
-_QUEUE_ID, _QUEUE_OFFSET, _PHYSICAL, _SYS_FLAG, _BORN_TIME = 12, 20, 28, 36, 40
-_BORN_HOST, _BORN_HOST_END, _BORN_HOST_END_V6, _STORE_HOST, _BODY_LENGTH, _BODY = 48, 56, 68, 64, 84, 88
+_PHYSICAL, _STORE_HOST = 28, 64
 
 _HEX = np.array([int.from_bytes(b"%02X" % value, "little") for value in range(256)], dtype="<u2")
 """Byte value to its two upper-case hex characters, packed."""
-
-
-class Records:
-    """A buffer of records and its views; reused for all batches of one segment."""
-
-    __slots__ = ("arrow", "bytes", "i32", "i64", "size_bytes", "u16")
-
-    def __init__(self, buffer: Any) -> None:
-        """``buffer``: anything with the buffer protocol; it stays alive as long as an Arrow array refers to it."""
-        self.arrow = pa.py_buffer(buffer)
-        self.bytes = np.frombuffer(buffer, np.uint8)
-        self.size_bytes = self.bytes.size
-        # Views with a stride of one byte: index them by position to gather unaligned integers (native order, swapped
-        # afterwards, which is twice as fast as a big-endian dtype on wide gathers).
-        self.i32 = self._view(buffer, "<i4")
-        self.i64 = self._view(buffer, "<i8")
-        self.u16 = self._view(buffer, "<u2")
-
-    def _view(self, buffer: Any, dtype: str) -> npt.NDArray[Any]:
-        count = max(0, self.size_bytes - np.dtype(dtype).itemsize + 1)
-        return np.ndarray((count,), dtype, buffer=buffer if count else bytes(8), strides=(1,))
-
-    def ints(self, positions: Ints) -> Ints:
-        """Big-endian i32 at each position."""
-        return self.i32[positions].byteswap().astype(np.int64)
-
-    def longs(self, positions: Ints) -> Ints:
-        """Big-endian i64 at each position."""
-        swapped: Ints = self.i64[positions].byteswap()
-        return swapped
-
-    def shorts(self, positions: Ints) -> Ints:
-        """Big-endian u16 at each position."""
-        return self.u16[positions].byteswap().astype(np.int64)
-
-    def body_lengths(self, positions: Ints) -> Ints:
-        """Of the records at these positions, as they are stored."""
-        flags = self.ints(positions + _SYS_FLAG)
-        hosts = ((flags & BORN_HOST_V6) != 0).astype(np.int64) + ((flags & STORE_HOST_V6) != 0)
-        return self.ints(positions + _BODY_LENGTH + hosts * _V6_EXTRA_BYTES)
-
-
-def record_positions(records: Records) -> Ints:
-    """Where each record of a pull body starts. Raises InvalidMessage when the sizes do not add up.
-
-    Records follow one another, so their magics are looked for all at once; only when a body happens to hold a magic too
-    is the chain of sizes walked record by record.
-    """
-    found = np.flatnonzero(records.bytes[4 : max(4, records.size_bytes - 3)] == _MAGIC_BYTE)
-    magics = records.ints(found + 4)
-    positions: Ints = found[(magics == MAGIC_V1) | (magics == MAGIC_V2)]
-    ends = positions + records.ints(positions)
-    whole = len(positions) and positions[0] == 0 and ends[-1] == records.size_bytes
-    if whole and (ends[:-1] == positions[1:]).all() and int((ends - positions).min()) >= MIN_RECORD_BYTES:
-        return positions
-    return _walked_positions(records)
-
-
-def _walked_positions(records: Records) -> Ints:
-    view, length = memoryview(records.arrow), records.size_bytes
-    size_at = struct.Struct(">i").unpack_from
-    positions = []
-    position = 0
-    while position < length:
-        if length - position < MIN_RECORD_BYTES:
-            raise InvalidMessage(
-                f"{length - position} bytes after the last record of a pull", field="totalSize"
-            )
-        (size,) = size_at(view, position)
-        if size < MIN_RECORD_BYTES or size > length - position:
-            raise InvalidMessage(f"record of {size} bytes in {length - position}", field="totalSize")
-        positions.append(position)
-        position += size
-    return np.array(positions, dtype=np.int64)
-
-
-def unwrap_inner_batches(records: Records, positions: Ints) -> tuple[Records, Ints]:
-    """Records whose system flag says "inner batch" replaced by one plain record an item; usually a no-op.
-
-    Item i gets queue offset base + i and keeps the batch's hosts, times and physical offset (§9.6).
-    """
-    flags = records.ints(positions + _SYS_FLAG)
-    batched = (flags & NEED_UNWRAP != 0) & (flags & INNER_BATCH != 0)
-    if not batched.any():
-        return records, positions
-    parts: list[bytes] = []
-    view = memoryview(records.arrow).cast("B")
-    for position, is_batch in zip(positions.tolist(), batched.tolist(), strict=True):
-        message = decode_record(view, position, decompress=is_batch)
-        if not is_batch:
-            parts.append(bytes(view[position : position + message.store_size_bytes]))
-            continue
-        born_end = position + (_BORN_HOST_END_V6 if message.sys_flag & BORN_HOST_V6 else _BORN_HOST_END)
-        store_bytes = 20 if message.sys_flag & STORE_HOST_V6 else 8
-        parts += [
-            encode_record(
-                topic=message.topic,
-                body=body,
-                properties=properties,
-                queue_id=message.queue_id,
-                queue_offset=message.queue_offset + index,
-                physical_offset=message.physical_offset,
-                flag=flag,
-                sys_flag=message.sys_flag & ~(NEED_UNWRAP | INNER_BATCH | COMPRESSED),
-                born_timestamp_ms=message.born_timestamp_ms,
-                born_host=bytes(view[position + _BORN_HOST : born_end]),
-                store_timestamp_ms=message.store_timestamp_ms,
-                store_host=bytes(view[born_end + 8 : born_end + 8 + store_bytes]),
-                reconsume_times=message.reconsume_times,
-                prepared_transaction_offset=message.prepared_transaction_offset,
-            )
-            for index, (flag, body, properties) in enumerate(split_batch(message.body))
-        ]
-    plain = b"".join(parts)
-    unwrapped = Records(plain)
-    return unwrapped, record_positions(unwrapped)
+_HEX4 = (_HEX[:, None].astype("<u4") | _HEX[None, :].astype("<u4") << 16).reshape(-1)
+"""The same of two bytes, first the high one."""
 
 
 class Decoder:
@@ -188,23 +67,28 @@ class Decoder:
     ) -> None:
         self.schema = arrow_schema(columns)
         constants = {"topic": topic, "partition": queue_id, "broker": broker}
-        self._constants = {name: value for name, value in constants.items() if value is not None}
+        self._constants = {
+            name: pa.array([value], arrow_type(name))
+            for name, value in constants.items()
+            if value is not None
+        }
+        """As long as they were needed so far: batches take slices of them."""
         self._tags = pa.array(sorted(tags), pa.string()) if tags else None
         self._strict = strict
         self._makers: dict[str, Callable[[_Rows], pa.Array]] = {
             "key": lambda rows: rows.properties.values(KEYS),
             "tags": lambda rows: rows.properties.values(TAGS),
             "value": lambda rows: rows.bodies(self._strict),
-            "offset": lambda rows: _fixed(rows.records.longs(rows.positions + _QUEUE_OFFSET), pa.int64()),
+            "offset": lambda rows: _fixed(rows.field("queue_offset"), pa.int64()),
             "timestamp": lambda rows: _timestamps(rows.store_times()),
-            "bornTimestamp": lambda rows: _timestamps(rows.records.longs(rows.positions + _BORN_TIME)),
+            "bornTimestamp": lambda rows: _timestamps(rows.field("born_time")),
             "msgId": lambda rows: rows.message_ids(),
             "properties": lambda rows: rows.properties.as_map(),
             "headers": lambda rows: as_headers(rows.properties.as_map()),
             "topic": lambda rows: rows.topics(),
-            "partition": lambda rows: rows.integers(_QUEUE_ID),
-            "physicalOffset": lambda rows: _fixed(rows.records.longs(rows.positions + _PHYSICAL), pa.int64()),
-            "sysFlag": lambda rows: rows.integers(_SYS_FLAG),
+            "partition": lambda rows: _fixed(rows.heads["queue_id"].astype(np.int32), pa.int32()),
+            "physicalOffset": lambda rows: _fixed(rows.field("physical_offset"), pa.int64()),
+            "sysFlag": lambda rows: _fixed(rows.heads["sys_flag"].astype(np.int32), pa.int32()),
         }
 
     def __call__(self, records: Records, positions: Ints) -> pa.RecordBatch:
@@ -218,9 +102,13 @@ class Decoder:
         )
 
     def _column(self, name: str, rows: _Rows) -> pa.Array:
-        if name in self._constants:
-            return pa.repeat(pa.scalar(self._constants[name], arrow_type(name)), len(rows.positions))
-        return self._makers[name](rows)
+        constant = self._constants.get(name)
+        if constant is None:
+            return self._makers[name](rows)
+        count = len(rows.positions)
+        if len(constant) < count:
+            constant = self._constants[name] = pa.repeat(constant[0], count)
+        return constant.slice(0, count)
 
 
 class _Rows:
@@ -230,35 +118,42 @@ class _Rows:
         self.records = records
         self.positions = positions
         self._properties: _Properties | None = None
-        count = len(positions)
-        if count == 0:
-            self.sys_flags = self.born_shifts = self.body_starts = self.body_ends = positions
-            return
-        if int(positions[0]) < 0 or int(positions[-1]) + MIN_RECORD_BYTES > records.size_bytes:
+        if len(positions) and (
+            int(positions.min()) < 0 or int(positions.max()) + MIN_RECORD_BYTES > records.size_bytes
+        ):
             raise InvalidMessage("record position outside of its segment", field="totalSize")
-        sizes = records.ints(positions)
-        self.ends = positions + sizes
-        self.magics = records.ints(positions + 4)
-        self.sys_flags = records.ints(positions + _SYS_FLAG)
-        born_v6 = (self.sys_flags & BORN_HOST_V6) != 0
-        store_v6 = (self.sys_flags & STORE_HOST_V6) != 0
-        self.born_shifts = born_v6 * _V6_EXTRA_BYTES
-        shifts = self.born_shifts + store_v6 * _V6_EXTRA_BYTES
-        self.body_starts = positions + _BODY + shifts
+        self.heads = records.heads(positions)
+        self.sys_flags = self.field("sys_flag")
+        self.body_starts = self.body_ends = positions
+        self.born_shifts: Ints | None = None
+        """What an IPv6 host adds before the store time; None: nothing anywhere."""
+        if not len(positions):
+            return
+        self.ends = positions + self.field("size")
+        self.magics = self.heads["magic"].astype(np.int32)
+        body_lengths = self.field("body_length")
+        self.body_starts = positions + BODY
+        v6 = (self.sys_flags & (BORN_HOST_V6 | STORE_HOST_V6)) != 0
+        if v6.any():
+            self.born_shifts = ((self.sys_flags & BORN_HOST_V6) != 0) * V6_EXTRA_BYTES
+            shifts = self.born_shifts + ((self.sys_flags & STORE_HOST_V6) != 0) * V6_EXTRA_BYTES
+            self.body_starts += shifts
         ordered = bool((positions[1:] >= self.ends[:-1]).all()) and int(self.ends[-1]) <= records.size_bytes
         known = ((self.magics == MAGIC_V1) | (self.magics == MAGIC_V2)).all()
         if not ordered or not known or not (self.body_starts + 3 <= self.ends).all():
             raise InvalidMessage(
                 "a queue entry does not point at a record, or the record is damaged", field="magic"
             )
-        body_lengths = records.ints(positions + _BODY_LENGTH + shifts)
+        if self.born_shifts is not None:
+            body_lengths = records.ints(positions + BODY_LENGTH + shifts)
         self.body_ends = self.body_starts + body_lengths
         if int(body_lengths.min()) < 0 or not (self.body_ends + 3 <= self.ends).all():
             raise InvalidMessage("a body is longer than its record", field="bodyLength")
 
-    def integers(self, at: int) -> pa.Array:
-        """The i32 at that place of each record's head."""
-        return _fixed(self.records.ints(self.positions + at).astype(np.int32), pa.int32())
+    def field(self, name: str) -> Ints:
+        """Of each head, in the machine's byte order."""
+        values: Ints = self.heads[name].astype(np.int64)
+        return values
 
     def topics(self) -> pa.Array:
         if not len(self.positions):
@@ -280,7 +175,9 @@ class _Rows:
         return starts, ends
 
     def store_times(self) -> Ints:
-        return self.records.longs(self.positions + _BORN_HOST_END + self.born_shifts)
+        if self.born_shifts is None:
+            return self.field("store_time")
+        return self.records.longs(self.positions + BORN_HOST_END + self.born_shifts)
 
     def bodies(self, strict: bool) -> pa.Array:
         plain = _between(self.records.arrow, self.body_starts, self.body_ends, pa.binary())
@@ -294,9 +191,7 @@ class _Rows:
                 inflated.append(decompress(plain[int(row)].as_py(), kind))
             except InvalidMessage as error:
                 if strict:
-                    position = self.positions[row : row + 1]
-                    queue = int(self.records.ints(position + _QUEUE_ID)[0])
-                    offset = int(self.records.longs(position + _QUEUE_OFFSET)[0])
+                    queue, offset = int(self.heads["queue_id"][row]), int(self.heads["queue_offset"][row])
                     raise InvalidMessage(
                         f"the message at offset {offset} of queue {queue}: {error}; failOnDataLoss=false makes it null",
                         field="body",
@@ -317,25 +212,40 @@ class _Rows:
             return unique
         missing = unique.is_null().to_numpy(zero_copy_only=False)
         store_v6 = (self.sys_flags & STORE_HOST_V6) != 0
-        for v6, host_bytes in ((False, 8), (True, 20)):
-            chosen = missing & (store_v6 == v6)
+        for chosen, ids_of in (
+            (missing & ~store_v6, self._offset_ids),
+            (missing & store_v6, self._offset_ids_v6),
+        ):
+            if chosen.all():
+                return ids_of(chosen)
             if chosen.any():
-                ids = self._offset_ids(chosen, host_bytes)
-                unique = (
-                    ids if len(ids) == len(unique) else pc.replace_with_mask(unique, pa.array(chosen), ids)
-                )
+                unique = pc.replace_with_mask(unique, pa.array(chosen), ids_of(chosen))
         return unique
 
-    def _offset_ids(self, chosen: npt.NDArray[np.bool_], host_bytes: int) -> pa.Array:
+    def _offset_ids(self, chosen: npt.NDArray[np.bool_]) -> pa.Array:
+        """Eight characters a step; where all rows have the same, as of the host mostly, it is a step for all."""
+        heads = self.heads if chosen.all() else self.heads[chosen]
+        hosts = heads["store_host"].copy()
+        if self.born_shifts is not None:
+            places = (self.positions + _STORE_HOST + self.born_shifts)[chosen]
+            hosts = self.records.bytes[places[:, None] + np.arange(8)]
+        numbers = (
+            hosts.view(">u8").reshape(-1).astype(np.uint64),
+            heads["physical_offset"].astype(np.uint64),
+        )
+        text = np.empty((len(heads), 4), "<u8")
+        for index, number in enumerate(numbers):
+            for part, half in enumerate((number >> np.uint64(32), number & np.uint64(0xFFFFFFFF))):
+                text[:, 2 * index + part] = _hex8(half[:1] if bool((half == half[0]).all()) else half)
+        return _of_width(text, len(heads), 32, pa.string())
+
+    def _offset_ids_v6(self, chosen: npt.NDArray[np.bool_]) -> pa.Array:
         starts = self.positions[chosen]
-        hosts = (starts + _STORE_HOST + self.born_shifts[chosen])[:, None] + np.arange(host_bytes)
+        shifts = self.born_shifts[chosen] if self.born_shifts is not None else 0
+        hosts = (starts + _STORE_HOST + shifts)[:, None] + np.arange(20)
         physical = (starts + _PHYSICAL)[:, None] + np.arange(8)
         text = _HEX[self.records.bytes[np.hstack([hosts, physical])]]
-        width = 2 * (host_bytes + 8)
-        offsets = np.arange(0, width * (len(starts) + 1), width, dtype=np.int32)
-        return pa.Array.from_buffers(
-            pa.string(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(text)]
-        )
+        return _of_width(text, len(starts), 2 * 28, pa.string())
 
 
 class _Properties:
@@ -343,6 +253,13 @@ class _Properties:
 
     def __init__(self, rows: _Rows) -> None:
         texts = self._gather(rows)
+        if texts.buffers()[2] is None or texts.buffers()[2].size == 0:
+            # Nobody has any.
+            self._items = pa.array([], pa.binary())
+            self._row_starts = np.zeros(len(texts) + 1, np.int64)
+            self._offsets = np.zeros(1, np.int64)
+            self._data = pa.py_buffer(b"")
+            return
         if not _is_utf8(texts):
             # Clients that are not Java may store anything; Arrow strings must be UTF-8.
             repaired = [text.decode("utf-8", "replace").encode() for text in texts.to_pylist()]
@@ -369,6 +286,8 @@ class _Properties:
 
     def values(self, name: str) -> pa.Array:
         """The value of property ``name`` in each row, null where it is missing or empty; the last duplicate wins."""
+        if not len(self._items):
+            return pa.nulls(len(self._row_starts) - 1, pa.string())
         prefix = name.encode() + b"\x01"
         named = pc.starts_with(self._items, prefix).to_numpy(zero_copy_only=False)
         items = np.flatnonzero(named)
@@ -446,12 +365,38 @@ def _between(
     count = len(starts)
     if count == 0:
         return pa.array([], kind)
+    lengths = ends - starts
+    if missing is None and bool((lengths == lengths[0]).all()):
+        return _alike(buffer, starts, int(lengths[0]), kind)
     offsets = np.empty(2 * count + 1, np.int32)
     offsets[0:-1:2] = starts
     offsets[1::2] = ends
     offsets[-1] = ends[-1]
     slots = pa.Array.from_buffers(kind, 2 * count, [None, pa.py_buffer(offsets), buffer])
     return slots.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32), mask=missing))
+
+
+def _alike(buffer: pa.Buffer, starts: Ints, width: int, kind: pa.DataType) -> pa.Array:
+    """``width`` bytes from each start on."""
+    if width == 0:
+        return _of_width(np.empty(0, np.uint8), len(starts), 0, kind)
+    every = np.ndarray((buffer.size - width + 1,), f"V{width}", buffer=buffer, strides=(1,))
+    return _of_width(every[starts], len(starts), width, kind)
+
+
+def _of_width(texts: npt.NDArray[Any], count: int, width: int, kind: pa.DataType) -> pa.Array:
+    """Texts of one length, back to back."""
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
+    return pa.Array.from_buffers(
+        kind, count, [None, pa.py_buffer(offsets), pa.py_buffer(texts.view(np.uint8))]
+    )
+
+
+def _hex8(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The eight upper-case hex characters of each number below 2**32, packed."""
+    high, low = _HEX4[numbers >> np.uint64(16)], _HEX4[numbers & np.uint64(0xFFFF)]
+    packed: npt.NDArray[np.uint64] = high.astype(np.uint64) | low.astype(np.uint64) << np.uint64(32)
+    return packed
 
 
 def _fixed(values: Ints, kind: pa.DataType) -> pa.Array:

@@ -29,8 +29,9 @@ from mqspark.protocol.headers import PullMessageRequestHeader, PullMessageRespon
 from mqspark.store.compacted import COMPACTED
 from mqspark.store.reader import StoreReader
 from pyspark_pymq.cluster import BrokerPlace, DataLoss
-from pyspark_pymq.decode import Decoder, Records, record_positions, unwrap_inner_batches
+from pyspark_pymq.decode import Decoder
 from pyspark_pymq.offsets import QueueRange
+from pyspark_pymq.records import QUEUE_OFFSET, Records, record_positions, unwrap_inner_batches
 
 __all__ = ["ReadTask", "read_task"]
 
@@ -40,6 +41,8 @@ BATCH_BYTES = 1 << 20
 _LOG_BYTES = 2 * BATCH_BYTES
 """Of log for one batch: about half of a small record is header and properties."""
 _BATCH_ROWS = 65_536
+_RUN_ROWS = 16
+"""From so many on it pays to read ahead what lies together."""
 _TOGETHER_ROWS = 50_000
 """A task with fewer decodes its queues at once."""
 
@@ -53,8 +56,6 @@ _BULK_BYTES = 128 << 10
 _PULL_TIMEOUT_MS = 10_000
 _RETRY_S = 30.0
 _EMPTY_RETRIES = 50
-_QUEUE_OFFSET_AT = 20
-"""In a record (reference remoting-protocol §9.1)."""
 _MAX_STORES = 16
 
 
@@ -213,21 +214,34 @@ class _LocalStore:
         """Cut where a batch is full and where a segment ends; all maps are made before the first batch goes out, so
         that a chunk comes from here as a whole or not at all.
         """
-        physical, filled = entries["position"], np.cumsum(entries["size"], dtype=np.int64)
+        physical = np.ascontiguousarray(entries["position"])
+        filled = np.cumsum(entries["size"], dtype=np.int64)
         pieces = []
         first = 0
         while first < len(physical):
             records, start = self._segment(int(physical[first]))
-            full = int(filled[first - 1] if first else 0) + _LOG_BYTES
-            last = max(first + 1, int(np.searchsorted(filled, full)))
+            before = int(filled[first - 1] if first else 0)
+            last = max(first + 1, int(np.searchsorted(filled, before + _LOG_BYTES)))
             last = first + int(np.searchsorted(physical[first:last], start + records.size_bytes))
-            pieces.append((records, physical[first:last] - start))
+            pieces.append(
+                (records, physical[first:last] - start, np.diff(filled[first:last], prepend=before))
+            )
             first = last
-        return (decoder(records, positions) for records, positions in pieces)
+        return (self._decoded(decoder, *piece) for piece in pieces)
+
+    def _decoded(self, decoder: Decoder, records: Records, positions: Any, sizes: Any) -> pa.RecordBatch:
+        """Records that lie together are brought into the processor's cache first."""
+        ends = positions + sizes
+        cuts = np.flatnonzero(positions[1:] != ends[:-1])
+        if len(cuts) * _RUN_ROWS < len(positions):
+            lows = [int(positions[0]), *positions[cuts + 1].tolist()]
+            for low, high in zip(lows, [*ends[cuts].tolist(), int(ends[-1])], strict=True):
+                records.touch(low, high)
+        return decoder(records, positions)
 
     def _queue_offset(self, physical_offset: int) -> int:
         records, start = self._segment(physical_offset)
-        return int(records.longs(np.array([physical_offset - start + _QUEUE_OFFSET_AT]))[0])
+        return int(records.longs(np.array([physical_offset - start + QUEUE_OFFSET]))[0])
 
     def _segment(self, physical_offset: int) -> tuple[Records, int]:
         for start, records in self._segments.items():
@@ -302,7 +316,7 @@ def _pulled(task: ReadTask, address: str, wanted: QueueRange, decoder: Decoder) 
 def _decoded(bodies: list[Any], done: int, end: int, decoder: Decoder) -> tuple[pa.RecordBatch, int]:
     records = Records(bodies[0] if len(bodies) == 1 else b"".join(bodies))
     records, positions = unwrap_inner_batches(records, record_positions(records))
-    offsets = records.longs(positions + _QUEUE_OFFSET_AT)
+    offsets = records.longs(positions + QUEUE_OFFSET)
     reached = np.maximum.accumulate(np.append(done, offsets))
     keep = (offsets > reached[:-1]) & (offsets < end)
     if not keep.all():

@@ -49,7 +49,8 @@ class KeyReader(DataSourceReader):  # type: ignore[misc]
     def read(self, partition: Lookup | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Lookup):
             return
-        from pyspark_pymq.decode import Decoder, Records, record_positions, unwrap_inner_batches
+        from pyspark_pymq.decode import Decoder
+        from pyspark_pymq.records import Records, record_positions, unwrap_inner_batches
 
         options = self._options
         client = BlockingClient(options.nameserver)

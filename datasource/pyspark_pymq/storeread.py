@@ -21,7 +21,7 @@ from pyspark_pymq.options import StoreOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_pymq.decode import Ints
+    from pyspark_pymq.records import Ints
 
 _LOG_BYTES = 2 << 20
 """Of log for one batch (``pyspark_pymq.fetch``)."""
@@ -94,7 +94,8 @@ def read_segment(
     import pyarrow.compute as pc
 
     from mqspark.store.rebuild import SegmentRecords
-    from pyspark_pymq.decode import Decoder, Records, unwrap_inner_batches
+    from pyspark_pymq.decode import Decoder
+    from pyspark_pymq.records import Records, unwrap_inner_batches
 
     strict = options.fail_on_data_loss
     decoder = Decoder(columns, topic=None, broker=options.broker, queue_id=None, strict=strict)

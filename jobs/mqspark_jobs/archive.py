@@ -159,7 +159,7 @@ def group_units(units: Sequence[Unit], commit_bytes: int, committed: int) -> lis
 def archive_unit(task: UnitTask) -> ArchivedUnit:
     """Count what the log holds of the unit, by the log itself, and write it unless it is written."""
     from mqspark.store.rebuild import SegmentRecords
-    from pyspark_pymq.decode import Records, unwrap_inner_batches
+    from pyspark_pymq.records import Records, unwrap_inner_batches
 
     unit = task.unit
     chosen = _Chosen(task)

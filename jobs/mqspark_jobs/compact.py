@@ -291,7 +291,8 @@ def read_keys(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from pyspark_pymq.decode import Decoder, Records
+    from pyspark_pymq.decode import Decoder
+    from pyspark_pymq.records import Records
 
     decoder = Decoder(("key", "offset", "timestamp"), topic=plan.topic, broker="", queue_id=plan.queue_id)
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyspark_pymq.decode import Decoder, Ints, Records
+from pyspark_pymq.decode import Decoder
 from pyspark_pymq.locations import filesystem_of, is_remote, join, local_path
+from pyspark_pymq.records import Ints, Records
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,7 +21,8 @@ from mqspark.compression import LZ4, ZLIB, ZSTD, compress
 from mqspark.errors import InvalidMessage
 from mqspark.message import Message, decode_properties, encode_host
 from mqspark.record import decode_record, decode_records, encode_batch, encode_record
-from pyspark_pymq.decode import Decoder, Records, record_positions, unwrap_inner_batches
+from pyspark_pymq.decode import Decoder
+from pyspark_pymq.records import Records, record_positions, unwrap_inner_batches
 from pyspark_pymq.schema import COLUMNS, arrow_schema
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -283,3 +284,50 @@ def test_an_empty_selection_of_rows() -> None:
     batch = Decoder(ALL, topic="T", broker="b", queue_id=0)(Records(b""), np.array([], dtype=np.int64))
     assert (batch.num_rows, batch.schema) == (0, arrow_schema(ALL))
     assert isinstance(batch, pa.RecordBatch)
+
+
+@pytest.mark.parametrize("hosts", ["v4", "v6", "mixed"])
+@pytest.mark.parametrize("far", [0, 5 << 32, (7 << 32) - 1000])
+def test_offset_ids_of_hosts_and_places(hosts: str, far: int) -> None:
+    """Also where the upper half of the place changes between two rows, and where hosts differ."""
+    known = {"v4": [("10.1.2.3", 10911)], "v6": [("fe80::17", 9)], "mixed": [("10.1.2.3", 1), ("::1", 2)]}
+    used = [encode_host(*host) for host in [*known[hosts], ("127.0.0.1", 65535)]]
+    raw = b"".join(
+        encode_record(
+            topic="T",
+            body=b"b",
+            store_host=used[n % len(used)],
+            physical_offset=far + 300 * n,
+            queue_offset=n,
+        )
+        for n in range(12)
+    )
+    ids = [row["msgId"] for row in decode(raw, ("msgId", "offset"))]
+    assert ids == [message.message_id for message in decode_records(raw)]
+
+
+@pytest.mark.parametrize("odd", [None, 0, 5, 9])
+def test_texts_of_one_length_and_one_that_differs(odd: int | None) -> None:
+    def item(n: int) -> bytes:
+        properties = {"KEYS": f"key{n}", "TAGS": "a"} if n != odd else {"TAGS": "longer"}
+        return encode_record(
+            topic="T", body=b"" if odd is None else b"%03d" % n, properties=properties, queue_offset=n
+        )
+
+    raw = b"".join(map(item, range(10)))
+    rows = decode(raw, topic=None, queue_id=None)
+    assert [row["offset"] for row in rows] == list(range(10))
+    assert {row["topic"] for row in rows} == {"T"}
+    for row, message in zip(rows, decode_records(raw), strict=True):
+        assert (row["value"], row["key"], row["tags"]) == (message.body, message.keys, message.tags)
+
+
+def test_equal_sizes_are_no_proof_of_records() -> None:
+    raw = bytearray(encode_record(topic="T", body=b"x" * 50) * 8)
+    size = len(raw) // 8
+    assert record_positions(Records(bytes(raw))).tolist() == list(range(0, 8 * size, size))
+    raw[3 * size + 4] = 0
+    with pytest.raises(InvalidMessage):
+        decode(bytes(raw))
+    with pytest.raises(InvalidMessage):
+        decode(bytes(raw[:-1]))
