@@ -27,6 +27,7 @@ from mqspark.store.indexfile import Shape
 from mqspark.store.layout import StorePaths
 from mqspark.store.logpaths import LogPaths
 from mqspark.store.offline import release
+from mqspark.store.window import WINDOW_BYTES
 
 __all__ = ["BuiltIndex", "IndexBuild", "IndexTask", "WORTH_A_PROCESS_BYTES"]
 
@@ -79,7 +80,7 @@ class _Builder:
             lambda: task.now_ms,
             shape=Shape(task.slots, task.entries),
         )
-        self._indexer = Indexer(self.log, self.index, lambda: 0)
+        self._indexer = Indexer(self.log, self.index, lambda: 0, window_bytes=WINDOW_BYTES)
         self._released: Segment | None = None
         self._released_bytes = 0
         last = self.log.segments[-1] if self.log.segments else None

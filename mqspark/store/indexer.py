@@ -18,12 +18,14 @@ from mqspark.errors import DiskFull
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC, Verdict, check_record
 from mqspark.store.commitlog import CommitLog, Segment
 from mqspark.store.index import IndexJob, MessageIndex
-from mqspark.store.keys import record_keys, record_starts
+from mqspark.store.keys import run_keys
+from mqspark.store.scan import read_run
+from mqspark.store.window import LogWindow
 
 __all__ = ["Indexer"]
 
-_SLICE_RECORDS = 512
-"""So that the arrays stay small enough to be had without page faults."""
+_WINDOW_BYTES = 512 << 10
+"""Of log that is indexed at once: who waits for it waits a millisecond."""
 _STEP_BYTES = 512 << 10
 """Of log that arrives before it is indexed; the work for a slice costs the same for one record as for hundred."""
 _TIME_SHARE = 0.1
@@ -50,11 +52,20 @@ class Indexer:
         "_monotonic_ms",
         "_next",
         "_next_sync_ms",
+        "_window",
         "full_disk",
     )
 
-    def __init__(self, log: CommitLog, index: MessageIndex, monotonic_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        index: MessageIndex,
+        monotonic_ms: Callable[[], int],
+        *,
+        window_bytes: int = _WINDOW_BYTES,
+    ) -> None:
         self._log = log
+        self._window = LogWindow(log, window_bytes)
         self._index = index
         self._monotonic_ms = monotonic_ms
         self._credit_ms = 0.0
@@ -153,14 +164,15 @@ class Indexer:
 
     def _slice(self, segment: Segment, end: int) -> None:
         index, start = self._index, segment.start
-        view = self._log.view(segment)
-        starts, low = record_starts(view, index.position - start, min(end - start, len(view)), _SLICE_RECORDS)
-        keys, count = record_keys(view, starts, start)
-        if count < len(starts):
-            low = starts[count]
-        index.put(keys, start + low)
-        if count < _SLICE_RECORDS and start + low < end:
-            index.skip(self._behind_gap(segment, start + low, end))
+        run = self._window.read_run(segment, index.position, end, verify_crc=False, min_records=1)
+        if run is None:  # damage, or a record that is longer than the window
+            view = self._log.view(segment)
+            high = min(end - start, len(view))
+            run = read_run(view, index.position - start, high, start, verify_crc=False, min_records=1)
+        if run is not None:
+            index.put(run_keys(run), run.end_position)
+        else:
+            index.skip(self._behind_gap(segment, index.position, end))
 
     def _behind_gap(self, segment: Segment, position: int, end: int) -> int:
         """Where to go on when no record begins at ``position``: the segment is over there, or something is damaged."""

@@ -1,8 +1,8 @@
-"""What of stored records goes into the index, for a slice of the log at once and without a loop over its records.
+"""What of stored records goes into the index, for a run of them at once and without a loop over its records.
 
 A record is found under its ``UNIQ_KEY`` and under each word of its ``KEYS`` (IndexService.buildIndex; reference
 store-and-broker §4.2). The index knows a key only by the Java hash of ``topic#key``. Here the topics and properties of
-all records of a slice are laid end to end, ``topic # 0x02 properties 0x02 topic # …``, and everything is arithmetic on
+all records of a run are laid end to end, ``topic # 0x02 properties 0x02 topic # …``, and everything is arithmetic on
 that one array:
 
 * A property is where its name stands between a 0x02 and a 0x01; its value ends before the next 0x02.
@@ -18,33 +18,19 @@ Must not know files.
 from __future__ import annotations
 
 import itertools
-import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.message import (
-    BORN_HOST_V6,
-    STORE_HOST_V6,
-    TRANSACTION_MASK,
-    TRANSACTION_ROLLBACK_TYPE,
-    java_hash,
-)
-from mqspark.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
-from mqspark.store.layouts import Layout, find_layouts
+from mqspark.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE, java_hash
+from mqspark.store.layouts import Layout
 from mqspark.store.scan import Run
 
-__all__ = ["Ints", "KeyColumns", "index_hash", "record_keys", "record_starts", "run_keys"]
+__all__ = ["Ints", "KeyColumns", "index_hash", "run_keys"]
 
 Ints = npt.NDArray[np.int64]
-
-_SIZE_MAGIC = struct.Struct(">ii")
-
-_PHYSICAL_OFFSET, _SYS_FLAG, _STORE_TIME, _BODY_LENGTH, _BODY = 28, 36, 56, 84, 88
-"""In a record whose hosts are IPv4; 12 bytes later for each IPv6 host before."""
-_V6_EXTRA_BYTES = 12
 
 _PAD = bytes(16)
 """Before the first topic, so that looking back for a name stays inside."""
@@ -74,51 +60,12 @@ class KeyColumns(NamedTuple):
 
 
 _NO_INTS: Ints = np.empty(0, dtype=np.int64)
-_NO_KEYS = KeyColumns(_NO_INTS, _NO_INTS, _NO_INTS)
 
 
 def index_hash(topic: str, key: str) -> int:
     """The hash an index entry carries: without sign, and 0 for the one that has no positive (IndexFile)."""
     value = abs(java_hash(f"{topic}#{key}"))
     return value if value < 1 << 31 else 0
-
-
-def record_starts(view: memoryview, low: int, high: int, max_records: int) -> tuple[list[int], int]:
-    """Where records begin, one after the other from ``low`` on, and where the last of them ends.
-
-    Stops before ``high``, before something that does not begin like a record, and after ``max_records``.
-    """
-    starts: list[int] = []
-    append = starts.append
-    unpack = _SIZE_MAGIC.unpack_from
-    last_head = high - MIN_RECORD_BYTES
-    while low <= last_head and len(starts) < max_records:
-        size, magic = unpack(view, low)
-        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < MIN_RECORD_BYTES or low + size > high:
-            break
-        append(low)
-        low += size
-    return starts, low
-
-
-def record_keys(view: memoryview, starts: list[int] | Ints, segment_start: int) -> tuple[KeyColumns, int]:
-    """The keys of the records that begin at ``starts`` (as ``record_starts`` gave them), and how many are records.
-
-    Fewer than were asked for when the next one is damaged: its lengths do not agree, or it says that it lies
-    elsewhere in the log than here, where ``segment_start`` is the position of the view's first byte.
-    """
-    if not len(starts):
-        return _NO_KEYS, 0
-    at = np.asarray(starts, dtype=np.int64)
-    heads = _Heads(view, at, segment_start)
-    good = len(starts) if heads.good.all() else int(np.argmin(heads.good))
-    kept = np.flatnonzero(heads.is_indexed[:good])
-    if not len(kept):
-        return _NO_KEYS, good
-    texts = _Texts(heads.text_starts[kept], heads.property_starts[kept], heads.text_ends[kept])
-    rows, hashes = _all_keys(view, texts, *find_layouts(view, *texts))
-    rows = kept[rows]
-    return KeyColumns(hashes, at[rows] + segment_start, heads.timestamps_ms[rows]), good
 
 
 def run_keys(run: Run) -> KeyColumns:
@@ -190,49 +137,6 @@ def _layout_keys(layout: Layout) -> tuple[_Found, Ints]:
     np.abs(hashes, out=hashes)
     hashes[hashes == 1 << 31] = 0
     return _Found(np.repeat(layout.rows, len(spans)), hashes.ravel()), odd
-
-
-class _Heads:
-    """Columns of what the heads of records say."""
-
-    __slots__ = ("good", "is_indexed", "property_starts", "text_ends", "text_starts", "timestamps_ms")
-
-    def __init__(self, view: memoryview, at: Ints, segment_start: int) -> None:
-        size_bytes = len(view)
-        octets = np.frombuffer(view, dtype=np.uint8)
-        i32 = np.ndarray((size_bytes - 3,), dtype=">i4", buffer=view, strides=(1,))
-        i64 = np.ndarray((size_bytes - 7,), dtype=">i8", buffer=view, strides=(1,))
-        ends = at + i32[at]
-        wide = (i32[at + 4] == MAGIC_V2).astype(np.int64)
-        sys_flags = i32[at + _SYS_FLAG]
-        body_at, time_at = at + _BODY, at + _STORE_TIME
-        is_v6 = sys_flags & (BORN_HOST_V6 | STORE_HOST_V6)
-        if is_v6.any():
-            born_v6 = (sys_flags & BORN_HOST_V6 != 0) * _V6_EXTRA_BYTES
-            time_at = time_at + born_v6
-            body_at = body_at + born_v6 + (sys_flags & STORE_HOST_V6 != 0) * _V6_EXTRA_BYTES
-            # The flag may be damage, and the record too short for it.
-            body_at = np.minimum(body_at, size_bytes)
-        fixed_ends = body_at + wide + 3
-        body_lengths = i32[body_at - 4].astype(np.int64)
-        good = (fixed_ends <= ends) & (body_lengths >= 0) & (fixed_ends + body_lengths <= ends)
-        good &= i64[at + _PHYSICAL_OFFSET] == at + segment_start
-        # What is not good is looked at no further: it stands in for itself with an empty body.
-        body_lengths[~good] = 0
-        fixed_ends[~good] = at[~good] + MIN_RECORD_BYTES
-        self.text_starts = fixed_ends + body_lengths - 2
-        topic_lengths = octets[self.text_starts - 1].astype(np.int64)
-        if wide.any():
-            topic_lengths += octets[self.text_starts - 2] * (wide << 8)
-        self.property_starts = self.text_starts + topic_lengths + 2
-        good &= self.property_starts <= ends
-        self.text_ends = np.where(good, ends, self.text_starts)
-        self.property_starts[~good] = self.text_starts[~good]
-        lengths = (octets[self.property_starts - 2].astype(np.int64) << 8) | octets[self.property_starts - 1]
-        good &= lengths == ends - self.property_starts
-        self.good = good
-        self.is_indexed = sys_flags & TRANSACTION_MASK != TRANSACTION_ROLLBACK_TYPE
-        self.timestamps_ms = i64[time_at].astype(np.int64)
 
 
 def _text_keys(view: memoryview, texts: _Texts, rows: Ints) -> _Found:

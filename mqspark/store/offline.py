@@ -16,9 +16,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from mqspark.errors import StoreCorrupt
 from mqspark.record import CheckedRecord
 from mqspark.store.batchqueue import BatchTable, batch_topics
@@ -29,7 +26,7 @@ from mqspark.store.consumequeue import Entries, QueueTable
 from mqspark.store.delay import DelayLevels
 from mqspark.store.files import OsFiles, StrPath
 from mqspark.store.indexfile import HEADER_BYTES, Header, IndexFile, IndexMaps, Shape, find_shape
-from mqspark.store.keys import KeyColumns, record_keys
+from mqspark.store.keys import KeyColumns, run_keys
 from mqspark.store.layout import StorePaths, file_start
 from mqspark.store.recovery import Recovery
 from mqspark.store.scan import Run
@@ -251,19 +248,20 @@ class LogScan(Recovery):
 
     def _take_run(self, run: Run) -> None:
         super()._take_run(run)
-        self._took(run.positions, run.store_timestamps_ms.tolist(), run.end_position)
+        self._took(run)
 
     def _take(self, record: CheckedRecord, position: int) -> None:
         super()._take(record, position)
-        self._took(np.array([position]), [record.store_timestamp_ms], position + record.size_bytes)
+        run = self._run_of(record, position)
+        if run is not None:
+            self._took(run)
 
-    def _took(self, positions: npt.NDArray[np.int64], store_timestamps_ms: list[int], end: int) -> None:
-        segment = self._log.segment_of(int(positions[0]))
+    def _took(self, run: Run) -> None:
+        segment, end = self._log.segment_of(int(run.positions[0])), run.end_position
         if segment is None:
             return
         view = self._log.view(segment)
-        keys, _ = record_keys(view, (positions - segment.start).tolist(), segment.start)
-        self.took(segment, keys, store_timestamps_ms, end)
+        self.took(segment, run_keys(run), run.store_timestamps_ms.tolist(), end)
         if end - self._released > _RELEASE_BYTES or end < self._released:
             low = max(self._released, segment.start) - segment.start
             release(view, low, end - segment.start)

@@ -35,7 +35,7 @@ from mqspark.store.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, Qu
 from mqspark.store.delay import DelayLevels
 from mqspark.store.files import OsFiles
 from mqspark.store.indexfile import Header, IndexFile, IndexMaps, Shape
-from mqspark.store.keys import Ints, KeyColumns, record_keys, run_keys
+from mqspark.store.keys import Ints, KeyColumns, run_keys
 from mqspark.store.recovery import Recovery
 from mqspark.store.scan import Run, chain
 
@@ -237,7 +237,9 @@ class _SegmentScan(Recovery):
             self.batch_topics.add(topic)
 
     def _take(self, record: CheckedRecord, position: int) -> None:
-        self._write_keys(record_keys(self.view, [position - self._segment.start], self._segment.start)[0])
+        run = self._run_of(record, position)
+        if run is not None:
+            self._write_keys(run_keys(run))
         super()._take(record, position)
 
     def _take_run(self, run: Run) -> None:

@@ -58,7 +58,7 @@ from mqspark.store.delay import DelayLevels
 from mqspark.store.dispatch import DISPATCH_MARK, LMQ_QUEUE_ID, dispatched_queues
 from mqspark.store.layout import is_storable_topic
 from mqspark.store.queueext import QueueExt
-from mqspark.store.scan import Run
+from mqspark.store.scan import Run, read_run
 from mqspark.store.window import LogWindow
 
 __all__ = ["Recovery", "RecoveryReport", "is_queued"]
@@ -285,6 +285,15 @@ class Recovery:
             verify_crc=self._verify_crc,
             verify_property_crc=self._verify_property_crc,
         )
+
+    def _run_of(self, record: CheckedRecord, position: int) -> Run | None:
+        """A valid record as a run of one; None when no segment has it."""
+        segment = self._log.segment_of(position)
+        if segment is None:
+            return None
+        low = position - segment.start
+        view = self._log.view(segment)
+        return read_run(view, low, low + record.size_bytes, segment.start, verify_crc=False, min_records=1)
 
     def _step_over(self, end: int, position: int) -> None:
         """Something valid is at ``position``; what lies between it and the last valid thing is damaged."""

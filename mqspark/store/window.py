@@ -13,7 +13,7 @@ from mqspark.record import MIN_RECORD_BYTES
 from mqspark.store.commitlog import CommitLog, Segment
 from mqspark.store.scan import MIN_RUN_RECORDS, Run, read_run
 
-__all__ = ["LogWindow"]
+__all__ = ["WINDOW_BYTES", "LogWindow"]
 
 WINDOW_BYTES = 4 << 20
 

@@ -15,7 +15,8 @@ from mqspark.record import encode_record
 from mqspark.store.files import OsFiles
 from mqspark.store.index import MessageIndex
 from mqspark.store.indexfile import Shape
-from mqspark.store.keys import KeyColumns, index_hash, record_keys, record_starts
+from mqspark.store.keys import KeyColumns, index_hash, run_keys
+from mqspark.store.scan import read_run
 
 SHAPE = Shape(7, 12)
 
@@ -135,10 +136,12 @@ def test_keys_are_those_of_the_decoded_properties(
             physical_offset=len(data),
             store_timestamp_ms=1,
         )
-    starts, end = record_starts(memoryview(data), 0, len(data), len(records))
-    assert end == len(data)
-    found, count = record_keys(memoryview(data), starts, 0)
-    assert count == len(records)
+    if not records:
+        return
+    run = read_run(memoryview(data), 0, len(data), 0, verify_crc=False, min_records=1)
+    assert run is not None
+    assert (run.end, len(run.positions)) == (len(data), len(records))
+    found = run_keys(run)
     assert list(zip(found.positions.tolist(), found.hashes.tolist(), strict=True)) == expected
 
 
@@ -152,9 +155,7 @@ def test_no_bytes_break_the_reader_of_keys(data: bytes, flips: list[tuple[int, i
     noisy = bytearray(record + data + record * 3)
     for at, value in flips:
         noisy[at % len(noisy)] = value
-    view = memoryview(noisy)
-    starts, end = record_starts(view, 0, len(noisy), 10)
-    assert 0 <= end <= len(noisy)
-    keys, count = record_keys(view, starts, 0)
-    assert 0 <= count <= len(starts)
-    assert set(keys.positions.tolist()) <= set(starts[:count])
+    run = read_run(memoryview(noisy), 0, len(noisy), 0, verify_crc=False, min_records=1)
+    if run is not None:
+        assert 0 < run.end <= len(noisy)
+        assert set(run_keys(run).positions.tolist()) <= set(run.positions.tolist())

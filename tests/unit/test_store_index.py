@@ -25,7 +25,8 @@ from mqspark.store.commitlog import CommitLog
 from mqspark.store.files import OsFiles
 from mqspark.store.index import MessageIndex
 from mqspark.store.indexfile import DEFAULT_SHAPE, Header, Shape
-from mqspark.store.keys import KeyColumns, index_hash, record_keys, record_starts
+from mqspark.store.keys import KeyColumns, index_hash, run_keys
+from mqspark.store.scan import read_run
 from mqspark.store.store import MessageStore
 from tests.store_tools import FaultyFiles, TestClock, checkpoint, crash, flush, opened, put
 
@@ -84,8 +85,8 @@ def contents(index: MessageIndex) -> list[bytes]:
     return [file.path.read_bytes() for file in index.index_files]
 
 
-def follow(log: CommitLog, index: MessageIndex, end: int) -> bool:
-    return indexer.Indexer(log, index, lambda: 0).follow(end, end, end)
+def follow(log: CommitLog, index: MessageIndex, end: int, window_bytes: int = 1 << 20) -> bool:
+    return indexer.Indexer(log, index, lambda: 0, window_bytes=window_bytes).follow(end, end, end)
 
 
 def opened_log(directory: Path) -> CommitLog:
@@ -149,15 +150,14 @@ def test_a_following_file_counts_the_first_seconds_from_the_end_of_the_one_befor
     assert data[440 + 20 : 440 + 40] == struct.pack(">iqii", index_hash("T", "c"), 4096, 4, 0)
 
 
-@pytest.mark.parametrize("step", [1, 7, 1000])
+@pytest.mark.parametrize("window_bytes", [100, 1500, 1 << 20])
 @pytest.mark.parametrize("name", ["clean", "kill9", "variant"])
 def test_an_index_built_from_a_log_of_rocketmq_is_the_one_it_built(
-    golden_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, step: int
+    golden_root: Path, tmp_path: Path, name: str, window_bytes: int
 ) -> None:
     root = golden_root / name / "store"
     index = loaded(tmp_path, Shape(500, 1000))
-    monkeypatch.setattr(indexer, "_SLICE_RECORDS", step)
-    assert follow(opened_log(root / "commitlog"), index, 3 << 20)
+    assert follow(opened_log(root / "commitlog"), index, 3 << 20, window_bytes)
     assert contents(index) == [path.read_bytes() for path in sorted((root / "index").iterdir())]
 
 
@@ -240,10 +240,10 @@ def keys_of(*records: dict[str, Any]) -> list[tuple[int, int]]:
         data += encode_record(
             **{"topic": "T", "body": b"x\x02KEYS\x01y", **record, "physical_offset": len(data) + 4096}
         )
-    starts, end = record_starts(memoryview(data), 0, len(data), 100)
-    assert (starts, end) == (positions, len(data))
-    keys, count = record_keys(memoryview(data), starts, 4096)
-    assert count == len(records)
+    run = read_run(memoryview(data), 0, len(data), 4096, verify_crc=False, min_records=1)
+    assert run is not None
+    assert run.positions.tolist() == [position + 4096 for position in positions]
+    keys = run_keys(run)
     rows = [positions.index(position - 4096) for position in keys.positions.tolist()]
     assert keys.timestamps_ms.tolist() == [records[row].get("store_timestamp_ms", 0) for row in rows]
     return list(zip(rows, keys.hashes.tolist(), strict=True))
@@ -313,14 +313,15 @@ def test_a_record_whose_lengths_do_not_agree_ends_the_slice(at: int) -> None:
     if at == -3:
         damaged[-len(b"KEYS\x01k") - 1] ^= 0x01
     data = memoryview(record + damaged + record)
-    keys, count = record_keys(data, [0, len(record), 2 * len(record)], 0)
-    assert (len(keys.hashes), count) == (1, 1)
+    run = read_run(data, 0, len(data), 0, verify_crc=False, min_records=1)
+    assert run is not None
+    assert (len(run_keys(run).hashes), len(run.positions)) == (1, 1)
 
 
 def test_a_head_longer_than_the_log_is_no_record() -> None:
     data = bytearray(encode_record(topic="T", body=b""))
     data[39] = 0x30
-    assert record_keys(memoryview(data), [0], 0)[1] == 0
+    assert read_run(memoryview(data), 0, len(data), 0, verify_crc=False, min_records=1) is None
 
 
 # --- start, crash ---------------------------------------------------------------------------------------------
@@ -573,11 +574,11 @@ def write_log(directory: Path, count: int) -> list[int]:
     return positions
 
 
-@pytest.mark.parametrize("step", [1, 3, 1000])
+@pytest.mark.parametrize("window_bytes", [100, 700, 1 << 20])
 @pytest.mark.parametrize("damaged", [[], [0], [5], [18, 19, 20], [19], [59]])
 @pytest.mark.parametrize("how", ["size", "magic", "middle", "all"])
 def test_damaged_records_are_stepped_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: list[int], how: str, step: int
+    tmp_path: Path, damaged: list[int], how: str, window_bytes: int
 ) -> None:
     positions = write_log(tmp_path / "log", 60)
     for n in damaged:
@@ -587,8 +588,7 @@ def test_damaged_records_are_stepped_over(
         data[at + low : at + high] = b"\xa5" * (high - low)
         path.write_bytes(data)
     index = loaded(tmp_path / "store", Shape(100, 1000))
-    monkeypatch.setattr(indexer, "_SLICE_RECORDS", step)
-    assert follow(opened_log_of(tmp_path / "log"), index, positions[-1] + 200)
+    assert follow(opened_log_of(tmp_path / "log"), index, positions[-1] + 200, window_bytes)
     assert index.position == positions[-1] + 200
     for n, position in enumerate(positions):
         assert index.find("T", f"{n:03d}", 9, 0, EVER) == ([] if n in damaged else [position])
