@@ -1,0 +1,155 @@
+"""New queue and index files in the place of old ones: all by renaming, or file by file below a broker that runs.
+
+The swap can be killed anywhere and run again: each step that was done is skipped.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import shutil
+import struct
+from pathlib import Path
+
+from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES
+from mqspark.store.files import OsFiles
+from mqspark.store.index import MessageIndex
+from mqspark.store.indexfile import HEADER_BYTES, Header, Shape
+from mqspark.store.layout import StorePaths, file_start
+from mqspark_jobs.job import Summary
+
+__all__ = ["Swap", "names_in"]
+
+
+class Swap:
+    """New files lie in ``new`` below ``work``, which is in the store's root, with the names they have in a store."""
+
+    def __init__(self, paths: StorePaths, work: Path) -> None:
+        self._paths = paths
+        self._work = work
+        self._new = work / "new"
+
+    def keep_silent_queues(self, built: set[tuple[str, int]], *, has_ext: bool) -> None:
+        """The last file of a queue without a record in the log, which says where its offsets go on."""
+        for root in (self._paths.consume_queue, self._paths.batch_consume_queue):
+            for topic in names_in(root):
+                for queue in names_in(root / topic):
+                    directory = root / topic / queue
+                    names = [name for name in names_in(directory) if file_start(name) is not None]
+                    if queue.isdigit() and names and (topic, int(queue)) not in built:
+                        target = self._new / root.name / topic / queue
+                        target.mkdir(parents=True)
+                        shutil.copyfile(directory / max(names), target / max(names))
+                        units = self._paths.consume_queue_ext / topic / queue
+                        if has_ext and root == self._paths.consume_queue and units.is_dir():
+                            shutil.copytree(units, self._new / units.parent.parent.name / topic / queue)
+
+    def is_ready(self) -> bool:
+        """An earlier run was killed when all was made: only the swap is left."""
+        return (self._new / "ready").exists()
+
+    def mark_ready(self, end: int, shape: Shape) -> None:
+        """From here on the new files are complete and on disk. ``end``: so much of the log is in them."""
+        if (self._new / "index").is_dir():
+            # The mark speaks of the new files: until they are in place it says nothing about the old ones.
+            files = OsFiles()
+            index = MessageIndex(
+                self._new / "index",
+                self._new / self._paths.index_mark.name,
+                files,
+                lambda: 0,
+                shape=shape,
+            )
+            index.load(clean=True, safe_timestamp_ms=0)
+            index.skip(end)
+            index.note_durable(end)
+            job = index.begin_sync()
+            if job is not None:
+                job.run()
+                if job.error is not None:
+                    raise job.error
+            index.close()
+        _sync_tree(self._new)
+        (self._new / "ready").touch()
+        _sync_directory(self._new)
+
+    def swap(self) -> None:
+        """Rename the old ones away and the new ones in; each step is skipped when it was done already."""
+        old = self._work / "old"
+        old.mkdir(exist_ok=True)
+        paths = self._paths
+        queues, ext = paths.consume_queue.name, paths.consume_queue_ext.name
+        # Entries name units: neither old ones with new units nor the other way round may ever be seen together.
+        self._away(queues)
+        for name in (ext, paths.batch_consume_queue.name, queues, "index"):
+            if name == "index" and (self._new / name).is_dir():
+                for path in (paths.index_mark, paths.index_mark.with_name("mqspark.index.bak")):
+                    path.unlink(missing_ok=True)
+            self._away(name)
+            if (self._new / name).is_dir():
+                os.rename(self._new / name, self._paths.root / name)
+        mark = self._new / self._paths.index_mark.name
+        if mark.exists():
+            os.replace(mark, self._paths.index_mark)
+        _sync_directory(self._paths.root)
+        (self._new / "ready").unlink(missing_ok=True)
+        _sync_directory(self._new)
+
+    def _away(self, name: str) -> None:
+        """The old ones, if the new ones wait."""
+        here, old = self._paths.root / name, self._work / "old" / name
+        if (self._new / name).is_dir() and here.is_dir():
+            shutil.rmtree(old, ignore_errors=True)
+            os.rename(here, old)
+
+    def replace_files(self, sealed_end: int) -> Summary:
+        """While a broker serves the store: full files that speak of the log before ``sealed_end``, if they differ."""
+        compared = replaced = 0
+        built = (
+            [] if names_in(self._paths.consume_queue_ext) else list((self._new / "consumequeue").rglob("*"))
+        )
+        for new in sorted([*built, *(self._new / "index").rglob("*")]):
+            live = self._paths.root / new.relative_to(self._new)
+            if not new.is_file() or not live.is_file():
+                continue
+            siblings = [name for name in names_in(live.parent) if name.isdigit()]
+            if live.name == max(siblings) or not _is_full(new, sealed_end):
+                continue
+            compared += 1
+            if not filecmp.cmp(new, live, shallow=False):
+                os.replace(new, live)
+                _sync_directory(live.parent)
+                replaced += 1
+        return {"files_compared": compared, "files_replaced": replaced}
+
+
+_LAST_POSITION = struct.Struct(">q")
+
+
+def _is_full(path: Path, sealed_end: int) -> bool:
+    """Whether the last entry of a queue or index file is used, and speaks of a sealed segment."""
+    length = path.stat().st_size
+    with path.open("rb") as file:
+        if path.parent.name == "index":
+            header = Header.decode(os.pread(file.fileno(), HEADER_BYTES, 0))
+            last = os.pread(file.fileno(), ENTRY_BYTES, length - ENTRY_BYTES)
+            (position,) = _LAST_POSITION.unpack_from(last, 4)
+            return bool(0 < position == header.end_position and position < sealed_end)
+        position, size, _ = ENTRY.unpack(os.pread(file.fileno(), ENTRY_BYTES, length - ENTRY_BYTES))
+        return bool(size > 0 and position + size <= sealed_end)
+
+
+def names_in(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+
+
+def _sync_tree(root: Path) -> None:
+    for directory, _, _ in os.walk(root):
+        _sync_directory(Path(directory))
+
+
+def _sync_directory(path: Path) -> None:
+    OsFiles().sync_directory(path)
