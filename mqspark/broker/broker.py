@@ -145,7 +145,8 @@ class Broker:
         self.store = store
         self.outbox: list[Session] = outbox if outbox is not None else []
         self._clock = clock
-        topics, stats = Topics(config, clock), Stats(clock, store.max_physical_offset)
+        topics = Topics(config, clock)
+        stats = Stats(clock, store.max_physical_offset, cluster=config.broker_cluster_name)
         topics.lmq = store_config.multi_dispatch
         self.state = state = BrokerState(
             config=config,

@@ -111,6 +111,7 @@ class SendBacks:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "MESSAGE_ILLEGAL") from None
         except (StoreReadOnly, DiskFull) as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"SERVICE_NOT_AVAILABLE: {error}") from None
+        state.stats.was_sent_back(draft.properties[RETRY_TOPIC], header.group)
         if not command.is_oneway:
             done = ok(command)
             self._acks.waiting.append((stored.end_offset, _Failing(session, done), done))

@@ -7,7 +7,7 @@ notes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from mqspark.broker.topics import Topic
 from mqspark.clock import Clock
@@ -22,6 +22,10 @@ TICKS_PER_HOUR_NOTE = 60
 TICKS_PER_DAY_NOTE = 360
 """A row's day is noted every hour."""
 DAY_MS = 86_400_000
+GROUP_TABLES = "GROUP_GET_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS"
+"""With rows by topic@group."""
+BROKER_TABLES = "BROKER_PUT_NUMS", "BROKER_GET_NUMS"
+"""With one row, by the name of the cluster."""
 
 
 class Totals:
@@ -81,9 +85,10 @@ class Traffic:
 
 
 class Stats:
-    def __init__(self, clock: Clock, log_end: int = 0) -> None:
+    def __init__(self, clock: Clock, log_end: int = 0, *, cluster: str = "DefaultCluster") -> None:
         """``log_end``: where the log ends at the start."""
         self._clock = clock
+        self._cluster = cluster
         self.first_position = log_end
         self.started_ms = clock.now_ms()
         self.put_messages = 0
@@ -94,12 +99,14 @@ class Stats:
         self.pulls_missed = 0
         self.gets: dict[tuple[str, str], Traffic] = {}
         """(topic, group) → traffic."""
+        self.sent_back: dict[tuple[str, str], int] = {}
+        """(topic, group) → messages that consumers sent back."""
         self._totals = {
             name: Totals(TEN_MINUTE_SAMPLES) for name in ("put", "found", "missed", "pulls", "transferred")
         }
         self._ticks = 0
         self._tables: dict[str, dict[str, Meter]] = {
-            name: {} for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", "GROUP_GET_NUMS", "GROUP_GET_SIZE")
+            name: {} for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", *GROUP_TABLES, *BROKER_TABLES)
         }
         self._day = self.started_ms // DAY_MS
         self._midnight_put = self._midnight_get = 0
@@ -115,6 +122,10 @@ class Stats:
             traffic = self.gets[key] = Traffic()
         traffic.messages += messages
         traffic.bytes += size_bytes
+
+    def was_sent_back(self, topic: str, group: str) -> None:
+        key = (topic, group)
+        self.sent_back[key] = self.sent_back.get(key, 0) + 1
 
     def sample(self, topics: Iterable[Topic]) -> None:
         """Every SAMPLE_INTERVAL_MS."""
@@ -136,7 +147,12 @@ class Stats:
             key = f"{topic_name}@{group}"
             self._note("GROUP_GET_NUMS", key, now_ms, traffic.messages)
             self._note("GROUP_GET_SIZE", key, now_ms, traffic.bytes)
+        for (topic_name, group), messages in self.sent_back.items():
+            self._note("SNDBCK_PUT_NUMS", f"{topic_name}@{group}", now_ms, messages)
         self._forget(alive)
+        for table, messages in zip(BROKER_TABLES, (self.put_messages, self.get_messages), strict=True):
+            if messages:
+                self._note(table, self._cluster, now_ms, messages)
         if now_ms // DAY_MS != self._day:
             self._day = now_ms // DAY_MS
             self._yesterday_put, self._midnight_put = self._midnight_put, self.put_messages
@@ -149,18 +165,20 @@ class Stats:
         meter.note(now_ms, total, self._ticks)
 
     def _forget(self, topics: set[str]) -> None:
-        for key in [key for key in self.gets if key[0] not in topics]:
-            del self.gets[key]
-        for notes in self._tables.values():
-            for name in [name for name in notes if name.partition("@")[0] not in topics]:
-                del notes[name]
+        self._drop(lambda topic, group: topic not in topics)
 
     def forget_group(self, group: str) -> None:
-        for key in [key for key in self.gets if key[1] == group]:
-            del self.gets[key]
-        for notes in self._tables.values():
-            for name in [name for name in notes if name.partition("@")[2] == group]:
-                del notes[name]
+        self._drop(lambda topic, of: of == group)
+
+    def _drop(self, is_gone: Callable[[str, str], bool]) -> None:
+        """The rows of a (topic, group; "" where a table has none) that is gone."""
+        for counters in (self.gets, self.sent_back):
+            for key in [key for key in counters if is_gone(*key)]:
+                del counters[key]
+        for table, rows in self._tables.items():
+            if table not in BROKER_TABLES:
+                for name in [name for name in rows if is_gone(*_topic_and_group(name))]:
+                    del rows[name]
 
     def per_second(self, table: str, key: str) -> float:
         """Over the last minute; 0.0 for what nothing is known of."""
@@ -187,3 +205,8 @@ class Stats:
             "msgGetTotalTodayMorning": str(self._midnight_get),
             "msgGetTotalTodayNow": str(self.get_messages),
         }
+
+
+def _topic_and_group(row: str) -> tuple[str, str]:
+    topic, _, group = row.partition("@")
+    return topic, group

@@ -43,3 +43,26 @@ def test_minute_hour_and_day() -> None:
     assert sums_after(9) == (60, 600, 0)
     assert sums_after(50) == (60, 3600, 3600)
     assert sums_after(26 * 60) == (60, 3600, 86_400)
+
+
+def test_rows_of_the_whole_broker_and_of_what_was_sent_back() -> None:
+    stats = Stats(ManualClock(), cluster="C")
+    topic = Topic(TopicConfig(topic_name="T"))
+    stats.sample([topic])
+    assert stats.meter("BROKER_PUT_NUMS", "C") is None
+    stats.put_messages += 30
+    stats.got("T", "G", 20, 2000)
+    stats.was_sent_back("T", "G")
+    stats.was_sent_back("T", "G")
+
+    def sum_of(table: str, key: str) -> int | None:
+        meter = stats.meter(table, key)
+        return None if meter is None else meter.minute.growth()
+
+    stats.sample([topic])
+    sums = [sum_of("BROKER_PUT_NUMS", "C"), sum_of("BROKER_GET_NUMS", "C"), sum_of("SNDBCK_PUT_NUMS", "T@G")]
+    assert sums == [30, 20, 2]
+    stats.forget_group("G")
+    assert sum_of("SNDBCK_PUT_NUMS", "T@G") is None
+    stats.sample([])
+    assert sum_of("BROKER_PUT_NUMS", "C") == 30
