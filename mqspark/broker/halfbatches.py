@@ -40,6 +40,7 @@ from mqspark.message import (
     encode_properties,
 )
 from mqspark.record import split_batch
+from mqspark.store.members import MemberColumns
 
 __all__ = [
     "MAX_MEMBERS",
@@ -61,6 +62,8 @@ _MARKS = (MSG_REGION, TRACE_ON, CLUSTER)
 _NOT_IN_A_BATCH = frozenset(
     {DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TRANSACTION_PREPARED, TRANSACTION_BATCH}
 )
+_MARKS_OF_THESE = (b"DELAY", b"TIMER_", b"TRAN_MSG", TRANSACTION_BATCH.encode())
+"""Each of these names holds one of them."""
 
 Item = tuple[int, bytes, bytes]
 """Flag, body, properties."""
@@ -70,7 +73,23 @@ class Members(NamedTuple):
     topic: str
     queue_id: int
     sys_flag: int
-    items: Sequence[Item]
+    suffix: bytes
+    """Of properties: what the broker says of itself."""
+    body: bytes
+
+    @property
+    def items(self) -> list[Item]:
+        joined = b"\x02" + self.suffix
+        return [
+            (flag, body, properties + (self.suffix if not properties or properties[-1] == 2 else joined))
+            for flag, body, properties in split_batch(self.body)
+        ]
+
+    @property
+    def together(self) -> Sequence[Item] | MemberColumns:
+        """The same, as columns when they are many."""
+        many = MemberColumns.of(self.body)
+        return self.items if many is None else many.with_suffix(self.suffix)
 
 
 def member_count(half: Half) -> int:
@@ -91,22 +110,30 @@ def check_batch(draft: Draft) -> None:
         )
     if not _NOT_IN_A_BATCH.isdisjoint(draft.properties.keys() - {TRANSACTION_PREPARED, TRANSACTION_BATCH}):
         raise InvalidMessage("a transactional batch cannot be delayed", field="properties")
-    items = split_batch(draft.body)
-    if len(items) != count:
+    found, largest, marked = _look(bytes(draft.body))
+    if found != count:
         raise InvalidMessage(
-            f"the batch holds {len(items)} messages, {TRANSACTION_BATCH} says {count}", field="body"
+            f"the batch holds {found} messages, {TRANSACTION_BATCH} says {count}", field="body"
         )
     most = MAX_PROPERTIES_BYTES - len(_suffix(draft.properties)) - _PROPERTIES_ROOM
-    for _, _, properties in items:
-        if len(properties) > most:
-            raise InvalidMessage(f"properties of {len(properties)} bytes exceed {most}", field="properties")
-        # Few names hold one of these; only then it is worth taking the properties apart.
-        if (
-            b"DELAY" in properties or b"TIMER_" in properties or b"TRAN_MSG" in properties
-        ) and not _NOT_IN_A_BATCH.isdisjoint(decode_properties(properties)):
+    if largest > most:
+        raise InvalidMessage(f"properties of {largest} bytes exceed {most}", field="properties")
+    for properties in marked:
+        if not _NOT_IN_A_BATCH.isdisjoint(decode_properties(properties)):
             raise InvalidMessage(
                 "a message of a transactional batch is neither delayed nor a transaction", field="properties"
             )
+
+
+def _look(body: bytes) -> tuple[int, int, list[bytes]]:
+    """How many members, how long the longest properties are, and those that may have one of the names in
+    ``_NOT_IN_A_BATCH``."""
+    many = MemberColumns.of(body)
+    if many is not None and not many.any_has(*_MARKS_OF_THESE):
+        return len(many), many.largest[1], []
+    items = split_batch(body)
+    marked = [properties for _, _, properties in items if any(mark in properties for mark in _MARKS_OF_THESE)]
+    return len(items), max((len(properties) for _, _, properties in items), default=0), marked
 
 
 def members(half: Half) -> Members | None:
@@ -118,13 +145,7 @@ def members(half: Half) -> Members | None:
     if target is None:
         return None
     _, flags = _count_and_flags(half.properties.get(TRANSACTION_BATCH))
-    suffix = _suffix(half.properties)
-    joined = b"\x02" + suffix
-    items = [
-        (flag, body, properties + (suffix if not properties or properties[-1] == 2 else joined))
-        for flag, body, properties in split_batch(half.parts.body)
-    ]
-    return Members(*target, flags | TRANSACTION_COMMIT_TYPE, items)
+    return Members(*target, flags | TRANSACTION_COMMIT_TYPE, _suffix(half.properties), bytes(half.parts.body))
 
 
 def _inner_properties(half: Half) -> bytes:
@@ -144,27 +165,28 @@ def commit_batch(state: BrokerState, half: Half, items: Sequence[Item] | None = 
         return state.writer.put_batch(
             batch.topic,
             batch.queue_id,
-            batch.items if items is None else items,
+            batch.together if items is None else items,
             parts.born_timestamp_ms,
             parts.born_host,
             batch.sys_flag,
             parts.physical_offset,
         )
     # One record, never there in part; a start knows it by the half message's identity.
+    count = member_count(half)
     state.store.use_batch_queues(topic.name)
     stored = state.store.put_inner_batch(
         topic.name,
         batch.queue_id,
         parts.body,
-        len(batch.items),
+        count,
         _inner_properties(half),
         0,
         parts.born_timestamp_ms,
         parts.born_host,
         batch.sys_flag,
     )
-    state.stats.put_messages += len(batch.items)
-    topic.put_count += len(batch.items)
+    state.stats.put_messages += count
+    topic.put_count += count
     topic.put_bytes += len(parts.body)
     return Stored(*stored)
 

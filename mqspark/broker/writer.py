@@ -27,6 +27,7 @@ from mqspark.message import (
 )
 from mqspark.record import Parts, find_property, tags_code
 from mqspark.store.dispatch import allows_dispatch, wanted_queues
+from mqspark.store.members import MemberColumns
 from mqspark.store.store import MessageStore
 
 __all__ = ["Diversion", "Draft", "Stored", "Writer"]
@@ -111,7 +112,7 @@ class Writer:
         self,
         topic: str,
         queue_id: int,
-        items: Sequence[tuple[int, bytes, bytes]],
+        items: Sequence[tuple[int, bytes, bytes]] | MemberColumns,
         born_timestamp_ms: int,
         born_host: bytes,
         sys_flag: int,
@@ -122,14 +123,18 @@ class Writer:
         target = self._topics.get(topic)
         if target is not None and target.multi_tag:
             sys_flag |= MULTI_TAGS
-        first_offset, positions, end = self._store.put_batch(
-            topic, queue_id, items, born_timestamp_ms, born_host, sys_flag, 0, prepared_offset
-        )
+        where = (born_timestamp_ms, born_host, sys_flag, 0, prepared_offset)
+        if isinstance(items, MemberColumns):
+            first_offset, array, end = self._store.put_members(topic, queue_id, items, *where)
+            position, body_bytes = int(array[0]), items.body_bytes
+        else:
+            first_offset, positions, end = self._store.put_batch(topic, queue_id, items, *where)
+            position, body_bytes = positions[0], sum([len(body) for _, body, _ in items])
         self._stats.put_messages += len(items)
         if target is not None:
             target.put_count += len(items)
-            target.put_bytes += sum([len(body) for _, body, _ in items])
-        return Stored(first_offset, positions[0], end)
+            target.put_bytes += body_bytes
+        return Stored(first_offset, position, end)
 
     def relay(self, record: Parts, topic: str, queue_id: int, properties: bytes) -> Stored:
         """Store a record again elsewhere, past the diversions: what had to wait is on its way.

@@ -32,7 +32,6 @@ from mqspark.record import (
     HEADS,
     room_for_crc,
     sealed,
-    split_batch,
     tags_code,
 )
 from mqspark.store.batchqueue import MAX_BATCH, BatchEntry, BatchQueue, BatchTable
@@ -349,7 +348,7 @@ class Appender:
             first_offset, places, end = self.put_batch(
                 topic,
                 queue_id,
-                split_batch(members.data),
+                members.items(),
                 born_timestamp_ms,
                 born_host,
                 sys_flag,

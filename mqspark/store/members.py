@@ -10,7 +10,7 @@ Must not know queues or files.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +75,8 @@ class MemberColumns:
     body_ends: Ints
     ends: Ints
     tails: list[bytes]
-    """What follows a body: the properties' length, two bytes, and they themselves."""
+    """What follows a body in a record: the properties' length, two bytes, and they themselves."""
+    tail_bytes: Ints
 
     @classmethod
     def of(cls, data: bytes) -> MemberColumns | None:
@@ -103,23 +104,46 @@ class MemberColumns:
             return None
         bounds = zip(body_ends.tolist(), ends.tolist(), strict=True)
         tails = [data[low:high] for low, high in bounds]
-        return cls(data, ints[starts + 12].astype(np.int32), body_starts, body_ends, ends, tails)
+        flags = ints[starts + 12].astype(np.int32)
+        return cls(data, flags, body_starts, body_ends, ends, tails, ends - body_ends)
+
+    def with_suffix(self, suffix: bytes) -> MemberColumns:
+        """The same with more properties behind those of every member. ``suffix``: encoded, as they are."""
+        joined = b"\x02" + suffix
+        mores = [suffix if len(tail) == 2 or tail[-1] == 2 else joined for tail in self.tails]
+        tail_bytes = self.tail_bytes + np.fromiter(map(len, mores), np.int64, len(mores))
+        lengths = (tail_bytes - 2).astype(">i2").tobytes()
+        each = zip(range(0, len(lengths), 2), self.tails, mores, strict=True)
+        tails = [lengths[at : at + 2] + tail[2:] + more for at, tail, more in each]
+        return replace(self, tails=tails, tail_bytes=tail_bytes)
+
+    def items(self) -> list[tuple[int, bytes, bytes]]:
+        """Flag, body and properties of each, as ``mqspark.record.split_batch`` gives them."""
+        each = zip(
+            self.flags.tolist(), self.body_starts.tolist(), self.body_ends.tolist(), self.tails, strict=True
+        )
+        return [(flag, self.data[low:high], tail[2:]) for flag, low, high, tail in each]
 
     def __len__(self) -> int:
         return len(self.ends)
 
-    def any_has(self, text: bytes) -> bool:
-        """Whether properties may hold it; bodies, which are many times longer, are not looked through."""
-        return text in b"".join(self.tails)
+    def any_has(self, *texts: bytes) -> bool:
+        """Whether properties may hold one of them; bodies, which are many times longer, are not looked through."""
+        joined = b"".join(self.tails)
+        return any(text in joined for text in texts)
+
+    @property
+    def body_bytes(self) -> int:
+        return int((self.body_ends - self.body_starts).sum())
 
     @property
     def largest(self) -> tuple[int, int]:
         """Bytes of the longest body and of the longest properties."""
-        return int((self.body_ends - self.body_starts).max()), int((self.ends - self.body_ends).max()) - 2
+        return int((self.body_ends - self.body_starts).max()), int(self.tail_bytes.max()) - 2
 
     def sizes(self, overhead_bytes: int) -> Ints:
         """Of the records; ``overhead_bytes``: of all that is not body or properties."""
-        return self.ends - self.body_starts + (overhead_bytes - 2)
+        return self.body_ends - self.body_starts + self.tail_bytes + (overhead_bytes - 2)
 
     def tags_codes(self) -> Ints:
         """``mqspark.record.tags_code`` of every member."""

@@ -43,6 +43,27 @@ def bodies(kit: Kit, topic: str = "T") -> list[str]:
     return [message.body.decode() for message in kit.messages(topic)][1:]
 
 
+def test_a_large_batch_becomes_what_a_small_one_does(kit: Kit) -> None:
+    names = [f"a{number}" for number in range(300)]
+    half = prepare(kit, names)
+    assert kit.end(half, COMMIT).code == 0
+    assert bodies(kit) == names
+    messages = kit.messages()[1:]
+    (stored,) = kit.messages(TRANS_HALF_TOPIC)
+    assert {message.prepared_transaction_offset for message in messages} == {stored.physical_offset}
+    assert {message.properties["CLUSTER"] for message in messages} == {"C"}
+    assert [message.keys for message in messages] == names
+
+
+def test_one_of_many_that_is_delayed_refuses_all(kit: Kit) -> None:
+    messages = [Message.of("T", "x") for _ in range(100)]
+    messages[70] = Message.of("T", "x", properties={"DELAY": "1"})
+    properties = "UNIQ_KEY\x01B9\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02MQSPARK_BATCH\x01100:0\x02"
+    answer = kit.producer.ask(SEND, send_ext(f="4", properties=properties), encode_batch(messages))
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert kit.messages(TRANS_HALF_TOPIC) == []
+
+
 def test_all_of_a_batch_or_nothing(kit: Kit) -> None:
     first = prepare(kit, ["a1", "a2", "b3"])
     second = prepare(kit, ["c4", "c5"], "B2")

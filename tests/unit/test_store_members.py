@@ -118,6 +118,27 @@ def test_long_hosts(tmp_path: Path) -> None:
     both(tmp_path, SOME, host=encode_host("fd00::1", 50000))
 
 
+def test_more_properties_behind_their_own(tmp_path: Path) -> None:
+    properties = [b"", b"a\x01b", b"a\x01b\x02", b"TAGS\x01t\x02a\x01"]
+    own: list[Item] = [(n, b"%d" % n, properties[n % 4]) for n in range(100)]
+    more = b"c\x01d\x02"
+    longer = [
+        (flag, body, text + (b"" if text[-1:] in (b"", b"\x02") else b"\x02") + more)
+        for flag, body, text in own
+    ]
+    found = columns(own).with_suffix(more)
+    assert found.items() == longer
+    assert columns(longer).sizes(91).tolist() == found.sizes(91).tolist()
+    store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
+    _, places, _ = store.put_members("T", 0, found, 1, BORN_HOST)
+    store.commit()
+    entries = [store.parts_at(place) for place in places.tolist()]
+    assert [(bytes(parts.body), parts.properties) for parts in entries if parts is not None] == [
+        (body, text) for _, body, text in longer
+    ]
+    store.close()
+
+
 def test_few_members_are_taken_one_by_one() -> None:
     assert MemberColumns.of(body_of(SOME[: MIN_MEMBERS - 1])) is None
     assert len(columns(SOME[:MIN_MEMBERS])) == MIN_MEMBERS
