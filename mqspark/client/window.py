@@ -92,10 +92,11 @@ class ThreadWindow:
         self._messages = 0
         self._bytes = 0
         self._blocked = False
-        self._half_free = threading.Condition()
+        self._lock = threading.RLock()
+        self._half_free = threading.Condition(self._lock)
 
     def take(self, size_bytes: int) -> None:
-        with self._half_free:
+        with self._lock:
             while self._messages >= self._max_messages or self._bytes >= self._max_bytes:
                 self._blocked = True
                 self._half_free.wait()
@@ -103,7 +104,7 @@ class ThreadWindow:
             self._bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:
-        with self._half_free:
+        with self._lock:
             self._messages -= 1
             self._bytes -= size_bytes
             if (

@@ -12,6 +12,7 @@ from mqspark.client import producer, transaction
 from mqspark.client.outgoing import QueueSelector
 from mqspark.client.results import SendResult, SendStatus, SettleFuture
 from mqspark.client.sync.facade import Facade
+from mqspark.client.sync.future import SendFuture
 from mqspark.client.transaction import (
     Check,
     Execute,
@@ -82,8 +83,7 @@ class Producer(Facade):
         window = self._window
         size_bytes = len(message.body)
         window.take(size_bytes)
-        future: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
-        future.add_done_callback(lambda _: window.give(size_bytes))
+        future = SendFuture(window, size_bytes)
         thread.post(_begin, self._aio.begin, message, future, queue, hash_key, selector, timeout_ms)
         return future
 

@@ -1,0 +1,84 @@
+"""The future of a send, for programs without an event loop."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from concurrent.futures._base import FINISHED, PENDING
+
+from mqspark.client.results import SendResult
+from mqspark.client.window import ThreadWindow
+
+__all__ = ["SendFuture"]
+
+_making = threading.Lock()
+
+
+class SendFuture(concurrent.futures.Future[SendResult]):
+    """A future of concurrent.futures, which ``wait``, ``as_completed`` and ``asyncio.wrap_future`` take, at a fraction
+    of the cost: what threads need to wait for it is made when the first one does, in a stream of sends hardly ever.
+
+    Settled by one thread, once. What settles it writes the state and then looks for a condition; who waits makes the
+    condition and then looks at the state: one of them sees the other. A message on its way cannot be taken back, so
+    ``cancel`` does nothing.
+    """
+
+    _state = PENDING
+    _result: SendResult | None = None
+    _exception: BaseException | None = None
+    _made: threading.Condition | None = None
+
+    def __init__(self, window: ThreadWindow, size_bytes: int) -> None:
+        """``size_bytes`` are given back to ``window`` when the future is settled."""
+        self._window = window
+        self._size_bytes = size_bytes
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override] # where the base keeps one
+        made = self._made
+        if made is None:
+            with _making:
+                made = self._made
+                if made is None:
+                    self._waiters = []
+                    self._done_callbacks: list[Callable[[SendFuture], object]] = []
+                    made = self._made = threading.Condition()
+        return made
+
+    def done(self) -> bool:
+        return self._state == FINISHED
+
+    def cancel(self) -> bool:
+        return False
+
+    def result(self, timeout: float | None = None) -> SendResult:
+        if self._state == FINISHED and self._exception is None:
+            return self._result  # type: ignore[return-value] # the state says that there is one
+        return super().result(timeout)
+
+    def set_result(self, result: SendResult) -> None:
+        self._check_open()
+        self._result = result
+        self._settle()
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        self._check_open()
+        self._exception = exception
+        self._settle()
+
+    def _check_open(self) -> None:
+        if self._state == FINISHED:
+            raise concurrent.futures.InvalidStateError("the send is settled already")
+
+    def _settle(self) -> None:
+        self._state = FINISHED
+        self._window.give(self._size_bytes)
+        made = self._made
+        if made is None:
+            return
+        with made:
+            for waiter in self._waiters:
+                (waiter.add_result if self._exception is None else waiter.add_exception)(self)
+            made.notify_all()
+        self._invoke_callbacks()  # type: ignore[attr-defined] # the base's
