@@ -67,7 +67,7 @@ def running_proxy(
     conf.write_text(json.dumps(values))
     command = java_command(
         jars, "org.apache.rocketmq.proxy.ProxyStartup", folder, "-pc", str(conf),
-        heap_mib=256, options=["-XX:TieredStopAtLevel=1", "-Dinterop.log.level=info"],
+        heap_mib=256, options=["-XX:TieredStopAtLevel=1", "-Dtls.server.mode=disabled"],
     )  # fmt: skip
     log = folder / "proxy.out"
     environment = {"RMQ_PROXY_HOME": str(folder), "ROCKETMQ_HOME": str(folder)}

@@ -262,6 +262,50 @@ def test_failures_are_retried_by_the_policy_of_the_group_and_end_as_dead_letters
     until(lambda: message_count(cluster, f"%DLQ%{group}", 1) == 1, "a dead letter")
 
 
+def test_in_order_what_never_succeeds_becomes_a_dead_letter_and_the_next_goes_on(
+    client: Client, name: Name
+) -> None:
+    """The client itself forwards it, naming the receipt."""
+    cluster = client.proxy.cluster
+    topic = create_topic(cluster, name("FifoFailing"), 1, attributes="+message.type=FIFO")
+    group = create_group(
+        cluster, name("fifo-failing"), consumeMessageOrderly=True, retryMaxTimes=1,
+        groupRetryPolicy={"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000]}},
+    )  # fmt: skip
+    client.send(client.producer(topic), *(message(topic, body, group="g") for body in (b"hopeless", b"next")))
+    taken = client.take(client.push(topic, group, failures=9), 4)
+    assert [body_of(got) for got in taken] == [b"hopeless", b"hopeless", b"next", b"next"]
+    until(lambda: message_count(cluster, f"%DLQ%{group}", 1) == 2, "two dead letters")
+
+
+def test_a_queue_of_ordered_messages_waits_for_those_that_are_out(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    topic = create_topic(cluster, name("FifoSimple"), 1, attributes="+message.type=FIFO")
+    group = create_group(cluster, name("fifo-simple"), consumeMessageOrderly=True)
+    producer = client.producer(topic)
+    client.send(producer, *(message(topic, b"m-%d" % n, group="g") for n in range(3)))
+    consumer = client.simple(topic, group)
+    first = client.receive(consumer, 3)
+    assert [body_of(got) for got in first] == [b"m-0", b"m-1", b"m-2"]
+    client.send(producer, message(topic, b"m-3", group="g"))
+    client.ack(consumer, *first[:2])
+    assert client.receive(consumer, 1, wait_s=1) == []  # the third may still fail
+    client.driver.call("simple.change", handle=consumer, view=first[2]["view"], invisible_ms=1000)
+    again = client.receive(consumer, 2)
+    assert [(body_of(got), got["attempt"]) for got in again] == [(b"m-2", 2), (b"m-3", 1)]
+    client.ack(consumer, *again)
+
+
+def test_refusals_say_what_is_wrong(client: Client, name: Name) -> None:
+    cluster = client.proxy.cluster
+    normal = create_topic(cluster, name("Typed"), attributes="+message.type=NORMAL")
+    producer = client.producer(normal)
+    with pytest.raises(DriverError, match="FIFO"):
+        client.send(producer, message(normal, b"m", group="g"))
+    with pytest.raises(DriverError, match=r"40402|NotFound"):
+        client.send(producer, message(name("Missing"), b"m"))
+
+
 # ---- the remoting client, for which the proxy is name server and broker
 
 with_json = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
