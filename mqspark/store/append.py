@@ -37,10 +37,11 @@ from mqspark.record import (
 from mqspark.store.batchqueue import MAX_BATCH, BatchEntry, BatchQueue, BatchTable
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.config import StoreConfig
-from mqspark.store.consumequeue import ENTRY, ConsumeQueue, QueueTable
+from mqspark.store.consumequeue import ENTRY, ConsumeQueue
 from mqspark.store.delay import DelayLevels
 from mqspark.store.dispatch import LMQ_QUEUE_ID, offsets_property
 from mqspark.store.members import Head, MemberColumns
+from mqspark.store.queuetable import QueueTable
 
 __all__ = ["Appender", "Group", "Item", "Queue"]
 

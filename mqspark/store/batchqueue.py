@@ -19,8 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from mqspark.store.configfile import ConfigFile
-from mqspark.store.consumequeue import ConsumeQueue, Entries, QueueTable
+from mqspark.store.consumequeue import ConsumeQueue, Entries
 from mqspark.store.files import FileLayer
+from mqspark.store.queuetable import QueueTable
 
 __all__ = [
     "BATCH_DTYPE",

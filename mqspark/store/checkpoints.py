@@ -14,10 +14,10 @@ from mqspark.clock import Clock
 from mqspark.errors import DiskFull
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.config import StoreConfig
-from mqspark.store.consumequeue import QueueTable
 from mqspark.store.files import FileLayer
 from mqspark.store.flush import CheckpointJob
 from mqspark.store.layout import StorePaths
+from mqspark.store.queuetable import QueueTable
 
 __all__ = ["Checkpoints"]
 

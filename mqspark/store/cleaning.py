@@ -22,10 +22,11 @@ from mqspark.clock import Clock
 from mqspark.store.archived import ARCHIVED, decode_archived
 from mqspark.store.commitlog import CommitLog, Segment
 from mqspark.store.config import StoreConfig
-from mqspark.store.consumequeue import ConsumeQueue, QueueTable
+from mqspark.store.consumequeue import ConsumeQueue
 from mqspark.store.files import FileLayer
 from mqspark.store.index import MessageIndex
 from mqspark.store.layout import StorePaths
+from mqspark.store.queuetable import QueueTable
 from mqspark.store.retention import OldSegment, decide
 
 __all__ = ["Cleaner", "CleaningJob"]

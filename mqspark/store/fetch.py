@@ -21,10 +21,11 @@ from mqspark.record import MAGIC_V1, MIN_RECORD_BYTES, Parts, Verdict, check_rec
 from mqspark.store.batchqueue import BATCH_DTYPE, BatchQueue, BatchTable
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.config import StoreConfig
-from mqspark.store.consumequeue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, Entries, QueueTable
+from mqspark.store.consumequeue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, Entries
 from mqspark.store.dispatch import is_lmq
 from mqspark.store.files import memory_bytes
 from mqspark.store.queueext import EXT_ADDRESS_BELOW, QueueExt, resolve_tags_codes
+from mqspark.store.queuetable import QueueTable
 
 __all__ = ["Fetcher", "GetResult", "GetStatus", "heads_agree"]
 

@@ -22,12 +22,13 @@ from mqspark.store.batchqueue import BatchTable, batch_topics
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog, Segment
 from mqspark.store.config import StoreConfig
-from mqspark.store.consumequeue import Entries, QueueTable
+from mqspark.store.consumequeue import Entries
 from mqspark.store.delay import DelayLevels
 from mqspark.store.files import OsFiles, StrPath
 from mqspark.store.indexfile import HEADER_BYTES, Header, IndexFile, IndexMaps, Shape, find_shape
 from mqspark.store.keys import KeyColumns, run_keys
 from mqspark.store.layout import StorePaths, file_start
+from mqspark.store.queuetable import QueueTable
 from mqspark.store.recovery import Recovery
 from mqspark.store.scan import Run
 

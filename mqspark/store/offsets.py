@@ -10,7 +10,8 @@ import numpy as np
 from mqspark.store.batchqueue import BatchQueue, BatchTable
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.compacted import CompactedQueues
-from mqspark.store.consumequeue import FILLER_SIZE, ConsumeQueue, QueueTable
+from mqspark.store.consumequeue import FILLER_SIZE, ConsumeQueue
+from mqspark.store.queuetable import QueueTable
 
 __all__ = ["QueueOffsets"]
 

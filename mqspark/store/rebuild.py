@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -31,12 +32,13 @@ from mqspark.record import MAGIC_V1, MAGIC_V2, CheckedRecord
 from mqspark.store.batchqueue import BATCH_DTYPE, BATCH_ENTRY, BatchEntry, BatchTable
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog, Segment
-from mqspark.store.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, QueueTable
+from mqspark.store.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE
 from mqspark.store.delay import DelayLevels
 from mqspark.store.files import OsFiles
 from mqspark.store.indexfile import Header, IndexFile, IndexMaps, Shape
 from mqspark.store.keys import Ints, KeyColumns, run_keys
-from mqspark.store.recovery import Recovery
+from mqspark.store.queuetable import QueueTable
+from mqspark.store.recovery import QueueChunk, Recovery
 from mqspark.store.scan import Run, chain
 
 __all__ = [
@@ -256,7 +258,7 @@ class _SegmentScan(Recovery):
         chunk, self._chunk, self._chunk_records = self._chunk, {}, 0
         for (topic, queue_id), (offsets, entries) in chunk.items():
             rows = np.empty(len(offsets), _ROW_DTYPE)
-            rows["offset"] = offsets
+            rows["offset"] = np.frombuffer(offsets, np.int64)
             rows["entry"] = np.frombuffer(entries, f"V{ENTRY_BYTES}")
             self.parts.append(QueuePart(topic, queue_id, self.rows, len(rows)))
             self.rows += len(rows)
@@ -363,7 +365,8 @@ class _QueueBuilder(Recovery):
             positions = np.frombuffer(entries, ENTRY_DTYPE)["position"].tolist()
             times = _rows(scanned / "times", np.dtype("<i8"), part).tolist()
             self._times = dict(zip(positions, times, strict=True))
-        self._chunk[(part.topic, part.queue_id)] = (rows["offset"].tolist(), entries)
+        offsets = array("q", rows["offset"].astype(np.int64).tobytes())
+        self._chunk[(part.topic, part.queue_id)] = QueueChunk(offsets, entries)
         self._settle()
 
     def add_batches(self, part: QueuePart, scanned: Path) -> None:

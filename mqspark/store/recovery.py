@@ -23,8 +23,10 @@ from __future__ import annotations
 
 import struct
 import time
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,16 +54,16 @@ from mqspark.store.consumequeue import (
     FILLER_SIZE,
     ConsumeQueue,
     Entries,
-    QueueTable,
 )
 from mqspark.store.delay import DelayLevels
 from mqspark.store.dispatch import DISPATCH_MARK, LMQ_QUEUE_ID, dispatched_queues
 from mqspark.store.layout import is_storable_topic
 from mqspark.store.queueext import QueueExt
+from mqspark.store.queuetable import QueueTable
 from mqspark.store.scan import Run, read_run
 from mqspark.store.window import LogWindow
 
-__all__ = ["Recovery", "RecoveryReport", "is_queued"]
+__all__ = ["QueueChunk", "Recovery", "RecoveryReport", "is_queued"]
 
 _I32 = struct.Struct(">i")
 _SIZE_MAGIC = struct.Struct(">ii")
@@ -103,6 +105,14 @@ class RecoveryReport:
     elapsed_ms: float = 0.0
 
 
+class QueueChunk(NamedTuple):
+    """What was read for one queue and is not written yet."""
+
+    offsets: array[int]
+    """In the queue, 64 bits each."""
+    entries: bytearray
+
+
 def is_queued(sys_flag: int) -> bool:
     """Whether a record gets a queue entry here: prepared and rolled back ones never do, inner batches have
     their own."""
@@ -139,7 +149,7 @@ class Recovery:
         self._batch_table = batch_table
         self._multi_dispatch = multi_dispatch
         self._batch_chunk: dict[tuple[str, int], list[BatchEntry]] = {}
-        self._chunk: dict[tuple[str, int], tuple[list[int], bytearray]] = {}
+        self._chunk: dict[tuple[str, int], QueueChunk] = {}
         self._chunk_records = 0
         self._queued_before = -1
         """Records before it have their entries, or belong to a topic that was deleted."""
@@ -420,8 +430,8 @@ class Recovery:
         order = order[wanted[order]]
         for group in np.split(order, np.flatnonzero(np.diff(queues[order])) + 1):
             key = (run.topics[int(run.topic_ids[group[0]])], int(run.queue_ids[group[0]]))
-            offsets, packed = self._chunk.setdefault(key, ([], bytearray()))
-            offsets += run.queue_offsets[group].tolist()
+            offsets, packed = self._chunk_of(key)
+            offsets.frombytes(run.queue_offsets[group].tobytes())
             packed += entries[group].tobytes()
         if self._multi_dispatch:
             self._dispatch_run(run, wanted, entries)
@@ -435,7 +445,7 @@ class Recovery:
             if DISPATCH_MARK in properties and wanted[index]:
                 topic = run.topics[int(run.topic_ids[index])]
                 for name, offset in dispatched_queues(topic, properties):
-                    offsets, packed = self._chunk.setdefault((name, LMQ_QUEUE_ID), ([], bytearray()))
+                    offsets, packed = self._chunk_of((name, LMQ_QUEUE_ID))
                     offsets.append(offset)
                     packed += entries[index].tobytes()
 
@@ -492,13 +502,15 @@ class Recovery:
             self._settle()
 
     def _collect(self, record: CheckedRecord, entry: bytes) -> None:
-        key = (record.topic, record.queue_id)
-        offsets, entries = self._chunk.setdefault(key, ([], bytearray()))
+        offsets, entries = self._chunk_of((record.topic, record.queue_id))
         offsets.append(record.queue_offset)
         entries += entry
         self._chunk_records += 1
         if self._chunk_records >= _SETTLE_RECORDS:
             self._settle()
+
+    def _chunk_of(self, key: tuple[str, int]) -> QueueChunk:
+        return self._chunk.setdefault(key, QueueChunk(array("q"), bytearray()))
 
     def _settle(self) -> None:
         chunk, self._chunk, self._chunk_records = self._chunk, {}, 0
@@ -511,7 +523,8 @@ class Recovery:
                     self.report.ignored_records += len(offsets)
                     continue
             first = offsets[0]
-            if first == queue.next_offset and offsets == list(range(first, first + len(offsets))):
+            dense = np.arange(first, first + len(offsets))
+            if first == queue.next_offset and np.array_equal(np.frombuffer(offsets, np.int64), dense):
                 self._append(queue, entries)
             else:
                 self._settle_one_by_one(queue, offsets, entries)
@@ -545,7 +558,7 @@ class Recovery:
             queue.next_offset = entry.base + entry.messages
             self.report.entries += 1
 
-    def _settle_one_by_one(self, queue: ConsumeQueue, offsets: list[int], entries: bytearray) -> None:
+    def _settle_one_by_one(self, queue: ConsumeQueue, offsets: array[int], entries: bytearray) -> None:
         """Offsets with a jump in them. A jump is believed when the record after it agrees or there is
         none."""
         for index, offset in enumerate(offsets):

@@ -20,7 +20,6 @@ from mqspark.store.batchqueue import BatchTable
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.config import StoreConfig
-from mqspark.store.consumequeue import QueueTable
 from mqspark.store.durable import DurableNote
 from mqspark.store.files import OsFiles
 from mqspark.store.flush import CheckpointJob
@@ -28,6 +27,7 @@ from mqspark.store.indexbuild import WORTH_A_PROCESS_BYTES, BuiltIndex, IndexBui
 from mqspark.store.indexfile import Shape
 from mqspark.store.layout import StorePaths
 from mqspark.store.offline import OfflineStore, release, require_store
+from mqspark.store.queuetable import QueueTable
 from mqspark.store.recovery import Recovery
 from mqspark.store.scan import Run
 

@@ -32,7 +32,6 @@ from mqspark.store.commitlog import CommitLog
 from mqspark.store.compacted import CompactedQueues
 from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.configfile import ConfigFile
-from mqspark.store.consumequeue import QueueTable
 from mqspark.store.delay import DelayLevels
 from mqspark.store.durable import DurableNote
 from mqspark.store.fetch import Fetcher, GetResult, GetStatus
@@ -43,6 +42,7 @@ from mqspark.store.indexer import Indexer
 from mqspark.store.indexfile import Shape
 from mqspark.store.layout import StorePaths
 from mqspark.store.offsets import QueueOffsets
+from mqspark.store.queuetable import QueueTable
 from mqspark.store.recovery import Recovery, RecoveryReport
 
 __all__ = ["GetResult", "GetStatus", "MessageStore", "Progress"]

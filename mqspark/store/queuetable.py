@@ -1,0 +1,159 @@
+"""All queues of a store, and what they share: the length of their files, the maps, what a checkpoint has to sync.
+
+Must not know the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from mqspark.errors import InvalidMessage, StoreCorrupt
+from mqspark.store.consumequeue import ENTRY_DTYPE, ConsumeQueue
+from mqspark.store.dispatch import is_lmq
+from mqspark.store.files import FileLayer
+from mqspark.store.layout import is_storable_topic
+from mqspark.store.mapped import MappedFiles
+from mqspark.store.queueext import QueueExt
+
+__all__ = ["QueueTable"]
+
+
+class QueueTable:
+    """All queues of a store, by (topic, queue id)."""
+
+    __slots__ = (
+        "batch_topics",
+        "directory",
+        "dirty_files",
+        "dtype",
+        "entry_bytes",
+        "ext_directory",
+        "ext_enabled",
+        "ext_file_bytes",
+        "file_bytes",
+        "files",
+        "maps",
+        "new_directories",
+        "queues",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        files: FileLayer,
+        *,
+        file_bytes: int,
+        max_mapped: int,
+        dtype: np.dtype[np.void] = ENTRY_DTYPE,
+        ext_directory: Path | None = None,
+        ext_file_bytes: int = 0,
+        ext_enabled: bool = False,
+    ) -> None:
+        """``dtype``: of an entry; its first three fields are those of ENTRY_DTYPE. ``ext_…``: of the queues'
+        ConsumeQueueExt, which are read when they are there and written when enabled."""
+        self.directory = directory
+        self.files = files
+        self.dtype = dtype
+        self.entry_bytes = dtype.itemsize
+        self.file_bytes = -(-file_bytes // self.entry_bytes) * self.entry_bytes
+        self.ext_directory = ext_directory
+        self.ext_file_bytes = ext_file_bytes
+        self.ext_enabled = ext_enabled
+        self.maps = MappedFiles(files, max_mapped, dtype)
+        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.batch_topics: set[str] = set()
+        """Topics whose queues are BatchConsumeQueues and kept in another table."""
+        self.dirty_files: set[str] = set()
+        """Written since the last checkpoint."""
+        self.new_directories: set[str] = set()
+        """Directories whose names are not synced yet."""
+
+    def load(self, batch_directory: Path | None = None) -> None:
+        """Find every queue. A store keeps the file length it has."""
+        self.files.make_directory(self.directory)
+        if batch_directory is not None:
+            self.batch_topics = set(self.files.names(batch_directory))
+        if (
+            self.ext_directory is not None
+            and not self.ext_enabled
+            and not self.files.names(self.ext_directory)
+        ):
+            self.ext_directory = None
+        found: list[tuple[str, int]] = []
+        length = 0
+        for topic, queue_id, path in self._directories():
+            if topic in self.batch_topics:
+                continue
+            found.append((topic, queue_id))
+            if not length:
+                length = max((self._length(path / name) for name in self.files.names(path)), default=0)
+        if length:
+            if length % self.entry_bytes:
+                raise StoreCorrupt(
+                    f"ConsumeQueue files of {length} bytes hold no whole entries", path=str(self.directory)
+                )
+            self.file_bytes = length
+        for topic, queue_id in found:
+            self.create(topic, queue_id).load()
+
+    def _directories(self) -> Iterator[tuple[str, int, Path]]:
+        for topic in filter(is_storable_topic, self.files.names(self.directory)):
+            for queue in self.files.names(self.directory / topic):
+                if queue.isascii() and queue.isdigit():
+                    yield topic, int(queue), self.directory / topic / queue
+
+    def _length(self, path: Path) -> int:
+        fd = self.files.open(path)
+        try:
+            return self.files.length(fd)
+        finally:
+            self.files.close(fd)
+
+    def create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """In memory; files appear with the first message. Raises InvalidMessage for a name no directory may
+        have."""
+        if not is_storable_topic(topic):
+            raise InvalidMessage(
+                f"topic {topic!r} cannot be stored: its name has other characters", field="topic"
+            )
+        if not 0 <= queue_id <= 0x7FFFFFFF:
+            raise InvalidMessage(f"queue id {queue_id} cannot be stored", field="queueId")
+        if topic in self.batch_topics:
+            raise InvalidMessage(
+                f"topic {topic!r} has BatchCQ queues, which are kept elsewhere", field="topic"
+            )
+        queue = ConsumeQueue(self, topic, queue_id)
+        self.queues[queue.key] = queue
+        return queue
+
+    def ext_of(self, topic: str, queue_id: int) -> QueueExt | None:
+        """RocketMQ gives none to light message queues."""
+        if self.ext_directory is None or is_lmq(topic):
+            return None
+        return QueueExt(
+            self.ext_directory / topic / str(queue_id),
+            self.files,
+            file_bytes=self.ext_file_bytes,
+            dirty_files=self.dirty_files,
+            new_directories=self.new_directories,
+        )
+
+    def drop_idle(self) -> None:
+        """Unmap what was not used since the last call."""
+        self.maps.drop_idle()
+        for queue in self.queues.values() if self.ext_directory is not None else ():
+            if queue.ext is not None:
+                queue.ext.unmap()
+
+    @property
+    def used_queues(self) -> int:
+        """Queues that ever got a message."""
+        return sum(1 for queue in self.queues.values() if queue.file_starts)
+
+    def remove_topic(self, topic: str) -> None:
+        for key in [key for key in self.queues if key[0] == topic]:
+            self.queues.pop(key).remove()
+        self.files.remove(self.directory / topic)
