@@ -7,6 +7,7 @@ pyspark.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -34,7 +35,10 @@ __all__ = ["Batch", "Compression", "Rows", "Waits", "key_hashes"]
 Ints = npt.NDArray[np.int64]
 
 _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("length", ">i4")])
-_MAX_BATCH_MESSAGES = 4096
+_MAX_BATCH_MESSAGES = 16_384
+"""The answer names each of them, in a header of less than a megabyte."""
+_RUN_ROWS = 64
+"""Where runs of rows with one target are shorter, the rows are put in the order of their targets."""
 _VECTOR_KEY_BYTES = 64
 
 
@@ -51,7 +55,7 @@ class Batch:
 @dataclass(frozen=True, slots=True)
 class Compression:
     """``kind`` as in ``mqspark.compression``. The messages of a batch share their flags: when one value has
-    ``threshold_bytes`` all are compressed."""
+    ``threshold_bytes`` all that are encoded with it are compressed."""
 
     kind: int
     threshold_bytes: int
@@ -100,12 +104,36 @@ class Rows:
         empty = pa.repeat(pa.scalar(b"", pa.binary()), self.count)
         self.properties = pc.binary_join_element_wise(*parts, b"") if parts else empty
 
+    @property
+    def size_bytes(self) -> int:
+        """Of all items, before compression."""
+        size: int = (_HEAD.itemsize + 2) * self.count
+        return size + _data_bytes(self.values) + _data_bytes(self.properties)
+
+    def sends(
+        self,
+        chosen: Ints,
+        targets: Ints,
+        batch_bytes: int,
+        compression: Compression | None = None,
+    ) -> Iterator[tuple[int, Batch]]:
+        """The chosen rows as sends of at most ``batch_bytes`` (a single larger message goes alone) and of like size,
+        each with its target; those of one target in the order of the rows."""
+        changes = np.flatnonzero(np.diff(targets)) + 1
+        if len(changes) * _RUN_ROWS > len(targets):
+            by_target = np.argsort(targets, kind="stable")
+            chosen, targets = chosen[by_target], targets[by_target]
+            changes = np.flatnonzero(np.diff(targets)) + 1
+        data, starts, sys_flag = self.items(chosen, compression)
+        for first, end in itertools.pairwise([0, *changes.tolist(), len(chosen)]):
+            for begin, until in _cuts(starts, first, end, batch_bytes):
+                body = data[int(starts[begin]) : int(starts[until])]
+                yield int(targets[begin]), Batch(body, until - begin, sys_flag)
+
     def items(self, order: Ints, compression: Compression | None = None) -> tuple[memoryview, Ints, int]:
         """The items of the rows in ``order``, back to back, where each begins (one more entry than rows), and the
         system flag that all of them have."""
-        values, properties = self.values, self.properties
-        if len(order) != self.count or (np.diff(order) != 1).any():
-            values, properties = values.take(pa.array(order)), properties.take(pa.array(order))
+        values, properties = _taken(self.values, order), _taken(self.properties, order)
         sys_flag = 0
         if compression is not None and compression.applies(values):
             values, sys_flag = compression.compressed(values), compression.sys_flag
@@ -117,26 +145,79 @@ class Rows:
                 field="properties",
             )
         sizes = _HEAD.itemsize + 2 + value_lengths + property_lengths
+        starts = np.append(0, np.cumsum(sizes))
+        if len(order) and _all_alike(value_lengths) and _all_alike(property_lengths):
+            return _table(values, properties, int(sizes[0])), starts, sys_flag
         heads = np.zeros(len(order), _HEAD)
         heads["size"], heads["length"] = sizes, value_lengths
         joined = pc.binary_join_element_wise(
             _fixed_width(heads), values, _fixed_width(property_lengths.astype(">i2")), properties, b""
         )
-        starts = np.append(0, np.cumsum(sizes))
         data = joined.buffers()[2]
         return memoryview(data if data is not None else b"").cast("B"), starts, sys_flag
 
-    def batches(
-        self, order: Ints, batch_bytes: int, compression: Compression | None = None
-    ) -> Iterator[Batch]:
-        """Sends of at most ``batch_bytes`` (a single larger message goes alone), in order."""
-        data, starts, sys_flag = self.items(order, compression)
-        first = 0
-        while first < len(order):
-            last = int(np.searchsorted(starts, starts[first] + batch_bytes, "right")) - 1
-            last = min(max(last, first + 1), first + _MAX_BATCH_MESSAGES, len(order))
-            yield Batch(data[int(starts[first]) : int(starts[last])], last - first, sys_flag)
-            first = last
+
+def _cuts(starts: Ints, first: int, end: int, batch_bytes: int) -> Iterator[tuple[int, int]]:
+    """Rows ``first`` to ``end`` in pieces."""
+    if first == end:
+        return
+    total = int(starts[end] - starts[first])
+    largest = int(np.diff(starts[first : end + 1]).max())
+    # A piece falls short of its limit by less than a row: so no small one is left over.
+    limit = min(batch_bytes, -(-total // -(-total // batch_bytes)) + largest)
+    while first < end:
+        last = int(np.searchsorted(starts, starts[first] + limit, "right")) - 1
+        last = min(max(last, first + 1), first + _MAX_BATCH_MESSAGES, end)
+        yield first, last
+        first = last
+
+
+def _taken(column: pa.Array, order: Ints) -> pa.Array:
+    """The column's rows in ``order``; a run of neighbours is not copied."""
+    if len(order) == 0 or (np.diff(order) == 1).all():
+        return column.slice(int(order[0]) if len(order) else 0, len(order))
+    return column.take(pa.array(order))
+
+
+def _all_alike(lengths: Ints) -> bool:
+    return bool((lengths == lengths[0]).all())
+
+
+def _table(values: pa.Array, properties: pa.Array, size: int) -> memoryview:
+    """The items of rows that are all of one length: a table of bytes with a column a field."""
+    buffer = pa.allocate_buffer(
+        len(values) * size
+    )  # from Arrow's pool: memory that is there, not fresh pages
+    table = np.frombuffer(buffer, np.uint8).reshape(len(values), size)
+    values_table, properties_table = _bytes(values), _bytes(properties)
+    head = np.zeros(1, _HEAD)
+    head["size"], head["length"] = size, values_table.shape[1]
+    body_end = _HEAD.itemsize + values_table.shape[1]
+    table[:, : _HEAD.itemsize] = head.view(np.uint8)
+    table[:, _HEAD.itemsize : body_end] = values_table
+    table[:, body_end : body_end + 2] = np.array([properties_table.shape[1]], ">i2").view(np.uint8)
+    table[:, body_end + 2 :] = properties_table
+    return memoryview(buffer).cast("B")
+
+
+def _bytes(column: pa.Array) -> npt.NDArray[np.uint8]:
+    """The bytes of a column of equal lengths, one row a row."""
+    begin, end = _ends(column)
+    raw = np.frombuffer(column.buffers()[2], np.uint8) if end > begin else np.zeros(0, np.uint8)
+    return raw[begin:end].reshape(len(column), (end - begin) // len(column))
+
+
+def _data_bytes(column: pa.Array) -> int:
+    begin, end = _ends(column)
+    return end - begin
+
+
+def _ends(column: pa.Array) -> tuple[int, int]:
+    """Where the column's bytes begin and end in its data."""
+    if len(column) == 0:
+        return 0, 0
+    offsets = np.frombuffer(column.buffers()[1], np.int32)
+    return int(offsets[column.offset]), int(offsets[column.offset + len(column)])
 
 
 class Waits:

@@ -219,8 +219,6 @@ def prepare(
     options: WriteOptions, identity: str, number: int, batches: Iterable[pa.RecordBatch], *, first_turn: int
 ) -> Sent:
     """A task: rows to half messages, unless the batch is decided already; then Spark's rows are read and forgotten."""
-    import numpy as np
-
     from pyspark_pymq.encode import Rows
     from pyspark_pymq.routing import Router
     from pyspark_pymq.sink import Sent, Task
@@ -242,12 +240,8 @@ def prepare(
                     decided = DecisionLog(client, identity, topic).find(number) is not None
                 if decided:
                     break
-                for index in np.unique(targets).tolist():
-                    queue = queues[index]
-                    for each in rows.batches(
-                        chosen[targets == index], options.batch_bytes, options.compression
-                    ):
-                        preparer.add(queue, router.address(queue), each)
+                for index, each in rows.sends(chosen, targets, options.batch_bytes, options.compression):
+                    preparer.add(queues[index], router.address(queues[index]), each)
         prepared = preparer.finish()
         return Sent(preparer.messages, tuple(prepared), Task(identity, number, topic) if topic else None)
     finally:

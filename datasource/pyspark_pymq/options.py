@@ -41,7 +41,7 @@ __all__ = [
 
 _MAX_DELAY_MS = 15 * 60 * 1000
 """maxTriggerDelay of the Kafka source."""
-_BATCH_BYTES = 256 * 1024
+_BATCH_BYTES = 1 << 20
 _LEAST_BATCH_BYTES = 1024
 _THRESHOLD_BYTES = 4096
 """compressMsgBodyOverHowmuch of RocketMQ's producer."""

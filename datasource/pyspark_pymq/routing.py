@@ -5,7 +5,6 @@ Must not know how rows are sent.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterator
 
@@ -26,8 +25,8 @@ __all__ = ["DEFAULT_QUEUES", "Router", "integers"]
 log = logging.getLogger("pyspark_pymq")
 
 DEFAULT_QUEUES = 4
-_ROWS_A_TURN = 1024
-"""How many rows without a key go to one queue before the next takes over."""
+_LEAST_ROWS_A_TURN = 1024
+"""So many rows without a key go to one queue before the next takes over, or a whole send."""
 
 
 class Router:
@@ -35,7 +34,7 @@ class Router:
         self._options = options
         self._client = client
         self._routes: dict[str, TopicRoute] = {}
-        self._turns = itertools.count(first_turn)
+        self._turn = first_turn
 
     def placed(
         self, batch: pa.RecordBatch, rows: Rows
@@ -91,8 +90,12 @@ class Router:
     ) -> npt.NDArray[np.int64]:
         """The index in ``queues`` of the queue of each chosen row."""
         count = len(queues)
-        turns = np.arange(-(-len(chosen) // _ROWS_A_TURN), dtype=np.int64)
-        targets = np.repeat((next(self._turns) + turns) % count, _ROWS_A_TURN)[: len(chosen)]
+        sends = -(-rows.size_bytes * len(chosen) // (max(1, rows.count) * self._options.batch_bytes))
+        turns = max(1, sends, min(count, len(chosen) // _LEAST_ROWS_A_TURN))
+        targets: npt.NDArray[np.int64] = (
+            self._turn + np.arange(len(chosen), dtype=np.int64) * turns // max(1, len(chosen))
+        ) % count
+        self._turn += turns
         if rows.sharding is not None:
             keyed = rows.sharding.is_valid().to_numpy(zero_copy_only=False)[chosen]
             targets = np.where(keyed, np.abs(key_hashes(rows.sharding)[chosen]) % count, targets)

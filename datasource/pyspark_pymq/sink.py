@@ -14,6 +14,7 @@ optional; those a ``pymq`` source adds are ignored.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -246,14 +247,14 @@ class _Sender:
         self._waiting_bytes = 0
         self._under_way: dict[MessageQueue, tuple[str, int, float]] = {}
         """Queue to (address, opaque, deadline) of the first of its waiting sends."""
+        self._resting: dict[MessageQueue, float] = {}
+        """When the first of a queue's waiting sends, which was refused, is sent again."""
 
     def close(self) -> None:
         self._client.close()
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the rows in and send; returns when little enough is waiting."""
-        import numpy as np
-
         from pyspark_pymq.encode import Rows, Waits
 
         if batch.num_rows == 0:
@@ -262,16 +263,15 @@ class _Sender:
         waits = Waits(batch)
         for queues, chosen, targets in self._router.placed(batch, rows):
             waiting = waits.any_of(chosen)
-            for index in np.unique(targets).tolist():
-                here = targets == index
-                for row in chosen[here & waiting].tolist():
+            if waiting.any():
+                for row, index in zip(chosen[waiting].tolist(), targets[waiting].tolist(), strict=True):
                     self._put(queues[index], self._alone(queues[index], rows, row, waits.properties(row)))
-                for each in rows.batches(
-                    chosen[here & ~waiting], self._options.batch_bytes, self._options.compression
-                ):
-                    header = self._header(queues[index], batch=True, sys_flag=each.sys_flag)
-                    send = _Send(RequestCode.SEND_BATCH_MESSAGE, header, each.body, each.count)
-                    self._put(queues[index], send)
+                chosen, targets = chosen[~waiting], targets[~waiting]
+            for index, each in rows.sends(
+                chosen, targets, self._options.batch_bytes, self._options.compression
+            ):
+                header = self._header(queues[index], batch=True, sys_flag=each.sys_flag)
+                self._put(queues[index], _Send(RequestCode.SEND_BATCH_MESSAGE, header, each.body, each.count))
         self._pump(_MAX_WAITING_BYTES)
 
     def finish(self) -> None:
@@ -318,14 +318,20 @@ class _Sender:
     def _pump(self, until_bytes: int) -> None:
         """Send and take in answers until at most ``until_bytes`` are unacknowledged."""
         self._start()
-        while self._under_way and self._waiting_bytes > until_bytes - 1:
+        while (self._under_way or self._resting) and self._waiting_bytes > until_bytes - 1:
+            rested_at = min(self._resting.values(), default=math.inf)
+            if not self._under_way:
+                time.sleep(max(0.0, rested_at - time.monotonic()))
+                self._start()
+                continue
             address, _, _ = next(iter(self._under_way.values()))
             here = {queue: item for queue, item in self._under_way.items() if item[0] == address}
-            timeout_s = max(0.0, min(item[2] for item in here.values()) - time.monotonic())
+            deadline = min(item[2] for item in here.values())
             try:
                 connection = self._client.connection(address)
+                timeout_s = max(0.0, min(deadline, rested_at) - time.monotonic())
                 answers = connection.poll((item[1] for item in here.values()), timeout_s)
-                if not answers:
+                if not answers and time.monotonic() >= deadline:
                     raise RequestTimeout(address, self._options.send_timeout_ms)
             except (ConnectionLost, RequestTimeout) as error:
                 self._again(list(here), address, error)
@@ -337,8 +343,10 @@ class _Sender:
             self._start()
 
     def _start(self) -> None:
+        now = time.monotonic()
         for queue, sends in self._waiting.items():
-            if sends and queue not in self._under_way:
+            if sends and queue not in self._under_way and self._resting.get(queue, now) <= now:
+                self._resting.pop(queue, None)
                 self._send(queue, sends[0])
 
     def _send(self, queue: MessageQueue, send: _Send) -> None:
@@ -375,7 +383,7 @@ class _Sender:
         error = BrokerError(answer.code, answer.remark, address=address)
         if answer.code not in _RETRIED:
             raise error
-        self._count(send, error)
+        self._resting[queue] = time.monotonic() + self._failed(send, error)
 
     def _again(self, queues: list[MessageQueue], address: str, error: MQError) -> None:
         """The connection is gone, or does not answer: everything under way on it is sent again."""
@@ -388,7 +396,11 @@ class _Sender:
 
     def _count(self, send: _Send, error: MQError) -> None:
         """One more failed attempt: wait a little, or give up."""
+        time.sleep(self._failed(send, error))
+
+    def _failed(self, send: _Send, error: MQError) -> float:
+        """One more failed attempt: the seconds to wait before the next. Raises ``error`` when it was the last."""
         if send.attempts >= self._options.retries:
             raise error
-        time.sleep(min(0.1 * 2**send.attempts, 2.0))
         send.attempts += 1
+        return min(0.05 * 2.0**send.attempts, 2.0)

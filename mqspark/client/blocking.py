@@ -9,6 +9,7 @@ Offsets and pulls follow reference remoting-protocol §5.3 and §8.
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ from mqspark.errors import (
 from mqspark.message import DEFAULT_TOPIC, MessageQueue, QueueOffset
 from mqspark.protocol.bodies import KVTable, TopicList, TopicRouteData, decode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command, encode_request
+from mqspark.protocol.command import Command, encode_request, encode_request_head
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers import (
     GetMaxOffsetRequestHeader,
@@ -52,6 +53,7 @@ PULL_SUSPEND, PULL_SUBSCRIPTION = 0x2, 0x4
 """Bits of a pull's system flag: wait when there is nothing; the filter is in the request."""
 
 DEFAULT_TIMEOUT_MS = 3000
+_LARGE_BODY_BYTES = 64 << 10
 _RECEIVE_BYTES = 128 << 10
 """A read; what is missing of a larger answer is read into its place."""
 _MAX_HEADER_BYTES = 1 << 20
@@ -109,9 +111,13 @@ class BlockingConnection:
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> int:
-        """Write a request; returns its opaque."""
+        """Write a request; returns its opaque. A large body goes to the socket from where it is."""
         self._opaque += 1
-        self.write(encode_request(code, self._opaque, header, body), timeout_ms)
+        if len(body) < _LARGE_BODY_BYTES:
+            self._write([memoryview(encode_request(code, self._opaque, header, body))], timeout_ms)
+        else:
+            head = encode_request_head(code, self._opaque, header, len(body))
+            self._write([memoryview(head), memoryview(body)], timeout_ms)
         return self._opaque
 
     def send_all(self, requests: Iterable[tuple[int, Header | Mapping[str, str] | None]]) -> list[int]:
@@ -121,13 +127,30 @@ class BlockingConnection:
             self._opaque += 1
             opaques.append(self._opaque)
             frames.append(encode_request(code, self._opaque, header))
-        self.write(b"".join(frames), DEFAULT_TIMEOUT_MS)
+        self._write([memoryview(b"".join(frames))], DEFAULT_TIMEOUT_MS)
         return opaques
 
-    def write(self, data: bytes, timeout_ms: int) -> None:
+    def _write(self, parts: list[memoryview], timeout_ms: int) -> None:
+        """All parts (of bytes), while what arrives is taken in: a broker stops reading from a peer that leaves its
+        answers, and then both would wait for each other."""
+        deadline = time.monotonic() + timeout_ms / 1000
         try:
-            self._socket.settimeout(timeout_ms / 1000)
-            self._socket.sendall(data)
+            while parts:
+                self._socket.settimeout(0)
+                try:
+                    sent = self._socket.sendmsg(parts)
+                except BlockingIOError:
+                    left = deadline - time.monotonic()
+                    readable, writable, _ = select.select([self], [self], [], max(0.0, left))
+                    if readable:
+                        self._receive(0.0)
+                    elif not writable and left <= 0:
+                        raise TimeoutError("timed out") from None
+                    continue
+                while parts and sent >= len(parts[0]):
+                    sent -= len(parts.pop(0))
+                if sent:
+                    parts[0] = parts[0][sent:]
         except OSError as error:
             self.close()
             raise ConnectionLost(self.address, str(error)) from error

@@ -1,0 +1,85 @@
+"""Rows to sends: every row once, in order, in pieces of like size, and bytes that a broker reads back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqspark.message import decode_properties
+from mqspark.record import split_batch
+from pyspark_pymq.encode import Compression, Rows
+
+VALUES = st.one_of(
+    st.lists(st.binary(min_size=3, max_size=3), min_size=1, max_size=300),  # a table
+    st.lists(st.binary(max_size=40), min_size=1, max_size=300),
+)
+
+
+@given(VALUES, st.booleans(), st.integers(1, 5), st.integers(1, 90), st.integers(30, 2000), st.data())
+def test_every_row_is_sent_once_and_in_order(
+    values: list[bytes], keyed: bool, targets: int, run: int, batch_bytes: int, data: st.DataObject
+) -> None:
+    offset = data.draw(st.integers(0, len(values) - 1))
+    columns = {"value": pa.array(values, pa.binary())}
+    if keyed:
+        columns["key"] = pa.array([f"k{n % 10}" for n in range(len(values))])
+    rows = Rows(pa.record_batch(columns).slice(offset))
+    chosen = np.arange(rows.count)
+    found: dict[int, list[tuple[bytes, str]]] = {}
+    for target, batch in rows.sends(chosen, chosen // run % targets, batch_bytes):
+        members = split_batch(batch.body)
+        assert batch.count == len(members)
+        assert len(batch.body) <= batch_bytes or batch.count == 1
+        for flag, body, properties in members:
+            assert flag == 0
+            found.setdefault(target, []).append((bytes(body), bytes(properties).decode()))
+    for target in range(targets):
+        expected = [
+            (values[offset + n], f"KEYS\x01k{(offset + n) % 10}\x02" if keyed else "")
+            for n in range(rows.count)
+            if n // run % targets == target
+        ]
+        assert found.get(target, []) == expected
+
+
+def test_pieces_are_of_like_size() -> None:
+    rows = Rows(pa.record_batch({"value": pa.array([b"x" * 100] * 10_000, pa.binary())}))
+    none = np.zeros(10_000, np.int64)
+    sizes = [len(batch.body) for _, batch in rows.sends(np.arange(10_000), none, 1 << 20)]
+    assert len(sizes) == 2
+    assert max(sizes) - min(sizes) <= 2 * 122
+
+
+def test_properties_have_one_order() -> None:
+    rows = Rows(
+        pa.record_batch(
+            {
+                "tags": pa.array(["t"] * 4),
+                "value": pa.array(["v"] * 4),
+                "properties": pa.array([[("b", "1"), ("a", "2")]] * 4, pa.map_(pa.string(), pa.string())),
+                "key": pa.array(["k"] * 4),
+            }
+        )
+    )
+    ((_, batch),) = rows.sends(np.arange(4), np.zeros(4, np.int64), 1 << 20)
+    texts = {bytes(properties) for _, _, properties in split_batch(batch.body)}
+    assert len(texts) == 1
+    assert list(decode_properties(texts.pop())) == ["b", "a", "KEYS", "TAGS"]
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_compressed_rows(same: bool) -> None:
+    values = [b"x" * (5000 if same else 5000 + n) for n in range(8)]
+    rows = Rows(pa.record_batch({"value": pa.array(values, pa.binary())}))
+    found = list(rows.sends(np.arange(8), np.arange(8) % 2, 1 << 20, Compression(3, 4096)))
+    assert [(target, batch.count) for target, batch in found] == [(0, 4), (1, 4)]
+    assert {batch.sys_flag & 1 for _, batch in found} == {1}
+
+
+def test_no_rows() -> None:
+    rows = Rows(pa.record_batch({"value": pa.array([b"x"], pa.binary())}))
+    none = np.zeros(0, np.int64)
+    assert list(rows.sends(none, none, 1024)) == []
