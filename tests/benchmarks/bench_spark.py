@@ -1,6 +1,7 @@
 """Spark: reads, micro-batches, latency and writes, beside Kafka's own connector on the same rows in the same session.
 
-Both brokers run on this machine with their defaults; sides alternate A B A B and medians are reported, as are ratios.
+Both brokers run on this machine with their defaults; sides take turns, another one first in each round, after a round
+of all of them to warm up; medians are reported, as are ratios.
 Every side is checked for content: rows and the sum of all values' CRCs before reads are timed, rows and their order of
 magnitude in every micro-batch, every single message of the latency runs. A figure with a lost row is void. Sink of the
 reads: noop. Without mvn (for Kafka's jars) only our side runs.
@@ -44,6 +45,7 @@ MICRO_BATCH_ROWS = 1000
 MICRO_BATCHES = 40
 LATENCY_RATES = (10, 100)
 LATENCY_S = 20
+LATENCY_WARM_UP_S = 5
 WARM_UP_MESSAGES = 20
 SETTINGS_OF_KAFKA: dict[str, dict[str, str]] = {
     "Kafka": {},
@@ -74,14 +76,20 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def alternating(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each side, A B A B, after one round to warm up."""
+    """Median seconds of each side, after one round to warm up."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 1):
-        for name, work in sides.items():
-            seconds = timed(work)
+        for name in rotated(list(sides), number):
+            seconds = timed(sides[name])
             if number:
                 times[name].append(seconds)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def rotated(sides: list[str], number: int) -> list[str]:
+    """Each round begins with another side: the first finds the JVM and the disk as the round before left them."""
+    first = number % len(sides)
+    return sides[first:] + sides[:first]
 
 
 def noop(frame: Callable[[], Any]) -> Callable[[], Any]:
@@ -166,7 +174,7 @@ class Bench:
             last = number == self.rounds
             topic = f"Bench{size}" if last else f"Write{size}-{number}"
             self.cluster.create_topic(topic, PARTITIONS)
-            for side in self.sides()[:2]:
+            for side in rotated(self.sides()[:2], number):
                 took = timed(self.writer(side, frame, topic).save)
                 if number:
                     seconds.setdefault(side, []).append(took)
@@ -231,40 +239,50 @@ class Bench:
         """Back-to-back micro-batches of 1,000 rows, noop sink."""
         topic = self.written(count, size)
         medians: dict[str, list[float]] = {}
-        for _ in range(self.rounds):
-            for side in self.sides():
-                reader = self.reader(side, topic, streaming=True, maxOffsetsPerTrigger=str(MICRO_BATCH_ROWS))
-                writer = reader.load().writeStream.format("noop")
-                query = writer.option("checkpointLocation", self.checkpoint()).start()
-                while len(query.recentProgress) < MICRO_BATCHES and query.isActive:
-                    time.sleep(0.1)
-                query.stop()
-                progress = [each for each in query.recentProgress[5:] if each["numInputRows"]]
-                # Kafka's share of a limit is rounded down in each partition.
-                if any(abs(each["numInputRows"] - MICRO_BATCH_ROWS) > PARTITIONS for each in progress):
-                    raise SystemExit(f"{side}: a micro-batch did not have {MICRO_BATCH_ROWS} rows: void")
-                parts = {
-                    part: round(statistics.median(each["durationMs"].get(part, 0) for each in progress))
-                    for part in ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
-                }
-                median = statistics.median(each["durationMs"]["triggerExecution"] for each in progress)
-                medians.setdefault(side, []).append(median)
-                print(
-                    f"  {self.profile}: {MICRO_BATCH_ROWS} rows, {side}: {median:.0f} ms {parts}", flush=True
-                )
+        for number in range(self.rounds + 1):
+            for side in rotated(self.sides(), number):
+                median = self.micro_batch_ms(side, topic, "" if number else " (warm-up)")
+                if number:
+                    medians.setdefault(side, []).append(median)
         self.milliseconds(f"micro-batch of {MICRO_BATCH_ROWS} rows", medians)
+
+    def micro_batch_ms(self, side: str, topic: str, remark: str) -> float:
+        reader = self.reader(side, topic, streaming=True, maxOffsetsPerTrigger=str(MICRO_BATCH_ROWS))
+        writer = reader.load().writeStream.format("noop")
+        query = writer.option("checkpointLocation", self.checkpoint()).start()
+        while len(query.recentProgress) < MICRO_BATCHES and query.isActive:
+            time.sleep(0.1)
+        failure = query.exception()
+        query.stop()
+        if failure is not None:
+            raise SystemExit(f"{side}: {failure}")
+        progress = [each for each in query.recentProgress[5:] if each["numInputRows"]]
+        # Kafka's share of a limit is rounded down in each partition.
+        if any(abs(each["numInputRows"] - MICRO_BATCH_ROWS) > PARTITIONS for each in progress):
+            raise SystemExit(f"{side}: a micro-batch did not have {MICRO_BATCH_ROWS} rows: void")
+        parts = {
+            part: round(statistics.median(each["durationMs"].get(part, 0) for each in progress))
+            for part in ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
+        }
+        median = statistics.median(each["durationMs"]["triggerExecution"] for each in progress)
+        print(
+            f"  {self.profile}: {MICRO_BATCH_ROWS} rows, {side}: {median:.0f} ms {parts}{remark}", flush=True
+        )
+        return median
 
     def latency(self, count: int, size: int) -> None:
         """From a message's send to the driver having its row (foreachBatch), at rates that leave the query idle now and
         then."""
+        for side in self.sides():
+            self.median_latency_ms(side, LATENCY_RATES[-1], LATENCY_WARM_UP_S, " (warm-up)")
         for rate in LATENCY_RATES:
             medians: dict[str, list[float]] = {}
-            for _ in range(max(1, self.rounds - 1)):
-                for side in self.sides():
+            for number in range(max(1, self.rounds - 1)):
+                for side in rotated(self.sides(), number):
                     medians.setdefault(side, []).append(self.median_latency_ms(side, rate))
             self.milliseconds(f"end to end at {rate} msg/s, p50", medians)
 
-    def median_latency_ms(self, side: str, rate: int) -> float:
+    def median_latency_ms(self, side: str, rate: int, seconds: int = LATENCY_S, remark: str = "") -> float:
         topic = self.cluster.create_topic(f"Latency-{next(self._numbers)}-{self.profile}", PARTITIONS)
         arrived: dict[int, float] = {}
 
@@ -275,7 +293,7 @@ class Bench:
                 if arrived.setdefault(number, now) != now:
                     raise SystemExit(f"{side}: message {number} came twice: the figures are void")
 
-        wanted = rate * LATENCY_S + WARM_UP_MESSAGES
+        wanted = rate * seconds + WARM_UP_MESSAGES
         with ExitStack() as stack:
             send = self.sender(side, topic, stack)
             send(0)  # Kafka makes the topic now
@@ -297,7 +315,7 @@ class Bench:
         delays = [arrived[number] - at for number, at in sent.items() if number > WARM_UP_MESSAGES]
         print(
             f"  {self.profile}: {rate} msg/s, {side}: p50 {statistics.median(delays) * 1000:.0f} ms, "
-            f"p90 {sorted(delays)[int(0.9 * len(delays))] * 1000:.0f} ms",
+            f"p90 {sorted(delays)[int(0.9 * len(delays))] * 1000:.0f} ms{remark}",
             flush=True,
         )
         return statistics.median(delays) * 1000
@@ -345,7 +363,7 @@ class Bench:
         expected = checksum(frame)
         seconds: dict[str, list[float]] = {}
         for number in range(self.rounds + 1):
-            for guarantee in ("at-least-once", "exactly-once"):
+            for guarantee in rotated(["at-least-once", "exactly-once"], number):
                 topic = self.cluster.create_topic(f"Once{size}-{guarantee}-{number}", PARTITIONS)
                 options = {"transactionId": topic} if guarantee == "exactly-once" else {}
                 writer = self.writer("pymq", frame, topic, deliveryGuarantee=guarantee, **options)
