@@ -7,21 +7,16 @@ makes the queues agree with what it read:
    last record before our checkpoint's position, or (when there is none, or a RocketMQ broker wrote last) the
    segment that RocketMQ's checkpoint timestamps point to, as in CommitLog.isMappedFileMatchedRecover. A place
    is believed only when the record before it is valid.
-2. Read on. A damaged record is stepped over: by its own length when a valid record (or the segment's end)
-   follows there, else by searching for the next message magic whose record is valid and says that it lies
-   where it lies. Only what no valid record follows is a torn tail; it is zeroed.
+2. Read on (``logread``). A damaged record is stepped over; only what no valid record follows is a torn tail,
+   which is zeroed.
 3. Write again what no sync is known to have reached. A failed sync leaves pages that this system shows and calls clean
    although the disk never got them: syncing them once more does nothing, writing them does.
 4. Queues get one entry for each record, in order. The place of a lost record becomes a filler, so that no
    offset ever means something else. A record whose offset cannot be right is counted, not followed.
-
-The length is trusted first because a message body may contain bytes that look like a record at the right
-place; the search could serve them, the length does not.
 """
 
 from __future__ import annotations
 
-import struct
 import time
 from array import array
 from collections.abc import Iterator
@@ -34,8 +29,6 @@ import numpy.typing as npt
 from mqspark.errors import InvalidMessage
 from mqspark.message import INNER_BATCH, SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE
 from mqspark.record import (
-    BLANK_BYTES,
-    BLANK_MAGIC,
     MIN_RECORD_BYTES,
     CheckedRecord,
     Verdict,
@@ -45,7 +38,7 @@ from mqspark.record import (
 )
 from mqspark.store.batchqueue import MAX_BATCH, BatchEntry, BatchTable
 from mqspark.store.checkpoint import Checkpoint
-from mqspark.store.commitlog import CommitLog, Segment
+from mqspark.store.commitlog import CommitLog
 from mqspark.store.consumequeue import (
     ENTRY,
     ENTRY_BYTES,
@@ -57,18 +50,13 @@ from mqspark.store.consumequeue import (
 )
 from mqspark.store.delay import DelayLevels
 from mqspark.store.dispatch import DISPATCH_MARK, LMQ_QUEUE_ID, dispatched_queues
-from mqspark.store.layout import is_storable_topic
+from mqspark.store.logread import LogReader
 from mqspark.store.queueext import QueueExt
 from mqspark.store.queuetable import QueueTable
-from mqspark.store.scan import Run, read_run
-from mqspark.store.window import LogWindow
+from mqspark.store.scan import Run
 
 __all__ = ["QueueChunk", "Recovery", "RecoveryReport", "is_queued"]
 
-_I32 = struct.Struct(">i")
-_SIZE_MAGIC = struct.Struct(">ii")
-_MAGIC_PREFIX = b"\xda\xa3\x20"
-_MAGIC_ENDS = (0xA7, 0xAB)
 _NOT_QUEUED = TRANSACTION_PREPARED_TYPE | INNER_BATCH
 _SETTLE_RECORDS = 1 << 16
 """Records read before their entries are written: bounds the memory of a rebuild."""
@@ -119,7 +107,7 @@ def is_queued(sys_flag: int) -> bool:
     return not sys_flag & _NOT_QUEUED
 
 
-class Recovery:
+class Recovery(LogReader):
     def __init__(
         self,
         log: CommitLog,
@@ -138,14 +126,11 @@ class Recovery:
 
         ``batch_table``: where inner batches go; without it they go nowhere. ``multi_dispatch``: whether records
         also enter the LMQ queues that they name."""
-        self._log = log
-        self._window = LogWindow(log)
+        super().__init__(log, verify_crc=verify_crc, verify_property_crc=verify_property_crc)
         self._table = table
         self._checkpoint = checkpoint
         self._synced = synced
         self._levels = levels
-        self._verify_crc = verify_crc
-        self._verify_property_crc = verify_property_crc
         self._batch_table = batch_table
         self._multi_dispatch = multi_dispatch
         self._batch_chunk: dict[tuple[str, int], list[BatchEntry]] = {}
@@ -153,7 +138,7 @@ class Recovery:
         self._chunk_records = 0
         self._queued_before = -1
         """Records before it have their entries, or belong to a topic that was deleted."""
-        self.report = RecoveryReport(clean=clean)
+        self.report = RecoveryReport(clean=clean, damaged=self.damaged)
 
     def run(self) -> RecoveryReport:
         """Leaves log and queues open for appending. Raises OSError, DiskFull, StoreCorrupt."""
@@ -252,125 +237,6 @@ class Recovery:
             if record is not None and 0 < record.store_timestamp_ms <= safe_ms:
                 return segment.start
         return self._log.min_offset
-
-    # --- read on --------------------------------------------------------------------------------------------
-
-    def _scan(self, start: int) -> int:
-        """Every record from ``start`` on; gives back where the log ends."""
-        end = start
-        for segment in self._log.segments:
-            if segment.end <= start:
-                continue
-            position = max(start, segment.start)
-            data_end = self._data_end(segment, position)
-            while position < data_end:
-                run = self._read_run(segment, position, data_end)
-                if run is not None:
-                    self._step_over(end, position)
-                    self._take_run(run)
-                    position = end = run.end_position
-                    continue
-                record = self._record_at(segment, position, data_end)
-                if record is None:
-                    if self._is_blank(segment, position, data_end):
-                        self._step_over(end, position)
-                        end = segment.end
-                        break
-                    following = self._next_valid(segment, position, data_end)
-                    if following is None:
-                        break
-                    position = following
-                    continue
-                self._step_over(end, position)
-                self._take(record, position)
-                position += record.size_bytes
-                end = position
-        return end
-
-    def _read_run(self, segment: Segment, position: int, data_end: int) -> Run | None:
-        return self._window.read_run(
-            segment,
-            position,
-            data_end,
-            verify_crc=self._verify_crc,
-            verify_property_crc=self._verify_property_crc,
-        )
-
-    def _run_of(self, record: CheckedRecord, position: int) -> Run | None:
-        """A valid record as a run of one; None when no segment has it."""
-        segment = self._log.segment_of(position)
-        if segment is None:
-            return None
-        low = position - segment.start
-        view = self._log.view(segment)
-        return read_run(view, low, low + record.size_bytes, segment.start, verify_crc=False, min_records=1)
-
-    def _step_over(self, end: int, position: int) -> None:
-        """Something valid is at ``position``; what lies between it and the last valid thing is damaged."""
-        if end < position:
-            self.report.damaged.append((end, position))
-            # If the head of what is lost is whole, its queue offset is known, even when it was the queue's
-            # last.
-            segment = self._log.segment_of(end)
-            if segment is not None:
-                lost = self._record_at(
-                    segment, end, min(position, segment.start + segment.length), verify_crc=False
-                )
-                if lost is not None and is_queued(lost.sys_flag) and end >= self._queued_before:
-                    self._collect(lost, FILLER)
-
-    def _record_at(
-        self, segment: Segment, position: int, limit: int, *, verify_crc: bool = True
-    ) -> CheckedRecord | None:
-        record = check_record(
-            self._log.view(segment),
-            position - segment.start,
-            limit - segment.start,
-            verify_crc=verify_crc and self._verify_crc,
-            verify_property_crc=verify_crc and self._verify_property_crc,
-        )
-        if (
-            record.verdict is not Verdict.VALID
-            or record.physical_offset != position
-            or not is_storable_topic(record.topic)
-            # No CRC covers the properties, but no broker stores a string that ends in NUL: the tail is torn.
-            or record.properties.endswith(b"\0")
-        ):
-            return None
-        return record
-
-    def _is_blank(self, segment: Segment, position: int, data_end: int) -> bool:
-        if position + BLANK_BYTES > data_end:
-            return False
-        size, magic = _SIZE_MAGIC.unpack_from(self._log.view(segment), position - segment.start)
-        return bool(magic == BLANK_MAGIC and size == segment.end - position)
-
-    def _next_valid(self, segment: Segment, position: int, data_end: int) -> int | None:
-        """The next place in this segment, behind a damaged one, with a valid record or the blank one."""
-        view = self._log.view(segment)
-        if position + BLANK_BYTES <= data_end:
-            (size,) = _I32.unpack_from(view, position - segment.start)
-            if size >= MIN_RECORD_BYTES and self._is_something(segment, position + size, data_end):
-                return position + int(size)
-        low = position + 1 - segment.start
-        for range_start, range_end in self._log.data_ranges(segment, position + 1):
-            at = max(low, range_start - segment.start)
-            while (at := self._log.find(segment, _MAGIC_PREFIX, at, range_end - segment.start)) >= 0:
-                candidate = segment.start + at - 4
-                is_magic = candidate > position and view[at + 3] in _MAGIC_ENDS
-                if is_magic and self._record_at(segment, candidate, data_end) is not None:
-                    return candidate
-                at += 1
-        return None
-
-    def _is_something(self, segment: Segment, position: int, data_end: int) -> bool:
-        return self._record_at(segment, position, data_end) is not None or self._is_blank(
-            segment, position, data_end
-        )
-
-    def _data_end(self, segment: Segment, position: int) -> int:
-        """Behind it the file holds nothing but zeros, which are not looked at."""
-        return max((high for _, high in self._log.data_ranges(segment, position)), default=position)
 
     # --- queues ---------------------------------------------------------------------------------------------
 
@@ -500,6 +366,11 @@ class Recovery:
         self._chunk_records += 1
         if self._chunk_records >= _SETTLE_RECORDS:
             self._settle()
+
+    def _lost(self, record: CheckedRecord, position: int) -> None:
+        """Its queue offset is known, even when it was the queue's last."""
+        if is_queued(record.sys_flag) and position >= self._queued_before:
+            self._collect(record, FILLER)
 
     def _collect(self, record: CheckedRecord, entry: bytes) -> None:
         offsets, entries = self._chunk_of((record.topic, record.queue_id))
