@@ -26,6 +26,7 @@ from mqspark.store.dispatch import is_lmq
 from mqspark.store.files import memory_bytes
 from mqspark.store.queueext import EXT_ADDRESS_BELOW, QueueExt, resolve_tags_codes
 from mqspark.store.queuetable import QueueTable
+from mqspark.store.soundness import MIN_RECORDS, surely_sound
 
 __all__ = ["Fetcher", "GetResult", "GetStatus", "heads_agree"]
 
@@ -266,13 +267,8 @@ class Fetcher:
             else:
                 good[good] = heads_agree(view, starts[good], sizes[:inside][good])
             if positions[0] < self._written_from and self._config.check_crc_on_read:
-                for index in np.flatnonzero(good & (positions[:inside] < self._written_from)).tolist():
-                    good[index] = self._is_sound(
-                        view[int(starts[index]) : int(ends[index])],
-                        int(positions[index]),
-                        queue,
-                        int(offsets[index]) if offsets is not None else -1,
-                    )
+                places = offsets[:inside] if offsets is not None else None
+                self._look_at(good, view, starts, ends, segment.start, queue, places)
             if not good.all():
                 self.damaged_reads += int((~good).sum())
                 self._note(positions[:inside][~good].tolist())
@@ -290,16 +286,36 @@ class Fetcher:
             offsets = offsets[inside:] if offsets is not None else None
         return buffers, found
 
+    def _look_at(
+        self,
+        good: npt.NDArray[np.bool_],
+        view: memoryview,
+        starts: Int64s,
+        ends: Int64s,
+        base: int,
+        queue: ConsumeQueue | None,
+        offsets: Int64s | None,
+    ) -> None:
+        """Take ``good`` back from those that come from the disk and are not whole."""
+        doubtful = good & (starts + base < self._written_from)
+        if queue is not None and offsets is not None and len(starts) >= MIN_RECORDS and not self._has_seals:
+            at = np.flatnonzero(doubtful)
+            doubtful[at] = ~surely_sound(view, starts[at], ends[at], base, queue, offsets[at])
+        for index in np.flatnonzero(doubtful).tolist():
+            good[index] = self._is_sound(
+                view[int(starts[index]) : int(ends[index])],
+                base + int(starts[index]),
+                queue,
+                int(offsets[index]) if offsets is not None else -1,
+            )
+
+    @property
+    def _has_seals(self) -> bool:
+        return self._config.enabled_append_prop_crc or self._config.force_verify_prop_crc
+
     def _is_sound(self, view: memoryview, position: int, queue: ConsumeQueue | None, offset: int) -> bool:
         """Whether a record that comes from the disk is whole, and the one that its queue's entry means."""
-        config = self._config
-        record = check_record(
-            view,
-            0,
-            len(view),
-            verify_crc=True,
-            verify_property_crc=config.enabled_append_prop_crc or config.force_verify_prop_crc,
-        )
+        record = check_record(view, 0, len(view), verify_crc=True, verify_property_crc=self._has_seals)
         if record.verdict is not Verdict.VALID or record.physical_offset != position:
             return False
         return queue is None or (record.topic, record.queue_id, record.queue_offset) == (*queue.key, offset)

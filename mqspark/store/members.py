@@ -21,7 +21,7 @@ from mqspark.record import HEADS, split_batch
 from mqspark.store.consumequeue import ENTRY_DTYPE
 from mqspark.store.scan import tags_codes
 
-__all__ = ["MIN_MEMBERS", "Head", "MemberColumns"]
+__all__ = ["HEAD_DTYPES", "MIN_MEMBERS", "Head", "MemberColumns"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -45,7 +45,7 @@ def _head_dtype(born_host: int, store_host: int) -> np.dtype[np.void]:
     # fmt: on
 
 
-_HEAD_DTYPES = tuple(_head_dtype(born, store) for store, born in ((8, 8), (8, 20), (20, 8), (20, 20)))
+HEAD_DTYPES = tuple(_head_dtype(born, store) for store, born in ((8, 8), (8, 20), (20, 8), (20, 20)))
 """As ``HEADS``, by (system flag >> 4) & 3."""
 
 
@@ -155,7 +155,7 @@ class MemberColumns:
         """All records, back to back."""
         data, count = self.data, len(self)
         packer = HEADS[(head.sys_flag >> 4) & 3]
-        dtype = _HEAD_DTYPES[(head.sys_flag >> 4) & 3]
+        dtype = HEAD_DTYPES[(head.sys_flag >> 4) & 3]
         # fmt: off
         common = packer.pack(
             0, head.magic, 0, head.queue_id, 0, 0, 0, head.sys_flag, head.born_timestamp_ms, head.born_host,

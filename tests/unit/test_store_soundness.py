@@ -1,0 +1,97 @@
+"""Whole records told from damaged ones, many at once: never more generous than looking at each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqspark.message import encode_host
+from mqspark.record import Verdict, check_record
+from mqspark.store import MessageStore
+from mqspark.store.soundness import surely_sound
+from tests.store_tools import BORN_HOST, TestClock, opened
+
+SIZES = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 20_000}
+
+
+def filled(root: Path, topic: str = "T", host: bytes = BORN_HOST) -> MessageStore:
+    """Twenty records of a queue, others between them, opened anew: all of them come from the disk."""
+    store = opened(root, TestClock(), **SIZES)
+    for number in range(20):
+        for name in (topic, "Other"):
+            properties = b"KEYS\x01%d\x02" % number if number % 3 else b""
+            store.put(name, 2, b"body %d " % number * (number % 5), properties, 0, 1, host)
+    store.commit()
+    store.close()
+    return opened(root, TestClock(), **SIZES)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> MessageStore:
+    return filled(tmp_path_factory.mktemp("sound"))
+
+
+def places(store: MessageStore, topic: str = "T") -> tuple[np.ndarray, np.ndarray]:
+    entries = store._table.queues[topic, 2].read(0, 99)
+    starts = entries["position"].astype(np.int64)
+    return starts, starts + entries["size"]
+
+
+def sound(store: MessageStore, data: bytearray, topic: str = "T") -> list[bool]:
+    starts, ends = places(store, topic)
+    queue = store._table.queues[topic, 2]
+    found = surely_sound(memoryview(data), starts, ends, 0, queue, np.arange(len(starts)))
+    return [bool(each) for each in found]
+
+
+def image(store: MessageStore) -> bytearray:
+    return bytearray(store._log.view(store._log.segments[0]))
+
+
+@pytest.mark.parametrize("topic", ["T", "T" * 200])
+def test_what_is_whole_is_sound(tmp_path: Path, topic: str) -> None:
+    store = filled(tmp_path, topic)
+    assert sound(store, image(store), topic) == [True] * 20
+    store.close()
+
+
+def test_long_hosts_are_left_to_others(tmp_path: Path) -> None:
+    store = filled(tmp_path, host=encode_host("fd00::1", 50000))
+    assert not any(sound(store, image(store)))
+    assert store.get("T", 2, 0, 99, 1 << 20).count == 20
+    store.close()
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_damage_is_never_sound(stored: MessageStore, data: st.DataObject) -> None:
+    octets = image(stored)
+    end = stored.max_physical_offset
+    for _ in range(data.draw(st.integers(1, 3))):
+        octets[data.draw(st.integers(0, end - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    for start, stop, offset, is_sound in zip(
+        *map(np.ndarray.tolist, places(stored)), range(20), sound(stored, octets), strict=True
+    ):
+        record = check_record(memoryview(octets)[start:stop], 0, stop - start, verify_crc=True)
+        expected = (record.topic, record.queue_id, record.queue_offset, record.physical_offset)
+        whole = record.verdict is Verdict.VALID and expected == ("T", 2, offset, start)
+        magic_and_size = bytes(octets[start : start + 8]) == bytes(image(stored)[start : start + 8])
+        assert is_sound <= whole or not magic_and_size
+
+
+def test_a_reader_gets_all_but_the_damaged_one(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    path = tmp_path / "commitlog" / ("0" * 20)
+    with path.open("r+b") as file:
+        data = file.read()
+        file.seek(data.index(b"body 7 "))
+        file.write(b"Body 7 ")
+    store = opened(tmp_path, TestClock(), **SIZES)
+    result = store.get("Other", 2, 0, 99, 1 << 20)
+    assert store.get("T", 2, 0, 99, 1 << 20).count == 19
+    assert (result.count, store.damaged_reads) == (20, 1)
+    store.close()
