@@ -14,7 +14,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,10 @@ from mqspark.store.reader import StoreReader
 from pyspark_pymq.cluster import BrokerPlace, DataLoss
 from pyspark_pymq.decode import Decoder
 from pyspark_pymq.offsets import QueueRange
+from pyspark_pymq.planning import ReadTask
 from pyspark_pymq.records import QUEUE_OFFSET, Records, record_positions, unwrap_inner_batches
 
-__all__ = ["ReadTask", "read_task"]
+__all__ = ["read_task"]
 
 BATCH_BYTES = 1 << 20
 """What a RecordBatch aims at (reference spark-datasource §7: all between 256 KiB and 4 MiB are near the best)."""
@@ -57,21 +57,6 @@ _PULL_TIMEOUT_MS = 10_000
 _RETRY_S = 30.0
 _EMPTY_RETRIES = 50
 _MAX_STORES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTask:
-    """Everything a worker needs; pickled into the input partition."""
-
-    ranges: tuple[QueueRange, ...]
-    places: dict[str, BrokerPlace]
-    """Broker name to where it is."""
-    columns: tuple[str, ...]
-    tags: tuple[str, ...]
-    group: str
-    fail_on_data_loss: bool
-    sql_filter: str | None = None
-    """Evaluated by the broker, so such a read is never in place."""
 
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:

@@ -3,6 +3,8 @@
 A task costs 10 to 35 ms whatever it does (reference spark-datasource §3, §6), so a small batch runs as one task and a
 larger one as about one task a core; only very large ones become more. A queue's rows stay in one task, in order, unless
 minPartitions asks for more tasks than there are queues.
+
+Must not import pyarrow or the store: the driver's processes plan, and each would pay for that at its start.
 """
 
 from __future__ import annotations
@@ -10,16 +12,36 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyspark_pymq.offsets import QueueRange
 
-__all__ = ["SMALL_TASK_ROWS", "plan_tasks"]
+if TYPE_CHECKING:
+    from pyspark_pymq.cluster import BrokerPlace
+
+__all__ = ["SMALL_TASK_ROWS", "ReadTask", "plan_tasks"]
 
 SMALL_TASK_ROWS = 10_000
 """Below this many rows another task costs more than it brings."""
 
 LARGE_TASK_ROWS = 2_000_000
 """From here on more tasks than cores: a failed one has less to repeat, and a cluster has more cores than its driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """Everything a worker needs; pickled into the input partition."""
+
+    ranges: tuple[QueueRange, ...]
+    places: dict[str, BrokerPlace]
+    """Broker name to where it is."""
+    columns: tuple[str, ...]
+    tags: tuple[str, ...]
+    group: str
+    fail_on_data_loss: bool
+    sql_filter: str | None = None
+    """Evaluated by the broker, so such a read is never in place."""
 
 
 def plan_tasks(

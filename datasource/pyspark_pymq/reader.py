@@ -17,13 +17,12 @@ from pyspark_pymq.cluster import Cluster
 from pyspark_pymq.lent import settle
 from pyspark_pymq.offsets import QueueRange
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.planning import plan_tasks
+from pyspark_pymq.planning import ReadTask, plan_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_pymq.archive import ArchiveTask
-    from pyspark_pymq.fetch import ReadTask
 
 __all__ = ["ArchivePartition", "BatchReader", "RangePartition", "partitions_of", "read_partition"]
 
@@ -45,8 +44,6 @@ def partitions_of(
     cluster: Cluster, ranges: Sequence[QueueRange], options: ReadOptions, columns: tuple[str, ...]
 ) -> list[InputPartition]:
     """The ranges as Spark tasks, each with what its worker must know; history before what is live."""
-    from pyspark_pymq.fetch import ReadTask
-
     partitions: list[InputPartition] = []
     if cluster.archive is not None:
         from pyspark_pymq.archive import plan_archive

@@ -41,6 +41,8 @@ from tests.spark.dev import DevCluster
 
 PARTS = ("write", "read", "drain", "micro", "latency", "exactly-once")
 EACH_PROFILE = frozenset({"micro", "latency"})
+DRAIN_TIMES = 5
+"""A drain is of so many times the rows: it takes seconds then, of which the start of a query is about one."""
 MICRO_BATCH_ROWS = 1000
 MICRO_BATCHES = 40
 LATENCY_RATES = (10, 100)
@@ -216,8 +218,10 @@ class Bench:
                     )
 
     def drain(self, count: int, size: int) -> None:
-        """AvailableNow from the first message to the last, the start of the query in the time."""
-        topic = self.written(count, size)
+        """AvailableNow from the first message to the last, the start of the query in the time. So many rows that the
+        start is not most of it."""
+        topic = self.written(count, size, times=DRAIN_TIMES)
+        count *= DRAIN_TIMES
 
         def drained(side: str) -> None:
             reader = self.reader(side, topic, streaming=True)
@@ -377,13 +381,20 @@ class Bench:
         self.ratio(f"exactly-once {size} B", "exactly-once", "at-least-once", medians)
         frame.unpersist()
 
-    def written(self, count: int, size: int) -> str:
-        """The topic with the rows of that size; made when the part ``write`` did not run."""
-        topic = f"Bench{size}"
+    def written(self, count: int, size: int, *, times: int = 1) -> str:
+        """The topic with the rows of that size, ``times`` over; made when the part ``write`` did not run."""
+        topic = f"Bench{size}" if times == 1 else f"Bench{size}-{times}"
         if topic not in self.cluster.client.topics():
             self.cluster.create_topic(topic, PARTITIONS)
             for side in self.sides()[:2]:
-                self.writer(side, self.rows(count, size), topic).save()
+                for _ in range(times):
+                    self.writer(side, self.rows(count, size), topic).save()
+                rows, crcs = checksum(self.rows(count, size))
+                self.check(
+                    f"write {side}",
+                    self.reader(side, topic).load().select("value"),
+                    (times * rows, times * crcs),
+                )
         return topic
 
     def milliseconds(self, name: str, medians: dict[str, list[float]]) -> None:
@@ -417,7 +428,12 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks spark")
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--profiles", default="tuned,default")
-    parser.add_argument("--rows", type=int, default=2_000_000, help="of 100 B; a fifth of it at 1 KiB")
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=2_000_000,
+        help="of 100 B; a fifth of it at 1 KiB; five times as many in drains",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--sizes", default="100,1024")

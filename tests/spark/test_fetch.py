@@ -19,9 +19,10 @@ from mqspark.errors import MQError
 from mqspark.message import Message, MessageQueue
 from pyspark_pymq import fetch
 from pyspark_pymq.cluster import BrokerPlace, Cluster, DataLoss
-from pyspark_pymq.fetch import ReadTask, read_task
+from pyspark_pymq.fetch import read_task
 from pyspark_pymq.offsets import QueueRange
 from pyspark_pymq.options import ReadOptions
+from pyspark_pymq.planning import ReadTask
 from tests.spark.dev import DevCluster
 
 COLUMNS = ("partition", "offset", "value", "key", "tags", "msgId", "timestamp")

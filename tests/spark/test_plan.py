@@ -294,6 +294,16 @@ def test_filters_are_not_pushed_down() -> None:
     assert BatchReader.pushFilters is DataSourceReader.pushFilters
 
 
+def test_planning_loads_neither_arrow_nor_the_store() -> None:
+    """A query's start waits for the process that plans it."""
+    program = (
+        "import sys, pyspark_pymq.stream, pyspark_pymq.planning\n"
+        "print([name for name in sys.modules if name in ('numpy', 'pyarrow', 'mqspark.store')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_importing_the_package_is_light_and_never_raises() -> None:
     program = "import sys, pyspark_pymq; print(sorted({'numpy', 'pyarrow', 'msgspec', 'fastapi'} & set(sys.modules)))"
     loaded = subprocess.run(
