@@ -132,7 +132,7 @@ def until(condition: Callable[[], bool], wait_s: float = 60) -> None:
 
 
 def health(ready: dict[str, str]) -> dict[str, object]:
-    body: dict[str, object] = httpx.get(f"{ready['http']}/health/ready").json()
+    body: dict[str, object] = httpx.get(f"{ready['http']}/health/ready", timeout=60).json()
     return body
 
 

@@ -25,7 +25,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def http(broker: Broker) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=broker.http_url or "", timeout=10) as client:
+    with httpx.Client(base_url=broker.http_url or "", timeout=60) as client:
         yield client
 
 
@@ -143,7 +143,7 @@ def test_metrics_have_rocketmq_names(http: httpx.Client) -> None:
 
 def test_a_failed_store_is_seen(tmp_path: Path) -> None:
     broker = Broker(store=tmp_path, http=True, settings={"flushDiskType": "SYNC_FLUSH"}).start()
-    with httpx.Client(base_url=broker.http_url or "", timeout=10) as http:
+    with httpx.Client(base_url=broker.http_url or "", timeout=60) as http:
         assert post(http, "t", body="kept", queueId=0).status_code == 201
 
         def no_sync(fd: int) -> None:
@@ -173,7 +173,7 @@ def test_a_failed_store_is_seen(tmp_path: Path) -> None:
 def test_a_full_disk_is_seen_and_got_over(tmp_path: Path) -> None:
     settings = {"diskSpaceWarningLevelRatio": "90", "cleanResourceInterval": "1"}
     free = [50]
-    with Broker(store=tmp_path, http=True, settings=settings) as broker, httpx.Client(timeout=10) as http:
+    with Broker(store=tmp_path, http=True, settings=settings) as broker, httpx.Client(timeout=60) as http:
         http.base_url = broker.http_url or ""
         assert post(http, "t", body="first", queueId=0).status_code == 201
         store = broker.apps[0].store
