@@ -4,6 +4,7 @@ The binding has neither transactions nor SQL92 filters nor requests; a consumer 
 polls, so a consumer lives as long as the driver.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,11 +30,13 @@ from tests.interop.handles import (
 )
 from tests.interop.jars import ToolMissing
 from tests.interop.other_clients import cpp_binding, cpp_driver
+from tests.interop.remoting import ask
 from tests.interop.topics import QUEUES, create_group, create_topic, message_count
 
 Name = Callable[[str], str]
 
 COMPRESSED_BIT = 0x1
+CONSUMERS, RUNNING_INFO = 38, 307
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +203,17 @@ def test_a_member_that_dies_is_replaced(
         survivor = push(cpp, soon, topic, group)
     send_all(cpp, soon, topic, bodies("after", 8))
     assert counted(take(cpp, survivor, 8)) == Counter(bodies("after", 8))
+
+
+def test_a_tool_looks_into_a_consumer(cpp: Driver, soon: Cluster, name: Name) -> None:
+    """It has an answer to this question alone; to that for a direct consumption (309) it says nothing."""
+    topic, group = create_topic(soon, name("CppLooked"), 1), create_group(soon, name("cpp-looked"))
+    consumer = push(cpp, soon, topic, group)
+    send_all(cpp, soon, topic, [b"looked"])
+    take(cpp, consumer, 1)
+    (member,) = json.loads(ask(soon.broker, CONSUMERS, consumerGroup=group).body)["consumerIdList"]
+    info = ask(soon.broker, RUNNING_INFO, consumerGroup=group, clientId=member, jstackEnable=False)
+    assert (info.code, f'"topic" : "{topic}"' in info.body.decode()) == (0, True), info
 
 
 def test_pull_consumer(cpp: Driver, soon: Cluster, name: Name) -> None:

@@ -38,7 +38,14 @@ Name = Callable[[str], str]
 
 FOUND, NO_NEW, NO_MATCH, ILLEGAL = range(4)
 COMMIT, ROLLBACK, UNKNOWN = 1, 2, 3
-CONSUMERS, PRODUCERS, RESET_OFFSET, RUNNING_INFO, CONSUME_DIRECTLY = 38, 204, 222, 307, 309
+CONSUMERS, PRODUCERS, RESET_OFFSET, CONSUMER_STATUS, RUNNING_INFO, CONSUME_DIRECTLY = (
+    38,
+    204,
+    222,
+    223,
+    307,
+    309,
+)
 COMPRESSED_BIT = 0x1
 
 
@@ -472,6 +479,9 @@ def test_tools_look_into_a_consumer(go: Driver, soon: Cluster, name: Name) -> No
         assert done.code == 0, done
         assert json.loads(done.body)["autoCommit"] is True
         assert body_of(take(go, consumer, 1)[0]) == body_of(first)
+        status = ask(soon.broker, CONSUMER_STATUS, topic=topic, group=group, clientAddr=member)
+        place = f'{{"brokerName":"{soon.broker_name}","queueId":0,"topic":"{topic}"}}:3'
+        assert (status.code, place in status.body.decode()) == (0, True), status
 
 
 @pytest.mark.slow
