@@ -74,6 +74,7 @@ class LitePullConsumer(Subscriber):
     ) -> None:
         """A queue is fetched ahead until ``max_cached_messages`` or ``max_cached_bytes`` of it are cached, or its
         first and last cached offsets are ``max_span`` apart, or ``max_cached_messages_in_all`` of all queues are.
+        ``pull_batch_size`` above 32 holds at brokers of ours; RocketMQ's give 32 unless their operator allows more.
         ``queues_interval_ms`` is how often the queues of topics are looked at for ``on_queues_changed``.
         ``interceptors`` see each batch when its first message is handed out, as consumed; so does ``trace``, for
         ``mqadmin queryMsgTraceById``.

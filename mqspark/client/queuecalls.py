@@ -42,6 +42,8 @@ COMMIT_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG, LITE_FLAG = 0x1, 0x2, 0x4, 0x10
 
 _MAX_PULL_BYTES = 256 * 1024
 """``maxMsgBytes`` of a pull; today's brokers go by their own limit."""
+_ANYBODYS_MESSAGES = 32
+"""What brokers give a pull unless they are told otherwise. Who wants more asks for bulk, which RocketMQ's ignore."""
 _OFFSET_TIMEOUT_MS = 5_000
 _LONG_POLL_SLACK_MS = 15_000
 """A long poll is given up this long after the broker should have answered."""
@@ -95,7 +97,11 @@ class QueueCalls:
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Of the first message stored at or after ``timestamp_ms``, the end of the queue without one."""
         header = SearchOffsetRequestHeader(
-            topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, bname=queue.broker_name
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            timestamp=timestamp_ms,
+            boundary_type="LOWER",
+            bname=queue.broker_name,
         )
         response = await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
         return response.header(SearchOffsetResponseHeader).offset
@@ -187,6 +193,7 @@ class QueueCalls:
             expression_type=expression_type,
             max_msg_bytes=_MAX_PULL_BYTES,
             bname=queue.broker_name,
+            mqspark_bulk=self._settings.pull_batch_size > _ANYBODYS_MESSAGES or None,
         )
         response = await self._instance.remoting.invoke(
             address,

@@ -20,6 +20,7 @@ from mqspark.aio import (
     MessageQueue,
     Producer,
 )
+from mqspark.client import queuecalls
 from mqspark.errors import ClientError, ConfigError
 from mqspark.protocol.bodies import ConsumerRunningInfo, GetConsumerStatusBody, decode_body, queue_key
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -104,6 +105,30 @@ async def test_what_is_fetched_ahead_is_bounded(
         assert all(each.cached <= most for each in assigned.values())
         received = await poll_all(consumer, 300)
     assert len({(got.queue, got.queue_offset) for got in received}) == len(received) == 300
+
+
+@pytest.mark.parametrize(("asked", "given"), [(32, 32), (100, 100)])
+async def test_larger_pulls_for_who_asks_for_them(
+    mq_broker: Broker, mq_topic: str, monkeypatch: pytest.MonkeyPatch, asked: int, given: int
+) -> None:
+    places = await fill(mq_broker, mq_topic, 250, queues=1)
+    decode = queuecalls.decode_records
+    pulled = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        messages = decode(*arguments, **options)
+        pulled.append(len(messages))
+        return messages
+
+    monkeypatch.setattr(queuecalls, "decode_records", counted)
+    consumer = LitePullConsumer(
+        mq_broker.namesrv, group="lite-bulk", consume_from=FIRST, pull_batch_size=asked
+    )
+    async with consumer:
+        await consumer.assign(places)
+        received = await poll_all(consumer, 250)
+    assert [got.queue_offset for got in received] == list(range(250))
+    assert max(pulled) == given
 
 
 async def test_a_listener_hears_of_new_queues(mq_broker: Broker, mq_topic: str) -> None:
