@@ -252,6 +252,24 @@ def test_two_members_share_and_one_takes_over(go: Driver, soon: Cluster, name: N
         assert counted(take(go, first, 8)) == Counter(bodies("after", 8))
 
 
+def test_a_group_of_go_and_ours(go: Driver, soon: Cluster, name: Name) -> None:
+    """Both allocate alike, or some queue would have two readers or none."""
+    topic, group = create_topic(soon, name("GoMixed")), create_group(soon, name("go-mixed"))
+    got: list[MessageExt] = []
+    with push(go, soon, topic, group) as theirs, our_consumer(soon, topic, group, got.append):
+
+        def shared() -> bool:
+            got.clear()
+            send_all(go, soon, topic, bodies("probe", 8))
+            received = take(go, theirs, 4, 1_000) + take(go, theirs, 1, 300)
+            of_theirs, of_ours = {one["queue_id"] for one in received}, {one.queue_id for one in got}
+            return (len(of_theirs), len(of_ours), len(of_theirs | of_ours)) == (2, 2, 4) and len(
+                received
+            ) == len(got) == 4
+
+        until(shared, "each has two queues", 60)
+
+
 def test_failed_messages_come_back_and_end_as_dead_letters(go: Driver, soon: Cluster, name: Name) -> None:
     topic, group = create_topic(soon, name("GoRetry")), create_group(soon, name("go-retry"))
     retry = create_topic(soon, f"%RETRY%{group}", 1)  # else the client learns of it after half a minute
