@@ -21,7 +21,7 @@ COMPILE_TIMEOUT_S = 120
 
 
 class ToolMissing(Exception):
-    """Java, javac or Maven is not installed: the only reason for which an interop test may be skipped."""
+    """A tool or a client cannot be had on this machine: the only reason for which an interop test may be skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def cache_folder() -> Path:
 def require_tools(*tools: str) -> None:
     for tool in tools:
         if shutil.which(tool) is None:
-            raise ToolMissing(f"{tool} is not installed; interop tests run unmodified RocketMQ jars with it")
+            raise ToolMissing(f"{tool} is not installed; interop tests run unmodified clients with it")
 
 
 def fetch() -> Jars:
