@@ -204,6 +204,8 @@ def test_less_is_read_of_what_is_on_the_disk(tmp_path: Path) -> None:
     store.config.max_transfer_bytes_on_message_in_disk = 1
     assert store.get("T", 0, 0, 32, large).count == 1, "the first comes whatever its size"
 
+    store.config.max_transfer_bytes_on_message_in_memory = 3000
+    assert store.get("T", 0, 0, 50, large, bulk=True).count == 6, "as many bytes as others get from memory"
     # Memory for the last 20 records.
     record = store.get("T", 0, 0, 1, large).size_bytes
     store._fetcher._memory_bytes = 100 * 20 * record
