@@ -33,7 +33,7 @@ pytest_plugins = ["mqspark.testing.pytest_plugin"]
 
 def request(address: str, code: int, header: dict[str, str] | None = None, body: bytes = b"") -> Command:
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=5) as sock:
+    with socket.create_connection((host, int(port)), timeout=60) as sock:
         sock.sendall(encode_request(code, 1, header, body))
         connection = Connection()
         while True:
