@@ -179,7 +179,7 @@ class AdminClient(Lifecycle):
         return await self._started().route(topic, refresh=True)
 
     async def topic_config(self, topic: str, address: str) -> TopicConfig:
-        header = GetTopicConfigRequestHeader(topic=topic)
+        header = GetTopicConfigRequestHeader(topic=topic, lo=True)
         return decode_body(TopicConfig, (await self._ask(address, RequestCode.GET_TOPIC_CONFIG, header)).body)
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:

@@ -30,6 +30,7 @@ from mqspark.message import RETRY_PREFIX, MessageQueue, check_group
 from mqspark.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerData,
+    ConsumeType,
     GetConsumerListByGroupResponseBody,
     MessageModel,
     SubscriptionData,
@@ -112,7 +113,11 @@ class GroupConsumer(Member):
         settings = self.settings
         self.rebalancing = rebalance
         self.instance = instance = ClientInstance.enter(
-            self, self._namesrv, self._options, keep_default_name=self.broadcasting
+            self,
+            self._namesrv,
+            self._options,
+            keep_default_name=self.broadcasting,
+            is_stream=self.settings.consume_type == ConsumeType.CONSUME_ACTIVELY,
         )
         self.calls = QueueCalls(instance, settings, self.namespace)
         if self.broadcasting:

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from mqspark.client.remoting import split_address
 from mqspark.errors import ConfigError, ConnectionLost
 
-__all__ = ["ClientOptions", "client_id_of", "resolve_namesrv"]
+__all__ = ["STREAM_FIELDS", "ClientOptions", "client_id_of", "resolve_namesrv"]
+
+STREAM_FIELDS = {"ReqT": "0"}
+"""What every request of a client that pulls by itself carries besides its header (StreamTypeRPCHook)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,8 @@ class ClientOptions:
 
     instance_name: str = "DEFAULT"
     """Part of the client id, ``ip@instance_name``. All producers, consumers and admins of a process that have the same
-    client id share one set of connections, one heartbeat and one table of routes; they must be given the same options
+    client id (lite pull consumers', which ends with ``@STREAM``, is another one than that of all others) share one set
+    of connections, one heartbeat and one table of routes; they must be given the same options
     (but for ``namespace``) and name servers and belong to one event loop, and a group can have only one producer and
     one consumer among them.
 
@@ -89,12 +93,19 @@ def local_address(towards: str) -> str:
         return "127.0.0.1"
 
 
-def client_id_of(namesrv: Sequence[str], options: ClientOptions, *, keep_default_name: bool = False) -> str:
+def client_id_of(
+    namesrv: Sequence[str],
+    options: ClientOptions,
+    *,
+    keep_default_name: bool = False,
+    is_stream: bool = False,
+) -> str:
     """``ip@instance name``, and ``@unit`` if there is one (ClientConfig.buildMQClientId). The name ``DEFAULT`` is made
-    unique (changeInstanceNameToPID), or kept.
+    unique (changeInstanceNameToPID), or kept. ``is_stream``: of a client that pulls by itself, ``@STREAM``.
     """
     name = options.instance_name
     if name == "DEFAULT" and not keep_default_name:
         name = f"{os.getpid()}#{time.monotonic_ns()}"
     client_ip = options.client_ip or local_address(namesrv[0])
-    return "@".join([client_ip, name, *([options.unit_name] if options.unit_name else [])])
+    unit = [options.unit_name] if options.unit_name else []
+    return "@".join([client_ip, name, *unit, *(["STREAM"] if is_stream else [])])

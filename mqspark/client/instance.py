@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from mqspark.client.heartbeats import Heartbeats
-from mqspark.client.identity import ClientOptions, client_id_of, resolve_namesrv
+from mqspark.client.identity import STREAM_FIELDS, ClientOptions, client_id_of, resolve_namesrv
 from mqspark.client.lifecycle import Tasks
 from mqspark.client.remoting import Channel, Remoting
 from mqspark.client.routes import MASTER_ID, TopicRoute, address_of
@@ -80,18 +80,21 @@ class ClientInstance:
         options: ClientOptions,
         *,
         keep_default_name: bool = False,
+        is_stream: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self.options = options
         self.clock = clock or SystemClock()
         self.namesrv = resolve_namesrv(namesrv)
-        self.client_id = client_id_of(self.namesrv, options, keep_default_name=keep_default_name)
+        self.client_id = client_id_of(
+            self.namesrv, options, keep_default_name=keep_default_name, is_stream=is_stream
+        )
         self.remoting = Remoting(
             connect_timeout_ms=options.connect_timeout_ms,
             on_request=self._requested,
             on_lost=self._lost,
             greet=self._greet,
-            fields=options.fields,
+            fields={**options.fields, **STREAM_FIELDS} if is_stream else options.fields,
         )
         self._members: list[Member] = []
         self._routes: dict[str, TopicRoute] = {}
@@ -114,13 +117,14 @@ class ClientInstance:
         options: ClientOptions,
         *,
         keep_default_name: bool = False,
+        is_stream: bool = False,
     ) -> ClientInstance:
         """The instance of that identity, with ``member`` in it; ``leave`` must follow. For the running loop.
 
         Raises ConfigError without a name server, when the identity has a member of the same kind and group already,
         or when it is in use with other options or on another event loop.
         """
-        new = cls(namesrv, options, keep_default_name=keep_default_name)
+        new = cls(namesrv, options, keep_default_name=keep_default_name, is_stream=is_stream)
         loop = asyncio.get_running_loop()
         with _lock:
             instance = _instances.get(new.client_id)

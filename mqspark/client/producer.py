@@ -336,7 +336,9 @@ class Producer(Lifecycle):
             response = await self._instance.remoting.invoke(
                 address,
                 RequestCode.RECALL_MESSAGE,
-                RecallMessageRequestHeader(topic=wrapped, recall_handle=handle, producer_group=self.group),
+                RecallMessageRequestHeader(
+                    topic=wrapped, recall_handle=handle, producer_group=self.group, bname=broker_name
+                ),
                 timeout_ms=timeout_ms or self._send_timeout_ms,
             )
             context.success, context.region = True, response.ext.get("MSG_REGION")

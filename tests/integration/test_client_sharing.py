@@ -17,6 +17,7 @@ from mqspark.aio import (
     LitePullConsumer,
     Message,
     MessageModel,
+    MessageQueue,
     Producer,
     PushConsumer,
     TransactionProducer,
@@ -77,14 +78,14 @@ async def test_members_of_an_identity_share_connections_heartbeats_and_routes() 
         second = Producer(names.address, group="p2", options=SHARED)
         push = PushConsumer(names.address, group="c1", listener=print, options=SHARED)
         push.subscribe("T")
-        lite = LitePullConsumer(names.address, group="c2", options=SHARED)
-        lite.subscribe("T")
-        async with first, second, push, lite, AdminClient(names.address, options=SHARED):
+        other = PushConsumer(names.address, group="c2", listener=print, options=SHARED)
+        other.subscribe("T")
+        async with first, second, push, other, AdminClient(names.address, options=SHARED):
             await asyncio.gather(*(each.send(Message.of("T", "x")) for each in (first, second)))
-            await until(lambda: len(push.assignment()) == 2 and len(lite.assignment()) == 1, "all queues")
+            await until(lambda: len(push.assignment()) == len(other.assignment()) == 2, "all queues")
             assert (a.accepted, names.accepted) == (1, 1)
             beat = beats(a)[-1]
-            assert beat.client_id == push.client_id == lite.client_id == "127.0.0.1@shared"
+            assert beat.client_id == push.client_id == other.client_id == "127.0.0.1@shared"
             assert {data.group_name for data in beat.producer_data_set} == {"p1", "p2"}
             assert {data.group_name for data in beat.consumer_data_set} == {"c1", "c2"}
             routes = [c.ext["topic"] for c in names.asked if c.code == RequestCode.GET_ROUTEINFO_BY_TOPIC]
@@ -166,11 +167,27 @@ async def test_an_identity_has_one_member_of_a_group_and_kind(kind: str) -> None
 async def test_a_producer_and_a_consumer_of_one_name_go_together() -> None:
     a = group_broker()
     async with cluster(a=a) as address, Producer(address, group="G", options=SHARED) as producer:
-        consumer = LitePullConsumer(address, group="G", options=SHARED)
+        consumer = PushConsumer(address, group="G", listener=print, options=SHARED)
         consumer.subscribe("T")
         async with consumer:
             await producer.send(Message.of("T", "x"))
             assert a.accepted == 1
+
+
+async def test_who_pulls_by_itself_has_an_identity_of_its_own() -> None:
+    """With others of its kind, as with Java clients."""
+    a = group_broker()
+    async with cluster(a=a) as address, Producer(address, group="G", options=SHARED) as producer:
+        async with (
+            LitePullConsumer(address, group="one", options=SHARED) as one,
+            LitePullConsumer(address, group="two", options=SHARED) as two,
+        ):
+            for consumer in (one, two):
+                await consumer.assign([MessageQueue("T", "a", 0)])
+                assert consumer.client_id == "127.0.0.1@shared@STREAM"
+            await producer.send(Message.of("T", "x"))
+            await until(lambda: len(beats(a)[-1].consumer_data_set) == 2, "a heartbeat with both")
+            assert a.accepted == 2
 
 
 async def test_an_identity_has_one_set_of_options_and_name_servers() -> None:
