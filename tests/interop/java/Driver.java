@@ -31,11 +31,15 @@ import org.apache.commons.cli.CommandLine;
 import org.apache.commons.cli.DefaultParser;
 import org.apache.commons.cli.Options;
 import org.apache.rocketmq.client.ClientConfig;
+import org.apache.rocketmq.client.consumer.AckCallback;
+import org.apache.rocketmq.client.consumer.AckResult;
 import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.PopCallback;
+import org.apache.rocketmq.client.consumer.PopResult;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
@@ -53,6 +57,7 @@ import org.apache.rocketmq.client.hook.ConsumeMessageContext;
 import org.apache.rocketmq.client.hook.ConsumeMessageHook;
 import org.apache.rocketmq.client.hook.SendMessageContext;
 import org.apache.rocketmq.client.hook.SendMessageHook;
+import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.RequestCallback;
@@ -66,6 +71,7 @@ import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.UtilAll;
 import org.apache.rocketmq.common.compression.CompressionType;
+import org.apache.rocketmq.common.constant.ConsumeInitMode;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -73,6 +79,9 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.filter.expression.EvaluationContext;
 import org.apache.rocketmq.filter.expression.Expression;
 import org.apache.rocketmq.filter.parser.SelectorParser;
+import org.apache.rocketmq.remoting.protocol.header.AckMessageRequestHeader;
+import org.apache.rocketmq.remoting.protocol.header.ChangeInvisibleTimeRequestHeader;
+import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 import org.apache.rocketmq.srvutil.ServerUtil;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
@@ -227,6 +236,8 @@ public final class Driver {
             case "pull.pull": return pull(object(with), with);
             case "pull.do": return pullDo(object(with), with);
             case "pull.stop": ((DefaultMQPullConsumer) OBJECTS.remove(with.getIntValue("handle"))).shutdown(); return null;
+            case "ordered.pop": return orderedPop(object(with), with);
+            case "ordered.do": return orderedDo(object(with), with);
             case "mqadmin": return mqadmin(with);
             case "mqadmin.commands": return Tools.names();
             case "sql.evaluate": return sqlEvaluate(with.getJSONArray("cases"));
@@ -734,6 +745,81 @@ public final class Driver {
             case "view_message": return message(consumer.viewMessage(with.getString("topic"), with.getString("msg_id")));
             default: throw new IllegalArgumentException(with.getString("verb"));
         }
+    }
+
+    // ---- ordered pops, as the Proxy makes them of a producer's connections: no consumer does
+
+    private static Object orderedPop(DefaultMQProducer producer, JSONObject with) throws Exception {
+        PopMessageRequestHeader header = new PopMessageRequestHeader();
+        header.setConsumerGroup(with.getString("group"));
+        header.setTopic(with.getString("topic"));
+        header.setQueueId(-1);
+        header.setMaxMsgNums(with.getIntValue("max"));
+        header.setInvisibleTime(with.getLongValue("invisible_ms"));
+        header.setPollTime(0);
+        header.setBornTime(System.currentTimeMillis());
+        header.setInitMode(ConsumeInitMode.MIN);
+        header.setExpType("TAG");
+        header.setExp("*");
+        header.setOrder(true);
+        header.setAttemptId(with.getString("attempt"));
+        CompletableFuture<PopResult> outcome = new CompletableFuture<>();
+        api(producer).popMessageAsync(with.getString("broker_name"), with.getString("broker"), header, 10000, new PopCallback() {
+            @Override
+            public void onSuccess(PopResult result) {
+                outcome.complete(result);
+            }
+
+            @Override
+            public void onException(Throwable thrown) {
+                outcome.completeExceptionally(thrown);
+            }
+        });
+        JSONArray messages = new JSONArray();
+        List<MessageExt> found = outcome.get(30, TimeUnit.SECONDS).getMsgFoundList();
+        if (found != null) {
+            found.forEach(message -> messages.add(message(message)));
+        }
+        return messages;
+    }
+
+    /** Acknowledges a message, or makes it visible again after some time; OK or NO_EXIST. */
+    private static Object orderedDo(DefaultMQProducer producer, JSONObject with) throws Exception {
+        CompletableFuture<AckResult> outcome = new CompletableFuture<>();
+        AckCallback callback = new AckCallback() {
+            @Override
+            public void onSuccess(AckResult result) {
+                outcome.complete(result);
+            }
+
+            @Override
+            public void onException(Throwable thrown) {
+                outcome.completeExceptionally(thrown);
+            }
+        };
+        if (with.containsKey("invisible_ms")) {
+            ChangeInvisibleTimeRequestHeader header = new ChangeInvisibleTimeRequestHeader();
+            header.setConsumerGroup(with.getString("group"));
+            header.setTopic(with.getString("topic"));
+            header.setQueueId(with.getIntValue("queue_id"));
+            header.setOffset(with.getLongValue("offset"));
+            header.setExtraInfo(with.getString("receipt"));
+            header.setInvisibleTime(with.getLongValue("invisible_ms"));
+            api(producer).changeInvisibleTimeAsync(with.getString("broker_name"), with.getString("broker"), header, 10000, callback);
+        } else {
+            AckMessageRequestHeader header = new AckMessageRequestHeader();
+            header.setConsumerGroup(with.getString("group"));
+            header.setTopic(with.getString("topic"));
+            header.setQueueId(with.getIntValue("queue_id"));
+            header.setOffset(with.getLongValue("offset"));
+            header.setExtraInfo(with.getString("receipt"));
+            api(producer).ackMessageAsync(with.getString("broker"), 10000, callback, header);
+        }
+        return outcome.get(30, TimeUnit.SECONDS).getStatus().name();
+    }
+
+    private static MQClientAPIImpl api(DefaultMQProducer producer) {
+        return producer.getDefaultMQProducerImpl().getMqClientFactory().getMQClientAPIImpl();
     }
 
     // ---- SQL92
