@@ -9,6 +9,7 @@ import base64
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -294,6 +295,23 @@ def test_a_queue_of_ordered_messages_waits_for_those_that_are_out(client: Client
     again = client.receive(consumer, 2)
     assert [(body_of(got), got["attempt"]) for got in again] == [(b"m-2", 2), (b"m-3", 1)]
     client.ack(consumer, *again)
+
+
+@pytest.mark.slow
+def test_a_proxy_that_puts_acknowledgements_together(
+    grpc: Driver, proxy: Proxy, name: Name, tmp_path: Path
+) -> None:
+    topic = create_topic(proxy.cluster, name("Together"), 1, attributes="+message.type=FIFO")
+    group = create_group(proxy.cluster, name("together"), consumeMessageOrderly=True)
+    with running_proxy(fetch_proxy(), tmp_path, proxy.cluster, {"enableBatchAck": True}) as batching:
+        client = Client(grpc, batching)
+        producer, consumer = client.producer(topic), client.simple(topic, group)
+        for body in (b"first", b"second"):  # which waits until the first is acknowledged
+            client.send(producer, message(topic, body, group="g"))
+            (got,) = client.receive(consumer, 1)
+            assert body_of(got) == body
+            client.ack(consumer, got)
+        client.stop()
 
 
 def test_refusals_say_what_is_wrong(client: Client, name: Name) -> None:
