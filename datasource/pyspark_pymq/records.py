@@ -64,6 +64,17 @@ _HEAD = np.dtype(
 _CACHE_LINE_BYTES = 64
 
 
+def _keep_freed_memory() -> None:
+    """glibc gives freed blocks back to the kernel from a size on that grows with the largest one it was given so far
+    (mallopt(3), M_MMAP_THRESHOLD). Columns of a megabyte would be fresh pages in every batch, which cost several times
+    what filling them costs. The block is not touched, so it costs nothing; other allocators do not mind.
+    """
+    np.empty(16 << 20, np.uint8)
+
+
+_keep_freed_memory()
+
+
 class Records:
     """A buffer of records and its views; reused for all batches of one segment."""
 
