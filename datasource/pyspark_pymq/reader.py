@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mqspark.errors import ConfigError
 from pyspark_pymq.cluster import Cluster
-from pyspark_pymq.lent import settle
+from pyspark_pymq.lent import Lent, settle
 from pyspark_pymq.offsets import QueueRange
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.planning import ReadTask, plan_tasks
@@ -99,7 +99,7 @@ def _rows(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     return read_task(partition.task)
 
 
-class BatchReader(DataSourceReader):  # type: ignore[misc]
+class BatchReader(Lent, DataSourceReader):  # type: ignore[misc]
     def __init__(
         self, options: ReadOptions, columns: tuple[str, ...], payload: pa.Schema | None = None
     ) -> None:

@@ -28,7 +28,7 @@ from mqspark.errors import BrokerError, ConfigError, ConnectionLost, MQError, Re
 from mqspark.message import DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import SendMessageRequestHeaderV2
-from pyspark_pymq.lent import settle
+from pyspark_pymq.lent import Lent, settle
 from pyspark_pymq.options import WriteOptions
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Task:
     """One that is written to."""
 
 
-class _Writer:
+class _Writer(Lent):
     """What batch and streaming writes share. Pickled to the tasks: options and names only."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:

@@ -22,6 +22,7 @@ from mqspark.errors import ConnectionLost
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode
 from pyspark_pymq.cluster import Cluster
+from pyspark_pymq.lent import Lent
 from pyspark_pymq.offsets import Offsets, Positions, batch_ranges, limit_rows
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reader import DEFAULT_GROUP, partitions_of, read_partition
@@ -50,7 +51,7 @@ _MAX_PARKED_PULLS = 512
 """With more queues than this an idle query sleeps instead of parking a pull on each."""
 
 
-class CheckpointedReader(DataSourceStreamReader):  # type: ignore[misc]
+class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
     """All but ``latestOffset``, which differs by Spark version."""
 
     def __init__(
