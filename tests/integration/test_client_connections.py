@@ -222,14 +222,15 @@ async def test_what_a_transaction_came_to_is_told_with_the_namespace() -> None:
 # --- leaving without losing an offset -------------------------------------------------------------------
 
 
-def consuming_broker(commits: Callable[[Command], Answer]) -> Scripted:
-    """Its queues have two messages each, and it answers commits as it is told."""
+def consuming_broker(kind: str, commits: Callable[[Command], Answer]) -> Scripted:
+    """Its queues have two messages each, and it answers commits as it is told. It knows one consumer, ``LEAVER``."""
+    member = "127.0.0.1@leaver" + ("@STREAM" if kind == "lite" else "")
     plain = broker().script
 
     def script(command: Command) -> Answer:
         code, ext = command.code, command.ext
         if code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
-            body = GetConsumerListByGroupResponseBody(consumer_id_list=["127.0.0.1@leaver"])
+            body = GetConsumerListByGroupResponseBody(consumer_id_list=[member])
             return 0, None, encode_body(body)
         if code == RequestCode.QUERY_CONSUMER_OFFSET:
             return 0, {"offset": "0"}, b""
@@ -280,8 +281,8 @@ async def consume_all(address: str, kind: str, messages: int) -> None:
 @pytest.mark.parametrize("kind", ["push", "lite"])
 async def test_who_leaves_commits_where_it_can(kind: str) -> None:
     """One broker refuses; the queues of the other are committed all the same, each of them."""
-    a = consuming_broker(lambda _: (ResponseCode.SYSTEM_ERROR, None, b""))
-    b = consuming_broker(lambda _: (0, {}, b""))
+    a = consuming_broker(kind, lambda _: (ResponseCode.SYSTEM_ERROR, None, b""))
+    b = consuming_broker(kind, lambda _: (0, {}, b""))
     async with a.serving(), b.serving(), namesrv({"a": a, "b": b}, queues=3).serving() as names:
         await consume_all(names.address, kind, 12)
     assert committed(b) == {0: 2, 1: 2, 2: 2}
@@ -294,7 +295,7 @@ async def test_who_leaves_commits_on_a_new_connection_when_the_old_one_breaks(ki
     def commit(_: Command) -> Answer:
         return refusals.pop() if refusals else (0, {}, b"")
 
-    a = consuming_broker(commit)
+    a = consuming_broker(kind, commit)
     async with a.serving(), namesrv({"a": a}, queues=1).serving() as names:
         await consume_all(names.address, kind, 2)
     assert committed(a) == {0: 2}
