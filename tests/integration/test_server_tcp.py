@@ -16,7 +16,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
-from mqspark_server.tcp import RemotingServer, bind_pair, bind_socket
+from mqspark_server.tcp import TURN_BYTES, RemotingServer, bind_pair, bind_socket
 
 pytestmark = pytest.mark.anyio
 
@@ -130,6 +130,19 @@ async def test_answers_of_a_chunk_come_in_order_and_cost_one_turn() -> None:
         got = [await client.next() for _ in range(50)]
         assert [(c.opaque, bytes(c.body)) for c in got] == [(n, b"%d" % n) for n in range(50)]
         assert harness.core.turns - before <= 3
+
+
+async def test_much_is_answered_before_the_loop_reads_on() -> None:
+    async with serving() as harness:
+        client = await harness.client()
+        await client.request(1)
+        (connection,) = harness.server._sockets
+        before, turns = harness.core.turns, []
+        for opaque in (2, 3, 4, 5):
+            connection.data_received(encode_request(ECHO, opaque, None, bytes(TURN_BYTES // 2)))
+            turns.append(harness.core.turns - before)
+        assert turns == [0, 1, 1, 2]
+        assert [(await client.next()).opaque for _ in range(4)] == [2, 3, 4, 5]
 
 
 async def test_a_frame_may_come_byte_by_byte() -> None:
