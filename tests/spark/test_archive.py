@@ -212,7 +212,7 @@ def history(spark: SparkSession, table: Path) -> list[Any]:
 def test_history_and_tail_are_one_topic(
     delta: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = ("flushDiskType=ASYNC_FLUSH", "mappedFileSizeCommitLog=524288", "fileReservedTime=0")
+    settings = ("flushDiskType=ASYNC_FLUSH", "mappedFileSizeCommitLog=524288")
     with DevCluster(tmp_path / "store", *settings) as own:
         own.create_topic("H")
         own.send_numbers("H", range(6000))

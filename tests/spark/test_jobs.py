@@ -70,6 +70,7 @@ def test_a_driver_killed_in_the_middle(tmp_path: Path) -> None:
     assert {name: tree(tmp_path / "store" / name) for name in own} == own
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_is_one_line(
     delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
