@@ -130,6 +130,13 @@ class BlockingConnection:
         self._write([memoryview(b"".join(frames))], DEFAULT_TIMEOUT_MS)
         return opaques
 
+    def _wait(self, timeout_s: float) -> int:
+        """Until there is something to read or room to write; the events of ``select.poll``, which, other than
+        ``select``, does not mind how many files the process has open."""
+        poll = select.poll()
+        poll.register(self, select.POLLIN | select.POLLOUT)
+        return sum(events for _, events in poll.poll(timeout_s * 1000))
+
     def _write(self, parts: list[memoryview], timeout_ms: int) -> None:
         """All parts (of bytes), while what arrives is taken in: a broker stops reading from a peer that leaves its
         answers, and then both would wait for each other."""
@@ -141,10 +148,10 @@ class BlockingConnection:
                     sent = self._socket.sendmsg(parts)
                 except BlockingIOError:
                     left = deadline - time.monotonic()
-                    readable, writable, _ = select.select([self], [self], [], max(0.0, left))
-                    if readable:
+                    events = self._wait(max(0.0, left))
+                    if events & select.POLLIN:
                         self._receive(0.0)
-                    elif not writable and left <= 0:
+                    elif not events and left <= 0:
                         raise TimeoutError("timed out") from None
                     continue
                 while parts and sent >= len(parts[0]):

@@ -298,8 +298,8 @@ class Fetcher:
     ) -> None:
         """Take ``good`` back from those that come from the disk and are not whole."""
         doubtful = good & (starts + base < self._written_from)
-        if queue is not None and offsets is not None and len(starts) >= MIN_RECORDS and not self._has_seals:
-            at = np.flatnonzero(doubtful)
+        at = np.flatnonzero(doubtful)
+        if queue is not None and offsets is not None and len(at) >= MIN_RECORDS and not self._has_seals:
             doubtful[at] = ~surely_sound(view, starts[at], ends[at], base, queue, offsets[at])
         for index in np.flatnonzero(doubtful).tolist():
             good[index] = self._is_sound(

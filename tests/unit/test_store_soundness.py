@@ -95,3 +95,20 @@ def test_a_reader_gets_all_but_the_damaged_one(tmp_path: Path) -> None:
     assert store.get("T", 2, 0, 99, 1 << 20).count == 19
     assert (result.count, store.damaged_reads) == (20, 1)
     store.close()
+
+
+def test_a_segment_that_somebody_cut_to_nothing_is_no_fault_of_the_reader(tmp_path: Path) -> None:
+    sizes = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 20_000}
+    store = opened(tmp_path, TestClock(), **sizes)
+    for number in range(120):
+        store.put("T", 0, b"%d" % number, b"", 0, 1, BORN_HOST)
+    store.commit()
+    store.close()
+    first, *others = sorted((tmp_path / "commitlog").iterdir())
+    with first.open("r+b") as file:
+        file.truncate(50)
+    assert others
+    store = opened(tmp_path, TestClock(), **sizes)
+    result = store.get("T", 0, 0, 20, 1 << 20)
+    assert (result.count, store.damaged_reads) == (0, 20)
+    store.close()
