@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from mqspark.errors import ConfigError
 from mqspark.message import MessageQueue
 from pyspark_pymq.deltafiles import DeltaFile, delta_table
 from pyspark_pymq.locations import join, names, open_input, read_bytes, write_bytes
@@ -90,9 +91,15 @@ class Archive:
         self._read_at = -_LIFE_S
 
     def ranges(self) -> Mapping[MessageQueue, tuple[int, int]]:
+        """Raises ConfigError where nothing is archived: reading on without history would hide a mistyped URL."""
         if time.monotonic() - self._read_at >= _LIFE_S:
             ranges: dict[MessageQueue, tuple[int, int]] = {}
-            for broker in names(join(self.url, MANIFESTS)):
+            brokers = names(join(self.url, MANIFESTS))
+            if not brokers:
+                raise ConfigError(
+                    f"archive: nothing is archived at {self.url!r}; the job archive makes it", key="archive"
+                )
+            for broker in brokers:
                 for manifest in load_manifests(self.url, broker):
                     for topic, queues in manifest.queues.items():
                         for queue_id, (first, end) in queues.items():

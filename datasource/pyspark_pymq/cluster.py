@@ -232,13 +232,12 @@ class Cluster:
                         f'"{meant[0].broker_name}:{text}"',
                         key=option,
                     )
+                if meant[0] in numbers:
+                    raise ConfigError(f"{option}: {_name(meant[0])} is named twice", key=option)
                 numbers[meant[0]] = number
         missing = [queue for queue in queues if queue not in numbers]
         if missing:
-            raise ConfigError(
-                f"{option}: {_name(missing[0])} is not named; name every queue (-2 earliest, -1 latest)",
-                key=option,
-            )
+            raise ConfigError(f"{option}: {_name(missing[0])} is not named; name every queue", key=option)
         return numbers
 
     def _group_offsets(self, queues: Mapping[MessageQueue, str]) -> Offsets:

@@ -112,7 +112,7 @@ class ReadOptions:
             max_trigger_delay_ms=texts.duration_ms("maxTriggerDelay", _MAX_DELAY_MS),
             fail_on_data_loss=texts.flag("failOnDataLoss", True),
             tags=texts.tags(),
-            sql_filter=texts.text("sqlFilter") or None,
+            sql_filter=texts.sql_filter(),
             keys=tuple((texts.text("key") or "").split()),
             archive=texts.text("archive") or None,
             min_partitions=minimum,
@@ -156,7 +156,7 @@ class ReadOptions:
                 raise ConfigError("key: a look-up is a batch read; a stream has no end", key="key")
             if self.topics.pattern is not None or self.topics.assigned:
                 raise ConfigError("key: look-ups need the option topic", key="key")
-            for name in ("tags", "sqlFilter", "archive", "startingOffsets", "endingOffsets"):
+            for name in ("tags", "sqlFilter", "archive", *_RANGE_OPTIONS):
                 if texts.is_given(name):
                     raise ConfigError(f"{name}: does not go together with key", key=name)
         if self.archive is not None and (self.sql_filter is not None or self.tags):
@@ -165,6 +165,11 @@ class ReadOptions:
             )
 
 
+_RANGE_OPTIONS = tuple(
+    f"{which}{what}"
+    for which in ("starting", "ending")
+    for what in ("Offsets", "Timestamp", "OffsetsByTimestamp")
+)
 _TRIGGER_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay")
 
 

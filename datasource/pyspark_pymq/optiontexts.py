@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from mqspark.client.blocking import parse_addresses
-from mqspark.errors import ConfigError, InvalidMessage
+from mqspark.errors import ConfigError, InvalidFilter, InvalidMessage
 from mqspark.message import check_group, check_topic
 
 __all__ = [
@@ -75,6 +75,19 @@ _KAFKAS = {
 """What those who come from the Kafka source look for."""
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
 """Spark passes these on to a sink."""
+_SPELLINGS = {
+    name.lower(): name
+    for name in (
+        "topicPattern",
+        "subscribePattern",
+        "endingOffsets",
+        "endingTimestamp",
+        "endingOffsetsByTimestamp",
+    )
+}
+"""Spark hands names over in lower case; errors show these as they are documented."""
+_MAX_LONG = (1 << 63) - 1
+"""Offsets and times are longs at the broker."""
 
 
 class OptionTexts:
@@ -95,7 +108,7 @@ class OptionTexts:
                     f"{key}: means the same as {self._spelled[name]}; give one of them", key=key
                 )
             self._values[name] = str(value)
-            self._spelled[name] = key
+            self._spelled[name] = _SPELLINGS.get(key, key)
 
     def text(self, name: str) -> str | None:
         self._seen.add(name.lower())
@@ -211,6 +224,19 @@ class OptionTexts:
             raise ConfigError(f"tags: tags separated by '||', or '*' alone, not {value!r}", key="tags")
         return names
 
+    def sql_filter(self) -> str | None:
+        """Checked here, for the brokers see it with the first pull only."""
+        value = self.text("sqlFilter")
+        if not value:
+            return None
+        from mqspark.filter.sql import compile_sql
+
+        try:
+            compile_sql(value)
+        except InvalidFilter as error:
+            raise ConfigError(f"sqlFilter: {error}", key="sqlFilter") from None
+        return value
+
     def topics(self) -> Topics:
         given = [name for name in ("topic", "topicpattern", "assign") if name in self._values]
         names, pattern, assign = self.text("topic"), self.text("topicPattern"), self.text("assign")
@@ -254,7 +280,7 @@ class OptionTexts:
             raise ConfigError(f"{chosen[1]}: contradicts {chosen[0]}; give one of them", key=chosen[1])
         option = chosen[0] if chosen else names[0]
         if timestamp is not None:
-            if not timestamp.isdecimal():
+            if not timestamp.isdecimal() or int(timestamp) > _MAX_LONG:
                 raise ConfigError(f"{option}: milliseconds since the epoch, not {timestamp!r}", key=option)
             return OffsetSpec(option, default, timestamp_ms=int(timestamp))
         if by_timestamp is not None:
@@ -309,9 +335,10 @@ def _queue_numbers(option: str, text: str, *, lowest: int) -> QueueTexts:
             raise ConfigError(f"{option}: topic {topic!r} needs an object of queues", key=option)
         for queue, number in queues.items():
             _check_queue(option, queue)
-            if isinstance(number, bool) or not isinstance(number, int) or number < lowest:
+            if isinstance(number, bool) or not isinstance(number, int) or not lowest <= number <= _MAX_LONG:
                 raise ConfigError(
-                    f"{option}: {topic} {queue}: a whole number is needed, not {number!r}", key=option
+                    f"{option}: {topic} {queue}: a whole number from {lowest} on is needed, not {number!r}",
+                    key=option,
                 )
         numbers[topic] = dict(queues)
     return numbers

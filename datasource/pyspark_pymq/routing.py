@@ -101,19 +101,21 @@ class Router:
             targets = np.where(keyed, np.abs(key_hashes(rows.sharding)[chosen]) % count, targets)
         for name in ("partition", "queueId"):
             if name in batch.schema.names:
-                wanted = integers(batch, name, missing=-1)[chosen]
+                wanted = integers(batch, name)[chosen]
+                given = batch.column(name).is_valid().to_numpy(zero_copy_only=False)[chosen]
                 indices = {queue.queue_id: index for index, queue in reversed(list(enumerate(queues)))}
-                for queue_id in np.unique(wanted[wanted != -1]).tolist():
+                for queue_id in np.unique(wanted[given]).tolist():
                     if queue_id not in indices:
                         raise InvalidMessage(
                             f"{name}: {queues[0].topic} has no writable queue {queue_id}", field=name
                         )
-                    targets = np.where(wanted == queue_id, indices[queue_id], targets)
+                    targets = np.where(given & (wanted == queue_id), indices[queue_id], targets)
         return targets
 
 
-def integers(batch: pa.RecordBatch, name: str, *, missing: int = 0) -> npt.NDArray[np.int64]:
+def integers(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
+    """A column of numbers, 0 where there is none."""
     if name not in batch.schema.names:
-        return np.full(batch.num_rows, missing, np.int64)
-    filled: npt.NDArray[np.int64] = pc.fill_null(batch.column(name), missing).to_numpy().astype(np.int64)
+        return np.zeros(batch.num_rows, np.int64)
+    filled: npt.NDArray[np.int64] = pc.fill_null(batch.column(name), 0).to_numpy().astype(np.int64)
     return filled

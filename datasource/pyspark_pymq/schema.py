@@ -75,6 +75,12 @@ def selected_columns(schema: Any) -> tuple[str, ...]:
                 f"schema: column {field.name!r} is {expected}, not {found}; cast it after the load",
                 key="schema",
             )
+        # Spark's workers compare "nullable" with what arrives, inner ones too, which simpleString does not show.
+        if not field.nullable or ":false" in field.dataType.json():
+            raise ConfigError(
+                f"schema: column {field.name!r} may be null, outside and inside; leave out NOT NULL",
+                key="schema",
+            )
         if field.name in columns:
             raise ConfigError(f"schema: column {field.name!r} is named twice", key="schema")
         columns.append(field.name)

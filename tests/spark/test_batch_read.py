@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import MapType, StringType, StructType
 
 from mqspark.message import Message
 from pyspark_pymq.schema import COLUMNS
@@ -78,6 +79,13 @@ def test_selected_columns(spark: SparkSession, cluster: DevCluster, topic: str) 
         reader.schema("body binary").load().count()
     with pytest.raises(AnalysisException, match="'value' is binary, not string"):
         reader.schema("value string").load().count()
+    with pytest.raises(AnalysisException, match="schema: column 'value' may be null"):
+        reader.schema("value binary NOT NULL").load().count()
+    inside = StructType().add("properties", MapType(StringType(), StringType(), valueContainsNull=False))
+    with pytest.raises(
+        AnalysisException, match="schema: column 'properties' may be null, outside and inside"
+    ):
+        reader.schema(inside).load().count()
 
 
 def test_tags_are_chosen_by_option(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
@@ -150,6 +158,11 @@ def test_errors_name_the_option(spark: SparkSession, cluster: DevCluster, topic:
         ({"assign": '{"x":[0]}'}, "assign: contradicts topic"),
         ({"startingOffsets": "group"}, "startingOffsets: group needs the option group"),
         ({"startingOffsets": f'{{"{topic}":{{"0":0}}}}'}, "startingOffsets: queue 1 of topic"),
+        (
+            {"startingOffsets": f'{{"{topic}":{{"0":0,"dev:0":0}}}}'},
+            "startingOffsets: queue 0 .* is named twice",
+        ),
+        ({"archive": "/no/such/archive"}, "archive: nothing is archived at"),
     ):
         with pytest.raises(AnalysisException, match=words):
             load(spark, cluster, topic, **options).count()

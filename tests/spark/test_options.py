@@ -70,12 +70,27 @@ def test_options_of_streams(options: dict[str, str], key: str) -> None:
         ({"sqlFilter": "a = 1", "tags": "A"}, "sqlFilter"),
         ({"key": "k", "tags": "A"}, "tags"),
         ({"key": "k", "startingOffsets": "earliest"}, "startingOffsets"),
+        ({"key": "k", "startingTimestamp": "5"}, "startingTimestamp"),
+        ({"key": "k", "endingOffsetsByTimestamp": '{"T":{"0":5}}'}, "endingOffsetsByTimestamp"),
+        ({"sqlFilter": "a >"}, "sqlFilter"),
+        ({"endingTimestamp": str(1 << 63)}, "endingTimestamp"),
+        ({"startingOffsets": '{"T":{"0":9223372036854775808}}'}, "startingOffsets"),
         ({"archive": "/a", "tags": "A"}, "archive"),
         ({"nameserver": "h:99999"}, "nameserver"),
     ],
 )
 def test_options_of_batch_reads(options: dict[str, str], key: str) -> None:
     refused(key, options, streaming=False)
+
+
+def test_names_in_lower_case_are_shown_as_documented() -> None:
+    """Spark hands them over so."""
+    for options, words in (
+        ({"endingtimestamp": "5"}, "endingTimestamp: a stream has no end"),
+        ({"subscribepattern": "T.*"}, "subscribePattern: contradicts topic"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{words}"):
+            ReadOptions.parse(BASE | options, streaming=True)
 
 
 @pytest.mark.parametrize("streaming", [True, False])

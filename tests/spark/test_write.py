@@ -83,9 +83,10 @@ def test_topic_and_queue_by_column(spark: SparkSession, cluster: DevCluster, top
     rows = read(spark, cluster, topic)
     assert sorted(rows) == ["a", "c", "d"]
     assert (rows["a"].partition, rows["c"].partition) == (3, 0)
-    bad = spark.createDataFrame([("x", 9)], "value string, queueId int")
-    with pytest.raises(PythonException, match=r"queueId: .* has no writable queue 9"):
-        write(bad, cluster, topic=topic)
+    for number in (9, -1):
+        bad = spark.createDataFrame([("x", number)], "value string, queueId int")
+        with pytest.raises(PythonException, match=rf"queueId: .* has no writable queue {number}"):
+            write(bad, cluster, topic=topic)
 
 
 def test_a_topic_is_created_by_its_first_message(spark: SparkSession, cluster: DevCluster) -> None:
