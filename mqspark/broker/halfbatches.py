@@ -40,7 +40,7 @@ from mqspark.message import (
     encode_properties,
 )
 from mqspark.record import split_batch
-from mqspark.store.members import MemberColumns
+from mqspark.store.membertable import Many, many_of
 
 __all__ = [
     "MAX_MEMBERS",
@@ -86,9 +86,9 @@ class Members(NamedTuple):
         ]
 
     @property
-    def together(self) -> Sequence[Item] | MemberColumns:
+    def together(self) -> Sequence[Item] | Many:
         """The same, as columns when they are many."""
-        many = MemberColumns.of(self.body)
+        many = many_of(self.body)
         return self.items if many is None else many.with_suffix(self.suffix)
 
 
@@ -128,7 +128,7 @@ def check_batch(draft: Draft) -> None:
 def _look(body: bytes) -> tuple[int, int, list[bytes]]:
     """How many members, how long the longest properties are, and those that may have one of the names in
     ``_NOT_IN_A_BATCH``."""
-    many = MemberColumns.of(body)
+    many = many_of(body)
     if many is not None and not many.any_has(*_MARKS_OF_THESE):
         return len(many), many.largest[1], []
     items = split_batch(body)

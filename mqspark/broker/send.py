@@ -57,7 +57,7 @@ from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from mqspark.protocol.session import Session
 from mqspark.record import split_batch
-from mqspark.store.members import MemberColumns
+from mqspark.store.membertable import Many, many_of
 
 __all__ = ["Sends"]
 
@@ -375,7 +375,7 @@ class Sends:
                     sys_flag,
                     header.reconsume_times or 0,
                 )
-                physical_offsets = positions.tolist()
+                physical_offsets = positions.astype(">i8").tobytes()
             else:
                 members = split_batch(body)
                 count = len(members)
@@ -385,7 +385,7 @@ class Sends:
                 if topic.inner_batch:
                     self._send_inner_batch(session, command, header, topic, queue_id, sys_flag, shared, count)
                     return
-                first_offset, physical_offsets, end_offset = self._state.store.put_batch(
+                first_offset, places, end_offset = self._state.store.put_batch(
                     header.topic,
                     queue_id,
                     members,
@@ -394,6 +394,7 @@ class Sends:
                     sys_flag,
                     header.reconsume_times or 0,
                 )
+                physical_offsets = struct.pack(f">{count}q", *places)
         except UnicodeDecodeError:
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a member's properties are not UTF-8") from None
         except MessageTooLarge as error:  # RocketMQ: 13 for a single message, 1 for a batch
@@ -406,18 +407,18 @@ class Sends:
         topic.put_bytes += len(command.body)
         if not command.flag & 2:
             prefix = self._id_prefix
-            ids = struct.pack(f">{count}q", *physical_offsets).hex(",", 8).upper()
+            ids = physical_offsets.hex(",", 8).upper()
             ids = prefix + ids.replace(",", f",{prefix}")
             self._waiting.append(
                 (end_offset, session, self._answer(command.opaque, ids, queue_id, first_offset, unique_id))
             )
 
     @staticmethod
-    def _many(topic: Topic, body: bytes | memoryview) -> MemberColumns | None:
+    def _many(topic: Topic, body: bytes | memoryview) -> Many | None:
         """The members of a batch that is worth it, when none of them needs a look of its own."""
         if len(body) < _MANY_BYTES or topic.inner_batch:
             return None
-        many = MemberColumns.of(bytes(body))
+        many = many_of(body)
         return None if many is None or many.any_has(b"TRAN_MSG") else many
 
     def _send_inner_batch(

@@ -27,7 +27,7 @@ from mqspark.message import (
 )
 from mqspark.record import Parts, find_property, tags_code
 from mqspark.store.dispatch import allows_dispatch, wanted_queues
-from mqspark.store.members import MemberColumns
+from mqspark.store.membertable import Many
 from mqspark.store.store import MessageStore
 
 __all__ = ["Diversion", "Draft", "Stored", "Writer"]
@@ -112,7 +112,7 @@ class Writer:
         self,
         topic: str,
         queue_id: int,
-        items: Sequence[tuple[int, bytes, bytes]] | MemberColumns,
+        items: Sequence[tuple[int, bytes, bytes]] | Many,
         born_timestamp_ms: int,
         born_host: bytes,
         sys_flag: int,
@@ -124,7 +124,7 @@ class Writer:
         if target is not None and target.multi_tag:
             sys_flag |= MULTI_TAGS
         where = (born_timestamp_ms, born_host, sys_flag, 0, prepared_offset)
-        if isinstance(items, MemberColumns):
+        if isinstance(items, Many):
             first_offset, array, end = self._store.put_members(topic, queue_id, items, *where)
             position, body_bytes = int(array[0]), items.body_bytes
         else:

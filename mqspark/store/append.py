@@ -40,7 +40,8 @@ from mqspark.store.config import StoreConfig
 from mqspark.store.consumequeue import ENTRY, ConsumeQueue
 from mqspark.store.delay import DelayLevels
 from mqspark.store.dispatch import LMQ_QUEUE_ID, offsets_property
-from mqspark.store.members import Head, MemberColumns
+from mqspark.store.members import Head, queue_entries
+from mqspark.store.membertable import Many
 from mqspark.store.queuetable import QueueTable
 
 __all__ = ["Appender", "Group", "Item", "Queue"]
@@ -329,7 +330,7 @@ class Appender:
         self,
         topic: str,
         queue_id: int,
-        members: MemberColumns,
+        members: Many,
         born_timestamp_ms: int,
         born_host: bytes,
         sys_flag: int = 0,
@@ -388,7 +389,7 @@ class Appender:
             queue.topic_field,
         )
         log.pending.append(members.records(head, sizes, positions, first_offset))
-        queue.entries += members.entries(positions, sizes, members.tags_codes())
+        queue.entries += queue_entries(positions, sizes, members.tags_codes())
         queue.next_offset = first_offset + count
         log.position = position + total
         self.put_count += count

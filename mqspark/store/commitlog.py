@@ -20,7 +20,7 @@ from pathlib import Path
 from mqspark.errors import DiskFull, MessageTooLarge, StoreCorrupt
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC
 from mqspark.store.files import FileLayer, disk_full_as_typed, is_disk_full
-from mqspark.store.flush import ReadAheadJob
+from mqspark.store.flush import ReadAheadJob, joined
 from mqspark.store.layout import file_name, file_start
 from mqspark.store.logpaths import LogPaths
 
@@ -277,7 +277,7 @@ class CommitLog:
     def write_pending(self) -> None:
         """One pwritev for everything appended since the last. OSError: any part of it may be on disk."""
         if self.pending:
-            self._files.write(self._fd, b"".join(self.pending), self.written - self.segments[-1].start)
+            self._files.write(self._fd, joined(self.pending), self.written - self.segments[-1].start)
             self.take_pending()
 
     def take_pending(self) -> tuple[int, list[bytes | memoryview]]:

@@ -19,7 +19,12 @@ from mqspark.store.durable import DurableNote
 from mqspark.store.files import FileLayer
 from mqspark.store.layout import StorePaths
 
-__all__ = ["CheckpointJob", "FlushJob", "Job", "Progress", "ReadAheadJob"]
+__all__ = ["CheckpointJob", "FlushJob", "Job", "Progress", "ReadAheadJob", "joined"]
+
+
+def joined(buffers: Sequence[bytes | memoryview]) -> bytes | memoryview:
+    """As one buffer; a single one, the records of a large batch, is not copied."""
+    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
 
 class Job(Protocol):
@@ -92,7 +97,7 @@ class FlushJob:
         """What has to go into the file; the same bytes at the same place however often, in whatever thread. Raises
         OSError."""
         if self._buffers:
-            self._files.write(self.active, b"".join(self._buffers), self._offset)
+            self._files.write(self.active, joined(self._buffers), self._offset)
 
     def run(self) -> None:
         try:

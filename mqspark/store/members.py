@@ -2,7 +2,8 @@
 
 What a batch holds is walked once, from size to size; everything else is arithmetic on columns and one join of slices.
 For thousands of small members that is a third of what it costs to take them one by one; below ``MIN_MEMBERS`` the
-columns cost more than they save (``mqspark.record.split_batch``).
+columns cost more than they save (``mqspark.record.split_batch``). Members that are all alike are better taken as a
+table (``mqspark.store.membertable``).
 
 Must not know queues or files.
 """
@@ -21,16 +22,16 @@ from mqspark.record import HEADS, split_batch
 from mqspark.store.consumequeue import ENTRY_DTYPE
 from mqspark.store.scan import tags_codes
 
-__all__ = ["HEAD_DTYPES", "MIN_MEMBERS", "Head", "MemberColumns"]
+__all__ = ["HEAD_BYTES", "HEAD_DTYPES", "MIN_BYTES", "MIN_MEMBERS", "Head", "MemberColumns", "queue_entries"]
 
 Ints = npt.NDArray[np.int64]
 
 MIN_MEMBERS = 64
 
 _SIZE = struct.Struct(">i")
-_HEAD_BYTES = 20
+HEAD_BYTES = 20
 """Of a member: size, magic, CRC, flag, body length. Magic and CRC are not looked at (MessageDecoder.decodeMessage)."""
-_MIN_BYTES = _HEAD_BYTES + 2
+MIN_BYTES = HEAD_BYTES + 2
 
 
 def _head_dtype(born_host: int, store_host: int) -> np.dtype[np.void]:
@@ -64,6 +65,37 @@ class Head:
     prepared_offset: int
     topic_field: bytes
 
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        return HEAD_DTYPES[(self.sys_flag >> 4) & 3]
+
+    def packed(self) -> bytes:
+        """As bytes, zeros where records differ."""
+        # fmt: off
+        return HEADS[(self.sys_flag >> 4) & 3].pack(
+            0, self.magic, 0, self.queue_id, 0, 0, 0, self.sys_flag, self.born_timestamp_ms, self.born_host,
+            self.store_timestamp_ms, self.store_host, self.reconsume_times, self.prepared_offset, 0,
+        )
+        # fmt: on
+
+    @staticmethod
+    def fill(
+        heads: npt.NDArray[np.void],
+        sizes: Ints,
+        crcs: Ints,
+        flags: npt.NDArray[np.int32],
+        positions: Ints,
+        first_queue_offset: int,
+        body_bytes: Ints | int,
+    ) -> None:
+        """Say where records differ, in heads of this ``dtype``."""
+        heads["size"] = sizes
+        heads["crc"] = crcs & 0x7FFFFFFF
+        heads["flag"] = flags
+        heads["queue_offset"] = np.arange(first_queue_offset, first_queue_offset + len(heads))
+        heads["position"] = positions
+        heads["body_bytes"] = body_bytes
+
 
 @dataclass(slots=True, frozen=True)
 class MemberColumns:
@@ -95,7 +127,7 @@ class MemberColumns:
         ints = np.ndarray((len(data) - 3,), ">i4", buffer=data, strides=(1,))
         shorts = np.ndarray((len(data) - 1,), ">i2", buffer=data, strides=(1,))
         ends = np.append(starts[1:], len(data))
-        body_starts = starts + _HEAD_BYTES
+        body_starts = starts + HEAD_BYTES
         body_ends = body_starts + ints[starts + 16]
         if (body_ends < body_starts).any() or (body_ends + 2 > ends).any():
             return None
@@ -154,47 +186,37 @@ class MemberColumns:
     def records(self, head: Head, sizes: Ints, positions: Ints, first_queue_offset: int) -> bytes:
         """All records, back to back."""
         data, count = self.data, len(self)
-        packer = HEADS[(head.sys_flag >> 4) & 3]
-        dtype = HEAD_DTYPES[(head.sys_flag >> 4) & 3]
-        # fmt: off
-        common = packer.pack(
-            0, head.magic, 0, head.queue_id, 0, 0, 0, head.sys_flag, head.born_timestamp_ms, head.born_host,
-            head.store_timestamp_ms, head.store_host, head.reconsume_times, head.prepared_offset, 0,
-        )
-        # fmt: on
-        heads = np.full(count, np.frombuffer(common, dtype)[0])
+        common = head.packed()
+        heads = np.full(count, np.frombuffer(common, head.dtype)[0])
         bounds = zip(self.body_starts.tolist(), self.body_ends.tolist(), strict=True)
         bodies = [data[low:high] for low, high in bounds]
-        heads["size"] = sizes
-        heads["crc"] = np.array([crc32(body) for body in bodies], np.int64) & 0x7FFFFFFF
-        heads["flag"] = self.flags
-        heads["queue_offset"] = np.arange(first_queue_offset, first_queue_offset + count)
-        heads["position"] = positions
-        heads["body_bytes"] = self.body_ends - self.body_starts
-        packed, step = heads.tobytes(), packer.size
+        crcs = np.array(list(map(crc32, bodies)), np.int64)
+        body_bytes = self.body_ends - self.body_starts
+        head.fill(heads, sizes, crcs, self.flags, positions, first_queue_offset, body_bytes)
+        packed, step = heads.tobytes(), len(common)
         pieces: list[bytes] = [head.topic_field] * (4 * count)
         pieces[0::4] = [packed[low : low + step] for low in range(0, len(packed), step)]
         pieces[1::4] = bodies
         pieces[3::4] = self.tails
         return b"".join(pieces)
 
-    @staticmethod
-    def entries(positions: Ints, sizes: Ints, codes: Ints) -> bytes:
-        """The ConsumeQueue entries of such records."""
-        entries = np.empty(len(positions), ENTRY_DTYPE)
-        entries["position"], entries["size"], entries["tags_code"] = positions, sizes, codes
-        return entries.tobytes()
+
+def queue_entries(positions: Ints, sizes: Ints, codes: Ints) -> bytes:
+    """The ConsumeQueue entries of such records."""
+    found = np.empty(len(positions), ENTRY_DTYPE)
+    found["position"], found["size"], found["tags_code"] = positions, sizes, codes
+    return found.tobytes()
 
 
 def _starts(data: bytes) -> list[int] | None:
     """Where members begin if each ends where its size says; None when one cannot."""
-    unpack, at, last = _SIZE.unpack_from, 0, len(data) - _MIN_BYTES
+    unpack, at, last = _SIZE.unpack_from, 0, len(data) - MIN_BYTES
     starts: list[int] = []
     append = starts.append
     while at <= last:
         append(at)
         (size,) = unpack(data, at)
-        if size < _MIN_BYTES:
+        if size < MIN_BYTES:
             return None
         at += size
     return starts if at == len(data) else None

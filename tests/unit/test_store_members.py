@@ -1,4 +1,4 @@
-"""Many members of a batch stored as columns: the same bytes as one by one."""
+"""Many members of a batch stored as columns, or as a table: the same bytes as one by one."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from mqspark.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE, encode_ho
 from mqspark.record import split_batch
 from mqspark.store import MessageStore
 from mqspark.store.members import MIN_MEMBERS, MemberColumns
+from mqspark.store.membertable import Many, MemberTable, many_of
 from tests.store_tools import BORN_HOST, TestClock, crash, make_store, opened, put
 
 Item = tuple[int, bytes, bytes]
@@ -34,6 +35,26 @@ ITEMS = st.lists(
 )
 
 
+@st.composite
+def alike(draw: st.DrawFn) -> list[Item]:
+    """Members whose bodies, and whose properties, are of one length."""
+    body, count = draw(st.integers(0, 40)), draw(st.integers(MIN_MEMBERS, MIN_MEMBERS + 40))
+    properties = draw(
+        st.sampled_from(
+            [
+                [b""],
+                [b"TAGS\x01A\x02", b"TAGS\x01BC", b"aTAGS\x01B"],
+                [b"KEYS\x01k\x02TAGS\x01\xc3\xa9\x02"],
+                [b"x\x01TAGS\x02"],
+            ]
+        )
+    )
+    return [
+        (draw(st.integers(-(1 << 31), (1 << 31) - 1)), draw(st.binary(min_size=body, max_size=body)), text)
+        for text in draw(st.lists(st.sampled_from(properties), min_size=count, max_size=count))
+    ]
+
+
 def body_of(items: list[Item]) -> bytes:
     return b"".join(
         struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, flag, len(body))
@@ -50,6 +71,12 @@ def columns(items: list[Item]) -> MemberColumns:
     return found
 
 
+def table(items: list[Item]) -> MemberTable:
+    found = many_of(memoryview(body_of(items)))
+    assert isinstance(found, MemberTable)
+    return found
+
+
 def files(root: Path) -> dict[str, bytes]:
     """The log, the queues and the index."""
     return {
@@ -61,9 +88,14 @@ def files(root: Path) -> dict[str, bytes]:
 
 
 def both(
-    tmp_path: Path, items: list[Item], topic: str = "T", host: bytes = BORN_HOST, **given: object
+    tmp_path: Path,
+    items: list[Item],
+    topic: str = "T",
+    host: bytes = BORN_HOST,
+    take: Callable[[list[Item]], Many] = columns,
+    **given: object,
 ) -> None:
-    """Stores ``items`` one by one and as columns, and compares what is told and what the disks have."""
+    """Stores ``items`` one by one and together, and compares what is told and what the disks have."""
     told, disks = [], []
     for name in ("alone", "together"):
         settings: dict[str, object] = {"mapped_file_size_commit_log": 1 << 20}
@@ -74,7 +106,7 @@ def both(
         if name == "alone":
             first, places, end = store.put_batch(topic, 1, items, 99, host, flags, 3, 7)
         else:
-            first, array, end = store.put_members(topic, 1, columns(items), 99, host, flags, 3, 7)
+            first, array, end = store.put_members(topic, 1, take(items), 99, host, flags, 3, 7)
             places = array.tolist()
         told.append((first, places, end))
         put(store, topic, 1, b"behind")
@@ -94,11 +126,21 @@ def test_the_bytes_are_those_of_one_by_one(
     both(tmp_path_factory.mktemp("members"), items)
 
 
+@given(alike())
+@settings(max_examples=10, deadline=None)
+def test_so_are_those_of_a_table(tmp_path_factory: pytest.TempPathFactory, items: list[Item]) -> None:
+    both(tmp_path_factory.mktemp("members"), items, take=table)
+
+
 SOME: list[Item] = [
     (n, b"body %d" % n * (n % 7), b"KEYS\x01k%d\x02TAGS\x01t%d\x02" % (n, n % 3)) for n in range(200)
 ]
+SOME_ALIKE: list[Item] = [
+    (n, b"body %04d" % n, b"KEYS\x01k%04d\x02TAGS\x01t%d\x02" % (n, n % 3)) for n in range(200)
+]
 
 
+@pytest.mark.parametrize(("items", "take"), [(SOME, columns), (SOME_ALIKE, table)])
 @pytest.mark.parametrize(
     ("topic", "given"),
     [
@@ -110,23 +152,43 @@ SOME: list[Item] = [
         (SCHEDULE_TOPIC, {}),
     ],
 )
-def test_whatever_the_topic_and_the_settings(tmp_path: Path, topic: str, given: dict[str, object]) -> None:
-    both(tmp_path, SOME, topic, **given)
+def test_whatever_the_topic_and_the_settings(
+    tmp_path: Path,
+    topic: str,
+    given: dict[str, object],
+    items: list[Item],
+    take: Callable[[list[Item]], Many],
+) -> None:
+    both(tmp_path, items, topic, BORN_HOST, take, **given)
 
 
-def test_long_hosts(tmp_path: Path) -> None:
-    both(tmp_path, SOME, host=encode_host("fd00::1", 50000))
+@pytest.mark.parametrize(("items", "take"), [(SOME, columns), (SOME_ALIKE, table)])
+def test_long_hosts(tmp_path: Path, items: list[Item], take: Callable[[list[Item]], Many]) -> None:
+    both(tmp_path, items, host=encode_host("fd00::1", 50000), take=take)
 
 
-def test_more_properties_behind_their_own(tmp_path: Path) -> None:
-    properties = [b"", b"a\x01b", b"a\x01b\x02", b"TAGS\x01t\x02a\x01"]
-    own: list[Item] = [(n, b"%d" % n, properties[n % 4]) for n in range(100)]
+@pytest.mark.parametrize(
+    ("properties", "is_table"),
+    [
+        ([b"", b"a\x01b", b"a\x01b\x02", b"TAGS\x01t\x02a\x01"], False),
+        ([b""], True),
+        ([b"a\x01b"], True),
+        ([b"a\x01b\x02", b"b\x01a\x02"], True),
+        ([b"a\x01bc", b"a\x01b\x02"], False),
+    ],
+)
+def test_more_properties_behind_their_own(tmp_path: Path, properties: list[bytes], is_table: bool) -> None:
+    own: list[Item] = [(n, b"%03d" % n, properties[n % len(properties)]) for n in range(100)]
     more = b"c\x01d\x02"
     longer = [
         (flag, body, text + (b"" if text[-1:] in (b"", b"\x02") else b"\x02") + more)
         for flag, body, text in own
     ]
-    found = columns(own).with_suffix(more)
+    given = many_of(body_of(own))
+    assert given is not None
+    assert given.items() == own
+    found = given.with_suffix(more)
+    assert isinstance(found, MemberTable) == is_table
     assert found.items() == longer
     assert columns(longer).sizes(91).tolist() == found.sizes(91).tolist()
     store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
@@ -142,26 +204,35 @@ def test_more_properties_behind_their_own(tmp_path: Path) -> None:
 def test_few_members_are_taken_one_by_one() -> None:
     assert MemberColumns.of(body_of(SOME[: MIN_MEMBERS - 1])) is None
     assert len(columns(SOME[:MIN_MEMBERS])) == MIN_MEMBERS
+    assert many_of(body_of(SOME_ALIKE[: MIN_MEMBERS - 1])) is None
+    assert len(table(SOME_ALIKE[:MIN_MEMBERS])) == MIN_MEMBERS
 
 
-@given(st.data())
-@settings(max_examples=200, deadline=None)
-def test_damage_is_found_as_it_is_one_by_one(data: st.DataObject) -> None:
-    body = bytearray(body_of(SOME[:80]))
+@pytest.mark.parametrize("at", [0, 1, 3, 16, 19, 29, 30])
+@pytest.mark.parametrize("member", [0, 1, 79])
+def test_no_table_where_one_differs(at: int, member: int) -> None:
+    items: list[Item] = [(0, b"body %04d" % n, b"a\x01b\x02") for n in range(80)]
+    body = bytearray(body_of(items))
+    assert MemberTable.of(bytes(body)) is not None
+    body[len(body) // 80 * member + at] ^= 0x81
+    assert MemberTable.of(bytes(body)) is None
+
+
+@given(st.data(), st.sampled_from([SOME, SOME_ALIKE]))
+@settings(max_examples=300, deadline=None)
+def test_damage_is_found_as_it_is_one_by_one(data: st.DataObject, items: list[Item]) -> None:
+    body = bytearray(body_of(items[:80]))
     at = data.draw(st.integers(0, len(body) - 1))
     body[at] = data.draw(st.integers(0, 255))
     cut = bytes(body[: data.draw(st.integers(len(body) - 60, len(body)))])
     expected, wrong = taken(lambda: split_batch(cut))
-    found, why = taken(lambda: MemberColumns.of(cut))
+    found, why = taken(lambda: many_of(cut))
     if found is None:
         # Too few: whoever asked takes them one by one, and finds what is wrong.
         assert why == wrong if why else len(expected or []) < MIN_MEMBERS
         return
     assert expected is not None
-    assert found.flags.tolist() == [flag for flag, _, _ in expected]
-    bounds = zip(found.body_starts.tolist(), found.body_ends.tolist(), strict=True)
-    assert [cut[low:high] for low, high in bounds] == [body for _, body, _ in expected]
-    assert [tail[2:] for tail in found.tails] == [properties for _, _, properties in expected]
+    assert found.items() == expected
 
 
 def taken(take: Callable[[], T]) -> tuple[T | None, str]:
