@@ -47,7 +47,7 @@ from mqspark.broker.transactions import Transactions
 from mqspark.broker.views import groups_view, topics_view
 from mqspark.broker.writer import Writer
 from mqspark.clock import Clock
-from mqspark.message import crc32, encode_host, new_unique_id
+from mqspark.message import crc32, new_unique_id
 from mqspark.protocol.bodies import (
     KVTable,
     RegisterBrokerBody,
@@ -186,7 +186,7 @@ class Broker:
         self._saved_modes = SavedTable(modes, config_file("messageRequestMode.json"), self._answer_changes)
         for table in (self._saved_topics, self._saved_groups, self._saved_offsets, self._saved_modes):
             table.load()
-        store_host = encode_host(config.broker_ip1, config.listen_port)
+        store_host = store.store_host
         self.acks = Acks(clock)
         self._delays = Delays(state, config_file("delayOffset.json"))
         self._transactions = Transactions(state, self.acks, store_host)

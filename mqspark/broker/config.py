@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mqspark.config import check_numbers, parse_addresses
 from mqspark.errors import ConfigError
 from mqspark.message import PERM_READ, PERM_WRITE
 
@@ -17,7 +18,7 @@ class BrokerConfig:
     broker_name: str = "broker-a"
     broker_id: int = 0
     broker_ip1: str = field(default="127.0.0.1", metadata={"key": "brokerIP1"})
-    """The address that clients are told; part of every offset message id."""
+    """The address or host name that clients are told. What it stands for is part of every offset message id."""
     listen_port: int = 10911
     ha_listen_port: int | None = None  # None: listenPort + 1; only published, nothing listens there yet
     namesrv_addr: str | None = None
@@ -114,21 +115,25 @@ class BrokerConfig:
     config_black_list: str = "configBlackList;brokerConfigPath"
 
     def __post_init__(self) -> None:
-        for name in ("broker_cluster_name", "broker_name", "broker_ip1"):
+        for name, key in (
+            ("broker_cluster_name", "brokerClusterName"),
+            ("broker_name", "brokerName"),
+            ("broker_ip1", "brokerIP1"),
+        ):
             if not getattr(self, name):
-                raise ConfigError(f"setting {name} must not be empty", key=name)
+                raise ConfigError(f"setting {key} must not be empty", key=key)
+        parse_addresses(self.namesrv_addr or "", key="namesrvAddr")
         if self.default_message_request_mode not in ("PULL", "POP"):
             raise ConfigError(
                 f"setting defaultMessageRequestMode={self.default_message_request_mode} is not PULL or POP",
                 key="defaultMessageRequestMode",
             )
-        if self.broker_id < 0:
-            raise ConfigError(f"setting brokerId={self.broker_id} must not be negative", key="brokerId")
-        if not 0 <= self.listen_port <= 65535:
-            raise ConfigError(
-                f"setting listenPort={self.listen_port} is not a port (0 to 65535)", key="listenPort"
-            )
-        for name in (
+        for name, port in (("listenPort", self.listen_port), ("haListenPort", self.ha_listen_port)):
+            if port is not None and not 0 <= port <= 65535:
+                raise ConfigError(f"setting {name}={port} is not a port (0 to 65535)", key=name)
+        check_numbers(self, "broker_id", least=0)
+        check_numbers(
+            self,
             "register_name_server_period",
             "register_broker_timeout_mills",
             "default_topic_queue_nums",
@@ -158,17 +163,20 @@ class BrokerConfig:
             "wait_time_mills_in_transaction_queue",
             "wait_time_mills_in_ack_queue",
             "wait_time_mills_in_admin_broker_queue",
-        ):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"setting {name}={getattr(self, name)} must be positive", key=name)
+        )
 
     @property
     def address(self) -> str:
-        return f"{self.broker_ip1}:{self.listen_port}"
+        return f"{self._host}:{self.listen_port}"
 
     @property
     def ha_address(self) -> str:
-        return f"{self.broker_ip1}:{self.ha_listen_port or self.listen_port + 1}"
+        return f"{self._host}:{self.ha_listen_port or self.listen_port + 1}"
+
+    @property
+    def _host(self) -> str:
+        bare = ":" in self.broker_ip1 and not self.broker_ip1.startswith("[")
+        return f"[{self.broker_ip1}]" if bare else self.broker_ip1
 
 
 UPDATABLE_KEYS = frozenset(

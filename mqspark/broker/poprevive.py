@@ -35,7 +35,6 @@ from mqspark.message import (
     TAGS,
     TIMER_DELIVER_MS,
     decode_properties,
-    encode_host,
     encode_properties,
 )
 from mqspark.protocol.dispatch import Refusal
@@ -105,7 +104,7 @@ class PopRevival:
         self._log = log
         self._durably = durably
         self._timer_is_idle = timer_is_idle
-        self._host = encode_host(state.config.broker_ip1, state.config.listen_port)
+        self._host = state.store.store_host
         self._queues: list[_ReviveQueue] = []
         self._last_end = 0
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from mqspark.broker.state import BrokerState
 from mqspark.broker.writer import Draft
 from mqspark.errors import InvalidMessage, ProtocolError
-from mqspark.message import TAGS, TIMER_DELIVER_MS, UNIQ_KEY, encode_host
+from mqspark.message import TAGS, TIMER_DELIVER_MS, UNIQ_KEY
 from mqspark.protocol.bodies import Body, decode_body
 
 __all__ = [
@@ -167,10 +167,9 @@ class ReviveLog:
     before that is acked. They raise what ``Writer.put`` raises."""
 
     def __init__(self, state: BrokerState) -> None:
-        config = state.config
         self._state = state
-        self._host = encode_host(config.broker_ip1, config.listen_port)
-        self.topic = f"rmq_sys_REVIVE_LOG_{config.broker_cluster_name}"
+        self._host = state.store.store_host
+        self.topic = f"rmq_sys_REVIVE_LOG_{state.config.broker_cluster_name}"
 
     @property
     def queues(self) -> int:

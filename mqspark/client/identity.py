@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mqspark.client.remoting import split_address
+from mqspark.config import parse_addresses
 from mqspark.errors import ConfigError, ConnectionLost
 
 __all__ = ["STREAM_FIELDS", "ClientOptions", "client_id_of", "resolve_namesrv"]
@@ -68,16 +69,11 @@ def resolve_namesrv(namesrv: str | Sequence[str] | None) -> list[str]:
     """
     if namesrv is None:
         namesrv = os.environ.get("NAMESRV_ADDR", "")
-    parts = namesrv.replace(",", ";").split(";") if isinstance(namesrv, str) else namesrv
-    addresses = [part.strip() for part in parts if part.strip()]
+    addresses = parse_addresses(namesrv if isinstance(namesrv, str) else ";".join(namesrv), key="namesrv")
     if not addresses:
         raise ConfigError(
             "no name server: give namesrv='host:port;host:port' or set NAMESRV_ADDR", key="namesrv"
         )
-    for address in addresses:
-        host, separator, port = address.rpartition(":")
-        if not separator or not host or not port.isdigit():
-            raise ConfigError(f"name server {address!r} is not of the form host:port", key="namesrv")
     return addresses
 
 

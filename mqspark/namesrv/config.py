@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mqspark.errors import ConfigError
+from mqspark.config import check_numbers
 
 __all__ = ["NamesrvConfig", "UPDATABLE_KEYS"]
 
@@ -26,9 +26,7 @@ class NamesrvConfig:
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
 
     def __post_init__(self) -> None:
-        for name in ("scan_not_active_broker_interval", "broker_expiry_timeout"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"setting {name}={getattr(self, name)} must be positive", key=name)
+        check_numbers(self, "scan_not_active_broker_interval", "broker_expiry_timeout")
 
 
 UPDATABLE_KEYS = frozenset(

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mqspark.config import camel_case
+from mqspark.config import camel_case, check_numbers
 from mqspark.errors import ConfigError
 from mqspark.store.retention import RetentionRules, delete_hours
 
@@ -135,20 +135,30 @@ class StoreConfig:
                 raise ConfigError(
                     f"setting {key}={getattr(self, name)} is not a percentage of 1 to 100", key=key
                 )
-        for name in (
+        if not self.store_path_root_dir:
+            raise ConfigError("setting storePathRootDir must not be empty", key="storePathRootDir")
+        check_numbers(
+            self,
+            "mapped_file_size_commit_log",
+            "mapped_file_size_consume_queue",
+            "mapper_file_size_batch_consume_queue",
+            "mapped_file_size_consume_queue_ext",
+            "mapped_file_size_timer_log",
+            "flush_interval_commit_log",
+            "flush_interval_consume_queue",
+            "max_message_size",
             "timer_precision_ms",
             "timer_max_delay_sec",
             "timer_congest_num_each_slot",
             "timer_flush_interval_ms",
-            "mapped_file_size_timer_log",
-        ):
-            if getattr(self, name) <= 0:
-                key = camel_case(name)
-                raise ConfigError(f"setting {key}={getattr(self, name)} must be positive", key=key)
-        for name in ("file_reserved_time", "clean_resource_interval", "delete_file_batch_max"):
-            if getattr(self, name) < (name != "file_reserved_time"):
-                key = camel_case(name)
-                raise ConfigError(f"setting {key}={getattr(self, name)} is too small", key=key)
+            "max_hash_slot_num",
+            "clean_resource_interval",
+            "delete_file_batch_max",
+            "allocation_step_commit_log",
+            "max_mapped_files",
+        )
+        check_numbers(self, "max_index_num", least=2)  # the first place of an index file stays empty
+        check_numbers(self, "file_reserved_time", least=0)
 
     @property
     def multi_dispatch(self) -> bool:

@@ -64,6 +64,7 @@ class MessageStore:
     ) -> None:
         """``store_host``: brokerIP1 and listenPort as ``mqspark.message.encode_host`` gives them."""
         self.config = config
+        self.store_host = store_host
         self._clock = clock
         self._files: FileLayer = files if files is not None else OsFiles()
         root = Path(config.store_path_root_dir)

@@ -10,7 +10,10 @@ it does, and ``await stop()``, which may be called at any time and more than onc
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
+import ipaddress
 import logging
 import random
 import shutil
@@ -22,7 +25,7 @@ from typing import Any
 
 from mqspark.broker.broker import Broker
 from mqspark.clock import Clock, SystemClock
-from mqspark.errors import StoreReadOnly
+from mqspark.errors import ConfigError, StoreReadOnly
 from mqspark.message import encode_host
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.session import Session
@@ -50,6 +53,7 @@ __all__ = ["BrokerApp", "DevCluster", "NameServerApp"]
 
 log = logging.getLogger("mqspark.app")
 
+MAX_PORT = 65535
 HTTP_PORT_DISTANCE = 3
 """httpPort is listenPort + 3 by default; +1 is RocketMQ's HA port."""
 
@@ -214,7 +218,7 @@ class BrokerApp:
         store = self.store = MessageStore(
             self.store_config,
             self.clock,
-            store_host=encode_host(self.config.broker_ip1, self.config.listen_port),
+            store_host=encode_host(await self._own_address(), self.config.listen_port),
         )
         report = await self._flush_worker.run(self._open_store)
         self.recovery = dataclasses.asdict(report)
@@ -245,6 +249,20 @@ class BrokerApp:
         self._route_finder.start()
         self.lifecycle.advance(Phase.READY)
         log.info("broker %s serves at %s, store %s", self.config.broker_name, self.address, self.store_path)
+
+    async def _own_address(self) -> str:
+        """What brokerIP1 stands for: records and message ids hold addresses, not names."""
+        name = self.config.broker_ip1.strip("[]")
+        with contextlib.suppress(ValueError):
+            return str(ipaddress.ip_address(name.partition("%")[0]))
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"setting brokerIP1={name} is no address of a host: {error}", key="brokerIP1"
+            ) from None
+        found.sort(key=lambda entry: entry[0] != socket.AF_INET)  # an IPv4 one where it has both
+        return str(found[0][4][0])
 
     def _open_store(self) -> RecoveryReport:
         # Noted in the worker's thread: whoever waits for it may have been cancelled meanwhile.
@@ -283,6 +301,10 @@ class BrokerApp:
         port = config.http_port
         if port is None:
             port = listen_port + HTTP_PORT_DISTANCE if self.settings.broker.listen_port else 0
+            if port > MAX_PORT:
+                raise ConfigError(
+                    f"there is no port {port} (listenPort + 3) for HTTP: set httpPort", key="httpPort"
+                )
         if self._worker is None:
             raise RuntimeError("the worker comes first")
         try:
@@ -419,6 +441,8 @@ class DevCluster:
         chance: random.Random | None = None,
     ) -> None:
         """Raises ConfigError. ``layers`` go over the development profile."""
+        if store == "":
+            raise ConfigError("the store directory must not be empty", key="store")
         self._store = store
         self._temporary: str | None = None
         self.clock = clock

@@ -15,14 +15,9 @@ from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers import Header
 
-__all__ = ["Outbound", "split_addresses"]
+__all__ = ["Outbound"]
 
 CONNECT_TIMEOUT_S = 3.0
-
-
-def split_addresses(text: str | None) -> list[str]:
-    """``host:port;host:port``; commas are taken too."""
-    return [part.strip() for part in (text or "").replace(",", ";").split(";") if part.strip()]
 
 
 class Outbound(asyncio.Protocol):
@@ -40,7 +35,7 @@ class Outbound(asyncio.Protocol):
     async def connect(
         cls, address: str, lost: Callable[[], None], timeout_s: float = CONNECT_TIMEOUT_S
     ) -> Outbound:
-        """``lost`` is called when the connection ends. Raises OSError, ValueError (no address) or RequestTimeout."""
+        """``lost`` is called when the connection ends. Raises OSError, ValueError (no host) or RequestTimeout."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:

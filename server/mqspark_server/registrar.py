@@ -14,9 +14,10 @@ import logging
 from collections.abc import Callable
 
 from mqspark.broker.broker import Broker
+from mqspark.config import parse_addresses
 from mqspark.errors import ClientError, ProtocolError
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark_server.outbound import Outbound, split_addresses
+from mqspark_server.outbound import Outbound
 
 __all__ = ["Registrar"]
 
@@ -54,7 +55,10 @@ class Registrar:
     def __init__(self, broker: Broker, progressed: Callable[[], None]) -> None:
         self._broker = broker
         self._progressed = progressed
-        self._servers = [_NameServer(address) for address in split_addresses(broker.config.namesrv_addr)]
+        self._servers = [
+            _NameServer(address)
+            for address in parse_addresses(broker.config.namesrv_addr or "", key="namesrvAddr")
+        ]
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:

@@ -11,10 +11,11 @@ import logging
 from collections.abc import Callable
 
 from mqspark.broker.broker import Broker
+from mqspark.config import parse_addresses
 from mqspark.errors import ClientError, ProtocolError
 from mqspark.protocol.bodies import TopicRouteData, decode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark_server.outbound import Outbound, split_addresses
+from mqspark_server.outbound import Outbound
 
 __all__ = ["RouteFinder"]
 
@@ -29,7 +30,7 @@ class RouteFinder:
     def __init__(self, broker: Broker, progressed: Callable[[], None]) -> None:
         self._broker = broker
         self._progressed = progressed
-        self._addresses = split_addresses(broker.config.namesrv_addr)
+        self._addresses = parse_addresses(broker.config.namesrv_addr or "", key="namesrvAddr")
         self._connection: Outbound | None = None
         self._wanted: asyncio.Queue[str] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None

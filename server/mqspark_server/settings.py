@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from mqspark.broker.config import BrokerConfig
-from mqspark.config import known_keys, parse_settings, rocketmq_key
+from mqspark.config import check_numbers, known_keys, parse_settings, rocketmq_key
 from mqspark.errors import ConfigError
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import StoreConfig
@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 HIGH_WATER_BYTES = 4 * 1024 * 1024
+INT64_MAX = 0x7FFFFFFFFFFFFFFF
 
 
 def production() -> dict[str, Any]:
@@ -88,6 +89,7 @@ _REFUSED: Mapping[str, tuple[frozenset[str], str]] = {
     "aclEnable": (frozenset({"true"}), "access control is not available"),
     "authenticationEnabled": (frozenset({"true"}), "authentication is not available"),
     "authorizationEnabled": (frozenset({"true"}), "authorization is not available"),
+    "enableControllerInNamesrv": (frozenset({"true"}), "controller mode is not available"),
 }
 
 
@@ -112,20 +114,13 @@ class ServerConfig:
         for name, port in (("listenPort", self.listen_port), ("httpPort", self.http_port)):
             if port is not None and not 0 <= port <= 65535:
                 raise ConfigError(f"setting {name}={port} is not a port (0 to 65535)", key=name)
-        for name, number in (
-            ("serverChannelMaxIdleTimeSeconds", self.server_channel_max_idle_time_seconds),
-            ("serverSocketBacklog", self.server_socket_backlog),
-            ("maxConnections", self.max_connections),
-            ("maxBufferedBytes", self.max_buffered_bytes),
-        ):
-            if number <= 0:
-                raise ConfigError(f"setting {name}={number} must be positive", key=name)
+        check_numbers(
+            self, "server_channel_max_idle_time_seconds", "server_socket_backlog", "max_connections"
+        )
+        check_numbers(self, "max_buffered_bytes", most=INT64_MAX)
         if self.write_buffer_high_water_mark == 0:  # in a broker.conf: "the library's default"
             self.write_buffer_high_water_mark = HIGH_WATER_BYTES
-        if self.write_buffer_high_water_mark < 0:
-            raise ConfigError(
-                "setting writeBufferHighWaterMark must not be negative", key="writeBufferHighWaterMark"
-            )
+        check_numbers(self, "write_buffer_high_water_mark", least=0)
         self.log_level = self.log_level.upper()
         if self.log_level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
             raise ConfigError(
@@ -195,6 +190,9 @@ def broker_settings(
         layers = (Layer("environment NAMESRV_ADDR", {"namesrvAddr": address}), *layers)
     (server, broker, store), unused = _resolve((ServerConfig, BrokerConfig, StoreConfig), profile, layers)
     _checked(server, layers)
+    if broker.broker_id:
+        broker.broker_id = 0  # a master's is always 0, whatever the file says (BrokerStartup)
+        unused.append("brokerId")
     store.store_path_root_dir = _path(store.store_path_root_dir)
     if store.store_path_commit_log:
         store.store_path_commit_log = _paths(store.store_path_commit_log)
@@ -247,6 +245,7 @@ def _resolve(
                 close = difflib.get_close_matches(key, [*canonical.values(), *ROCKETMQ_KEYS], 1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise ConfigError(f"{layer.source}: unknown setting {key!r}{hint}", key=key)
+    _refuse_replicas(layers)
     built: list[Any] = []
     for cls in classes:
         try:
@@ -265,6 +264,18 @@ def _refuse_promises(key: str, value: Any, source: str) -> None:
     text = str(value).strip()
     if text in values or text.lower() in values:
         raise ConfigError(f"{source}: {key}={text}: {reason} in this version", key=key)
+
+
+def _refuse_replicas(layers: Iterable[Layer]) -> None:
+    """A master that answers only when replicas have a message (CommitLog.handleDiskFlushAndHA)."""
+    given = {key: str(value).strip() for layer in layers for key, value in layer.values.items()}
+    by_itself = given.get("enableAutoInSyncReplicas", "").lower() == "true"
+    key = "minInSyncReplicas" if by_itself else "inSyncReplicas"
+    if given.get("brokerRole") == "SYNC_MASTER" and given.get(key, "1") not in ("0", "1"):
+        source = next(layer.source for layer in layers if key in layer.values)
+        raise ConfigError(
+            f"{source}: {key}={given[key]}: replication is not available in this version", key=key
+        )
 
 
 def _flatten(table: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -164,6 +164,7 @@ def test_an_unusable_store_directory_is_named(dev: Callable[..., Process], tmp_p
         (("broker", "run", "--set", "listenPort=x"), "setting listenPort='x' is not int"),
         (("broker", "run", "--set", "brokerRole=SLAVE"), "replication is not available"),
         (("namesrv", "run", "--set", "listenPort=-1"), "is not a port"),
+        (("dev", "--store", ""), "the store directory must not be empty"),
     ],
 )
 def test_settings_that_do_not_fit(
@@ -231,6 +232,23 @@ def test_a_signal_during_the_start_ends_it_cleanly(start: Callable[..., Process]
             out, errors = process.popen.communicate(timeout=60)
     assert (process.popen.returncode, out) == (0, ""), errors
     assert not (tmp_path / "abort").exists()
+
+
+def test_a_broker_may_be_known_by_a_host_name(start: Callable[..., Process], tmp_path: Path) -> None:
+    arguments = ("broker", "run", "--set", "listenPort=0", "--set", "bindAddress=127.0.0.1")
+    arguments += ("--set", "autoCreateTopicEnable=true", "--set", f"storePathRootDir={tmp_path}")
+    process = start(*arguments, "--set", "brokerIP1=localhost")
+    host, port = process.ready()["broker"].split(":")
+    assert host == "localhost"
+    assert send(f"127.0.0.1:{port}", "t").ext["msgId"].startswith(f"7F000001{int(port):08X}")
+    assert process.stop()[0] == 0
+    line = failure(start(*arguments, "--set", "brokerIP1=no such host"), 2)
+    assert line.startswith("setting brokerIP1=no such host is no address of a host: ")
+
+
+def test_there_are_no_ports_beyond_65535(dev: Callable[..., Process]) -> None:
+    line = failure(dev("--broker-port", "65534"), 2)
+    assert line == "there is no port 65537 (listenPort + 3) for HTTP: set httpPort"
 
 
 def test_a_damaged_config_file_is_named(dev: Callable[..., Process], tmp_path: Path) -> None:

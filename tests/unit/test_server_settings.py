@@ -117,12 +117,50 @@ def test_keys_without_meaning_are_collected_and_misspelt_ones_refused() -> None:
         ("logLevel=LOUD", "DEBUG, INFO"),
         ("brokerRole=SLAVE", "replication is not available"),
         ("authenticationEnabled=true", "authentication is not available"),
+        ("enableControllerInNamesrv=true", "controller mode is not available"),
         ("novalue", "is not key=value"),
+        ("mappedFileSizeCommitLog=0", "--set: setting mappedFileSizeCommitLog=0 must be positive"),
+        ("mappedFileSizeCommitLog=2147483648", "must be at most 2147483647"),
+        ("mappedFileSizeConsumeQueue=-20", "must be positive"),
+        ("mappedFileSizeConsumeQueueExt=0", "must be positive"),
+        ("mapperFileSizeBatchConsumeQueue=0", "must be positive"),
+        ("maxHashSlotNum=0", "must be positive"),
+        ("maxIndexNum=1", "setting maxIndexNum=1 must be at least 2"),
+        ("maxMessageSize=-1", "must be positive"),
+        ("flushIntervalCommitLog=0", "must be positive"),
+        ("serverSocketBacklog=99999999999", "must be at most 2147483647"),
+        ("storePathRootDir=", "setting storePathRootDir must not be empty"),
+        ("brokerName=", "setting brokerName must not be empty"),
+        ("haListenPort=70000", "setting haListenPort=70000 is not a port"),
+        ("namesrvAddr=ns1", "--set: name server 'ns1' is not of the form host:port"),
+        ("namesrvAddr=ns1:9876;ns2:99999", "name server 'ns2:99999'"),
     ],
 )
 def test_unfit_values_are_one_clear_error(assignment: str, says: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
         broker_settings(production(), override_layer([assignment]))
+
+
+def test_a_master_has_the_id_0() -> None:
+    settings = broker_settings(production(), Layer("f", {"brokerId": "3", "brokerRole": "ASYNC_MASTER"}))
+    assert settings.broker.broker_id == 0
+    assert settings.unused == ["brokerRole", "brokerId"]
+
+
+def test_a_master_that_insists_on_replicas_is_refused() -> None:
+    master = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}
+    with pytest.raises(ConfigError, match="f: inSyncReplicas=2: replication is not available"):
+        broker_settings(production(), Layer("f", master))
+    broker_settings(production(), Layer("f", {**master, "enableAutoInSyncReplicas": "true"}))
+    with pytest.raises(ConfigError, match="minInSyncReplicas=2"):
+        broker_settings(
+            production(), Layer("f", {**master, "enableAutoInSyncReplicas": "true", "minInSyncReplicas": "2"})
+        )
+
+
+def test_an_ipv6_address_is_told_in_brackets() -> None:
+    for text in ("::1", "[::1]"):
+        assert broker_settings(DEVELOPMENT, Layer("f", {"brokerIP1": text})).broker.address == "[::1]:10911"
 
 
 def test_toml_tables_only_group(tmp_path: Path) -> None:
