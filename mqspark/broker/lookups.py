@@ -106,10 +106,12 @@ class Lookups:
         return ok(command, {"offset": str(self._state.store.max_offset(header.topic, header.queue_id))})
 
     def min_offset(self, session: Session, command: Command) -> bytes:
+        """-1 for a BatchCQ queue that never had a message (BatchConsumeQueue), 0 for any other."""
         header = command.header(GetMinOffsetRequestHeader)
-        return ok(
-            command, {"offset": str(max(0, self._state.store.min_offset(header.topic, header.queue_id)))}
-        )
+        store, topic = self._state.store, self._state.topics.get(header.topic)
+        if topic is not None and topic.inner_batch and not store.max_offset(header.topic, header.queue_id):
+            return ok(command, {"offset": "-1"})
+        return ok(command, {"offset": str(max(0, store.min_offset(header.topic, header.queue_id)))})
 
     def earliest_store_time(self, session: Session, command: Command) -> bytes:
         """Of the queue's first message; -1 when there is none."""

@@ -27,9 +27,10 @@ __all__ = [
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Length prefix included: com.rocketmq.remoting.frameMaxLength."""
 
-MAX_HEADER_BYTES = 64 * 1024
+MAX_HEADER_BYTES = 256 * 1024
 """Ours, for what anybody may send before it is known who it is; RocketMQ has no such bound. Room for a
-property string of the legal length unless a large part of it needs escaping."""
+property string of the legal length, 32767 bytes, even if JSON escapes each of them with six, and for one that is
+several times too long, which is answered and not taken for an attack."""
 
 MAX_ANSWER_HEADER_BYTES = MAX_FRAME_BYTES
 """For answers to one's own requests: that to a batch names the id of every message in its header."""

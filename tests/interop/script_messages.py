@@ -388,6 +388,8 @@ def batch_queues(play: Play) -> None:
     topic = create_topic(play, "BatchQueues", 1, attributes="+queue.type=BatchCQ")
     group = create_group(play, "batch-readers")
     play.ask("config", 351, topic=topic)
+    for code in (MAX_OFFSET, 31):
+        play.ask(f"code {code} of an empty queue", code, topic=topic, queueId=0)
     three = batch_body(
         *[(b"%d" % number, properties(TAGS="A", UNIQ_KEY=f"M-{number}")) for number in range(3)]
     )

@@ -27,7 +27,7 @@ def test_answers_are_released_up_to_a_position() -> None:
 
 def test_a_failure_refuses_every_waiting_send_a_large_batch_included() -> None:
     acks, session = Acks(SystemClock()), Session(1, "127.0.0.1", 1, [])
-    ids = ",".join(["7F00000100002A9F0000000000000000"] * 5000)
+    ids = ",".join(["7F00000100002A9F0000000000000000"] * 10_000)
     frame = send_response_frame(7, ids, 3, 40, "UNIQ")
     assert len(frame) > MAX_HEADER_BYTES
     acks.waiting.append((10, session, frame))

@@ -43,6 +43,9 @@ def batch_topic(peer: Peer, name: str = "B") -> None:
 def test_a_batch_of_a_batch_topic_stays_one_record(bench: Bench) -> None:
     peer = bench.peer()
     batch_topic(peer)
+    ends = {"topic": "B", "queueId": "0"}
+    assert peer.ask(RequestCode.GET_MIN_OFFSET, ends).ext["offset"] == "-1"
+    assert peer.ask(RequestCode.GET_MAX_OFFSET, ends).ext["offset"] == "0"
     body = encode_batch([Message(topic="B", body=b"%d" % number) for number in range(3)])
     answer = peer.ask(SEND, send_ext("B", properties="UNIQ_KEY\x01U1\x02", m="true"), body)
     assert (answer.code, answer.ext["queueOffset"], answer.ext["batchUniqId"]) == (0, "0", "U1")
@@ -61,8 +64,8 @@ def test_a_batch_of_a_batch_topic_stays_one_record(bench: Bench) -> None:
     assert [message.queue_offset for message in messages] == list(range(7))
     assert [message.body for message in messages] == [b"0", b"1", b"2"] * 2 + [b"single"]
     assert (answer.ext["nextBeginOffset"], answer.ext["maxOffset"]) == ("7", "7")
-    ext = {"topic": "B", "queueId": "0"}
-    assert peer.ask(RequestCode.GET_MAX_OFFSET, ext).ext["offset"] == "7"
+    assert peer.ask(RequestCode.GET_MIN_OFFSET, ends).ext["offset"] == "0"
+    assert peer.ask(RequestCode.GET_MAX_OFFSET, ends).ext["offset"] == "7"
 
 
 def stored_records(bench: Bench) -> list[MessageExt]:

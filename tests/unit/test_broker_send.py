@@ -10,6 +10,7 @@ import pytest
 from mqspark.message import Message, encode_properties, java_hash
 from mqspark.protocol.bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import encode_request
 from mqspark.record import decode_records, encode_batch
 from tests.unit.broker_kit import PULL, SEND, Bench, pull_ext, send_ext
 
@@ -88,6 +89,14 @@ def test_properties_of_the_broker_replace_those_that_came(bench: Bench) -> None:
     assert properties == {"a": "CLUSTER", "DELAY": "0", "CLUSTER": "C", **TRACE}
 
 
+def test_a_legal_property_string_may_be_long_in_json(bench: Bench) -> None:
+    text = "".join(f"{number:x}\x01b\x02" for number in range(0x1000, 0x2000))
+    assert len(encode_request(SEND, 1, send_ext(properties=text))) > 64 * 1024
+    assert bench.peer().ask(SEND, send_ext(properties=text), b"x").code == 0
+    (message,) = stored(bench)
+    assert message.properties["1fff"] == "b"
+
+
 def test_auto_creation_copies_the_template(bench: Bench) -> None:
     peer = bench.peer()
     peer.ask(SEND, send_ext("Fresh", d="3"), b"x")
@@ -128,6 +137,7 @@ def test_a_topic_needs_a_template_with_the_inherit_bit(bench: Bench) -> None:
         ({}, b"", 1, "no body"),
         ({}, b"x" * (4 << 20) + b"x", 13, "exceeds the limit"),
         ({"i": "a\x01" + "x" * 33_000 + "\x02"}, b"x", 13, "exceeds the limit"),
+        ({"i": "a\x01" + "x" * 100_000 + "\x02"}, b"x", 13, "exceeds the limit"),
         ({"f": "4"}, b"x", 13, "the property TRAN_MSG does not"),
         ({"f": "128"}, b"x", 13, "for the broker to say"),
         ({"b": "%RETRY%G", "m": "true"}, b"x", 13, "batch"),

@@ -19,7 +19,7 @@ from mqspark.protocol.command import (
     encode_response_head,
     send_response_frame,
 )
-from mqspark.protocol.connection import LARGE_BODY_BYTES, Connection
+from mqspark.protocol.connection import LARGE_BODY_BYTES, MAX_HEADER_BYTES, Connection
 from mqspark.protocol.headers import (
     GetRouteInfoRequestHeader,
     PullMessageResponseHeader,
@@ -285,7 +285,7 @@ def test_bounds_hold_before_the_bytes_come() -> None:
         Connection().receive_data(b"\x00\xff\xff\xfd" + b"\x00\x00\x00\x10")
     assert (caught.value.length, caught.value.limit) == (0xFFFFFD + 4, 1 << 24)
     with pytest.raises(FrameTooLarge):
-        Connection().receive_data((1 << 20).to_bytes(4, "big") + (64 * 1024 + 1).to_bytes(4, "big"))
+        Connection().receive_data((1 << 20).to_bytes(4, "big") + (MAX_HEADER_BYTES + 1).to_bytes(4, "big"))
     assert Connection().receive_data(b"\x00\xff\xff\xfc" + b"\x00\x00\x00\x10") == []
 
 
