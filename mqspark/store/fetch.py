@@ -26,7 +26,7 @@ from mqspark.store.dispatch import is_lmq
 from mqspark.store.files import memory_bytes
 from mqspark.store.queueext import EXT_ADDRESS_BELOW, QueueExt, resolve_tags_codes
 from mqspark.store.queuetable import QueueTable
-from mqspark.store.soundness import MIN_RECORDS, surely_sound
+from mqspark.store.soundness import surely_sound
 
 __all__ = ["Fetcher", "GetResult", "GetStatus", "heads_agree"]
 
@@ -262,13 +262,12 @@ class Fetcher:
             ends = starts + sizes[:inside]
             view = log.view(segment)
             good = (starts >= 0) & (ends <= segment.length) & (sizes[:inside] >= MIN_RECORD_BYTES)
-            if good.all():
-                good = heads_agree(view, starts, sizes[:inside])
-            else:
-                good[good] = heads_agree(view, starts[good], sizes[:inside][good])
+            at = slice(None) if good.all() else good
             if positions[0] < self._written_from and self._config.check_crc_on_read:
-                places = offsets[:inside] if offsets is not None else None
-                self._look_at(good, view, starts, ends, segment.start, queue, places)
+                places = offsets[:inside][at] if offsets is not None else None
+                good[at] = self._whole(view, starts[at], ends[at], segment.start, queue, places)
+            else:
+                good[at] = heads_agree(view, starts[at], sizes[:inside][at])
             if not good.all():
                 self.damaged_reads += int((~good).sum())
                 self._note(positions[:inside][~good].tolist())
@@ -286,28 +285,29 @@ class Fetcher:
             offsets = offsets[inside:] if offsets is not None else None
         return buffers, found
 
-    def _look_at(
+    def _whole(
         self,
-        good: npt.NDArray[np.bool_],
         view: memoryview,
         starts: Int64s,
         ends: Int64s,
         base: int,
         queue: ConsumeQueue | None,
         offsets: Int64s | None,
-    ) -> None:
-        """Take ``good`` back from those that come from the disk and are not whole."""
-        doubtful = good & (starts + base < self._written_from)
-        at = np.flatnonzero(doubtful)
-        if queue is not None and offsets is not None and len(at) >= MIN_RECORDS and not self._has_seals:
-            doubtful[at] = ~surely_sound(view, starts[at], ends[at], base, queue, offsets[at])
-        for index in np.flatnonzero(doubtful).tolist():
-            good[index] = self._is_sound(
-                view[int(starts[index]) : int(ends[index])],
-                base + int(starts[index]),
-                queue,
-                int(offsets[index]) if offsets is not None else -1,
-            )
+    ) -> npt.NDArray[np.bool_]:
+        """Which of these, which come from the disk, are whole."""
+        if queue is None or offsets is None or self._has_seals:
+            whole = np.zeros(len(starts), np.bool_)
+        else:
+            whole = surely_sound(view, starts, ends, base, queue, offsets)
+        if not whole.all():
+            for index in np.flatnonzero(~whole).tolist():
+                whole[index] = self._is_sound(
+                    view[int(starts[index]) : int(ends[index])],
+                    base + int(starts[index]),
+                    queue,
+                    int(offsets[index]) if offsets is not None else -1,
+                )
+        return whole
 
     @property
     def _has_seals(self) -> bool:
@@ -316,7 +316,9 @@ class Fetcher:
     def _is_sound(self, view: memoryview, position: int, queue: ConsumeQueue | None, offset: int) -> bool:
         """Whether a record that comes from the disk is whole, and the one that its queue's entry means."""
         record = check_record(view, 0, len(view), verify_crc=True, verify_property_crc=self._has_seals)
-        if record.verdict is not Verdict.VALID or record.physical_offset != position:
+        if record.verdict is not Verdict.VALID:
+            return False
+        if (record.size_bytes, record.physical_offset) != (len(view), position):
             return False
         return queue is None or (record.topic, record.queue_id, record.queue_offset) == (*queue.key, offset)
 

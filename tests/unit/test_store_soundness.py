@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from mqspark.message import encode_host
 from mqspark.record import Verdict, check_record
-from mqspark.store import MessageStore
+from mqspark.store import MessageStore, soundness
 from mqspark.store.soundness import surely_sound
 from tests.store_tools import BORN_HOST, TestClock, opened
 
@@ -44,8 +45,11 @@ def places(store: MessageStore, topic: str = "T") -> tuple[np.ndarray, np.ndarra
 def sound(store: MessageStore, data: bytearray, topic: str = "T") -> list[bool]:
     starts, ends = places(store, topic)
     queue = store._table.queues[topic, 2]
-    found = surely_sound(memoryview(data), starts, ends, 0, queue, np.arange(len(starts)))
-    return [bool(each) for each in found]
+    asked = (memoryview(data), starts, ends, 0, queue, np.arange(len(starts)))
+    one_by_one = surely_sound(*asked).tolist()
+    with mock.patch.object(soundness, "MIN_COLUMN_RECORDS", 0):
+        assert surely_sound(*asked).tolist() == one_by_one
+    return one_by_one
 
 
 def image(store: MessageStore) -> bytearray:
