@@ -42,6 +42,9 @@ __all__ = [
 
 StrPath = str | Path
 
+_PIECE_BYTES = 64 << 10
+_MAX_PIECES = 256
+"""Read ahead into the same bytes again and again, which stay in the processor's cache: 16 MiB a call."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -158,7 +161,13 @@ class OsFiles:
         os.posix_fallocate(fd, offset, length)
 
     def read_ahead(self, fd: int, offset: int, length: int) -> None:
-        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
+        # Not posix_fadvise: of one call it reads no more than the device's read-ahead setting says, often 128 KiB.
+        piece, end = bytearray(_PIECE_BYTES), offset + length
+        while offset < end:
+            count = os.preadv(fd, [piece] * min(_MAX_PIECES, -(-(end - offset) // _PIECE_BYTES)), offset)
+            if not count:
+                break
+            offset += count
 
     def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
         written = os.pwritev(fd, (data,), offset)

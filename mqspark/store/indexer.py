@@ -34,6 +34,7 @@ _MAX_CREDIT_MS = 20
 _MAX_BEHIND_BYTES = 256 << 20
 _QUERY_BYTES = _MAX_BEHIND_BYTES + 2 * _STEP_BYTES
 _IDLE_BYTES = 16 << 20
+_IDLE_INTERVAL_MS = 1000
 _SYNC_INTERVAL_MS = 10_000
 """A sync writes every slot page that was touched, which under load is all of them; after a crash so much of the log
 is indexed again."""
@@ -51,6 +52,7 @@ class Indexer:
         "_log",
         "_monotonic_ms",
         "_next",
+        "_next_idle_ms",
         "_next_sync_ms",
         "_window",
         "full_disk",
@@ -71,6 +73,7 @@ class Indexer:
         self._credit_ms = 0.0
         self._credited_ms = 0
         self._next = 0
+        self._next_idle_ms = 0
         self._next_sync_ms = 0
         self.full_disk: str | None = None
         """Why the index cannot go on just now, or None."""
@@ -145,9 +148,11 @@ class Indexer:
         return self._index.find(topic, key, limit, begin_ms, end_ms)
 
     def idle(self, end: int, durable: int) -> IndexJob | None:
-        """About once a second: catch up, and from time to time a job that makes the index durable."""
-        self.follow(end, durable, _IDLE_BYTES)
+        """Catch up, once a second however often it is called; from time to time a job that makes the index durable."""
         now_ms = self._monotonic_ms()
+        if now_ms >= self._next_idle_ms:
+            self._next_idle_ms = now_ms + _IDLE_INTERVAL_MS
+            self.follow(end, durable, _IDLE_BYTES)
         if now_ms < self._next_sync_ms:
             return None
         self._next_sync_ms = now_ms + _SYNC_INTERVAL_MS

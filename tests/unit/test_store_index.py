@@ -748,6 +748,13 @@ def test_a_busy_store_indexes_as_it_goes_and_after_a_burst(
     assert store.index_behind_bytes < max(behind)
     store.maintenance()
     assert store.index_behind_bytes == 0
+    put_keys(store, 1, 120)
+    flush(store)
+    store.maintenance()
+    assert store.index_behind_bytes > 0, "a busy store's maintenance comes more often than once a second"
+    clock.now += 1000
+    store.maintenance()
+    assert store.index_behind_bytes == 0
     store.close()
 
 

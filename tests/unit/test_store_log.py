@@ -11,6 +11,7 @@ import pytest
 from mqspark.errors import DiskFull, StoreCorrupt
 from mqspark.record import decode_record, encode_record, is_seal_broken
 from mqspark.store import MessageStore, StoreReader
+from mqspark.store.files import OsFiles
 from mqspark.store.flush import ReadAheadJob
 from mqspark.store.layout import file_name
 from mqspark.store.logpaths import LogPaths
@@ -336,6 +337,28 @@ def test_room_that_cannot_be_had_is_missed_by_the_put_alone(tmp_path: Path) -> N
     steps.put(40)
     assert steps.store.room_due
     steps.check()
+
+
+def test_all_of_a_range_is_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, preadv, seen = tmp_path / "file", os.preadv, [0]
+
+    def read(fd: int, buffers: list[bytearray], offset: int) -> int:
+        assert offset == seen[-1]
+        count = preadv(fd, buffers, offset)
+        seen.append(offset + count)
+        return count
+
+    monkeypatch.setattr(os, "preadv", read)
+    files, length = OsFiles(), (20 << 20) + 5
+    fd = files.open(path, create=True)
+    files.set_length(fd, length)
+    files.read_ahead(fd, 0, length - 100_000)
+    assert length - 100_000 <= seen[-1] < length
+    assert len(seen) == 3
+    seen[:] = [0]
+    files.read_ahead(fd, 0, length + (1 << 20))
+    assert seen[-2:] == [length, length], "the file's end"
+    files.close(fd)
 
 
 def test_a_read_ahead_that_fails_harms_nothing(tmp_path: Path) -> None:
