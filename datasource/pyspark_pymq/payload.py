@@ -70,15 +70,23 @@ def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.
 
 
 def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Raises ArrowInvalid for a null where ``schema`` has none: Spark believes it, and fails or answers wrongly."""
     arrays = []
     for field in schema:
-        index = rows.schema.get_field_index(field.name)
-        if index < 0:
-            arrays.append(pa.nulls(rows.num_rows, field.type))
-        else:
-            column: Any = rows.column(index)
-            arrays.append(column if column.type == field.type else column.cast(field.type))
+        index = _index_of(field.name, rows.schema.names)
+        column: Any = pa.nulls(rows.num_rows, field.type) if index is None else rows.column(index)
+        if not field.nullable and column.null_count:
+            raise pa.ArrowInvalid(f"column {field.name!r} is NOT NULL in the schema, and null here")
+        arrays.append(column if column.type == field.type else column.cast(field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _index_of(name: str, names: list[str]) -> int | None:
+    """Where the column is; names differ in case only where both are there, as in Spark."""
+    alike = [index for index, other in enumerate(names) if other.lower() == name.lower()]
+    if len(alike) > 1:
+        alike = [index for index in alike if names[index] == name]
+    return alike[0] if alike else None
 
 
 def newest_schema(options: ReadOptions) -> pa.Schema:

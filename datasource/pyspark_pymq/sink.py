@@ -173,14 +173,8 @@ class _Writer(Lent):
     def _batch_of(self, context: Any) -> tuple[str, int]:
         """What this task's rows are a part of: of a query by Spark's numbers, of a batch write by the options."""
         query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-        identity = self._options.transaction_id or query
-        if identity is None:
-            raise ConfigError(
-                "transactionId: an exactly-once batch write needs a name and a transactionBatch of its own, so that "
-                "running it again is recognised",
-                key="transactionId",
-            )
-        if query is None:
+        identity = self._options.transaction_id or str(query)
+        if self._options.transaction_batch is not None or query is None:
             return identity, self._options.transaction_batch or 0
         return identity, int(context.getLocalProperty("streaming.sql.batchId"))
 
@@ -201,6 +195,16 @@ class _Writer(Lent):
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """``df.write.format("pymq").mode("append")``."""
 
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite)
+        # The query's id would do in foreachBatch for one write, but not for two.
+        if options.exactly_once and options.transaction_id is None:
+            raise ConfigError(
+                "transactionId: an exactly-once batch write needs a name and a transactionBatch of its own, so that "
+                "running it again is recognised",
+                key="transactionId",
+            )
+
     def commit(self, messages: list[Sent | None]) -> None:
         """At least once, everything is sent already; exactly once, it is shown now."""
         self._commit(messages)
@@ -212,6 +216,14 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
     """``df.writeStream.format("pymq")``."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite)
+        if options.transaction_batch is not None:
+            raise ConfigError(
+                "transactionBatch: a stream numbers its batches itself; it is an option of batch writes",
+                key="transactionBatch",
+            )
 
     def commit(self, messages: list[Sent | None], batchId: int) -> None:
         """As ``BatchWriter.commit``."""

@@ -43,7 +43,8 @@ class DefaultSource(DataSource):  # type: ignore[misc]
             from pyspark_pymq.payload import newest_schema
 
             found: StructType = from_arrow_schema(newest_schema(self._read_options()))
-            return found
+            # What is never null in the newest message may be missing in an older one.
+            return found.toNullable()
         return default_schema(*asked_columns(self.options))
 
     def reader(self, schema: StructType) -> BatchReader | StoreReader | KeyReader:

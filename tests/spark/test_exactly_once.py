@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from mqspark.client.blocking import BlockingClient, pull_header
 from mqspark.errors import ConfigError, MQError
@@ -23,7 +24,7 @@ from mqspark.record import decode_records
 from pyspark_pymq import exactlyonce
 from pyspark_pymq.exactlyonce import abort, commit, prepare
 from pyspark_pymq.options import WriteOptions
-from pyspark_pymq.sink import Sent
+from pyspark_pymq.sink import BatchWriter, Sent, StreamWriter
 from pyspark_pymq.stream import ADMISSION_CONTROL
 from tests.spark.dev import DevCluster
 
@@ -246,6 +247,27 @@ def test_what_does_not_go_together(broker: DevCluster) -> None:
         WriteOptions.parse(base | {"deliveryGuarantee": "once"})
     assert not WriteOptions.parse(base).exactly_once
     assert Sent(1).prepared == ()
+    schema = StructType().add("value", "string")
+    once = base | {"deliveryGuarantee": "exactly-once"}
+    with pytest.raises(ConfigError, match="transactionId: an exactly-once batch write needs"):
+        BatchWriter(WriteOptions.parse(once), schema, False)
+    numbered = WriteOptions.parse(once | {"transactionId": "x", "transactionBatch": "1"})
+    with pytest.raises(ConfigError, match="transactionBatch: a stream numbers its batches itself"):
+        StreamWriter(numbered, schema, False)
+    # Of several writes in one foreachBatch, each has the number that it is given.
+    context = FakeContext({"sql.streaming.queryId": "q", "streaming.sql.batchId": "7"})
+    assert BatchWriter(numbered, schema, False)._batch_of(context) == ("x", 1)
+    unnumbered = WriteOptions.parse(once | {"transactionId": "x"})
+    assert BatchWriter(unnumbered, schema, False)._batch_of(context) == ("x", 7)
+    assert BatchWriter(unnumbered, schema, False)._batch_of(FakeContext({})) == ("x", 0)
+    assert StreamWriter(WriteOptions.parse(once), schema, False)._batch_of(context) == ("q", 7)
+
+
+class FakeContext:
+    """A task's, as far as the sink asks it."""
+
+    def __init__(self, properties: dict[str, str]) -> None:
+        self.getLocalProperty = properties.get
 
 
 @pytest.mark.spark

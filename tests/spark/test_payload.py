@@ -67,6 +67,28 @@ def test_columns_come_and_go(spark: SparkSession, cluster: DevCluster, topic: st
         ).option("includeProperties", "true").schema("a int").load(topic).collect()
 
 
+def test_columns_that_are_never_null_in_the_newest_message(
+    spark: SparkSession, cluster: DevCluster, topic: str
+) -> None:
+    write(spark.sql("SELECT 1 A, named_struct('p', 1) s").coalesce(1), cluster, topic)
+    newest = "SELECT 2L a, named_struct('p', 2L, 'q', 'z') s, 3.5D c, map('k', 1L) m, array(array(1)) l"
+    write(spark.sql(newest).coalesce(1), cluster, topic)
+    frame = load(spark, cluster, topic)
+    assert frame.columns == ["a", "s", "c", "m", "l"]
+    old, new = frame.orderBy("a").collect()
+    assert tuple(old) == (1, (1, None), None, None, None)
+    assert tuple(new) == (2, (2, "z"), 3.5, {"k": 1}, [[1]])
+    assert frame.filter("c IS NULL").count() == 1
+    with pytest.raises(
+        Exception, match=r"payloadFormat: the message .*column 'c' is NOT NULL in the schema"
+    ):
+        load(spark, cluster, topic, "c double NOT NULL").collect()
+    assert [row.a for row in load(spark, cluster, topic, "a bigint NOT NULL").orderBy("a").collect()] == [
+        1,
+        2,
+    ]
+
+
 def test_an_empty_topic_tells_no_columns(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
     with pytest.raises(Exception, match="has no message yet that tells its columns"):
         load(spark, cluster, topic)
