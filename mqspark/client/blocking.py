@@ -382,10 +382,11 @@ class BlockingClient:
         return [QueueOffset(answer.header(GetMaxOffsetResponseHeader).offset) for answer in answers]
 
     def min_offsets(self, address: str, queues: Sequence[MessageQueue]) -> list[QueueOffset]:
-        """The smallest readable offset of each queue."""
+        """The smallest readable offset of each queue; 0 where brokers say -1, of BatchCQ queues that never had a
+        message (BatchConsumeQueue)."""
         headers = [GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id) for queue in queues]
         answers = self.request_all(address, RequestCode.GET_MIN_OFFSET, headers)
-        return [QueueOffset(answer.header(GetMinOffsetResponseHeader).offset) for answer in answers]
+        return [QueueOffset(max(0, answer.header(GetMinOffsetResponseHeader).offset)) for answer in answers]
 
     def offsets_by_timestamp(
         self, address: str, queues: Sequence[MessageQueue], timestamps_ms: Sequence[int]

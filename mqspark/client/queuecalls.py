@@ -88,11 +88,12 @@ class QueueCalls:
         return response.header(GetMaxOffsetResponseHeader).offset
 
     async def min_offset(self, queue: MessageQueue) -> int:
+        """0 for a BatchCQ queue that never had a message, too: brokers say -1 then (BatchConsumeQueue)."""
         header = GetMinOffsetRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
         response = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header)
-        return response.header(GetMinOffsetResponseHeader).offset
+        return max(0, response.header(GetMinOffsetResponseHeader).offset)
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Of the first message stored at or after ``timestamp_ms``, the end of the queue without one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from mqspark.aio import (
     TransactionProducer,
     TransactionState,
 )
+from mqspark.client.blocking import BlockingClient
 from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.testing import Broker, Cluster
 from tests.waiting import until
@@ -53,6 +55,25 @@ async def send(cluster: Cluster, topic: str, numbers: range, queues: int = 1) ->
 
 def own(consumer: PushConsumer, topic: str) -> list[MessageQueue]:
     return [queue for queue in consumer.assignment() if queue.topic == topic]
+
+
+async def test_a_queue_of_batches_begins_at_0_before_its_first_message(
+    mq_broker: Broker, mq_topic: str
+) -> None:
+    async with AdminClient(mq_broker.namesrv) as admin:
+        await admin.create_topic(mq_topic, queues=1, attributes={"queue.type": "BatchCQ"})
+    async with LitePullConsumer(mq_broker.namesrv, group=f"lite-{mq_topic}") as lite:
+        (place,) = await lite.fetch_message_queues(mq_topic)
+        await lite.assign([place])
+        await lite.seek_to_begin(place)
+        assert lite.position(place) == 0
+        with closing(BlockingClient(mq_broker.namesrv)) as blocking:
+            assert await asyncio.to_thread(blocking.min_offsets, mq_broker.address, [place]) == [0]
+        await send(mq_broker, mq_topic, range(1))
+        received: list[MessageExt] = []
+        while not received:
+            received = await lite.poll(30_000)
+        assert [(got.queue_offset, got.body) for got in received] == [(0, b"0")]
 
 
 async def test_a_failed_message_comes_back_from_the_broker(mq_broker: Broker, mq_topic: str) -> None:
