@@ -176,6 +176,7 @@ class Broker:
         self._saved_groups = SavedTable(
             state.subscriptions, config_file("subscriptionGroup.json"), self._answer_changes
         )
+        state.subscriptions.lmq = store_config.enable_lmq
         offsets_file = config_file("consumerOffset.json")
         if store_config.enable_lmq:
             # RocketMQ then keeps all offsets in the other file; ours of before are not lost for that.

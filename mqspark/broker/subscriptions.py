@@ -18,6 +18,7 @@ from mqspark.protocol.bodies import (
     decode_body,
     to_document,
 )
+from mqspark.store.dispatch import is_lmq
 
 __all__ = ["SubscriptionGroups"]
 
@@ -42,9 +43,12 @@ class SubscriptionGroups:
         """group → topic → bits; bit 0 forbids reading (code 353)."""
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
+        self.lmq = False
+        """Whether groups that read light message queues are there without being in the table
+        (LmqSubscriptionGroupManager)."""
 
     def __contains__(self, group: str) -> bool:
-        return group in self._table
+        return group in self._table or (self.lmq and is_lmq(group))
 
     def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
         return iter(list(self._table.values()))
@@ -54,10 +58,12 @@ class SubscriptionGroups:
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """The configuration; made on the spot when auto-creation allows. None for an unknown or illegal
-        name."""
+        name. A group of light message queues has the usual one and is not kept, for there may be millions."""
         found = self._table.get(group)
         if found is not None:
             return found
+        if self.lmq and is_lmq(group):
+            return SubscriptionGroupConfig(group_name=group)
         if not (self._config.auto_create_subscription_group or group.startswith(SYSTEM_GROUP_PREFIX)):
             return None
         try:
@@ -69,7 +75,7 @@ class SubscriptionGroups:
         return created
 
     def configured(self, group: str) -> SubscriptionGroupConfig | None:
-        """What exists; makes nothing."""
+        """What is in the table; makes nothing."""
         return self._table.get(group)
 
     def put(self, config: SubscriptionGroupConfig) -> None:

@@ -133,6 +133,29 @@ def test_light_offsets_have_their_own_file(bench: Bench) -> None:
     assert bench.broker.state.offsets.query("g", "T", 1) == 5
 
 
+def test_groups_of_light_queues_need_not_be_made_and_are_not_kept(bench: Bench) -> None:
+    peer = bench.peer()
+    assert peer.ask(SEND, send_ext(properties="INNER_MULTI_DISPATCH\x01%LMQ%a\x02"), b"x").code == 0
+    place = {"consumerGroup": "%LMQ%g", "topic": "%LMQ%a", "queueId": "0"}
+    assert peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": "1"}).code == 0
+    assert peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, place).ext["offset"] == "1"
+    pull = pull_ext("%LMQ%a", offset=0, consumerGroup="%LMQ%g")
+    assert [message.body for message in decode_records(peer.ask(PULL, pull).body)] == [b"x"]
+    groups = peer.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body
+    assert b"CID_RMQ_SYS_TRANS" in groups
+    assert b"%LMQ%" not in groups
+    answer = peer.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "%LMQ%g"})
+    assert json.loads(answer.body)["groupName"] == "%LMQ%g"
+
+
+def test_without_the_settings_a_group_of_light_queues_has_to_be_made(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    place = {"consumerGroup": "%LMQ%g", "topic": "T", "queueId": "0", "commitOffset": "1"}
+    answer = bench.peer().ask(RequestCode.UPDATE_CONSUMER_OFFSET, place)
+    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    bench.close()
+
+
 def test_without_the_settings_a_light_queue_is_an_unknown_topic(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     peer = bench.peer()
