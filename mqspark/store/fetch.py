@@ -26,7 +26,7 @@ from mqspark.store.dispatch import is_lmq
 from mqspark.store.files import memory_bytes
 from mqspark.store.queueext import EXT_ADDRESS_BELOW, QueueExt, resolve_tags_codes
 from mqspark.store.queuetable import QueueTable
-from mqspark.store.soundness import surely_sound
+from mqspark.store.soundness import are_surely_sound, is_surely_sound
 
 __all__ = ["Fetcher", "GetResult", "GetStatus", "heads_agree"]
 
@@ -36,6 +36,8 @@ _MAGIC_MASK = ~0x0C
 """V1 and V2 differ in two bits."""
 _MAGIC = MAGIC_V1 & _MAGIC_MASK
 _HEAD_BYTES = np.arange(8)
+MIN_COLUMN_ENTRIES = 64
+"""Below, the steps of the columns cost more than a loop."""
 _MAX_DAMAGED = 1000
 _SIZE_MAGIC = struct.Struct(">ii")
 
@@ -149,39 +151,131 @@ class Fetcher:
             chosen = entries[matched[:max_messages]]
         else:
             chosen = entries
-        positions, sizes = self._within(chosen, max_bytes, bulk)
-        count = len(sizes)
+        # A record of a light queue names the topic that it was sent to.
+        of = None if is_lmq(topic) else queue
+        places = range(offset, offset + len(chosen)) if matched is None else matched[:max_messages] + offset
+        buffers, found, count = self._take(chosen, max_bytes, of, places, bulk=bulk)
         if matched is None:
             next_offset = offset + count
         else:
             next_offset = offset + (int(matched[count]) if count < len(matched) else len(entries))
-        if is_lmq(topic) or not count or positions[0] >= self._written_from:
-            buffers, found = self._runs(positions, sizes)
-        else:
-            places = np.arange(count) if matched is None else matched[:count]
-            buffers, found = self._runs(positions, sizes, queue, places + offset)
         status = GetStatus.FOUND if found else GetStatus.MESSAGE_WAS_REMOVING
         self.got_count += found
         return GetResult(status, next_offset, low, high, buffers, found, sum(map(len, buffers)))
 
-    def _within(self, entries: Entries, max_bytes: int, bulk: bool = False) -> tuple[Int64s, Int64s]:
+    def _take(
+        self,
+        entries: Entries,
+        max_bytes: int,
+        queue: ConsumeQueue | None,
+        places: range | Int64s,
+        *,
+        bulk: bool = False,
+    ) -> tuple[list[memoryview], int, int]:
+        """The records of as many of these as one read takes, as few slices of the log; how many records they are, and
+        how many entries were looked at. ``queue`` and ``places``, its offsets: what records that come from the disk
+        have to say of themselves; without a queue that is not known.
+
+        A record whose head does not say what its entry says is left out: one wrong size would make a client
+        drop every record behind it. So is one whose body was damaged on the disk.
+        """
+        if len(entries) < MIN_COLUMN_ENTRIES:
+            return self._take_few(entries, max_bytes, queue, places, bulk)
+        positions, sizes = self._within(entries, max_bytes, bulk)
+        count = len(sizes)
+        offsets = None
+        if queue is not None and count and positions[0] < self._written_from:
+            offsets = np.arange(places.start, places.stop) if isinstance(places, range) else places
+            offsets = offsets[:count]
+        buffers, found = self._runs(positions, sizes, queue, offsets)
+        return buffers, found, count
+
+    def _take_few(
+        self,
+        entries: Entries,
+        max_bytes: int,
+        queue: ConsumeQueue | None,
+        places: range | Int64s,
+        bulk: bool,
+    ) -> tuple[list[memoryview], int, int]:
+        """As the columns do it (``_within``, ``_runs``), in one loop."""
+        log = self._log
+        check_from = self._written_from if self._config.check_crc_on_read else 0
+        oldest = log.min_offset
+        cold_before, cold_bytes, cold_count = self._cold(bulk)
+        runs: list[tuple[memoryview, int, int]] = []
+        last_view, last_end = None, -1
+        base = segment_end = view_end = 0
+        view = memoryview(b"")
+        found = total = 0
+        looked_at = 0
+        offsets = places if isinstance(places, range) else places.tolist()
+        positions, all_sizes = entries["position"].tolist(), entries["size"].tolist()
+        for position, size, offset in zip(positions, all_sizes, offsets, strict=True):
+            if position < oldest or size == FILLER_SIZE:
+                size = 0  # takes no part in the limits
+            elif total:
+                if total + size > max_bytes:
+                    break
+                if position < cold_before and (total + size > cold_bytes or looked_at >= cold_count):
+                    break
+            looked_at += 1
+            if not size:
+                continue
+            total += size
+            if not base <= position < segment_end:
+                segment = log.segment_of(position)
+                if segment is None:
+                    self.damaged_reads += 1
+                    continue
+                base, segment_end, view_end = segment.start, segment.end, segment.length
+                view = log.view(segment)
+            start = position - base
+            end = start + size
+            good = end <= view_end and size >= MIN_RECORD_BYTES
+            if good and position >= check_from:
+                said, magic = _SIZE_MAGIC.unpack_from(view, start)
+                good = said == size and magic & _MAGIC_MASK == _MAGIC
+            elif good:
+                asked = None if self._has_seals else queue
+                good = asked is not None and is_surely_sound(view, start, end, position, asked, offset)
+                good = good or self._is_sound(view[start:end], position, queue, offset)
+            if not good:
+                self.damaged_reads += 1
+                self._note([position])
+                continue
+            found += 1
+            if start == last_end and view is last_view:
+                runs[-1] = (view, runs[-1][1], end)
+            else:
+                runs.append((view, start, end))
+            last_view, last_end = view, end
+        return [view[low:high] for view, low, high in runs], found, looked_at
+
+    def _cold(self, bulk: bool) -> tuple[int, int, int]:
+        """Where what is probably not in memory ends; how many bytes and messages of that a read takes."""
+        config = self._config
+        before = self._log.position - self._memory_bytes * config.access_message_in_memory_max_ratio // 100
+        if bulk:
+            return before, config.max_transfer_bytes_on_message_in_memory, 1 << 62
+        return (
+            before,
+            config.max_transfer_bytes_on_message_in_disk,
+            config.max_transfer_count_on_message_in_disk,
+        )
+
+    def _within(self, entries: Entries, max_bytes: int, bulk: bool) -> tuple[Int64s, Int64s]:
         """Positions and sizes of as many of these as one read takes; size 0: there is no such record any more."""
-        config, log = self._config, self._log
+        log = self._log
         sizes: Int64s = entries["size"].astype(np.int64)
         positions: Int64s = entries["position"].astype(np.int64)
         if int(positions[0]) < log.min_offset or int(sizes.max()) == FILLER_SIZE:
             # Fillers and records already deleted take no part in the limits.
             sizes[(positions < log.min_offset) | (sizes == FILLER_SIZE)] = 0
         count = len(sizes)
-        cold_before = log.position - self._memory_bytes * config.access_message_in_memory_max_ratio // 100
+        cold_before, cold_bytes, cold_count = self._cold(bulk)
         if int(positions[0]) < cold_before:
             cold = int(positions.searchsorted(cold_before))
-            cold_bytes, cold_count = (
-                config.max_transfer_bytes_on_message_in_disk,
-                config.max_transfer_count_on_message_in_disk,
-            )
-            if bulk:
-                cold_bytes, cold_count = config.max_transfer_bytes_on_message_in_memory, cold
             allowed = min(int(sizes[:cold].cumsum().searchsorted(cold_bytes, "right")), cold_count)
             if allowed < cold:
                 count = allowed
@@ -219,12 +313,11 @@ class Fetcher:
                 return GetResult(GetStatus.NO_MATCHED_MESSAGE, int(ends[-1]), low, high)
             chosen, chosen_ends = entries[matched], ends[matched]
         counts = chosen["count"].astype(np.int64)
-        count = max(1, int(counts.cumsum().searchsorted(max_messages, "right")))
-        positions, sizes = self._within(chosen[:count], max_bytes)
-        count = len(sizes)
+        taken = chosen[: max(1, int(counts.cumsum().searchsorted(max_messages, "right")))]
+        buffers, found, count = self._take(taken, max_bytes, None, range(len(taken)))
         next_offset = int(chosen_ends[count - 1]) if count < len(chosen) else int(ends[-1])
-        buffers, found = self._runs(positions, sizes)
-        messages = int(counts[:count][sizes > 0].sum()) if found else 0
+        there = (taken["position"] >= self._log.min_offset) & (taken["size"] != FILLER_SIZE)
+        messages = int(counts[:count][there[:count]].sum()) if found else 0
         self.got_count += messages
         status = GetStatus.FOUND if found else GetStatus.MESSAGE_WAS_REMOVING
         return GetResult(status, next_offset, low, high, buffers, messages, sum(map(len, buffers)))
@@ -233,15 +326,10 @@ class Fetcher:
         self,
         positions: Int64s,
         sizes: Int64s,
-        queue: ConsumeQueue | None = None,
-        offsets: Int64s | None = None,
+        queue: ConsumeQueue | None,
+        offsets: Int64s | None,
     ) -> tuple[list[memoryview], int]:
-        """The records as few slices of the log, and how many they are; size 0 means none. ``queue``, ``offsets``: what
-        records that come from the disk have to say of themselves, if that is known.
-
-        A record whose head does not say what its entry says is left out: one wrong size would make a client
-        drop every record behind it. So is one whose body was damaged on the disk.
-        """
+        """The records as few slices of the log, and how many they are; size 0 means none."""
         log = self._log
         buffers: list[memoryview] = []
         found = 0
@@ -298,7 +386,7 @@ class Fetcher:
         if queue is None or offsets is None or self._has_seals:
             whole = np.zeros(len(starts), np.bool_)
         else:
-            whole = surely_sound(view, starts, ends, base, queue, offsets)
+            whole = are_surely_sound(view, starts, ends, base, queue, offsets)
         if not whole.all():
             for index in np.flatnonzero(~whole).tolist():
                 whole[index] = self._is_sound(

@@ -1,5 +1,5 @@
-"""Which records of one queue are surely whole: what is asked of all that a consumer is given from the disk. A few are
-looked at one after the other, many as columns.
+"""Which records of one queue are surely whole, one or many as columns: what is asked of all that a consumer is given
+from the disk.
 
 Says yes only to what is plain: hosts of IPv4, the queue's own topic, offset and place, lengths that agree, a body with
 its CRC. Whoever asked looks at the others one by one (``mqspark.record.check_record``).
@@ -10,6 +10,7 @@ Must not know files.
 from __future__ import annotations
 
 import struct
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -19,25 +20,21 @@ from mqspark.message import BORN_HOST_V6, STORE_HOST_V6
 from mqspark.store.consumequeue import ConsumeQueue
 from mqspark.store.members import HEAD_DTYPES
 
-__all__ = ["surely_sound"]
+__all__ = ["are_surely_sound", "is_surely_sound"]
 
 Int64s = npt.NDArray[np.int64]
 
-MIN_COLUMN_RECORDS = 64
-"""Below, the steps of the columns cost more than a loop."""
 _HEAD = HEAD_DTYPES[0]
-_FIELDS = struct.Struct(">4i4xqqi44xi")
+_read_head = struct.Struct(">4i4xqqi44xi").unpack_from
 """Size, magic, CRC, queue, queue offset, place, system flag and length of the body: of the same bytes."""
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 
 
-def surely_sound(
+def are_surely_sound(
     view: memoryview, starts: Int64s, ends: Int64s, base: int, queue: ConsumeQueue, offsets: Int64s
 ) -> npt.NDArray[np.bool_]:
     """One for each record [start, end) of ``view``, whose first byte is the log's ``base``; ``offsets``: what the queue
     says theirs are."""
-    if len(starts) < MIN_COLUMN_RECORDS:
-        return _one_by_one(view, starts, ends, base, queue, offsets)
     topic = np.frombuffer(queue.topic_field, np.uint8)
     last = len(view) - _HEAD.itemsize
     every = np.ndarray((last + 1,), f"V{_HEAD.itemsize}", buffer=view, strides=(1,))
@@ -65,31 +62,30 @@ def surely_sound(
     return good
 
 
-def _one_by_one(
-    view: memoryview, starts: Int64s, ends: Int64s, base: int, queue: ConsumeQueue, offsets: Int64s
-) -> npt.NDArray[np.bool_]:
-    length, head_bytes, read_head = len(view), _FIELDS.size, _FIELDS.unpack_from
-    tail = struct.Struct(
-        f">{len(queue.topic_field)}sh"
-    )  # the topic with its length; how long the properties are
-    tail_bytes, read_tail = tail.size, tail.unpack_from
-    good = []
-    for start, end, offset in zip(starts.tolist(), ends.tolist(), offsets.tolist(), strict=True):
-        sound = end <= length
-        if sound:
-            size, magic, crc, queue_id, queue_offset, position, sys_flag, body_bytes = read_head(view, start)
-            low = start + head_bytes
-            high = low + body_bytes
-            sound = (
-                position == start + base
-                and queue_offset == offset
-                and size == end - start
-                and magic == queue.record_magic
-                and queue_id == queue.queue_id
-                and not sys_flag & _HOSTS_V6
-                and low <= high <= end - tail_bytes
-                and read_tail(view, high) == (queue.topic_field, end - high - tail_bytes)
-                and (low == high or crc32(view[low:high]) & 0x7FFFFFFF == crc)
-            )
-        good.append(sound)
-    return np.array(good, np.bool_)
+def is_surely_sound(
+    view: memoryview, start: int, end: int, position: int, queue: ConsumeQueue, offset: int
+) -> bool:
+    """One record, ``start`` to ``end`` of ``view``."""
+    if end > len(view):
+        return False
+    size, magic, crc, queue_id, queue_offset, physical_offset, sys_flag, body_bytes = _read_head(view, start)
+    tail = _tail(len(queue.topic_field))
+    low = start + _HEAD.itemsize
+    high = low + body_bytes
+    return (
+        physical_offset == position
+        and queue_offset == offset
+        and size == end - start
+        and magic == queue.record_magic
+        and queue_id == queue.queue_id
+        and not sys_flag & _HOSTS_V6
+        and low <= high <= end - tail.size
+        and tail.unpack_from(view, high) == (queue.topic_field, end - high - tail.size)
+        and (low == high or crc32(view[low:high]) & 0x7FFFFFFF == crc)
+    )
+
+
+@cache
+def _tail(topic_bytes: int) -> struct.Struct:
+    """The topic with its length, and the length of the properties."""
+    return struct.Struct(f">{topic_bytes}sh")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,8 +11,8 @@ from hypothesis import strategies as st
 
 from mqspark.message import encode_host
 from mqspark.record import Verdict, check_record
-from mqspark.store import MessageStore, soundness
-from mqspark.store.soundness import surely_sound
+from mqspark.store import MessageStore
+from mqspark.store.soundness import are_surely_sound, is_surely_sound
 from tests.store_tools import BORN_HOST, TestClock, opened
 
 SIZES = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 20_000}
@@ -45,11 +44,11 @@ def places(store: MessageStore, topic: str = "T") -> tuple[np.ndarray, np.ndarra
 def sound(store: MessageStore, data: bytearray, topic: str = "T") -> list[bool]:
     starts, ends = places(store, topic)
     queue = store._table.queues[topic, 2]
-    asked = (memoryview(data), starts, ends, 0, queue, np.arange(len(starts)))
-    one_by_one = surely_sound(*asked).tolist()
-    with mock.patch.object(soundness, "MIN_COLUMN_RECORDS", 0):
-        assert surely_sound(*asked).tolist() == one_by_one
-    return one_by_one
+    view, offsets = memoryview(data), np.arange(len(starts))
+    found = are_surely_sound(view, starts, ends, 0, queue, offsets).tolist()
+    each = zip(starts.tolist(), ends.tolist(), offsets.tolist(), strict=True)
+    assert found == [is_surely_sound(view, start, end, start, queue, offset) for start, end, offset in each]
+    return found
 
 
 def image(store: MessageStore) -> bytearray:
