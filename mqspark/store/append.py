@@ -61,7 +61,8 @@ Group = list[tuple[Queue, bytearray]]
 
 class Appender:
     """Puts of every kind. ``check_writable`` raises when nothing may be stored; ``poison`` makes it so; ``before_roll``
-    is called before the end of a segment is written."""
+    is called before the end of a segment is written, ``expect_no_keys`` with stretches of the log where nothing has
+    properties."""
 
     __slots__ = (
         "_batch_queues",
@@ -69,6 +70,7 @@ class Appender:
         "_before_roll",
         "_check_writable",
         "_clock",
+        "_expect_no_keys",
         "_head",
         "_head_v6",
         "_levels",
@@ -97,6 +99,7 @@ class Appender:
         check_writable: Callable[[], None],
         before_roll: Callable[[], None],
         poison: Callable[[str, Exception], StoreReadOnly],
+        expect_no_keys: Callable[[int, int], None],
     ) -> None:
         self._clock = clock
         self._log = log
@@ -113,6 +116,7 @@ class Appender:
         self._check_writable = check_writable
         self._before_roll = before_roll
         self._poison = poison
+        self._expect_no_keys = expect_no_keys
         self.max_body_bytes = config.max_message_size
         self.now_ms = 0
         """The store time of the turn: of everything that is pending."""
@@ -389,6 +393,8 @@ class Appender:
             queue.topic_field,
         )
         log.pending.append(members.records(head, sizes, positions, first_offset))
+        if not properties_length:
+            self._expect_no_keys(position, position + total)
         queue.entries += queue_entries(positions, sizes, members.tags_codes())
         queue.next_offset = first_offset + count
         log.position = position + total

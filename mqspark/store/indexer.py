@@ -10,6 +10,7 @@ Must not know queues.
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Callable
 from mmap import mmap
 from typing import cast
@@ -55,6 +56,7 @@ class Indexer:
         "_next_idle_ms",
         "_next_sync_ms",
         "_window",
+        "_without_keys",
         "full_disk",
     )
 
@@ -75,6 +77,8 @@ class Indexer:
         self._next = 0
         self._next_idle_ms = 0
         self._next_sync_ms = 0
+        self._without_keys: deque[tuple[int, int]] = deque()
+        """Stretches of the log in front of the index, in order, that need no look."""
         self.full_disk: str | None = None
         """Why the index cannot go on just now, or None."""
 
@@ -116,20 +120,38 @@ class Indexer:
         elif self.behind_bytes(end) > _MAX_BEHIND_BYTES:
             self.follow(end, durable, arrived)
 
+    def expect_no_keys(self, start: int, end: int) -> None:
+        """The records that will be stored in [start, end) have no properties."""
+        stretches = self._without_keys
+        if self._index.failed is not None:
+            stretches.clear()
+        elif stretches and stretches[-1][1] == start:
+            stretches[-1] = stretches[-1][0], end
+        else:
+            stretches.append((start, end))
+
     def follow(self, end: int, durable: int, max_bytes: int) -> bool:
         """Index what lies before ``end``, but not much more than ``max_bytes``; gives back whether ``end`` is reached.
 
         Never raises: a full disk is met again by the next call, another error ends the index (``problem``).
         """
-        log, index = self._log, self._index
+        log, index, without_keys = self._log, self._index, self._without_keys
         if index.failed is not None:
             return False
         stop = index.position + max_bytes
         try:
             while index.position < min(end, stop):
+                low, high = without_keys[0] if without_keys else (end, end)
+                if high <= index.position:
+                    without_keys.popleft()
+                    continue
+                if low <= index.position:
+                    stop += min(high, end) - index.position
+                    index.skip(min(high, end))
+                    continue
                 segment = log.segment_of(index.position)
                 if segment is not None:
-                    self._slice(segment, min(end, segment.end))
+                    self._slice(segment, min(end, segment.end, low))
                 else:  # retention was faster
                     index.skip(min((s.start for s in log.segments if s.start > index.position), default=end))
             self.full_disk = None

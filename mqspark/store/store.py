@@ -138,6 +138,7 @@ class MessageStore:
             self._check_writable,
             self._write_in_flight,
             self._poison,
+            self._indexer.expect_no_keys if self._indexer is not None else lambda start, end: None,
         )
         # Bound here once: the same calls without a step in between.
         self.put = appender.put

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mqspark.errors import DiskFull
 from mqspark.message import INNER_BATCH, TRANSACTION_ROLLBACK_TYPE
@@ -26,9 +28,10 @@ from mqspark.store.files import OsFiles
 from mqspark.store.index import MessageIndex
 from mqspark.store.indexfile import DEFAULT_SHAPE, Header, Shape
 from mqspark.store.keys import KeyColumns, index_hash, run_keys
+from mqspark.store.membertable import Many, many_of
 from mqspark.store.scan import read_run
 from mqspark.store.store import MessageStore
-from tests.store_tools import FaultyFiles, TestClock, checkpoint, crash, flush, opened, put
+from tests.store_tools import BORN_HOST, FaultyFiles, TestClock, checkpoint, crash, flush, opened, put
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VECTORS = [json.loads(line) for line in (GOLDEN / "vectors/hashes.jsonl").read_text().splitlines()]
@@ -633,6 +636,20 @@ def put_keys(store: MessageStore, count: int, start: int = 0) -> None:
         put(store, "T", n % 3, b"%d" % n, b"UNIQ_KEY\x01u%d\x02KEYS\x01k%d even%d\x02" % (n, n, n % 2))
 
 
+def many(items: list[tuple[int, bytes, bytes]]) -> Many:
+    found = many_of(
+        b"".join(
+            struct.pack(">iiiii", 22 + len(body) + len(text), 0, 0, flag, len(body))
+            + body
+            + struct.pack(">h", len(text))
+            + text
+            for flag, body, text in items
+        )
+    )
+    assert found is not None
+    return found
+
+
 def asked(
     store: MessageStore, key: str, limit: int = 64, begin_ms: int = 0, end_ms: int = EVER
 ) -> list[bytes]:
@@ -755,6 +772,58 @@ def test_a_busy_store_indexes_as_it_goes_and_after_a_burst(
     clock.now += 1000
     store.maintenance()
     assert store.index_behind_bytes == 0
+    store.close()
+
+
+@given(
+    st.lists(st.sampled_from(["keys", "plain", "batch", "flush", "catch up", "second"]), max_size=40),
+    st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_what_has_no_properties_is_passed_over_and_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str], sync: bool
+) -> None:
+    plain = many([(0, b"x" * 20, b"")] * 70)
+    clock = TestClock()
+    store = opened(tmp_path_factory.mktemp("index"), clock, sync=sync, mapped_file_size_commit_log=1 << 15)
+    count = 0
+    for step in steps:
+        if step == "keys":
+            put_keys(store, 3, count)
+            count += 3
+        elif step == "plain":
+            store.put_members("T", 0, plain, 1, BORN_HOST)
+        elif step == "batch":
+            numbers = range(count, count + 64)
+            store.put_members(
+                "T", 1, many([(0, b"%d" % n, b"KEYS\x01k%d\x02" % n) for n in numbers]), 1, BORN_HOST
+            )
+            count += 64
+        elif step == "flush":
+            flush(store)
+        elif step == "catch up":
+            store.catch_up()
+        else:
+            clock.now += 1000
+            store.maintenance()
+    flush(store)
+    clock.now += 1000
+    store.maintenance()
+    assert store.index_behind_bytes == 0
+    assert [asked(store, f"k{n}") for n in range(count)] == [[b"%d" % n] for n in range(count)]
+    store.close()
+
+
+def test_a_stretch_without_properties_is_not_read(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, None, files, mapped_file_size_commit_log=1 << 20)
+    store.put_members("T", 0, many([(0, b"x", b"")] * 100), 1, BORN_HOST)
+    store.put_members("T", 0, many([(0, b"x", b"")] * 100), 1, BORN_HOST)
+    flush(store)
+    before = len(files.calls)
+    store.maintenance()
+    assert store.index_behind_bytes == 0
+    assert "open" not in files.calls[before:]
     store.close()
 
 
