@@ -218,8 +218,6 @@ _KINDS = {"none": None, "zlib": ZLIB, "lz4": LZ4, "zstd": ZSTD}
 
 
 def _compression(texts: OptionTexts) -> Compression | None:
-    from pyspark_pymq.encode import Compression
-
     kind = _KINDS[texts.choice("compression", tuple(_KINDS), "none")]
     threshold = texts.bytes_size("compressionThreshold")
     if kind is None:
@@ -232,6 +230,8 @@ def _compression(texts: OptionTexts) -> Compression | None:
         compressor(kind)
     except ConfigError as error:
         raise ConfigError(f"compression: {error}", key="compression") from None
+    from pyspark_pymq.encode import Compression  # not before: planning a write has no other use for NumPy
+
     return Compression(kind, _THRESHOLD_BYTES if threshold is None else threshold)
 
 
