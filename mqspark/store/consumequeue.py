@@ -301,7 +301,9 @@ class ConsumeQueue:
         for start in reversed(self.file_starts):
             fd = files.open(self._path(start))
             try:
-                if files.length(fd) != self._file_bytes:
+                if (length := files.length(fd)) != self._file_bytes:
+                    # A new file gets its length later than its name: a crash in between is no damage.
+                    self._table.cut_short |= length > 0 or limit is None
                     files.set_length(fd, self._file_bytes)
                 count = self._count_entries(fd, limit)
                 if count or start == self.file_starts[0]:

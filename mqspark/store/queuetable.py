@@ -10,15 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
-from mqspark.errors import InvalidMessage, StoreCorrupt
+from mqspark.errors import InvalidMessage
 from mqspark.store.consumequeue import ENTRY_DTYPE, ConsumeQueue
 from mqspark.store.dispatch import is_lmq
 from mqspark.store.files import FileLayer
-from mqspark.store.layout import is_storable_topic
+from mqspark.store.layout import file_start, is_storable_topic
 from mqspark.store.mapped import MappedFiles
 from mqspark.store.queueext import QueueExt
 
 __all__ = ["QueueTable"]
+
+_LENGTH_SAMPLE = 8
+"""Queues whose files are measured at a start: one may have been cut short."""
 
 
 class QueueTable:
@@ -26,6 +29,7 @@ class QueueTable:
 
     __slots__ = (
         "batch_topics",
+        "cut_short",
         "directory",
         "dirty_files",
         "dtype",
@@ -68,6 +72,8 @@ class QueueTable:
         """Topics whose queues are BatchConsumeQueues and kept in another table."""
         self.dirty_files: set[str] = set()
         """Written since the last checkpoint."""
+        self.cut_short = False
+        """A file was found that is not as long as it was made."""
         self.new_directories: set[str] = set()
         """Directories whose names are not synced yet."""
 
@@ -83,19 +89,19 @@ class QueueTable:
         ):
             self.ext_directory = None
         found: list[tuple[str, int]] = []
-        length = 0
+        lengths: list[int] = []
         for topic, queue_id, path in self._directories():
             if topic in self.batch_topics:
                 continue
             found.append((topic, queue_id))
-            if not length:
-                length = max((self._length(path / name) for name in self.files.names(path)), default=0)
-        if length:
-            if length % self.entry_bytes:
-                raise StoreCorrupt(
-                    f"ConsumeQueue files of {length} bytes hold no whole entries", path=str(self.directory)
-                )
-            self.file_bytes = length
+            if len(lengths) < _LENGTH_SAMPLE:
+                files = [path / name for name in self.files.names(path) if file_start(name) is not None]
+                lengths += [max(self._length(file) for file in files)] if files else []
+        # One that was cut short is made whole again by recovery; the others say how long.
+        self.file_bytes = max(
+            (length for length in lengths if length and length % self.entry_bytes == 0),
+            default=self.file_bytes,
+        )
         for topic, queue_id in found:
             self.create(topic, queue_id).load()
 

@@ -17,6 +17,7 @@ makes the queues agree with what it read:
 
 from __future__ import annotations
 
+import itertools
 import time
 from array import array
 from collections.abc import Iterator
@@ -184,6 +185,9 @@ class Recovery(LogReader):
             return max(mark, minimum)
         if self.report.clean or mark >= 0:
             start = self._cut_queues(None if self.report.clean else mark)
+            if any(table.cut_short for table in self._tables):
+                self._cut_queues(minimum)
+                return minimum
             if start is not None:
                 self._queued_before = mark
                 return start
@@ -291,19 +295,31 @@ class Recovery(LogReader):
                     int(entries["tags_code"][index]),
                     int(run.store_timestamps_ms[index]),
                 )
-        queues = run.topic_ids << 32 | run.queue_ids & 0xFFFFFFFF
-        order = np.argsort(queues, kind="stable")
-        order = order[wanted[order]]
-        for group in np.split(order, np.flatnonzero(np.diff(queues[order])) + 1):
-            key = (run.topics[int(run.topic_ids[group[0]])], int(run.queue_ids[group[0]]))
-            offsets, packed = self._chunk_of(key)
-            offsets.frombytes(run.queue_offsets[group].tobytes())
-            packed += entries[group].tobytes()
+        self._collect_run(run, wanted, entries)
         if self._multi_dispatch:
             self._dispatch_run(run, wanted, entries)
-        self._chunk_records += len(order)
+        self._chunk_records += int(np.count_nonzero(wanted))
         if self._chunk_records >= _SETTLE_RECORDS:
             self._settle()
+
+    def _collect_run(self, run: Run, wanted: npt.NDArray[np.bool_], entries: Entries) -> None:
+        """The wanted ones to their queues, in the log's order."""
+        queues = run.topic_ids << 32 | run.queue_ids & 0xFFFFFFFF
+        if len(run.topics) <= 256 and not (queues & 0xFFFFFF00).any():
+            queues = (queues >> 24 | queues).astype(np.uint16)  # these are sorted in two steps
+        order = np.argsort(queues, kind="stable")
+        if not wanted.all():
+            order = order[wanted[order]]
+        queues = queues[order]
+        bounds = [0, *(np.flatnonzero(queues[1:] != queues[:-1]) + 1).tolist(), len(order)]
+        queue_offsets = run.queue_offsets[order].view(np.uint8).data
+        packed = entries[order].view(np.uint8).data
+        for low, high in itertools.pairwise(bounds):
+            first = int(order[low])
+            key = (run.topics[int(run.topic_ids[first])], int(run.queue_ids[first]))
+            chunk = self._chunk_of(key)
+            chunk.offsets.frombytes(queue_offsets[low * 8 : high * 8])
+            chunk.entries.extend(packed[low * ENTRY_BYTES : high * ENTRY_BYTES])
 
     def _dispatch_run(self, run: Run, wanted: npt.NDArray[np.bool_], entries: Entries) -> None:
         """The records that also enter LMQ queues."""

@@ -121,3 +121,13 @@ def test_a_store_in_use_is_not_repaired(tmp_path: Path) -> None:
         assert len(done.stderr.splitlines()) == 1
     finally:
         crash(store)
+
+
+def test_a_queue_file_of_another_length_is_no_hindrance(directory: Path) -> None:
+    (directory / "consumequeue" / "Orders" / "0" / f"{0:020d}").write_text("y\n")
+    (directory / "consumequeue" / "Orders" / "0" / "notes.txt").write_text("mine")
+    done = mqspark("fsck", directory)
+    assert done.returncode == 3
+    assert "ERROR queue.behind offset 0, Orders/0, queue offset 0" in done.stdout
+    assert mqspark("rebuild", directory).stdout.startswith("30 records: 2 queues with 30 entries")
+    assert mqspark("fsck", directory).returncode == 0

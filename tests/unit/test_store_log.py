@@ -370,3 +370,28 @@ def test_a_read_ahead_that_fails_harms_nothing(tmp_path: Path) -> None:
     assert steps.files.calls[-1] == "open"
     steps.put(40)
     steps.check()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    "left", [b"y\n", bytes(40), None], ids=["two bytes", "two entries", "cut in the middle"]
+)
+@pytest.mark.parametrize("queue", [0, 1])
+def test_a_queue_file_that_was_cut_short_is_made_again(
+    tmp_path: Path, queue: int, left: bytes | None, clean: bool
+) -> None:
+    store = opened(tmp_path, None, QuickFiles())
+    for number in range(20):
+        put(store, "t", number % 2, b"message %d" % number)
+    flush(store)
+    store.close()
+    if not clean:
+        (tmp_path / "abort").write_bytes(b"")
+    path = tmp_path / "consumequeue" / "t" / str(queue) / f"{0:020d}"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:60] if left is None else left)
+    store = opened(tmp_path, None, QuickFiles())
+    assert path.read_bytes() == whole
+    assert put(store, "t", queue, b"next")[0] == 10
+    flush(store)
+    store.close()
