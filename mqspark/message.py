@@ -93,11 +93,17 @@ PROPERTY_SEPARATOR = "\x02"
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """``name 0x01 value 0x02`` repeated, UTF-8. A separator inside a name or value raises InvalidMessage."""
+    """``name 0x01 value 0x02`` repeated, UTF-8. A separator in a name or value raises InvalidMessage, and so does half
+    a surrogate pair."""
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     if text.count("\x01") != len(properties) or text.count("\x02") != len(properties):
         raise InvalidMessage("a property name or value holds the separator 0x01 or 0x02", field="properties")
-    return text.encode()
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(
+            f"a property name or value is no text: {error.reason}", field="properties"
+        ) from None
 
 
 def decode_properties(text: str | bytes | memoryview) -> dict[str, str]:

@@ -6,7 +6,6 @@ See ``http`` for who loads it and who may reach it.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,13 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import DEFAULT_TOPIC, check_topic, encode_properties, new_unique_id
+from mqspark.message import (
+    DEFAULT_TOPIC,
+    TRANSACTION_PREPARED,
+    check_topic,
+    encode_properties,
+    new_unique_id,
+)
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from mqspark_server.metrics import CONTENT_TYPE, render
@@ -57,7 +62,9 @@ class NewMessage(BaseModel):
     tags: str | None = None
     keys: list[str] = Field(default_factory=list)
     properties: dict[str, str] = Field(default_factory=dict)
-    queueId: int | None = Field(default=None, ge=0, description="the broker chooses when absent")
+    queueId: int | None = Field(
+        default=None, ge=0, le=0x7FFFFFFF, description="the broker chooses when absent"
+    )
 
 
 class Stored(BaseModel):
@@ -217,16 +224,26 @@ def _named(view: list[dict[str, Any]], key: str, name: str) -> dict[str, Any]:
 def _body(message: NewMessage) -> bytes:
     if (message.body is None) == (message.bodyBase64 is None):
         raise InvalidMessage("exactly one of body and bodyBase64 must be given", field="body")
-    if message.body is not None:
-        return message.body.encode()
     try:
-        return base64.b64decode(message.bodyBase64 or "", validate=True)
-    except binascii.Error:
+        body = (
+            message.body.encode()
+            if message.body is not None
+            else base64.b64decode(message.bodyBase64 or "", validate=True)
+        )
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(f"body is no text: {error.reason}", field="body") from None
+    except ValueError:  # also for what is not ASCII
         raise InvalidMessage("bodyBase64 is not base64", field="bodyBase64") from None
+    if not body:
+        raise InvalidMessage("the message has no body", field="body")
+    return body
 
 
 def _properties(message: NewMessage, unique_id: str) -> str:
     properties = dict(message.properties)
+    if TRANSACTION_PREPARED in properties:
+        # Nobody would hear the broker's question what became of it.
+        raise InvalidMessage("half messages are sent by a TransactionProducer", field="properties")
     if message.tags:
         properties["TAGS"] = message.tags
     if message.keys:

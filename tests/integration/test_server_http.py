@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,12 @@ def http(broker: Broker) -> Iterator[httpx.Client]:
 
 
 def post(http: httpx.Client, topic: str, **message: Any) -> httpx.Response:
-    return http.post(f"/api/v1/topics/{topic}/messages", json=message)
+    # As ASCII, which can also hold what is no text.
+    return http.post(
+        f"/api/v1/topics/{topic}/messages",
+        content=json.dumps(message),
+        headers={"content-type": "application/json"},
+    )
 
 
 def test_health(http: httpx.Client, broker: Broker) -> None:
@@ -87,7 +93,13 @@ def test_a_message_is_stored_and_counted(http: httpx.Client, broker: Broker) -> 
         ("bad topic!", {"body": "a"}, 400, "topic"),
         ("SCHEDULE_TOPIC_XXXX", {"body": "a"}, 403, "forbidden"),
         ("t", {"body": "a", "queueId": 99}, 400, "illegal"),
+        ("t", {"body": "a", "queueId": 1 << 31}, 422, "less than or equal to 2147483647"),
         ("t", {"body": "a", "properties": {"x\x01": "y"}}, 400, "separator"),
+        ("t", {"body": "a", "properties": {"x": "\ud800"}}, 400, "surrogates"),
+        ("t", {"body": "a", "properties": {"TRAN_MSG": "true"}}, 400, "TransactionProducer"),
+        ("t", {"body": "\ud800"}, 400, "surrogates"),
+        ("t", {"bodyBase64": "grüße"}, 400, "not base64"),
+        ("t", {"body": ""}, 400, "no body"),
     ],
 )
 def test_bad_messages_are_told_why(
