@@ -23,8 +23,16 @@ else:
 
 def register(spark: SparkSession) -> None:
     """Make ``format("pymq")`` known to this session: needed when the package came by ``--py-files``."""
+    import os
+
     from pyspark_pymq.source import DefaultSource
 
+    root = os.path.dirname(os.path.dirname(__file__))
+    context = getattr(spark, "_sc", None)  # none with Spark Connect
+    if context is not None and not os.path.isdir(root):
+        # Of a zip: the runner of a stream, on the driver, looks for modules on PYTHONPATH and not in --py-files.
+        paths = [root, *filter(None, context.environment.get("PYTHONPATH", "").split(os.pathsep))]
+        context.environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     spark.dataSource.register(DefaultSource)
 
 

@@ -61,6 +61,8 @@ class Cluster:
         self.client = client or BlockingClient(options.nameserver)
         self._queues: dict[MessageQueue, str] = {}
         self._queues_at = -ROUTE_LIFE_S
+        self._begun: set[str] = set()
+        self._vanished: set[str] = set()
         self._places: dict[str, tuple[float, BrokerPlace]] = {}
         self.archive = Archive(options.archive) if options.archive is not None else None
 
@@ -73,6 +75,10 @@ class Cluster:
             self._queues = dict(sorted(self._find_queues().items()))
             self._queues_at = now
         return self._queues
+
+    def has_begun(self, topics: Iterable[str]) -> None:
+        """These were read before: one that has no route any more was deleted, it is no mistake in the options."""
+        self._begun.update(topics)
 
     def wait_for_routes(self) -> None:
         """So long that a deleted topic has left the routes; then they are asked for again."""
@@ -95,7 +101,13 @@ class Cluster:
             except NoRoute:
                 if topics.pattern is not None:
                     continue  # deleted since the listing
-                raise
+                if name not in self._begun or self._options.fail_on_data_loss:
+                    raise
+                if name not in self._vanished:
+                    self.lost(f"topic {name} is gone")
+                self._vanished.add(name)
+                continue
+            self._vanished.discard(name)
             here = {}
             for queue in route.subscribe_queues:
                 address = route.address(queue.broker_name)
@@ -324,6 +336,8 @@ class Cluster:
                 queue: queues[queue] for queue in offsets if queue not in published and queue in queues
             }
             if unknown:
+                if not published:
+                    self._make_known(group, queues.values())
                 committed = self._group_offsets(unknown)
                 published |= {queue: committed.get(queue, -1) for queue in unknown}
             due = {
@@ -334,6 +348,12 @@ class Cluster:
             published |= due
         except ClientError as error:
             log.warning("the offsets of group %s could not be published: %s", group, error)
+
+    def _make_known(self, group: str, addresses: Iterable[str]) -> None:
+        try:
+            self.client.make_retry_topic(group, sorted(set(addresses)))
+        except ClientError as error:
+            log.warning("mqadmin consumerProgress will not know group %s: %s", group, error)
 
 
 def _by_address(queues: Mapping[MessageQueue, str]) -> dict[str, list[MessageQueue]]:

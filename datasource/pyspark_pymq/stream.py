@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from mqspark.client.blocking import BlockingClient, BlockingConnection, pull_header
-from mqspark.errors import ConnectionLost
+from mqspark.errors import ConnectionLost, NoRoute
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode
 from pyspark_pymq.cluster import Cluster
@@ -66,6 +66,7 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
         self._initial: Positions | None = None
         self._target: Offsets | None = None
         """Where an AvailableNow run ends."""
+        self._late_target = False
         self._asked = False
         self._begun_at = time.monotonic()
         """When the last batch was begun: minOffsetsPerTrigger waits from there on."""
@@ -90,6 +91,7 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         ranges = batch_ranges(Positions.from_json(start), Positions.from_json(end))
+        self._cluster.has_begun({each.queue.topic for each in ranges})
         return partitions_of(
             self._cluster, self._cluster.check_not_expired(ranges), self._options, self._columns
         )
@@ -110,6 +112,9 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
         ``limited``: by bytes and by a least number of rows, which Trigger.Once ignores.
         """
         position = Positions.from_json(start)
+        self._cluster.has_begun({queue.topic for queue in position.offsets})
+        if self._late_target:
+            self._target, self._late_target = self._cluster.latest(self._cluster.queues()), False
         self._cluster.publish(position.offsets, self._published)
         following = self._wanted(position, max_rows, limited=limited)
         # The first batch is recorded at once, empty or not: from then on its start survives a crash.
@@ -271,7 +276,13 @@ if ADMISSION_CONTROL:
             return ReadAllAvailable()
 
         def prepareForTriggerAvailableNow(self) -> None:
-            self._target = self._cluster.latest(self._cluster.queues())
+            try:
+                self._target = self._cluster.latest(self._cluster.queues())
+            except NoRoute:
+                # Whether a topic is misspelled or was deleted shows when Spark says where the query stands.
+                if self._options.fail_on_data_loss:
+                    raise
+                self._late_target = True
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
             # Trigger.Once takes everything in one batch whatever the options say, and asks with ReadAllAvailable.

@@ -26,12 +26,20 @@ from mqspark.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from mqspark.message import DEFAULT_TOPIC, MessageQueue, QueueOffset
+from mqspark.message import (
+    DEFAULT_TOPIC,
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    MessageQueue,
+    QueueOffset,
+)
 from mqspark.protocol.bodies import KVTable, TopicList, TopicRouteData, decode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request, encode_request_head
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers import (
+    CreateTopicRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
@@ -419,6 +427,26 @@ class BlockingClient:
             else QueueOffset(answer.header(QueryConsumerOffsetResponseHeader).offset)
             for answer in answers
         ]
+
+    def make_retry_topic(self, group: str, addresses: Iterable[str]) -> None:
+        """Make ``%RETRY%group`` at these brokers unless it is somewhere, as the first heartbeat of a consumer does:
+        by that topic ``mqadmin consumerProgress`` knows groups and where they are (DefaultMQAdminExtImpl).
+        """
+        topic = RETRY_PREFIX + group
+        if self._route_answer(topic).code == ResponseCode.SUCCESS:
+            return
+        header = CreateTopicRequestHeader(
+            topic=topic,
+            default_topic=DEFAULT_TOPIC,
+            read_queue_nums=1,
+            write_queue_nums=1,
+            perm=PERM_READ | PERM_WRITE,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            order=False,
+        )
+        for address in addresses:
+            self.request(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
     def commit_group_offsets(self, address: str, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Store the offsets; a group that the broker does not know yet is introduced by a pull, as any puller is."""

@@ -79,9 +79,7 @@ def test_columns_that_are_never_null_in_the_newest_message(
     assert tuple(old) == (1, (1, None), None, None, None)
     assert tuple(new) == (2, (2, "z"), 3.5, {"k": 1}, [[1]])
     assert frame.filter("c IS NULL").count() == 1
-    with pytest.raises(
-        Exception, match=r"payloadFormat: the message .*column 'c' is NOT NULL in the schema"
-    ):
+    with pytest.raises(Exception, match=r"payloadFormat: the message .*column 'c' is NOT NULL in the schema"):
         load(spark, cluster, topic, "c double NOT NULL").collect()
     assert [row.a for row in load(spark, cluster, topic, "a bigint NOT NULL").orderBy("a").collect()] == [
         1,

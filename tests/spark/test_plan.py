@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mqspark
+import pyspark_pymq
 from mqspark.errors import ConfigError, MQError
 from mqspark.message import MessageQueue, java_hash
 from pyspark_pymq.encode import Compression, key_hashes
@@ -302,6 +306,29 @@ def test_planning_loads_neither_arrow_nor_the_store() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_registered_from_a_zip_of_py_files(tmp_path: Path) -> None:
+    """A stream's runner finds it by PYTHONPATH alone."""
+    with zipfile.ZipFile(tmp_path / "lib.zip", "w") as packed:
+        for path in Path(pyspark_pymq.__file__).parent.glob("*.py"):
+            packed.write(path, f"pyspark_pymq/{path.name}")
+        for path in Path(mqspark.__file__).parent.rglob("*.py"):
+            packed.write(path, path.relative_to(Path(mqspark.__file__).parents[1]))
+    program = f"""
+import sys
+from types import SimpleNamespace
+sys.path.insert(0, {str(tmp_path / "lib.zip")!r})
+import pyspark_pymq
+context = SimpleNamespace(environment={{"PYTHONPATH": "/more"}})
+session = SimpleNamespace(_sc=context, dataSource=SimpleNamespace(register=lambda source: print(source.name())))
+pyspark_pymq.register(session)
+pyspark_pymq.register(session)
+print(context.environment["PYTHONPATH"])
+pyspark_pymq.register(SimpleNamespace(dataSource=session.dataSource))  # Spark Connect
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["pymq", "pymq", f"{tmp_path}/lib.zip:/more", "pymq"]
 
 
 def test_importing_the_package_is_light_and_never_raises() -> None:

@@ -15,7 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mqspark.message import Message
-from pyspark_pymq.stream import ADMISSION_CONTROL
+from pyspark_pymq.offsets import Positions
+from pyspark_pymq.options import ReadOptions
+from pyspark_pymq.stream import ADMISSION_CONTROL, stream_reader
 from tests.spark.dev import DevCluster
 
 pytestmark = pytest.mark.spark
@@ -290,3 +292,21 @@ def test_progress_shows_the_backlog(
     first = drain(frame, tmp_path)[0]["sources"][0]
     assert first["latestOffset"]["q"][topic] == {f"dev:{n}": 10 for n in range(4)}
     assert first["endOffset"]["q"][topic] == {f"dev:{n}": 2 for n in range(4)}
+
+
+def test_tools_find_the_group(cluster: DevCluster, topic: str) -> None:
+    """mqadmin consumerProgress asks the brokers of the group's retry topic, and lists groups by these topics."""
+    cluster.send_numbers(topic, range(8))
+    options = {"nameserver": cluster.nameserver, "topic": topic, "group": f"G-{topic}"}
+    reader = stream_reader(
+        ReadOptions.parse(options | {"startingOffsets": "earliest"}, streaming=True), ("value",)
+    )
+    start = Positions.from_json(reader.initialOffset())
+    reader.commit(Positions(dict.fromkeys(start.offsets, 2), start.begun).to_json())
+    assert cluster.group_offsets(f"G-{topic}", topic) == dict.fromkeys(range(4), 2)
+    deadline = time.monotonic() + 60
+    while f"%RETRY%G-{topic}" not in cluster.client.topics():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert cluster.client.route(f"%RETRY%G-{topic}").subscribe_queues
+    reader.stop()

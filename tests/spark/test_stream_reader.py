@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from mqspark.errors import MQError
+from mqspark.client.blocking import BlockingClient
+from mqspark.errors import MQError, NoRoute
 from mqspark.message import MessageQueue
 from pyspark_pymq.cluster import BrokerPlace, Cluster, DataLoss
-from pyspark_pymq.offsets import Offsets
+from pyspark_pymq.offsets import Offsets, Positions
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.stream import ADMISSION_CONTROL, LegacyStreamReader
 
@@ -79,6 +80,31 @@ def spark_json(document: dict[str, Any]) -> dict[str, Any]:
 
 def rows_of(partitions: Any) -> dict[MessageQueue, tuple[int, int]]:
     return {each.queue: (each.start, each.end) for partition in partitions for each in partition.task.ranges}
+
+
+def test_a_topic_that_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named, not by pattern: a typing mistake at the start, a loss later."""
+
+    def no_route(_: BlockingClient, topic: str) -> None:
+        raise NoRoute(topic, "deleted")
+
+    monkeypatch.setattr(BlockingClient, "route", no_route)
+    start = Positions({Q0: 5}).to_json()
+    for strict in ("true", "false"):
+        base = {"nameserver": "127.0.0.1:1", "topic": "T", "failOnDataLoss": strict}
+        reader = StreamReader(ReadOptions.parse(base, streaming=True), ("value",))
+        with pytest.raises(NoRoute):
+            reader.initialOffset()
+        if strict == "true":
+            with pytest.raises(NoRoute):
+                reader.latestOffset(start, ReadAllAvailable())
+            with pytest.raises(NoRoute):
+                reader.prepareForTriggerAvailableNow()
+        else:
+            assert reader.latestOffset(start, ReadAllAvailable()) == start
+            bounded = StreamReader(ReadOptions.parse(base, streaming=True), ("value",))
+            bounded.prepareForTriggerAvailableNow()
+            assert bounded.latestOffset(start, ReadAllAvailable()) == start
 
 
 def test_initial_offset_asked_again_and_again() -> None:
