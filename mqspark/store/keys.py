@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -127,7 +128,7 @@ def _layout_keys(layout: Layout) -> tuple[_Found, Ints]:
             alike = (is_space == is_space[0]).all(axis=1)
             if not alike.all():
                 odd = layout.rows[~alike]
-                layout = Layout(layout.rows[alike], layout.table[alike], layout.topic_bytes, layout.values)
+                layout = replace(layout, rows=layout.rows[alike], table=layout.table[alike])
         stops = [low - 1, *(np.flatnonzero(is_space[0]) + low).tolist(), high]
         spans += [(before + 1, stop) for before, stop in itertools.pairwise(stops) if stop > before + 1]
     topic = layout.hashes(0, layout.topic_bytes) * np.uint32(31) + np.uint32(0x23)

@@ -11,6 +11,7 @@ Must not know what the properties mean.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,9 @@ _MAX_LAYOUTS = 8
 _MAX_WIDTH = 512
 _EACH_BYTE = np.uint64(0x0101010101010101)
 _HIGH_BITS = np.uint64(0x80 * 0x0101010101010101)
+_LETTER_BITS = np.uint64(0x40 * 0x0101010101010101)
 _PLAIN = np.uint64(0x41 * 0x0101010101010101)
+_BITS_32 = (1 << 32) - 1
 
 
 @dataclass(slots=True)
@@ -40,14 +43,26 @@ class Layout:
     topic_bytes: int
     values: dict[bytes, tuple[int, int]]
     """Property to the columns [from, to) of its value; ASCII, without control characters below 0x03."""
+    sample: bytes
+    """One of the lines."""
+    varies: npt.NDArray[np.bool_]
+    """For each column whether lines may differ there from the sample."""
 
     def hashes(
         self, low: int, high: int, *, seed: npt.NDArray[np.uint32] | None = None
     ) -> npt.NDArray[np.uint32]:
         """Java's hash of columns [low, high) of every row; behind ``seed``, the hash of what stands before."""
-        result = np.zeros(len(self.rows), np.uint32) if seed is None else seed
-        for letters in np.ascontiguousarray(self.table[:, low:high].T):
-            result = result * np.uint32(31) + letters
+        same = 0
+        for letter, varies in zip(self.sample[low:high], self.varies[low:high].tolist(), strict=True):
+            same = (same * 31 + (0 if varies else letter)) & _BITS_32
+        if seed is None:
+            result = np.full(len(self.rows), same, np.uint32)
+        else:
+            result = seed * np.uint32(pow(31, high - low, 1 << 32))
+            result += np.uint32(same)
+        for column in (np.flatnonzero(self.varies[low:high]) + low).tolist():
+            power = np.uint32(pow(31, high - 1 - column, 1 << 32))
+            result += np.multiply(self.table[:, column], power, dtype=np.uint32)
         return result
 
 
@@ -57,35 +72,48 @@ def find_layouts(view: memoryview, topics: Ints, properties: Ints, ends: Ints) -
     ``topics``, ``properties``: where the topic and the properties of each begin in ``view``, the properties' two length
     bytes before them; ``ends``: where the properties end.
     """
-    left = np.arange(len(topics))
+    left = _Left(np.arange(len(topics)), topics, properties - topics, ends - topics)
     layouts: list[Layout] = []
-    while len(left) >= MIN_ROWS and len(layouts) < _MAX_LAYOUTS:
-        # The middle one: the first of a run may be the last of a kind.
-        sample = int(left[len(left) // 2])
-        found = _like(view, topics, properties, ends, left, sample)
+    while len(left.rows) >= MIN_ROWS and len(layouts) < _MAX_LAYOUTS:
+        found = _like(view, left)
         if found is None:
             break
         layouts.append(found)
-        before = len(left)
-        left = left[~np.isin(left, found.rows, assume_unique=True)] if len(found.rows) < before else left[:0]
-    return layouts, left
+        if len(found.rows) == len(left.rows):
+            return layouts, left.rows[:0]
+        left = left.only(~np.isin(left.rows, found.rows, assume_unique=True))
+    return layouts, left.rows
 
 
-def _like(
-    view: memoryview, topics: Ints, properties: Ints, ends: Ints, left: Ints, sample: int
-) -> Layout | None:
-    start, head, end = int(topics[sample]), int(properties[sample]), int(ends[sample])
-    width = end - start
+class _Left(NamedTuple):
+    """Records that have no layout yet: which, where their topics begin, and how far from there properties begin and
+    end."""
+
+    rows: Ints
+    topics: Ints
+    heads: Ints
+    widths: Ints
+
+    def only(self, which: npt.NDArray[np.bool_]) -> _Left:
+        return _Left(self.rows[which], self.topics[which], self.heads[which], self.widths[which])
+
+
+def _like(view: memoryview, left: _Left) -> Layout | None:
+    # The middle one: the first of a run may be the last of a kind.
+    middle = len(left.rows) // 2
+    start, head, width = int(left.topics[middle]), int(left.heads[middle]), int(left.widths[middle])
     padded = -(-width // 8) * 8
     if width > _MAX_WIDTH:
         return None
-    text = view[start:end].tobytes()
-    topic_bytes = head - 2 - start
-    values = _values(text, topic_bytes + 2)
+    text = view[start : start + width].tobytes()
+    topic_bytes = head - 2
+    values = _values(text, head)
     if values is None:
         return None
-    alike = (ends[left] - topics[left] == width) & (properties[left] - topics[left] == head - start)
-    rows = left[alike & (topics[left] + padded <= len(view))]
+    alike = (left.widths == width) & (left.heads == head) & (left.topics <= len(view) - padded)
+    if not alike.all():
+        left = left.only(alike)
+    rows = left.rows
     if len(rows) < MIN_ROWS:
         return None
     is_free = np.zeros(padded, np.bool_)
@@ -93,27 +121,58 @@ def _like(
         is_free[low:high] = True
     is_padding = np.arange(padded) >= width
     free = _words(np.where(is_free, 0xFF, 0))
-    letters = _PLAIN & ~free
     fixed = _words(np.where(is_free | is_padding, 0, 0xFF))
-    model = _words(np.frombuffer(text.ljust(padded, b"\0"), np.uint8))
     every = np.ndarray((len(view) - padded + 1, padded), np.uint8, buffer=view, strides=(1, 1))
-    table = every[topics[rows]]
+    table = every[left.topics]
     words = table.view(np.uint64)
-    # Values may have any byte from 0x03 to 0x7F: what is not a value stands in as a letter.
+    ones, zeros = _fold(np.bitwise_or, words), _fold(np.bitwise_and, words)
+    changes = ones ^ zeros
+    if (changes & fixed).any() or not _all_letters(words, ones, zeros, changes, free):
+        model = _words(np.frombuffer(text.ljust(padded, b"\0"), np.uint8))
+        odd = _odd(words, model, free, fixed)
+        if odd.any():
+            rows, table = rows[~odd], table[~odd]
+    if len(rows) < MIN_ROWS:
+        return None
+    return Layout(rows, table, topic_bytes, values, text, changes.view(np.uint8)[:width] != 0)
+
+
+def _all_letters(words: _Words, ones: _Words, zeros: _Words, changes: _Words, free: _Words) -> bool:
+    """Whether all bytes of values are from 0x20 to 0x7F, which those of nearly all records are: a look at the columns
+    that are not the same in all lines."""
+    wanted = free & _LETTER_BITS
+    if (ones & free & _HIGH_BITS).any():
+        return False
+    same = zeros | zeros << np.uint64(1)
+    columns = np.flatnonzero((changes != 0) & (same & wanted != wanted))
+    if len(columns):
+        letters = words[:, columns]
+        letters |= letters << np.uint64(1)  # bit 6 is set where it or bit 5 was
+        same[columns] = _fold(np.bitwise_and, letters)
+    return bool((same & wanted == wanted).all())
+
+
+def _odd(words: _Words, model: _Words, free: _Words, fixed: _Words) -> npt.NDArray[np.bool_]:
+    """The lines that differ from the model outside values, or have other bytes in them than those from 0x03 to 0x7F."""
+    # What is not a value stands in as a letter.
     values_only = words & free
-    values_only |= letters
+    values_only |= _PLAIN & ~free
     odd = values_only - _EACH_BYTE * np.uint64(3)
     odd |= values_only
     odd &= _HIGH_BITS
     np.bitwise_xor(words, model, out=values_only)
     values_only &= fixed
     odd |= values_only
-    if odd.any():
-        good = ~odd.any(axis=1)
-        rows, table = rows[good], table[good]
-    if len(rows) < MIN_ROWS:
-        return None
-    return Layout(rows, table, topic_bytes, values)
+    return np.asarray(odd.any(axis=1), np.bool_)
+
+
+def _fold(function: np.ufunc, words: _Words) -> _Words:
+    """All lines in one, by AND or OR: halves laid upon each other, which is faster than ``reduce`` over short lines."""
+    while len(words) > 1:
+        half = (len(words) + 1) // 2
+        words = function(words[:half], words[-half:])
+    last: _Words = words[0]
+    return last
 
 
 def _words(octets: npt.NDArray[np.integer]) -> _Words:

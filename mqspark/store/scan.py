@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from mqspark.store.layouts import Layout, find_layouts
 
 __all__ = ["Run", "chain", "read_run", "tags_codes"]
 
-MAX_RUN_RECORDS = 4096
+MAX_RUN_RECORDS = 16384
 MIN_RUN_RECORDS = 32
 """Below, setting up the columns costs more than looking at the records one by one."""
 _SHORT_RECORD_BYTES = 512
@@ -38,6 +39,12 @@ _TAGS = b"TAGS\x01"
 _I32 = struct.Struct(">i")
 _EVEN_RECORDS = 1024
 """So many records of one size are a run of their own."""
+_V6_HOSTS = BORN_HOST_V6 | STORE_HOST_V6
+_MAX_TOPIC_BYTES = 256
+"""Longer names are looked at one by one."""
+_FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
+"""Masks of the first so many bytes of a little-endian word."""
+_BODIES_AT_ONCE = 2048
 _COPIED_BODY_BYTES = 448
 """Python keeps memory for objects up to 512 bytes at hand."""
 _IPV6_EXTRA_BYTES = 12
@@ -121,11 +128,65 @@ def read_run(
     verify_property_crc: bool = False,
     min_records: int = MIN_RUN_RECORDS,
 ) -> Run | None:
-    """The valid records from ``low`` on, at most 4096, none of them beyond ``limit``.
+    """The valid records from ``low`` on, at most 16,384, none of them beyond ``limit``.
 
     None when the first is not one, or when there cannot be ``min_records``.
     ``base`` is the physical offset of the view's first byte.
     """
+    found = _even_run(view, low, limit, base) or _any_run(view, low, limit, base, min_records)
+    if found is None:
+        return None
+    good, heads, starts, ends, body_starts, body_lengths, topic_starts, property_starts, store_times_ms = (
+        found
+    )
+    count = _leading(good)
+    if verify_crc and count:
+        crcs = _crcs(view, body_starts[:count], body_lengths[:count])
+        count = _leading((body_lengths[:count] == 0) | (crcs == heads["crc"][:count]))
+    if verify_property_crc and count:
+        bounds = zip(starts[:count].tolist(), ends[:count].tolist(), strict=True)
+        count = _leading(np.array([not is_seal_broken(view[first:last]) for first, last in bounds]))
+    topic_ids, names = _distinct(view, topic_starts[:count], property_starts[:count] - 2)
+    topics = [name.decode("utf-8", "replace") for name in names]
+    storable = np.array([is_storable_topic(topic) for topic in topics], np.bool_)
+    if not storable.all():
+        count = _leading(storable[topic_ids])
+    if not count:
+        return None
+    starts = starts[:count]
+    return Run(
+        end=int(ends[count - 1]),
+        positions=starts + base,
+        sizes=ends[:count] - starts,
+        queue_ids=heads["queue_id"][:count].astype(np.int64),
+        queue_offsets=heads["queue_offset"][:count].astype(np.int64),
+        sys_flags=heads["sys_flag"][:count].astype(np.int64),
+        store_timestamps_ms=store_times_ms[:count].astype(np.int64),
+        topic_ids=topic_ids[:count],
+        topics=topics,
+        view=view,
+        topic_starts=topic_starts[:count],
+        property_starts=property_starts[:count],
+        property_ends=ends[:count],
+    )
+
+
+class _Records(NamedTuple):
+    """Columns of records one after the other, of which the first ones are good: the others' places mean nothing."""
+
+    good: npt.NDArray[np.bool_]
+    heads: npt.NDArray[np.void]
+    starts: Int64s
+    ends: Int64s
+    body_starts: Int64s
+    body_lengths: Int64s
+    topic_starts: Int64s
+    property_starts: Int64s
+    store_times_ms: npt.NDArray[np.integer]
+
+
+def _any_run(view: memoryview, low: int, limit: int, base: int, min_records: int) -> _Records | None:
+    """None when there are fewer than ``min_records``."""
     starts, position = chain(view, low, limit)
     if len(starts) < min_records:
         return None
@@ -133,13 +194,13 @@ def read_run(
     column = _Columns(view, limit)
     heads = column.heads(starts)
     sys_flags = heads["sys_flag"].astype(np.int64)
-    store_timestamps_ms = heads["store_timestamp_ms"].astype(np.int64)
+    store_times_ms = heads["store_timestamp_ms"]
     body_starts = starts + HEADS[0].size
     body_lengths = heads["body_length"].astype(np.int64)
-    if (sys_flags & (BORN_HOST_V6 | STORE_HOST_V6)).any():
+    if (sys_flags & _V6_HOSTS).any():
         born_extra = (sys_flags & BORN_HOST_V6 != 0) * _IPV6_EXTRA_BYTES
         body_starts += born_extra + (sys_flags & STORE_HOST_V6 != 0) * _IPV6_EXTRA_BYTES
-        store_timestamps_ms = column.i64(starts + _STORE_TIMESTAMP_AT + born_extra)
+        store_times_ms = column.i64(starts + _STORE_TIMESTAMP_AT + born_extra)
         body_lengths = column.i32(body_starts - 4)
     is_wide = heads["magic"] == MAGIC_V2
     topic_length_bytes = 1 + is_wide if is_wide.any() else 1
@@ -154,59 +215,86 @@ def read_run(
     topic_lengths = column.u8(body_ends)
     if is_wide.any():
         topic_lengths = np.where(is_wide, column.i16(body_ends), topic_lengths)
-    properties_starts = topic_starts + topic_lengths + 2
-    good &= (topic_lengths > 0) & (properties_starts <= ends)
-    properties_lengths = column.i16(np.where(good, properties_starts - 2, starts))
-    good &= (properties_lengths >= 0) & (properties_starts + properties_lengths == ends)
-    good &= (properties_lengths == 0) | (column.u8(ends - 1) != 0)
+    property_starts = topic_starts + topic_lengths + 2
+    good &= (topic_lengths > 0) & (property_starts <= ends)
+    property_lengths = column.i16(np.where(good, property_starts - 2, starts))
+    good &= (property_lengths >= 0) & (property_starts + property_lengths == ends)
+    good &= (property_lengths == 0) | (column.u8(ends - 1) != 0)
     good &= heads["position"] == starts + base
-    count = _leading(good)
-    if verify_crc and count:
-        crcs = _crcs(view, body_starts[:count], body_lengths[:count])
-        count = _leading((body_lengths[:count] == 0) | (crcs == heads["crc"][:count]))
-    if verify_property_crc and count:
-        bounds = zip(starts[:count].tolist(), ends[:count].tolist(), strict=True)
-        count = _leading(np.array([not is_seal_broken(view[first:last]) for first, last in bounds]))
-    topic_ids, names = _distinct(view, topic_starts[:count], properties_starts[:count] - 2)
-    topics = [name.decode("utf-8", "replace") for name in names]
-    storable = np.array([is_storable_topic(topic) for topic in topics], np.bool_)
-    if not storable.all():
-        count = _leading(storable[topic_ids])
-    if not count:
+    return _Records(
+        good, heads, starts, ends, body_starts, body_lengths, topic_starts, property_starts, store_times_ms
+    )
+
+
+def _even_run(view: memoryview, low: int, limit: int, base: int) -> _Records | None:
+    """The same for very many records with all lengths alike: then a field of theirs is a column that lies there
+    already. None when it is not so."""
+    if limit - low < MIN_RECORD_BYTES:
         return None
-    starts = starts[:count]
-    return Run(
-        end=int(ends[count - 1]),
-        positions=starts + base,
-        sizes=ends[:count] - starts,
-        queue_ids=heads["queue_id"][:count].astype(np.int64),
-        queue_offsets=heads["queue_offset"][:count].astype(np.int64),
-        sys_flags=sys_flags[:count],
-        store_timestamps_ms=store_timestamps_ms[:count],
-        topic_ids=topic_ids[:count],
-        topics=topics,
-        view=view,
-        topic_starts=topic_starts[:count],
-        property_starts=properties_starts[:count],
-        property_ends=ends[:count],
+    (size,) = _I32.unpack_from(view, low)
+    most = min((limit - low) // size, MAX_RUN_RECORDS) if size >= MIN_RECORD_BYTES else 0
+    if most < _EVEN_RECORDS:
+        return None
+
+    def column(dtype: str | np.dtype[np.void], at: int) -> npt.NDArray[Any]:
+        return np.ndarray((most,), dtype, buffer=view, offset=low + at, strides=(size,))
+
+    heads = column(_HEAD, 0)
+    magic, body_length = int(heads["magic"][0]), int(heads["body_length"][0])
+    is_wide = magic == MAGIC_V2
+    body_end = HEADS[0].size + body_length
+    topic_at = body_end + 1 + is_wide
+    if not (magic == MAGIC_V1 or is_wide) or body_length < 0 or topic_at + 2 > size:
+        return None
+    topic_lengths = column(">i2" if is_wide else "u1", body_end)
+    topic_length = int(topic_lengths[0])
+    properties_at = topic_at + topic_length + 2
+    if topic_length <= 0 or properties_at > size:
+        return None
+    good = column(">i4", 0) == size
+    good &= heads["magic"] == magic
+    good &= heads["sys_flag"] & _V6_HOSTS == 0
+    good &= heads["body_length"] == body_length
+    good &= topic_lengths == topic_length
+    good &= column(">i2", properties_at - 2) == size - properties_at
+    if size > properties_at:
+        good &= column("u1", size - 1) != 0
+    starts = low + np.arange(most) * size
+    good &= heads["position"] == starts + base
+    if _leading(good) < min(most, _EVEN_RECORDS):
+        return None
+    return _Records(
+        good,
+        heads,
+        starts,
+        starts + size,
+        starts + HEADS[0].size,
+        np.full(most, body_length),
+        starts + topic_at,
+        starts + properties_at,
+        heads["store_timestamp_ms"],
     )
 
 
 def _crcs(view: memoryview, starts: Int64s, lengths: Int64s) -> Int64s:
     """Of the bodies, as records have them. What a CRC costs is the call, until a body has some kilobytes."""
     length = int(lengths[0])
+    crcs = np.empty(len(starts), np.int64)
     if 0 < length <= _COPIED_BODY_BYTES and (lengths == length).all():
-        # Small objects made all at once cost less than a slice each.
+        # Small objects made all at once cost less than a slice each, as long as they stay in the processor's cache.
         every = np.ndarray((len(view) - length + 1,), f"V{length}", buffer=view, strides=(1,))
-        crcs = list(map(crc32, every[starts].tolist()))
+        for low in range(0, len(starts), _BODIES_AT_ONCE):
+            bodies = every[starts[low : low + _BODIES_AT_ONCE]].tolist()
+            crcs[low : low + len(bodies)] = np.fromiter(map(crc32, bodies), np.uint32, len(bodies))
     else:
         bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
-        crcs = [crc32(view[first:last]) for first, last in bounds]
-    return np.array(crcs, np.int64) & 0x7FFFFFFF
+        crcs[:] = np.fromiter((crc32(view[first:last]) for first, last in bounds), np.uint32, len(starts))
+    crcs &= 0x7FFFFFFF
+    return crcs
 
 
 def chain(view: memoryview, low: int, limit: int) -> tuple[Int64s, int]:
-    """Where records begin if each ends where its size says, and where the last of them ends; at most 4096."""
+    """Where records begin if each ends where its size says, and where the last of them ends; at most 16,384."""
     unpack_size = _I32.unpack_from
     last_head = limit - MIN_RECORD_BYTES
     (size,) = unpack_size(view, low) if low <= last_head else (0,)
@@ -254,7 +342,10 @@ def _short_chain(view: memoryview, low: int, limit: int) -> tuple[Int64s, int] |
     ends = at + every[at].byteswap()
     linked = ends[:-1] == at[1:]
     count = _leading(linked) + 1
-    while count and (count > len(at) or ends[count - 1] > limit - low):
+    # The last one's size is vouched for by nobody.
+    while count and (
+        count > len(at) or not at[count - 1] + MIN_RECORD_BYTES <= ends[count - 1] <= limit - low
+    ):
         count -= 1
     if count < MIN_RUN_RECORDS or at[0] != 0:
         return None
@@ -268,42 +359,55 @@ def _distinct(view: memoryview, starts: Int64s, ends: Int64s) -> tuple[Int64s, l
     finds many.
     """
     lengths = ends - starts
-    ids = np.zeros(len(starts), np.int64)
+    ids = np.full(len(starts), -1, np.int64)
     names: list[bytes] = []
-    left = np.arange(len(starts))
-    while len(left):
-        length = int(lengths[left[0]])
-        first = int(starts[left[0]])
-        name = view[first : first + length].tobytes()
-        same = (lengths[left] == length) & _begin_with(view, starts[left], name)
-        if not same[0]:  # it lies at the very end
+    columns, is_in_columns = _words_of(view, starts, lengths)
+    left = len(starts)
+    while left:
+        first = int(np.argmin(ids))
+        if not is_in_columns[first]:
             break
-        ids[left[same]] = len(names)
-        names.append(name)
-        found, left = int(same.sum()), left[~same]
-        if found * _FEW < len(left):
+        low, length = int(starts[first]), int(lengths[first])
+        same = (lengths == length) & is_in_columns
+        for column in columns[: -(-length // 8)]:
+            same &= column == column[first]
+        found = int(np.count_nonzero(same))
+        ids[same] = len(names)
+        names.append(view[low : low + length].tobytes())
+        left -= found
+        if found * _FEW < left:
             break
-    known = {name: index for index, name in enumerate(names)}
-    for index in left.tolist():
-        name = view[int(starts[index]) : int(ends[index])].tobytes()
-        ids[index] = known.setdefault(name, len(known))
-    return ids, list(known)
+    if left:
+        known = {name: index for index, name in enumerate(names)}
+        for index in np.flatnonzero(ids < 0).tolist():
+            name = view[int(starts[index]) : int(ends[index])].tobytes()
+            ids[index] = known.setdefault(name, len(known))
+        names = list(known)
+    return ids, names
 
 
-def _begin_with(view: memoryview, starts: Int64s, text: bytes) -> npt.NDArray[np.bool_]:
-    """Whether this text is at these places; eight bytes a step, so not where fewer are left of the view."""
+def _words_of(
+    view: memoryview, starts: Int64s, lengths: Int64s
+) -> tuple[list[npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]:
+    """These texts as columns of eight bytes, zeros behind their ends; and which of them are: not those that are very
+    long, or lie at the very end of the view."""
     last = len(view) - 8
-    same = starts + (-(-len(text) // 8) * 8 - 8) <= last
-    if last < 0:
-        return same
+    is_in = lengths <= _MAX_TOPIC_BYTES
+    widest = int(lengths.max(initial=0, where=is_in))
+    is_in &= starts <= last - widest
+    if not widest or not is_in.any():
+        return [], np.zeros(len(starts), np.bool_)
     every = np.ndarray((last + 1,), "<u8", buffer=view, strides=(1,))
-    for at in range(0, len(text), 8):
-        part = text[at : at + 8]
-        words = every[np.minimum(starts + at, last)]
-        if len(part) < 8:
-            words &= np.uint64((1 << 8 * len(part)) - 1)
-        same &= words == np.uint64(int.from_bytes(part, "little"))
-    return same
+    shortest = int(lengths.min())
+    places = starts if is_in.all() else np.minimum(starts, last - widest)
+    columns = []
+    for at in range(0, widest, 8):
+        words = every[places + at]
+        if shortest < at + 8:
+            count = np.clip(lengths - at, 0, 8) if shortest < widest else min(widest - at, 8)
+            words &= _FIRST_BYTES[count]
+        columns.append(words)
+    return columns, is_in
 
 
 def tags_codes(view: memoryview, starts: Int64s, ends: Int64s) -> Int64s:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mqspark.record import Verdict, check_record, encode_record, tags_code
 from mqspark.store.layout import is_storable_topic
-from mqspark.store.scan import read_run
+from mqspark.store.scan import Run, read_run
 
 HOSTS = st.sampled_from([bytes(8), bytes(range(20))])
 RECORDS = st.lists(
@@ -45,6 +45,21 @@ def one_by_one(log: memoryview, low: int, base: int, verify_crc: bool) -> list[R
         low += r.size_bytes
 
 
+def rows_of(run: Run) -> list[Row]:
+    columns = zip(
+        run.positions.tolist(),
+        run.sizes.tolist(),
+        [run.topics[index] for index in run.topic_ids.tolist()],
+        run.queue_ids.tolist(),
+        run.queue_offsets.tolist(),
+        run.sys_flags.tolist(),
+        run.store_timestamps_ms.tolist(),
+        run.tags_codes().tolist(),
+        strict=True,
+    )
+    return list(columns)
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     records=RECORDS,
@@ -75,16 +90,67 @@ def test_both_ways_agree(
     if run is None:
         assert expected == []
         return
-    found = zip(
-        run.positions.tolist(),
-        run.sizes.tolist(),
-        [run.topics[index] for index in run.topic_ids.tolist()],
-        run.queue_ids.tolist(),
-        run.queue_offsets.tolist(),
-        run.sys_flags.tolist(),
-        run.store_timestamps_ms.tolist(),
-        run.tags_codes().tolist(),
-        strict=True,
-    )
-    assert list(found) == expected
+    assert rows_of(run) == expected
     assert run.end == before + sum(row[1] for row in expected)
+
+
+EVEN = 1100
+"""Enough records of one size to be read as a table."""
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    odd=st.dictionaries(
+        st.integers(0, EVEN - 1), st.sampled_from(["topic", "body", "empty", "torn", "host"]), max_size=2
+    ),
+    flips=st.lists(
+        st.tuples(st.integers(900, EVEN - 1), st.integers(0, 299), st.integers(1, 255)), max_size=2
+    ),
+    behind=st.binary(max_size=120),
+    base=st.sampled_from([0, 1 << 33]),
+    verify_crc=st.booleans(),
+)
+def test_both_ways_agree_on_records_of_one_size(
+    odd: dict[int, str], flips: list[tuple[int, int, int]], behind: bytes, base: int, verify_crc: bool
+) -> None:
+    """``odd``: records that have the same size and other lengths within."""
+    log = bytearray()
+    for number in range(EVEN):
+        record = {
+            "topic": f"T{number % 3}",
+            "body": b"%060d" % number,
+            "properties": b"TAGS\x01%02d\x02" % (number % 50),
+        }
+        record |= {
+            "topic": {"topic": "Ten"},
+            "body": {"body": b"b" * 59, "properties": b"K\x01v\x02TAGS\x01t\x02"},
+            "empty": {"body": b"b" * 68, "properties": b""},
+            "torn": {"properties": b"TAGS\x01t\0\0"},
+            "host": {"body": b"b" * 48, "born_host": bytes(range(20))},
+            "": {},
+        }[odd.get(number, "")]
+        if record["topic"] == "Ten":
+            record["body"] = b"b" * 59
+        fields = {
+            "born_host": bytes(8),
+            "store_host": bytes(8),
+            "queue_id": number % 4,
+            "sys_flag": 0,
+        } | record
+        log += encode_record(
+            physical_offset=base + len(log),
+            queue_offset=number,
+            store_timestamp_ms=number,
+            **fields,  # type: ignore[arg-type]
+        )
+    size = len(log) // EVEN
+    for number, place, mask in flips:
+        log[number * size + place % size] ^= mask
+    view = memoryview(bytes(log + behind))
+    expected = one_by_one(view, 0, base, verify_crc)
+    found: list[Row] = []
+    low = 0
+    while (run := read_run(view, low, len(view), base, verify_crc=verify_crc, min_records=1)) is not None:
+        found += rows_of(run)
+        low = run.end
+    assert found == expected
