@@ -195,7 +195,9 @@ class StoreOptions:
             raise ConfigError(
                 "store: a directory is read in batches; a stream needs the option nameserver", key="store"
             )
-        store = texts.text("store") or ""
+        store = texts.text("store")
+        if not store:
+            raise ConfigError("store: storePathRootDir, or the URL of a copy, is needed", key="store")
         given = texts.given_topics()
         topics = texts.topics().names if given else ()
         if given and not topics:

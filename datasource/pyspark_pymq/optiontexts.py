@@ -120,6 +120,7 @@ class OptionTexts:
 
     def given_topics(self) -> str | None:
         """How the option that names topics was spelled, if there is one."""
+        self._seen.add("topic")
         return next(
             (self._spelled[name] for name in ("topic", "topicpattern", "assign") if name in self._values),
             None,

@@ -37,7 +37,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         from pyspark_pymq.options import asked_columns
         from pyspark_pymq.schema import default_schema
 
-        if self._payload_is_arrow():
+        if self._payload_is_arrow() and "store" not in self.options:
             from pyspark.sql.pandas.types import from_arrow_schema
 
             from pyspark_pymq.payload import newest_schema
@@ -51,6 +51,11 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         from pyspark_pymq.options import ReadOptions, StoreOptions
         from pyspark_pymq.schema import selected_columns
 
+        if "store" in self.options:
+            from pyspark_pymq.storeread import StoreReader
+
+            store = StoreOptions.parse(self.options, streaming=False)
+            return StoreReader(store, selected_columns(schema))
         if self._payload_is_arrow():
             from pyspark_pymq.payload import arrow_schema_of
             from pyspark_pymq.reader import BatchReader
@@ -58,10 +63,6 @@ class DefaultSource(DataSource):  # type: ignore[misc]
             options = ReadOptions.parse(self.options, streaming=False)
             return BatchReader(options, PAYLOAD_COLUMNS, arrow_schema_of(schema))
         columns = selected_columns(schema)
-        if "store" in self.options:
-            from pyspark_pymq.storeread import StoreReader
-
-            return StoreReader(StoreOptions.parse(self.options, streaming=False), columns)
         options = ReadOptions.parse(self.options, streaming=False)
         if options.keys:
             from pyspark_pymq.keyread import KeyReader

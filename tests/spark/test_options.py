@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import IntegerType, StructType
 
 from mqspark.errors import ConfigError
+from pyspark_pymq import DefaultSource
 from pyspark_pymq.options import ReadOptions, StoreOptions, WriteOptions
 from pyspark_pymq.optiontexts import OptionTexts
 
@@ -107,17 +109,21 @@ def test_options_of_the_kafka_source_find_ours(streaming: bool) -> None:
 @pytest.mark.parametrize(
     ("options", "key"),
     [
+        ({"store": " "}, "store"),
         ({"startingPosition": "-1"}, "startingPosition"),
         ({"endingPosition": "end"}, "endingPosition"),
         ({"topicPattern": "T.*"}, "topicPattern"),
         ({"nameserver": "h:1"}, "nameserver"),
         ({"tags": "A"}, "tags"),
+        ({"payloadFormat": "arrow"}, "payloadFormat"),
     ],
 )
 def test_options_of_a_store(options: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         StoreOptions.parse({"store": "/s"} | options, streaming=False)
     assert (caught.value.key, str(caught.value).split(":")[0]) == (key, key)
+    with pytest.raises(ConfigError, match=f"^{key}: "):
+        DefaultSource({"store": "/s"} | options).reader(StructType().add("x", IntegerType()))
     with pytest.raises(ConfigError, match=r"^store: a directory is read in batches"):
         StoreOptions.parse({"store": "/s"}, streaming=True)
 
