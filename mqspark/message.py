@@ -197,8 +197,15 @@ def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
+def check_text(what: str, value: object) -> None:
+    """Raise InvalidMessage(field=what) for programs that are not checked by types."""
+    if not isinstance(value, str):
+        raise InvalidMessage(f"a {what} is text, not {type(value).__name__}", field=what)
+
+
 def check_topic(topic: str) -> None:
     """Raise InvalidMessage(field="topic") unless the name is one that RocketMQ accepts."""
+    check_text("topic", topic)
     if not topic or topic.isspace():
         raise InvalidMessage("The specified topic is blank.", field="topic")
     if _NAME.fullmatch(topic) is None:
@@ -212,6 +219,7 @@ def check_topic(topic: str) -> None:
 
 def check_group(group: str) -> None:
     """Raise InvalidMessage(field="group") unless the name is one that RocketMQ accepts."""
+    check_text("group", group)
     if not group or group.isspace():
         raise InvalidMessage("the specified group is blank", field="group")
     if len(group) > MAX_GROUP_LENGTH:

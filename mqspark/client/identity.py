@@ -69,7 +69,10 @@ def resolve_namesrv(namesrv: str | Sequence[str] | None) -> list[str]:
     """
     if namesrv is None:
         namesrv = os.environ.get("NAMESRV_ADDR", "")
-    addresses = parse_addresses(namesrv if isinstance(namesrv, str) else ";".join(namesrv), key="namesrv")
+    parts = [namesrv] if isinstance(namesrv, str) else namesrv
+    if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
+        raise ConfigError(f"namesrv={namesrv!r} is neither text nor a list of text", key="namesrv")
+    addresses = parse_addresses(";".join(parts), key="namesrv")
     if not addresses:
         raise ConfigError(
             "no name server: give namesrv='host:port;host:port' or set NAMESRV_ADDR", key="namesrv"

@@ -15,6 +15,7 @@ from mqspark.message import (
     RETRY_PREFIX,
     SYSTEM_GROUP_PREFIX,
     MessageQueue,
+    check_text,
     check_topic,
     is_system_topic,
 )
@@ -72,6 +73,7 @@ class Namespace:
 
 
 def _split(resource: str) -> tuple[str, str]:
+    check_text("topic or group", resource)
     for kind in (RETRY_PREFIX, DLQ_PREFIX):
         if resource.startswith(kind):
             return kind, resource.removeprefix(kind)

@@ -32,6 +32,7 @@ __all__ = [
     "batch_of",
     "check_batch",
     "check_body",
+    "body_bytes",
     "check_sendable",
     "properties_text",
     "selecting",
@@ -48,6 +49,18 @@ def check_sendable(topic: str) -> None:
     check_topic(topic)
     if topic in SEND_FORBIDDEN_TOPICS:
         raise InvalidMessage(f"topic {topic} is the broker's own; nobody may send to it", field="topic")
+
+
+def body_bytes(message: Message) -> int:
+    """The length of its body. Raises InvalidMessage for what is no message."""
+    try:
+        return len(message.body)
+    except (AttributeError, TypeError):
+        raise InvalidMessage(
+            f"what is sent is a Message with a body, not {type(message).__name__}: make one by Message.of(topic, body)"
+            " (several go by send_batch)",
+            field="message",
+        ) from None
 
 
 def check_body(body: bytes, max_bytes: int) -> None:

@@ -20,6 +20,7 @@ from mqspark.client.namespaces import Namespace
 from mqspark.client.outgoing import (
     QueueSelector,
     batch_of,
+    body_bytes,
     check_batch,
     check_body,
     check_sendable,
@@ -480,6 +481,7 @@ class Producer(Lifecycle):
         """``begin`` as soon as there is room in flight."""
         if not self._running:
             self._check_running()
+        body_bytes(message)
         window = self._window
         if window.full:
             await window.room()

@@ -127,6 +127,8 @@ class PushConsumer(Listening):
         """
         if (listener is None) == (batch_listener is None):
             raise ConfigError("give either listener or batch_listener", key="listener")
+        if not callable(listener or batch_listener):
+            raise ConfigError("a listener is a function", key="listener")
         check_positive(
             batch_size=batch_size,
             concurrency=concurrency,

@@ -7,7 +7,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -57,6 +57,11 @@ def push(namesrv: str = NOWHERE, **more: Any) -> PushConsumer:
         (lambda: next(LitePullConsumer(NOWHERE, group="g")), ClientError, "not started"),
         (lambda: Message.of("T", {"a": 1}), InvalidMessage, "bytes or text, not dict.*json.dumps"),
         (lambda: Message.of("T", None), InvalidMessage, "not NoneType"),
+        (lambda: Producer(cast(str, 5), group="g").start(), ConfigError, "namesrv=5 is neither text nor a list"),
+        (lambda: Producer([cast(str, 5)], group="g").start(), ConfigError, r"namesrv=\[5\] is neither text nor"),
+        (lambda: Producer(NOWHERE, group=cast(str, None)).start(), InvalidMessage, "group is text, not NoneType"),
+        (lambda: PushConsumer(NOWHERE, group="g", listener=cast(Any, 5)), ConfigError, "a listener is a function"),
+        (lambda: push().subscribe(cast(str, 5)), InvalidMessage, "topic or group is text, not int"),
     ],
 )  # fmt: skip
 def test_what_can_never_work_is_said_at_once(
@@ -189,3 +194,46 @@ print(json.dumps(result.status.name))
         [sys.executable, "-c", code, mq_broker.namesrv], capture_output=True, timeout=120, check=True
     )
     assert json.loads(done.stdout) == "SEND_OK"
+
+
+@pytest.mark.parametrize("what", [None, b"x", "x", []])
+def test_what_is_sent_is_a_message(mq_broker: Broker, what: Any) -> None:
+    with Producer(mq_broker.namesrv, group="g", max_in_flight=1) as producer:
+        for send in (producer.send, producer.send_async):
+            with pytest.raises(InvalidMessage, match=r"a Message with a body, not .*Message\.of"):
+                send(what)
+        assert (
+            producer.send(Message.of("T", b"x")).status.name == "SEND_OK"
+        )  # none of them takes room in flight
+
+
+FORKING = """
+import os, sys
+from mqspark import Message, Producer
+from mqspark.errors import ClientError
+
+namesrv = sys.argv[1]
+with Producer(namesrv, group="g") as producer:
+    producer.send(Message.of("T", b"parent"))
+    child = os.fork()
+    if child == 0:
+        said = []
+        for send in (producer.send, producer.send_async, producer.send):
+            try:
+                send(Message.of("T", b"child"))
+            except ClientError as error:
+                said.append("before the process was forked" in str(error))
+        with Producer(namesrv, group="g") as mine:
+            mine.send(Message.of("T", b"child"))
+        os._exit(0 if said == [True] * 3 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    producer.send(Message.of("T", b"parent"))
+"""
+
+
+def test_a_forked_child_is_told_that_its_client_is_not_there(mq_broker: Broker) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING, mq_broker.namesrv],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")

@@ -17,6 +17,19 @@ __all__ = ["LoopThread"]
 T = TypeVar("T")
 
 
+def _orphan() -> ClientError:
+    return ClientError(
+        "this client was started before the process was forked, and lives in the parent only: make one here"
+    )
+
+
+class _NoMorePosts(deque[tuple[Callable[..., None], tuple[Any, ...]]]):
+    """What a forked child has in the place of the posts that no thread would look at."""
+
+    def append(self, _: object) -> None:
+        raise _orphan()
+
+
 class LoopThread:
     """A thread with an event loop, counted: ``acquire`` starts it, the last ``release`` ends it."""
 
@@ -24,8 +37,8 @@ class LoopThread:
     _current: LoopThread | None = None
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
         self._users = 0
+        self._orphaned = False
         self._loop = _new_loop()
         self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._wake_scheduled = False
@@ -36,8 +49,7 @@ class LoopThread:
     def acquire(cls) -> LoopThread:
         with cls._lock:
             thread = cls._current
-            # A forked child has the object but not the thread.
-            if thread is None or thread._pid != os.getpid():
+            if thread is None:
                 thread = cls._current = cls()
             thread._users += 1
             return thread
@@ -49,6 +61,8 @@ class LoopThread:
                 return
             if LoopThread._current is self:
                 LoopThread._current = None
+        if self._orphaned:
+            return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -67,7 +81,9 @@ class LoopThread:
             raise
 
     def check_caller(self) -> None:
-        """Raises ClientError for who would wait for itself."""
+        """Raises ClientError for who would wait for itself, or for a thread that is not in this process."""
+        if self._orphaned:
+            raise _orphan()
         if threading.get_ident() == self._thread.ident:
             raise ClientError("a coroutine cannot call the blocking client; use mqspark.aio there")
 
@@ -85,6 +101,15 @@ class LoopThread:
         while posted:
             function, arguments = posted.popleft()
             function(*arguments)
+
+    @classmethod
+    def forget(cls) -> None:
+        """In a forked child, which has the object and the lock's state, but not the thread."""
+        cls._lock = threading.Lock()
+        thread, cls._current = cls._current, None
+        if thread is not None:
+            thread._orphaned = True
+            thread._posted = _NoMorePosts()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -104,3 +129,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
         loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         return loop
     return asyncio.new_event_loop()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=LoopThread.forget)

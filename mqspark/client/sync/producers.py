@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mqspark.client import producer, transaction
-from mqspark.client.outgoing import QueueSelector
+from mqspark.client.outgoing import QueueSelector, body_bytes
 from mqspark.client.results import SendResult, SendStatus, SettleFuture
 from mqspark.client.sync.facade import Facade
 from mqspark.client.sync.future import SendFuture
@@ -66,7 +66,7 @@ class Producer(Facade):
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Send and wait for the broker's word; see ``mqspark.aio.Producer.send``."""
-        size_bytes = len(message.body)
+        size_bytes = body_bytes(message)
         return self._wait(size_bytes, self._aio.begin, message, queue, hash_key, selector, timeout_ms)
 
     def send_async(
@@ -81,7 +81,7 @@ class Producer(Facade):
         """The future of a send; blocks only while too much is in flight. Errors come out of the future."""
         thread = self._running
         window = self._window
-        size_bytes = len(message.body)
+        size_bytes = body_bytes(message)
         window.take(size_bytes)
         future = SendFuture(window, size_bytes)
         thread.post(_begin, self._aio.begin, message, future, queue, hash_key, selector, timeout_ms)
@@ -112,7 +112,7 @@ class Producer(Facade):
         timeout_ms: int | None = None,
     ) -> SendResult:
         """All of one topic to one queue, stored together, under one acknowledgement."""
-        size_bytes = sum(len(message.body) for message in messages)
+        size_bytes = sum(body_bytes(message) for message in messages)
         return self._wait(size_bytes, self._aio.begin_batch, messages, queue, timeout_ms)
 
     def request(
