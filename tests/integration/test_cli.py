@@ -264,3 +264,23 @@ def test_help_and_version(start: Callable[..., Process]) -> None:
         out, errors = process.popen.communicate(timeout=60)
         assert (process.popen.returncode, errors) == (0, "")
         assert "mqspark" in out
+
+
+def test_the_package_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mqspark", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.startswith("mqspark, version ")) == (0, True), done.stderr
+
+
+def test_without_the_extra_the_command_says_so() -> None:
+    program = "import sys; sys.modules['click'] = None; from mqspark.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "mqspark: error: the command line needs click: pip install 'mqspark[server]'\n"
