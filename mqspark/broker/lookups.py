@@ -31,6 +31,9 @@ _PHYSICAL_OFFSET_AT = 28
 """Where a stored record keeps its own physical offset (reference store-and-broker §2.1)."""
 
 
+_NO_OFFSET = "Not found, do not set to zero, maybe this group boot first"
+_NO_YOUNG_QUEUE = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+"""What RocketMQ's clients log of a group without an offset."""
 _TAG_INDEX = "T"
 """Tags are not indexed; keys and unique keys are, as one kind."""
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
@@ -57,14 +60,10 @@ class Lookups:
         header = command.header(QueryConsumerOffsetRequestHeader)
         offset = self._state.offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset == NOT_FOUND:
-            if header.set_zero_if_not_found is False or not self.starts_in_memory(
-                header.topic, header.queue_id
-            ):
-                raise Refusal(
-                    ResponseCode.QUERY_NOT_FOUND,
-                    "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
-                    {},
-                )
+            if header.set_zero_if_not_found is False:
+                raise Refusal(ResponseCode.QUERY_NOT_FOUND, _NO_OFFSET, {})
+            if not self.starts_in_memory(header.topic, header.queue_id):
+                raise Refusal(ResponseCode.QUERY_NOT_FOUND, _NO_YOUNG_QUEUE, {})
             offset = 0
         return ok(command, {"offset": str(offset)})
 

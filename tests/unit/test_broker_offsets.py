@@ -40,6 +40,12 @@ def test_offsets(bench: Bench) -> None:
     assert query(peer) == (0, "0")  # young: message 0 is in memory
     assert query(peer, setZeroIfNotFound="false") == (22, None)
     assert query(peer, queue_id=1) == (22, None)
+    queue = {"consumerGroup": "CG", "topic": "T", "queueId": "1"}
+    remarks = [
+        peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, {**queue, **more}).remark
+        for more in ({"setZeroIfNotFound": "false"}, {})
+    ]
+    assert ["set to zero" in str(remark) for remark in remarks] == [True, False]
     assert commit(peer, "CG", "T", 0, 1) == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     group(peer, "CG")
     assert commit(peer, "CG", "NoSuch", 0, 1) == ResponseCode.TOPIC_NOT_EXIST
