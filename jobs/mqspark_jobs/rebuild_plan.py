@@ -120,7 +120,7 @@ def plan_scans(
             file,
             size,
             work / "scan" / f"{file.start:020d}",
-            f"2:{file.length}:{file.stamp}:{options.delay_levels}:{options.verify_crc}:{sorted(batch_topics)}:"
+            f"3:{file.length}:{file.stamp}:{options.delay_levels}:{options.verify_crc}:{sorted(batch_topics)}:"
             f"{multi_dispatch}:{with_times}",
             options.delay_levels,
             batch_topics,

@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from mqspark.message import BORN_HOST_V6
 from mqspark.record import MAGIC_V1, MAGIC_V2, CheckedRecord
+from mqspark.store import columns
 from mqspark.store.batchqueue import BATCH_DTYPE, BATCH_ENTRY, BatchEntry, BatchTable
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog, Segment
@@ -52,8 +53,7 @@ __all__ = [
     "scan_segment",
 ]
 
-_ROW_DTYPE = np.dtype([("offset", "<i8"), ("entry", f"V{ENTRY_BYTES}")])
-_KEY_DTYPE = np.dtype([("hash", "<i4"), ("position", "<i8"), ("time", "<i8")])
+_ENTRY_FIELDS = ("position", "size", "tags_code")
 _KEYS_AT_ONCE = 1 << 18
 _RECORDS_AT_ONCE = 1 << 16
 _PHYSICAL_OFFSET_AT, _SYS_FLAG_AT, _STORE_TIME_AT = 28, 36, 56
@@ -63,11 +63,12 @@ _MAX_MAPPED = 64
 
 @dataclass(slots=True, frozen=True)
 class QueuePart:
-    """Rows [first, first + count) of a segment's entries file: some of one queue, in the log's order."""
+    """Some of one queue's entries, in the log's order."""
 
     topic: str
     queue_id: int
-    first: int
+    at: int
+    """Byte of the segment's file of entries where they begin."""
     count: int
 
 
@@ -87,7 +88,7 @@ class ScanManifest:
     damaged: list[tuple[int, int]] = field(default_factory=list)
     parts: list[QueuePart] = field(default_factory=list)
     batch_parts: list[QueuePart] = field(default_factory=list)
-    """Rows of the file of batches: BatchConsumeQueue entries."""
+    """The same in the file of batches: BatchConsumeQueue entries."""
     batch_topics: list[str] = field(default_factory=list)
     """Topics that were not known to have batches, and have: all segments have to be read again, knowing it."""
 
@@ -172,6 +173,7 @@ class _SegmentScan(Recovery):
         *,
         verify_crc: bool,
         multi_dispatch: bool = False,
+        with_times: bool = False,
     ) -> None:
         files = OsFiles()
         log = CommitLog(
@@ -199,9 +201,11 @@ class _SegmentScan(Recovery):
         self.parts: list[QueuePart] = []
         self.batch_parts: list[QueuePart] = []
         self.batch_topics: set[str] = set()
-        self.rows = 0
-        self.batch_rows = 0
+        self.entries = 0
         self.keys = 0
+        self._with_times = with_times
+        self._keys: list[KeyColumns] = []
+        self._waiting_keys = 0
         self._out: dict[str, BinaryIO] = {}
 
     def data_end(self, position: int) -> int:
@@ -226,11 +230,12 @@ class _SegmentScan(Recovery):
         return starts[: wrong[0]] if len(wrong) else starts
 
     def write_to(self, out: dict[str, BinaryIO]) -> int:
-        """Read the whole segment into the files ``entries``, ``keys``, ``batches`` and, where store times are wanted,
-        ``times``; gives back where the last valid record ends, or the segment itself."""
+        """Read the whole segment into the files ``entries``, ``keys`` and ``batches``; gives back where the last valid
+        record ends, or the segment itself."""
         self._out = out
         end = self._scan(self._segment.start)
         self._settle()
+        self._write_keys()
         return end
 
     def _adopt(self, topic: str) -> None:
@@ -241,39 +246,46 @@ class _SegmentScan(Recovery):
     def _take(self, record: CheckedRecord, position: int) -> None:
         run = self._run_of(record, position)
         if run is not None:
-            self._write_keys(run_keys(run))
+            self._add_keys(run_keys(run))
         super()._take(record, position)
 
     def _take_run(self, run: Run) -> None:
-        self._write_keys(run_keys(run))
+        self._add_keys(run_keys(run))
         super()._take_run(run)
 
-    def _write_keys(self, columns: KeyColumns) -> None:
-        rows = np.empty(len(columns.hashes), _KEY_DTYPE)
-        rows["hash"], rows["position"], rows["time"] = columns
-        self.keys += len(rows)
-        self._write("keys", rows.tobytes())
+    def _add_keys(self, keys: KeyColumns) -> None:
+        self._keys.append(keys)
+        self._waiting_keys += len(keys.hashes)
+        if self._waiting_keys >= _RECORDS_AT_ONCE:
+            self._write_keys()
+
+    def _write_keys(self) -> None:
+        """A frame of columns: hash, position, store time."""
+        if self._waiting_keys:
+            self._out["keys"].write(
+                columns.pack([np.concatenate(each) for each in zip(*self._keys, strict=True)])
+            )
+        self.keys += self._waiting_keys
+        self._keys, self._waiting_keys = [], 0
 
     def _settle(self) -> None:
+        """A frame of columns for each queue: offset, position, size, tags code and, where wanted, store time."""
         chunk, self._chunk, self._chunk_records = self._chunk, {}, 0
-        for (topic, queue_id), (offsets, entries) in chunk.items():
-            rows = np.empty(len(offsets), _ROW_DTYPE)
-            rows["offset"] = np.frombuffer(offsets, np.int64)
-            rows["entry"] = np.frombuffer(entries, f"V{ENTRY_BYTES}")
-            self.parts.append(QueuePart(topic, queue_id, self.rows, len(rows)))
-            self.rows += len(rows)
-            self._write("entries", rows.tobytes())
-            if "times" in self._out:
-                self._write("times", self._store_times(np.frombuffer(entries, ENTRY_DTYPE)).tobytes())
+        for (topic, queue_id), (offsets, packed) in chunk.items():
+            out = self._out["entries"]
+            entries = np.frombuffer(packed, ENTRY_DTYPE)
+            rows = [np.frombuffer(offsets, np.int64)]
+            rows += [entries[name].astype(np.int64) for name in _ENTRY_FIELDS]
+            if self._with_times:
+                rows.append(self._store_times(entries))
+            self.parts.append(QueuePart(topic, queue_id, out.tell(), len(entries)))
+            self.entries += len(entries)
+            out.write(columns.pack(rows))
         batches, self._batch_chunk = self._batch_chunk, {}
         for (topic, queue_id), found in batches.items():
-            self.batch_parts.append(QueuePart(topic, queue_id, self.batch_rows, len(found)))
-            self.batch_rows += len(found)
-            self._write("batches", b"".join(entry.pack() for entry in found))
-
-    def _write(self, name: str, data: bytes) -> None:
-        if name in self._out:
-            self._out[name].write(data)
+            out = self._out["batches"]
+            self.batch_parts.append(QueuePart(topic, queue_id, out.tell(), len(found)))
+            out.write(b"".join(entry.pack() for entry in found))
 
     def _store_times(self, entries: npt.NDArray[Any]) -> Ints:
         """In milliseconds, 0 for fillers."""
@@ -318,9 +330,10 @@ def scan_segment(
         set(batch_topics),
         verify_crc=verify_crc,
         multi_dispatch=multi_dispatch,
+        with_times=with_times,
     )
-    names = ["entries", "keys", "batches"] + (["times"] if with_times else [])
     with ExitStack() as stack:
+        names = ("entries", "keys", "batches")
         end = scan.write_to({name: stack.enter_context((directory / name).open("wb")) for name in names})
     report = scan.report
     damaged = list(report.damaged)
@@ -333,7 +346,7 @@ def scan_segment(
         start=start,
         end=end,
         records=report.records,
-        entries=scan.rows,
+        entries=scan.entries,
         keys=scan.keys,
         last_store_timestamp_ms=report.last_store_timestamp_ms,
         damaged=damaged,
@@ -359,27 +372,26 @@ class _QueueBuilder(Recovery):
         self._times: dict[int, int] = {}
 
     def add(self, part: QueuePart, scanned: Path) -> None:
-        rows = _rows(scanned / "entries", _ROW_DTYPE, part)
-        entries = bytearray(rows["entry"].tobytes())
+        with (scanned / "entries").open("rb") as file:
+            file.seek(part.at)
+            offsets, *fields = columns.read(file)
+        entries = np.empty(part.count, ENTRY_DTYPE)
+        for name, column in zip(_ENTRY_FIELDS, fields, strict=False):
+            entries[name] = column
         if self._table.ext_enabled:
-            positions = np.frombuffer(entries, ENTRY_DTYPE)["position"].tolist()
-            times = _rows(scanned / "times", np.dtype("<i8"), part).tolist()
-            self._times = dict(zip(positions, times, strict=True))
-        offsets = array("q", rows["offset"].astype(np.int64).tobytes())
-        self._chunk[(part.topic, part.queue_id)] = QueueChunk(offsets, entries)
+            positions, *_, times = fields
+            self._times = dict(zip(positions.tolist(), times.tolist(), strict=True))
+        chunk = QueueChunk(array("q", offsets.tobytes()), bytearray(entries.tobytes()))
+        self._chunk[(part.topic, part.queue_id)] = chunk
         self._settle()
 
     def add_batches(self, part: QueuePart, scanned: Path) -> None:
-        rows = _rows(scanned / "batches", BATCH_DTYPE, part)
+        rows = np.fromfile(scanned / "batches", BATCH_DTYPE, count=part.count, offset=part.at)
         self._batch_chunk[(part.topic, part.queue_id)] = [BatchEntry(*row) for row in rows.tolist()]
         self._settle()
 
     def _store_time_at(self, position: int) -> int:
         return self._times[position]
-
-
-def _rows(path: Path, dtype: np.dtype[Any], part: QueuePart) -> npt.NDArray[Any]:
-    return np.fromfile(path, dtype, count=part.count, offset=part.first * dtype.itemsize)
 
 
 @dataclass(slots=True, frozen=True)
@@ -449,15 +461,21 @@ def fetch_keys(sources: Sequence[tuple[Path, int]], first: int, count: int) -> I
         if first >= available:
             first -= available
             continue
-        while first < available and count > 0:
-            taken = min(_KEYS_AT_ONCE, available - first, count)
-            rows: npt.NDArray[Any] = np.fromfile(
-                directory / "keys", _KEY_DTYPE, count=taken, offset=first * _KEY_DTYPE.itemsize
-            )
-            yield KeyColumns(*(rows[name].astype(np.int64) for name in ("hash", "position", "time")))
-            first += taken
-            count -= taken
-        first = 0
+        taken = min(count, available - first)
+        count -= taken
+        with (directory / "keys").open("rb") as file:
+            first = columns.skip(file, first)
+            while taken > 0:
+                parts: list[list[Ints]] = []
+                found = 0
+                while found < min(taken, _KEYS_AT_ONCE):
+                    frame = columns.read(file)
+                    parts.append([column[first:] for column in frame])
+                    first = 0
+                    found += len(parts[-1][0])
+                keys = KeyColumns(*(np.concatenate(each)[:taken] for each in zip(*parts, strict=True)))
+                taken -= len(keys.hashes)
+                yield keys
 
 
 def build_index_file(sources: Sequence[tuple[Path, int]], number: int, path: Path, *, shape: Shape) -> Header:

@@ -3,7 +3,7 @@
 A store is filled through the store itself, then each job runs several times in one Spark session. Before a figure
 counts its result is compared: rebuilt queues and index files byte by byte with the broker's own, archived rows with
 the log (count and CRCs, by Spark). The first archive run of a session pays for Delta's first commit, so it is told
-apart. Processor time is that of Spark's Python workers and JVM together: on a machine that does other work, go by it.
+apart. Of every run up to a second is Spark's, however few the records: hence so many. Processor time is that of Spark's Python workers and JVM together: on a machine that does other work, go by it.
 
     python -m tests.benchmarks jobs [--records N] [--size BYTES] [--rounds R] [--master local[2]]
                                     [--only rebuild|archive]
@@ -162,7 +162,7 @@ def bench_archive(spark: Any, store: Path, records: int, crcs: int, rounds: int)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=4_000_000)
+    parser.add_argument("--records", type=int, default=10_000_000)
     parser.add_argument("--size", type=int, default=100, help="of a body")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--master", default="local[2]")
