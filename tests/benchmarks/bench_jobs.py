@@ -3,7 +3,8 @@
 A store is filled through the store itself, then each job runs several times in one Spark session. Before a figure
 counts its result is compared: rebuilt queues and index files byte by byte with the broker's own, archived rows with
 the log (count and CRCs, by Spark). The first archive run of a session pays for Delta's first commit, so it is told
-apart. Of every run up to a second is Spark's, however few the records: hence so many. Processor time is that of Spark's Python workers and JVM together: on a machine that does other work, go by it.
+apart. Of every run up to a second is Spark's, however few the records: hence so many. Processor time is that of Spark's
+Python workers and JVM together: on a machine that does other work, go by it.
 
     python -m tests.benchmarks jobs [--records N] [--size BYTES] [--rounds R] [--master local[2]]
                                     [--only rebuild|archive]
