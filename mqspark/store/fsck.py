@@ -118,6 +118,9 @@ def fsck(store: OfflineStore, progress: Progress = lambda done, total: None) -> 
 def _check_files(store: OfflineStore, report: FsckReport) -> None:
     log = store.log
     report.segments, report.min_offset = len(log.segments), log.min_offset
+    for path in store.misplaced:
+        text = f"{path} does not belong to a log of {store.log.segment_bytes}-byte segments"
+        report.add(Finding("error", "log.misplaced-file", text, repair="move it elsewhere"))
     for path in store.strange:
         report.add(Finding("note", "log.strange-file", f"{path} is no segment of the log"))
     expected = log.min_offset

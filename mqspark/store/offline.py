@@ -136,8 +136,11 @@ class OfflineStore:
         self.checkpoint = Checkpoint.load(paths.checkpoint, paths.mark, files)
         self.strange: list[Path] = []
         """In the directories of the log, but not segments."""
-        segments = self._segments()
-        size = max((segment.length for segment in segments), default=config.mapped_file_size_commit_log)
+        found = self._segments()
+        size = max((segment.length for segment in found), default=config.mapped_file_size_commit_log)
+        segments = [segment for segment in found if segment.start % size == 0]
+        self.misplaced = [segment.path for segment in found if segment.start % size]
+        """Named as segments, but where none of this log begins: no broker starts with them."""
         self.log = CommitLog(
             paths.commit_logs, files, segment_bytes=size, allocation_step=0, max_mapped=_MAX_MAPPED
         )

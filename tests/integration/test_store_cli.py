@@ -131,3 +131,12 @@ def test_a_queue_file_of_another_length_is_no_hindrance(directory: Path) -> None
     assert "ERROR queue.behind offset 0, Orders/0, queue offset 0" in done.stdout
     assert mqspark("rebuild", directory).stdout.startswith("30 records: 2 queues with 30 entries")
     assert mqspark("fsck", directory).returncode == 0
+
+
+def test_a_file_between_the_segments_is_named(directory: Path) -> None:
+    path = directory / "commitlog" / f"{500:020d}"
+    path.write_bytes(b"x")
+    done = mqspark("fsck", directory)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert f"ERROR log.misplaced-file {path} does not belong" in done.stdout
+    assert "30 records; 2 queues, 30 entries" in done.stdout
