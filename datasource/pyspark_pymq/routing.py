@@ -1,4 +1,4 @@
-"""Which row goes to which queue: by the columns topic, partition or queueId, by key, or in turn.
+"""Which row goes to which queue: by the option or the column topic, by partition or queueId, by key, or in turn.
 
 Must not know how rows are sent.
 """
@@ -56,16 +56,12 @@ class Router:
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
         """Each topic and the rows that go there."""
-        if "topic" not in batch.schema.names:
-            yield self._options.topic or "", np.arange(batch.num_rows)
+        if self._options.topic is not None:
+            yield self._options.topic, np.arange(batch.num_rows)
             return
         column = batch.column("topic")
         if column.null_count:
-            if self._options.topic is None:
-                raise InvalidMessage(
-                    "topic: null in a row, and no option topic to take its place", field="topic"
-                )
-            column = pc.fill_null(column, self._options.topic)
+            raise InvalidMessage("topic: null in a row, and there is no option topic", field="topic")
         codes = column.dictionary_encode()
         indices = codes.indices.to_numpy()
         for index, topic in enumerate(codes.dictionary.to_pylist()):

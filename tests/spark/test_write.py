@@ -75,14 +75,18 @@ def test_rows_without_a_key_take_turns(spark: SparkSession, cluster: DevCluster,
 def test_topic_and_queue_by_column(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
     other = cluster.create_topic(f"{topic}-other", 2)
     frame = spark.createDataFrame(
-        [("a", topic, 3), ("b", other, 1), ("c", None, 0), ("d", topic, None)],
-        "value string, topic string, partition int",
+        [("a", topic, 3), ("b", other, 1), ("d", topic, None)], "value string, topic string, partition int"
     )
-    write(frame, cluster, topic=topic)
+    write(frame, cluster)
     assert read(spark, cluster, other)["b"].partition == 1
     rows = read(spark, cluster, topic)
-    assert sorted(rows) == ["a", "c", "d"]
-    assert (rows["a"].partition, rows["c"].partition) == (3, 0)
+    assert (sorted(rows), rows["a"].partition) == (["a", "d"], 3)
+    overridden = spark.createDataFrame([("c", other, 0), ("e", None, 2)], frame.schema)
+    with pytest.raises(PythonException, match="topic: null in a row"):
+        write(overridden, cluster)
+    write(overridden, cluster, topic=topic)
+    rows = read(spark, cluster, topic)
+    assert (rows["c"].partition, rows["e"].partition) == (0, 2)
     for number in (9, -1):
         bad = spark.createDataFrame([("x", number)], "value string, queueId int")
         with pytest.raises(PythonException, match=rf"queueId: .* has no writable queue {number}"):
@@ -152,7 +156,7 @@ def test_topic_to_topic_stream(spark: SparkSession, cluster: DevCluster, topic: 
     cluster.send_numbers(topic, range(1000))
     source = spark.readStream.format("pymq").option("nameserver", cluster.nameserver)
     frame = (
-        source.option("topic", topic).option("startingOffsets", "earliest").load().drop("topic", "partition")
+        source.option("topic", topic).option("startingOffsets", "earliest").load().drop("partition")
     )
     writer = frame.writeStream.format("pymq").option("nameserver", cluster.nameserver).option("topic", target)
     query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
