@@ -155,9 +155,7 @@ def test_topic_to_topic_stream(spark: SparkSession, cluster: DevCluster, topic: 
     target = cluster.create_topic(f"{topic}-copy", 3)
     cluster.send_numbers(topic, range(1000))
     source = spark.readStream.format("pymq").option("nameserver", cluster.nameserver)
-    frame = (
-        source.option("topic", topic).option("startingOffsets", "earliest").load().drop("partition")
-    )
+    frame = source.option("topic", topic).option("startingOffsets", "earliest").load().drop("partition")
     writer = frame.writeStream.format("pymq").option("nameserver", cluster.nameserver).option("topic", target)
     query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
     assert query.awaitTermination(60)
