@@ -219,6 +219,7 @@ class Mover:
         low = int(connection.request(GET_MIN_OFFSET, **where).ext["offset"])
         high = int(connection.request(GET_MAX_OFFSET, **where).ext["offset"])
         view.ends[queue] = low, high
+        low = max(low, 0)  # -1: a BatchConsumeQueue without messages
         found = view.records[queue] = []
         times: list[int] = []
         while low < high:
