@@ -19,6 +19,7 @@ from mqspark.protocol.command import Command, decode_header
 __all__ = [
     "MAX_FRAME_BYTES",
     "MAX_HEADER_BYTES",
+    "MAX_KNOWN_HEADER_BYTES",
     "MAX_ANSWER_HEADER_BYTES",
     "LARGE_BODY_BYTES",
     "Connection",
@@ -27,10 +28,12 @@ __all__ = [
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Length prefix included: com.rocketmq.remoting.frameMaxLength."""
 
-MAX_HEADER_BYTES = 256 * 1024
-"""Ours, for what anybody may send before it is known who it is; RocketMQ has no such bound. Room for a
-property string of the legal length, 32767 bytes, even if JSON escapes each of them with six, and for one that is
-several times too long, which is answered and not taken for an attack."""
+MAX_HEADER_BYTES = 64 * 1024
+"""Ours, for the first frame of somebody who has said nothing yet; RocketMQ has no such bound."""
+
+MAX_KNOWN_HEADER_BYTES = 256 * 1024
+"""Afterwards: room for a property string of the legal length, 32767 bytes, even if JSON escapes each of them with six,
+and for one that is several times too long, which is answered and not taken for an attack."""
 
 MAX_ANSWER_HEADER_BYTES = MAX_FRAME_BYTES
 """For answers to one's own requests: that to a batch names the id of every message in its header."""
@@ -45,13 +48,15 @@ _PREFIX_BYTES = _PREFIX.size
 class Connection:
     """The receiving half of one connection."""
 
-    __slots__ = ("_filled", "_max_frame_bytes", "_max_header_bytes", "_needed", "_partial", "_rest")
+    __slots__ = ("_filled", "_known", "_max_frame_bytes", "_max_header_bytes", "_needed", "_partial", "_rest")
 
     def __init__(
         self, *, max_frame_bytes: int = MAX_FRAME_BYTES, max_header_bytes: int = MAX_HEADER_BYTES
     ) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._max_header_bytes = max_header_bytes
+        self._known = False
+        """Whether a whole frame has come."""
         self._partial = bytearray()
         self._needed = _PREFIX_BYTES
         self._rest: bytearray | None = None
@@ -105,6 +110,7 @@ class Connection:
             total, meta = unpack(data, position)
             header_length = meta & 0xFFFFFF
             if not header_length + 4 <= total <= max_total or header_length > max_header_bytes:
+                self._known = self._known or bool(commands)
                 self._check(total, header_length)
             end = position + 4 + total
             if end > length:
@@ -123,6 +129,8 @@ class Connection:
             self._needed = _PREFIX_BYTES
         if position < length:
             self._partial += data[position:] if position else data
+        if commands:
+            self._known = True
         return commands
 
     def _complete_partial(self, data: bytes, commands: list[Command]) -> int:
@@ -156,8 +164,11 @@ class Connection:
             raise FrameTooLarge("frame", 4 + total, self._max_frame_bytes)
         if total < 4 or header_length > total - 4:
             raise ProtocolError(f"frame of {total} bytes with a header of {header_length}")
-        if header_length > self._max_header_bytes:
-            raise FrameTooLarge("header", header_length, self._max_header_bytes)
+        limit = self._max_header_bytes
+        if self._known:
+            limit = max(limit, MAX_KNOWN_HEADER_BYTES)
+        if header_length > limit:
+            raise FrameTooLarge("header", header_length, limit)
 
 
 def _command(frame: bytearray) -> Command:

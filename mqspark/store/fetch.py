@@ -36,7 +36,7 @@ _MAGIC_MASK = ~0x0C
 """V1 and V2 differ in two bits."""
 _MAGIC = MAGIC_V1 & _MAGIC_MASK
 _HEAD_BYTES = np.arange(8)
-MIN_COLUMN_ENTRIES = 64
+_MIN_COLUMN_ENTRIES = 64
 """Below, the steps of the columns cost more than a loop."""
 _MAX_DAMAGED = 1000
 _SIZE_MAGIC = struct.Struct(">ii")
@@ -179,7 +179,7 @@ class Fetcher:
         A record whose head does not say what its entry says is left out: one wrong size would make a client
         drop every record behind it. So is one whose body was damaged on the disk.
         """
-        if len(entries) < MIN_COLUMN_ENTRIES:
+        if len(entries) < _MIN_COLUMN_ENTRIES:
             return self._take_few(entries, max_bytes, queue, places, bulk)
         positions, sizes = self._within(entries, max_bytes, bulk)
         count = len(sizes)
@@ -222,7 +222,7 @@ class Fetcher:
             looked_at += 1
             if not size:
                 continue
-            total += size
+            total += max(size, 0)  # a damaged entry may say anything
             if not base <= position < segment_end:
                 segment = log.segment_of(position)
                 if segment is None:

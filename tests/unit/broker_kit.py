@@ -44,6 +44,7 @@ class Peer:
         self._housekeeping = housekeeping
         self.core = core
         self.session = session
+        self._requests = Connection()
         self._wire = Connection()
         self._opaque = 0
         core.connected(session)
@@ -67,7 +68,7 @@ class Peer:
         return self._opaque
 
     def give_frame(self, frame: bytes) -> None:
-        self.core.received(self.session, Connection().receive_data(frame))
+        self.core.received(self.session, self._requests.receive_data(frame))
 
     def heard(self) -> list[Command]:
         """What was sent to this connection since the last call."""

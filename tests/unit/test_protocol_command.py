@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -19,7 +20,7 @@ from mqspark.protocol.command import (
     encode_response_head,
     send_response_frame,
 )
-from mqspark.protocol.connection import LARGE_BODY_BYTES, MAX_HEADER_BYTES, Connection
+from mqspark.protocol.connection import LARGE_BODY_BYTES, Connection
 from mqspark.protocol.headers import (
     GetRouteInfoRequestHeader,
     PullMessageResponseHeader,
@@ -284,8 +285,14 @@ def test_bounds_hold_before_the_bytes_come() -> None:
     with pytest.raises(FrameTooLarge) as caught:
         Connection().receive_data(b"\x00\xff\xff\xfd" + b"\x00\x00\x00\x10")
     assert (caught.value.length, caught.value.limit) == (0xFFFFFD + 4, 1 << 24)
-    with pytest.raises(FrameTooLarge):
-        Connection().receive_data((1 << 20).to_bytes(4, "big") + (MAX_HEADER_BYTES + 1).to_bytes(4, "big"))
+    for heard, limit in ((b"", 64 * 1024), (encode_request(34, 1), 256 * 1024)):
+        for size in (limit, limit + 1):
+            begun = heard + (1 << 20).to_bytes(4, "big") + size.to_bytes(4, "big")
+            for chunks in ([begun], [begun[at : at + 1] for at in range(len(begun))]):
+                connection = Connection()
+                with pytest.raises(FrameTooLarge) if size > limit else contextlib.nullcontext():
+                    for chunk in chunks:
+                        connection.receive_data(chunk)
     assert Connection().receive_data(b"\x00\xff\xff\xfc" + b"\x00\x00\x00\x10") == []
 
 
