@@ -13,13 +13,14 @@ from mqspark.store import MessageStore, fetch
 from tests.store_tools import checkpoint, flush, opened, put
 
 TAGS = ("a", "b")
+LONG_QUEUES = {"mapped_file_size_consume_queue": 20_000}  # a read ends with its queue file
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
     """Two queues over several segments, a part from the disk and a part new, both damaged in places."""
     root = tmp_path_factory.mktemp("fetch")
-    before = opened(root)
+    before = opened(root, **LONG_QUEUES)
     fill(before, 0, 60)
     before.close()
     for number, path in enumerate(sorted((root / "commitlog").iterdir())):
@@ -32,7 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
             if number == 1:
                 file.seek(data.find(b"body") - 88)
                 file.write(b"\0\0\1\0")
-    store = opened(root)
+    store = opened(root, **LONG_QUEUES)
     fill(store, 60, 100)
     for path in sorted((root / "commitlog").iterdir()):
         if (at := path.read_bytes().find(b"body 70 ")) >= 88:
