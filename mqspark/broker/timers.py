@@ -15,9 +15,12 @@ spare. Deliver times further ahead than the wheel goes are put into it again on 
 
 A slot may hold deletions: messages that name another one, which then is not delivered (``mqspark.broker.recall``).
 
-What the checkpoint says is only what is on the disk: after a crash messages may come twice, never not at all. When
-the clock goes back, so does the reading of the wheel: slots that were delivered are empty by then. (RocketMQ goes
-on from where it was, and delivers what is due before that at once.)
+What the checkpoint says is only what is on the disk: after a crash messages may come twice, never not at all. So a
+delivered slot keeps its chain until the deliveries are on the disk, and what comes meanwhile joins the chain; then the
+slot is emptied, or begins behind what was delivered.
+
+When the clock goes back, so does the reading of the wheel. (RocketMQ goes on from where it was, and delivers what is
+due before that at once.) A slot that is half delivered then, or when the broker stops, gets the rest anew.
 """
 
 from __future__ import annotations
@@ -53,8 +56,8 @@ from mqspark.record import Parts, find_property
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.saved import Job, SavedTable
 from mqspark.store.timerfiles import TimerCheckpoint, TimerFiles
-from mqspark.store.timerlog import DELETE, NONE, ROLL
-from mqspark.store.timerwheel import SLOTS
+from mqspark.store.timerlog import DELETE, NONE, RECORD_BYTES, ROLL, TimerRecord
+from mqspark.store.timerwheel import SLOTS, Slot
 
 __all__ = ["Timers"]
 
@@ -82,43 +85,58 @@ _NEVER_MS = 1 << 62
 class _Walk:
     """A slot that is being delivered: first its chain is read, then its messages are stored."""
 
-    __slots__ = ("cursor", "deleted", "due_ms", "keys", "newest", "older", "positions", "stamps", "tick")
+    __slots__ = (
+        "cursor",
+        "deleted",
+        "due_ms",
+        "floor",
+        "is_read",
+        "messages",
+        "newest",
+        "older",
+        "records",
+        "tick",
+        "topics",
+    )
 
-    def __init__(self, tick: int, last: int) -> None:
-        self.tick = tick
-        self.newest = self.cursor = last
+    def __init__(self, slot: Slot, floor: int) -> None:
+        self.tick = slot.tick
+        self.messages = slot.messages
+        self.floor = floor
+        """What its chain holds before this position has been delivered."""
+        self.newest = self.cursor = slot.last
         """The next record of its chain to look at, ``NONE`` at the end."""
-        self.positions = array("q")
-        """Where the messages are that are to be delivered, newest first, and once the chain is read latest first; taken
-        from the end."""
+        self.records = array("q")
+        """Of the messages that are to be delivered, newest first, and once the chain is read latest first; taken from
+        the end."""
         self.due_ms = array("q")
         """Beside them, their deliver times, until the chain is read."""
-        self.stamps = array("q")
-        """Beside them, when each got into the wheel: twice the ms, and 1 more for one that goes round again."""
-        self.keys: dict[str, str] = {}
-        """Of deletions → the real topic of the deletion."""
         self.deleted: set[str] = set()
+        """Keys of messages."""
+        self.topics: list[str] = []
+        """Of the deletions that say so."""
+        self.is_read = False
         self.older: _Walk | None = None
         """How far an older part of the chain was read ahead; it joins when the cursor comes to where that began."""
 
     def join(self, older: _Walk) -> None:
         """What was read ahead follows."""
-        self.positions += older.positions
-        self.stamps += older.stamps
+        self.records += older.records
         self.due_ms += older.due_ms
-        self.keys.update(older.keys)
+        self.deleted |= older.deleted
+        self.topics += older.topics
         self.cursor = older.cursor
         self.older = None
 
     def sort(self) -> None:
         """The chain is read: the earliest to the end."""
+        self.is_read = True
         due_ms = np.frombuffer(self.due_ms, np.int64)
         self.due_ms = array("q")
         if (due_ms[1:] <= due_ms[:-1]).all():  # so it is when all have the same delay
             return
         order = np.argsort(-due_ms, kind="stable")
-        self.positions = array("q", np.frombuffer(self.positions, np.int64)[order].tobytes())
-        self.stamps = array("q", np.frombuffer(self.stamps, np.int64)[order].tobytes())
+        self.records = array("q", np.frombuffer(self.records, np.int64)[order].tobytes())
 
 
 class Timers:
@@ -141,15 +159,16 @@ class Timers:
         self._queue_offset = 0
         """In the timer topic: messages before it are enqueued."""
         self._read_tick = 0
-        """The next slot to deliver; 0 until there is one."""
+        """No earlier slot has anything to deliver; 0 until there is one."""
         self._walk: _Walk | None = None
         self._ahead: _Walk | None = None
         """What of the slot that is over next is read already."""
-        self._delivered: dict[int, int] = {}
-        """Ticks whose slots were delivered, but perhaps not on the disk yet → where their chains began."""
-        self._undurable: deque[tuple[int, TimerCheckpoint, list[tuple[int, int]]]] = deque()
-        """(position in the log that must be on the disk, what may be saved then, what may be forgotten then of
-        ``_delivered``)."""
+        self._floors: dict[int, int] = {}
+        """Ticks whose slots were delivered up to a position of the timer log, but perhaps not on the disk yet."""
+        self._new_floors: dict[int, int] = {}
+        """Those that are not in ``_undurable`` yet."""
+        self._undurable: deque[tuple[int, TimerCheckpoint, dict[int, int]]] = deque()
+        """(position in the log that must be on the disk, what may be saved then, whose chains may be cut then)."""
         self._due = TimerCheckpoint()
         """What may be saved now."""
         self._known: set[int] = set()
@@ -180,7 +199,9 @@ class Timers:
                 self._known.update(records["position"][positions >= saved.log_position].tolist())
         low = max(0, self._store.min_offset(TIMER_TOPIC, 0))
         self._queue_offset = max(low, min(queue_offset, self._store.max_offset(TIMER_TOPIC, 0)))
-        self._read_tick = saved.read_time_ms // self._precision_ms
+        read_tick = saved.read_time_ms // self._precision_ms
+        # What the log has got behind the checkpoint may be for earlier ticks, when the clock had gone back.
+        self._read_tick = self._wheel.next_used(1, read_tick) or read_tick
         self._due = saved
 
     def _first_unknown(self) -> int:
@@ -207,6 +228,7 @@ class Timers:
         now_tick = now_ms // self._precision_ms
         offset = self._queue_offset
         try:
+            self._go_back(now_ms)
             enqueued = self._enqueue(now_ms, now_tick)
             dequeued = self._dequeue(now_ms, now_tick)
         except (StoreReadOnly, DiskFull) as error:
@@ -214,10 +236,7 @@ class Timers:
             self._report(f"timer messages stand still: {error}")
             return RETRY_MS
         except OSError as error:
-            # The wheel in memory may say more than the log's file: only a restart finds out what is there.
-            self._is_broken = True
-            self._files.failed(error)
-            self._report(f"the timer log failed, timer messages wait for a restart of the broker: {error}")
+            self._broke(error)
             return IDLE_MS
         self.problem = None
         self._note()
@@ -226,6 +245,12 @@ class Timers:
         wait_ms = (now_tick + 1) * self._precision_ms - now_ms
         # While many come, the end of a tick shall not find a second's worth of them.
         return min(wait_ms, BUSY_MS) if self._queue_offset != offset else wait_ms
+
+    def _broke(self, error: OSError) -> None:
+        # The wheel in memory may say more than the log's file: only a restart finds out what is there.
+        self._is_broken = True
+        self._files.failed(error)
+        self._report(f"the timer log failed, timer messages wait for a restart of the broker: {error}")
 
     def _report(self, problem: str) -> None:
         if problem != self.problem:
@@ -283,8 +308,6 @@ class Timers:
             is_near = tick - now_tick - self._window < self._window // 3
             tick = now_tick + (self._window // 2 if is_near else self._window)
         slot = self._wheel.get(tick)
-        if slot is not None and self._delivered.get(tick) == slot.last:
-            slot = None
         at = self._timer_log.add(
             slot.last if slot is not None else NONE,
             magic,
@@ -310,19 +333,17 @@ class Timers:
         while room > 0 and self._store.max_physical_offset < end:
             walk = self._walk
             if walk is None:
-                if now_tick < self._read_tick:
-                    self._read_tick = now_tick  # the clock has gone back
                 walk = self._walk = self._next_slot(now_tick)
                 if walk is None:
                     self._read_tick = now_tick
                     return False
-            elif walk.tick >= now_tick:
-                return False
             if walk.cursor != NONE:
                 room -= self._follow(walk, room)
-            elif walk.due_ms:
+            elif not walk.is_read:
                 walk.sort()
-            elif walk.positions:
+                for topic in walk.topics:
+                    self.metrics.add(topic, 1, now_ms)
+            elif walk.records:
                 self._deliver(walk, now_ms)
                 room -= 1
             else:
@@ -332,25 +353,31 @@ class Timers:
     def _next_slot(self, now_tick: int) -> _Walk | None:
         low = self._read_tick
         while (tick := self._wheel.next_used(low, now_tick)) is not None:
-            slot = self._wheel.get(tick)
-            if slot is not None and self._delivered.get(tick) != slot.last:
-                self._delivered[tick] = slot.last
-                walk, ahead = _Walk(tick, slot.last), self._ahead
+            walk, ahead = self._begin(tick), self._ahead
+            if walk is not None:
+                self._read_tick = tick
                 if ahead is not None and ahead.tick == tick:
                     walk.older, self._ahead = ahead, None
                 return walk
             low = tick + 1
         return None
 
+    def _begin(self, tick: int) -> _Walk | None:
+        """None when the slot has nothing to deliver."""
+        slot = self._wheel.get(tick)
+        if slot is None:
+            return None
+        floor = max(slot.first, self._floors.get(tick, 0))
+        return _Walk(slot, floor) if slot.last >= floor else None
+
     def _look_ahead(self, now_tick: int) -> bool:
         """Read the chain of the slot that is over next, while there is nothing else to do: its first message is late
         already when it is over. Whether there is more to read."""
         ahead = self._ahead
         if ahead is None or ahead.tick != now_tick:
-            slot = self._wheel.get(now_tick)
-            if slot is None or self._delivered.get(now_tick) == slot.last:
+            ahead = self._ahead = self._begin(now_tick)
+            if ahead is None:
                 return False
-            ahead = self._ahead = _Walk(now_tick, slot.last)
         if ahead.cursor != NONE:
             self._follow(ahead, LOOK_AHEAD_MESSAGES // _READS_A_DELIVERY)
         return ahead.cursor != NONE
@@ -368,14 +395,13 @@ class Timers:
                 _log.error("the timer log ends at %d in the middle of a chain", at)
                 walk.cursor = NONE
                 break
-            walk.cursor = record.previous
+            walk.cursor = record.previous if record.previous >= walk.floor else NONE
             steps += 1
             is_roll = bool(record.magic & ROLL)
             if record.magic & DELETE and not is_roll:
                 self._note_deletion(walk, record.position)
             else:
-                walk.positions.append(record.position)
-                walk.stamps.append(record.written_ms << 1 | is_roll)
+                walk.records.append(at)
                 message = self._store.parts_at(record.position)
                 walk.due_ms.append(_due_ms(message) if message is not None else 0)
         return -(-steps // _READS_A_DELIVERY)
@@ -387,41 +413,68 @@ class Timers:
         properties = decode_properties(record.properties)
         key = properties.get(TIMER_DEL_UNIQKEY)
         if key is not None:
-            walk.keys[key] = properties.get(REAL_TOPIC, "")
+            walk.deleted.add(key)
+            walk.topics.append(properties.get(REAL_TOPIC, ""))
 
     def _deliver(self, walk: _Walk, now_ms: int) -> None:
-        """The oldest of the slot's messages that are left. Raises StoreReadOnly, DiskFull; it is still there
+        """The first due of the slot's messages that are left. Raises StoreReadOnly, DiskFull; it is still there
         then."""
-        position = walk.positions[-1]
-        stamp = walk.stamps[-1]
-        record = self._store.parts_at(position)
-        if record is None:
-            self._skip(position, "it cannot be read")
-        elif not walk.keys or stamp & 1 or not self._is_deleted(walk, record):
-            self._put(record, stamp >> 1, now_ms, is_roll=bool(stamp & 1))
-        walk.positions.pop()
-        walk.stamps.pop()
+        found = self._find(walk, walk.records[-1], now_ms)
+        if found is not None:
+            entry, record = found
+            self._put(record, entry.written_ms, now_ms, is_roll=bool(entry.magic & ROLL))
+        walk.records.pop()
 
-    def _is_deleted(self, walk: _Walk, record: Parts) -> bool:
-        properties = record.properties
-        unique_id = (find_property(properties, b"UNIQ_KEY") or b"").decode("utf-8", "replace")
-        topic = (find_property(properties, b"REAL_TOPIC") or b"").decode("utf-8", "replace")
-        # With the topic up to RocketMQ 5.3, and later if appendTopicForTimerDeleteKey says so.
-        for key in (unique_id, f"{topic}+{unique_id}"):
-            if key in walk.keys:
-                walk.deleted.add(key)
-                return True
-        return False
+    def _find(self, walk: _Walk, at: int, now_ms: int) -> tuple[TimerRecord, Parts] | None:
+        """A message of the slot; None when it is deleted or cannot be read."""
+        entry = self._timer_log.record(at)
+        record = self._store.parts_at(entry.position) if entry is not None else None
+        if entry is None or record is None:
+            self._skip(entry.position if entry is not None else NONE, "it cannot be read")
+            return None
+        if walk.deleted and not entry.magic & ROLL:
+            properties = record.properties
+            unique_id = (find_property(properties, b"UNIQ_KEY") or b"").decode("utf-8", "replace")
+            topic = (find_property(properties, b"REAL_TOPIC") or b"").decode("utf-8", "replace")
+            # With the topic up to RocketMQ 5.3, and later if appendTopicForTimerDeleteKey says so.
+            if unique_id in walk.deleted or f"{topic}+{unique_id}" in walk.deleted:
+                self.metrics.add(topic, -1, now_ms)
+                return None
+        return entry, record
 
     def _finish(self, walk: _Walk) -> None:
-        for key, topic in walk.keys.items():
-            if key not in walk.deleted:
-                self.metrics.add(topic, 1, self._clock.now_ms())  # it deleted nothing
-        # When the clock went back meanwhile the slot may have got a new chain.
+        floor = walk.newest + RECORD_BYTES
+        self._floors[walk.tick] = self._new_floors[walk.tick] = floor
         slot = self._wheel.get(walk.tick)
-        is_done = slot is None or slot.last == self._delivered.get(walk.tick)
-        self._read_tick = walk.tick + 1 if is_done else walk.tick
+        if slot is not None:  # it may have got more since
+            self._wheel.put(walk.tick, slot.first, slot.last, slot.messages - walk.messages)
         self._walk = None
+
+    def _go_back(self, now_ms: int) -> None:
+        """With the clock, if it has gone back."""
+        now_tick = now_ms // self._precision_ms
+        self._read_tick = min(self._read_tick, now_tick)
+        if self._walk is not None and self._walk.tick >= now_tick:
+            self._interrupt(now_ms)
+
+    def _interrupt(self, now_ms: int) -> None:
+        """Deliver no more of the slot: what is left of it gets into it anew. Raises DiskFull, OSError."""
+        walk = self._walk
+        slot = self._wheel.get(walk.tick) if walk is not None and walk.is_read else None
+        if walk is None or slot is None:
+            self._walk = None
+            return
+        self._timer_log.make_room(len(walk.records))
+        last, count = slot.last, 0
+        for at in reversed(walk.records):
+            found = self._find(walk, at, now_ms)
+            if found is not None:
+                # Behind all that the slot holds: should the power go before this is on the disk, that is still there.
+                last = self._timer_log.add(last, *found[0][2:8])
+                count += 1
+        self._timer_log.write()
+        self._wheel.put(walk.tick, slot.first, last, slot.messages + count)
+        self._finish(walk)
 
     def _put(self, record: Parts, enqueue_ms: int, now_ms: int, *, is_roll: bool) -> None:
         """Store a timer message again: on its way to its topic, or for another round. Raises StoreReadOnly,
@@ -450,42 +503,41 @@ class Timers:
     def _note(self) -> None:
         """What is true now may be saved when the log is on the disk up to here."""
         last = self._undurable[-1][1] if self._undurable else self._due
-        read_tick = self._walk.tick if self._walk is not None else self._read_tick
         reached = replace(
             self._due,
-            read_time_ms=read_tick * self._precision_ms,
+            read_time_ms=self._read_tick * self._precision_ms,
             log_position=self._timer_log.position,
             queue_offset=self._queue_offset,
             master_queue_offset=self._queue_offset,
         )
-        if reached != replace(
+        if self._new_floors or reached != replace(
             last,
             state_version=self._due.state_version,
             version_timestamp_ms=self._due.version_timestamp_ms,
             version_counter=self._due.version_counter,
         ):
-            done = [
-                (tick, last)
-                for tick, last in self._delivered.items()
-                if self._walk is None or tick != self._walk.tick
-            ]
-            self._undurable.append((self._store.max_physical_offset, reached, done))
+            self._undurable.append((self._store.max_physical_offset, reached, self._new_floors))
+            self._new_floors = {}
         self._settle()
 
     def _settle(self) -> None:
         durable = self._store.flushed_offset
         while self._undurable and self._undurable[0][0] <= durable:
-            _, self._due, done = self._undurable.popleft()
-            for tick, last in done:
-                if self._delivered.get(tick) == last:
-                    del self._delivered[tick]
-                    slot = self._wheel.get(tick)
-                    if slot is not None and slot.last == last:
-                        self._wheel.clear(tick)
+            _, self._due, floors = self._undurable.popleft()
+            for tick, floor in floors.items():
+                if self._floors[tick] == floor:
+                    del self._floors[tick]
+                slot = self._wheel.get(tick)
+                if slot is not None and slot.last < floor:
+                    self._wheel.clear(tick)
+                elif slot is not None and slot.first < floor:
+                    self._wheel.put(tick, floor, slot.last, slot.messages)
 
     def jobs(self, *, final: bool = False) -> list[Job]:
-        """What has to be put on the disk, if that is due."""
+        """What has to be put on the disk, if that is due. ``final``: ``tick`` is not called any more."""
         now_ms = self._clock.monotonic_ms()
+        if final and not self._is_broken:
+            self._end()
         if self._is_broken or (now_ms < self._next_flush_ms and not final):
             return []
         self._settle()
@@ -504,6 +556,16 @@ class Timers:
             due, version_timestamp_ms=self._clock.now_ms(), version_counter=saved.version_counter + 1
         )
         return [self._files.flush(due, self._store.min_physical_offset)]
+
+    def _end(self) -> None:
+        try:
+            self._interrupt(self._clock.now_ms())
+        except DiskFull as error:
+            self._report(f"messages of a tick will be delivered again: {error}")
+        except OSError as error:
+            self._broke(error)
+            return
+        self._note()
 
     def is_idle(self) -> bool:
         """No timer message is late: all that have come are in the wheel, and what is due has left it."""

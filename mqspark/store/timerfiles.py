@@ -3,9 +3,9 @@ TimerCheckpoint; reference store-and-broker §10.2.5, §10.2.6).
 
 The checkpoint says how far the two others may be believed:
 
-    read time       every earlier tick has been delivered, and the deliveries are on the disk
-    queue offset    every message before it is in the timer log, or has been delivered
     log position    where the timer log was then: what is behind may be known again from the queue
+    queue offset    every message before it is in the timer log before that position, or has been delivered
+    read time       what that holds for every earlier tick has been delivered, and the deliveries are on the disk
 
 It is written after what it speaks of. Everything can be rebuilt from the queue of timer messages.
 """
@@ -97,17 +97,18 @@ class TimerFiles:
         OSError."""
         self.checkpoint = TimerCheckpoint.load(self._checkpoint_path, self._files) or TimerCheckpoint()
         self.log.load()
-        if not self.wheel.load(self._wheel_path, self._files) and not self.log.files_from(0):
+        has_wheel = self.wheel.load(self._wheel_path, self._files)
+        if not has_wheel and not self.log.files_from(0):
             return
-        begin = max(0, self.checkpoint.log_position - self.log.file_bytes)
-        end = self.log.find_end(begin)
-        self._revise(begin)
-        lost = self.wheel.first_behind(end)
+        saved = self.checkpoint
+        end = self.log.find_end(max(0, saved.log_position - self.log.file_bytes))
+        lost = self.wheel.first_behind(end) if has_wheel else 0
         if lost is not None:
             self._revise(lost)
             self.wheel.clear_behind(end)
-        if self.checkpoint.read_time_ms:
-            self.wheel.clear_before(self.checkpoint.read_time_ms // self._precision_ms)
+        # What is behind may be for an earlier tick and not be delivered, when the clock had gone back.
+        self.wheel.clear_before(saved.read_time_ms // self._precision_ms)
+        self._revise(saved.log_position)
 
     def failed(self, error: OSError) -> None:
         """Something could not be written or synced."""
@@ -117,6 +118,8 @@ class TimerFiles:
     def _revise(self, begin: int) -> None:
         for start in self.log.files_from(begin):
             positions, records = self.log.records(start)
+            is_behind = positions >= begin
+            positions, records = positions[is_behind], records[is_behind]
             times_ms = records["written_ms"].astype(np.int64) + records["delay_ms"]
             self.wheel.revise(times_ms // self._precision_ms, positions)
 

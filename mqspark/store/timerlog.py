@@ -277,7 +277,7 @@ class TimerLog:
                 low += count
 
     def drop_before(self, min_position: int) -> list[Path]:
-        """Forget the files whose last message lies before ``min_position`` of the CommitLog, but for the one that
+        """Forget the files all of whose messages lie before ``min_position`` of the CommitLog, but for the one that
         is written; they are to be removed."""
         dropped = []
         last = self._file_bytes - _BLANK.size
@@ -287,6 +287,8 @@ class TimerLog:
             record = TimerRecord._make(_RECORD.unpack_from(self._view(start), last))
             if record.size != RECORD_BYTES or record.position >= min_position:
                 break
+            if self.records(start)[1]["position"].max() >= min_position:
+                break  # the last was put into the log again, behind later ones
             self._views.pop(start, None)
             dropped.append(self._path(self._starts.pop(0)))
         return dropped

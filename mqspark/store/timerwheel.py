@@ -3,7 +3,8 @@ Slot; reference store-and-broker §10.2.2).
 
 Tick t (a time in units of timerPrecisionMs) has slot t modulo the number of slots: 32 bytes with the tick it
 belongs to i64, positions of its oldest and newest record in the timer log i64 each, number of messages i32 and a
-magic i32 that nobody uses. A slot that says another tick is empty.
+magic i32 that nobody uses. A slot that says another tick is empty. What its chain holds before the first position does
+not count. (To RocketMQ it does: a slot that it takes over half delivered, it delivers from its beginning.)
 
 The slots are in memory, where untouched ones cost nothing, and pages that changed are written to the file: it is
 sparse until RocketMQ opens it.

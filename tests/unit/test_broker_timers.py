@@ -8,12 +8,14 @@ import itertools
 import json
 import random
 import tarfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mqspark.errors import DiskFull
 from mqspark.message import MessageExt
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -409,6 +411,209 @@ def test_a_clock_that_goes_back_while_a_slot_is_delivered(bench: Bench) -> None:
     assert bodies(bench).count(b"later") == 1
 
 
+END_OF_BROKER = pytest.mark.parametrize(
+    "end", [Bench.reopen, Bench.crash, None], ids=["stop", "kill", "none"]
+)
+
+
+@END_OF_BROKER
+def test_what_was_delivered_does_not_come_again_when_the_clock_has_gone_back(
+    bench: Bench, end: Callable[[Bench], None] | None
+) -> None:
+    send(bench, b"before", delay_ms=900)
+    bench.run_for(2_350, 20)
+    bench.run_jobs()
+    bench.clock.wall_ms -= 1_500
+    send(bench, b"after", delay_ms=1_200)
+    bench.run_for(0)
+    bench.run_jobs()
+    if end is not None:
+        end(bench)
+    bench.run_for(5_000)
+    # What has been delivered when a checkpoint was saved does not come again after a kill either.
+    assert bodies(bench) == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("down_ms", [0, 10_000])
+@pytest.mark.parametrize("saved", [False, True])
+def test_what_came_when_the_clock_had_gone_back_outlives_a_kill(
+    bench: Bench, saved: bool, down_ms: int
+) -> None:
+    send(bench, b"waits", delay_ms=30_000)
+    bench.run_for(5_200)
+    bench.run_jobs()
+    assert bench.broker._timers._files.checkpoint.read_time_ms >= 1_700_000_004_000
+    bench.clock.wall_ms -= 2_500
+    send(bench, b"back", delay_ms=1_000)
+    bench.run_for(100)
+    if saved:
+        bench.clock.advance(1_000)
+        bench.run_jobs()
+    bench.crash()
+    bench.clock.advance(down_ms)
+    bench.run_for(4_000)
+    assert bodies(bench) == [b"back"]
+    bench.run_for(30_000)
+    assert bodies(bench) == [b"back", b"waits"]
+
+
+def half_deliver(bench: Bench, count: int = 1200) -> list[bytes]:
+    """A slot of so many messages, due in 2.5 s, whose delivery has begun 0.05 s after it is over; all of them."""
+    peer = bench.peer()
+    sent = [b"%d" % number for number in range(count)]
+    for body in sent:
+        peer.give(SEND, send_ext("T", 0, "TIMER_DELAY_MS\x012500\x02"), body, oneway=True)
+    bench.run_for(50, 10)
+    bench.clock.advance(3_000)
+    bench.broker.tick()
+    assert 0 < len(bodies(bench)) < count
+    return sent
+
+
+def test_a_stop_in_the_middle_of_a_slot_repeats_nothing(bench: Bench) -> None:
+    sent = half_deliver(bench)
+    gone = send(bench, b"next", delay_ms=5_000)
+    assert gone.code == 0
+    for _ in range(3):
+        before = len(bodies(bench))
+        bench.reopen()
+        assert len(bodies(bench)) == before
+        bench.broker.tick()
+        assert len(bodies(bench)) > before
+    bench.run_for(10_000)
+    assert bodies(bench) == [*sent, b"next"]
+    assert bench.broker._timers.metrics.count("T") == 0
+
+
+@END_OF_BROKER
+def test_the_clock_goes_back_by_ticks_while_a_slot_is_delivered(
+    bench: Bench, end: Callable[[Bench], None] | None
+) -> None:
+    sent = half_deliver(bench)
+    begun = len(bodies(bench))
+    start_ms = bench.clock.wall_ms = 1_700_000_000_500
+    send(bench, b"same slot", delay_ms=2_200)
+    send(bench, b"earlier slot", delay_ms=900)
+    bench.run_for(100)
+    if end is not None:
+        end(bench)
+    bench.run_for(start_ms + 1_490 - bench.clock.wall_ms, 10)
+    assert len(bodies(bench)) == begun
+    bench.run_for(100)
+    assert bodies(bench)[begun:] == [b"earlier slot"]
+    bench.run_for(3_000)
+    counts = Counter(bodies(bench))
+    assert set(counts) == {*sent, b"same slot", b"earlier slot"}
+    if end is not Bench.crash:
+        assert set(counts.values()) == {1}
+        assert [body for body in bodies(bench) if body.isdigit()] == sent
+        assert bench.broker._timers.metrics.count("T") == 0
+
+
+@END_OF_BROKER
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_slot_gets_more_while_its_delivery_is_not_on_the_disk(
+    bench: Bench, flushed: bool, end: Callable[[Bench], None] | None
+) -> None:
+    send(bench, b"a", deliver_ms=1_700_000_001_700)
+    bench.run_for(1_000)
+    bench.clock.advance(1_000)
+    bench.broker.tick()
+    assert bodies(bench) == [b"a"]
+    assert bench.store.flushed_offset < bench.store.max_physical_offset
+    bench.clock.wall_ms -= 500
+    send(bench, b"b", deliver_ms=1_700_000_001_800)
+    bench.broker.tick()
+    if flushed:
+        bench.flush()
+        bench.broker.tick()
+    send(bench, b"c", deliver_ms=1_700_000_001_900)
+    bench.broker.tick()
+    bench.run_jobs()
+    if end is not None:
+        end(bench)
+    bench.run_for(3_000)
+    counts = Counter(bodies(bench))
+    assert set(counts) == {b"a", b"b", b"c"}
+    if end is not Bench.crash:
+        assert set(counts.values()) == {1}
+    bench.run_for(3_000)
+    assert bench.broker._timers._wheel.next_used(1, 1_700_001_000) is None
+
+
+def test_a_power_cut_while_a_slot_gets_more_loses_nothing(tmp_path: Path) -> None:
+    """The checkpoint and the wheel are saved, the delivery is not."""
+    bench = Bench(tmp_path)
+    send(bench, b"a", deliver_ms=1_700_000_001_700)
+    bench.run_for(1_000)
+    written = bench.store.max_physical_offset
+    bench.clock.advance(1_000)
+    bench.broker.tick()
+    assert bodies(bench) == [b"a"]
+    bench.clock.wall_ms -= 500
+    end = bench.store.max_physical_offset
+    send(bench, b"b", deliver_ms=1_700_000_001_800)
+    bench.broker.tick()
+    bench.run_jobs()
+    bench.store._release()
+    (log,) = (path for path in (tmp_path / "commitlog").iterdir())
+    with log.open("r+b") as file:
+        file.seek(written)
+        file.write(bytes(end - written))
+    bench.open()
+    bench.run_for(3_000)
+    assert b"a" in bodies(bench)
+    bench.close()
+
+
+def test_what_is_taken_back_while_the_slot_waits_again_is_not_delivered(bench: Bench) -> None:
+    start_ms = bench.clock.wall_ms
+    handles = [
+        send(bench, b"%d" % number, deliver_ms=start_ms + 2_500, more=f"UNIQ_KEY\x01U{number}\x02").ext[
+            "recallHandle"
+        ]
+        for number in range(1200)
+    ]
+    assert recall(bench.peer(), handles[1100]).code == 0
+    bench.run_for(100, 10)
+    bench.clock.advance(3_000)
+    bench.broker.tick()
+    begun = len(bodies(bench))
+    assert 0 < begun < 1000
+    bench.clock.wall_ms -= 2_000
+    bench.run_for(0)
+    for number in (0, 1150):  # one is gone already
+        assert recall(bench.peer(), handles[number]).code == 0
+    bench.run_for(100)
+    bench.reopen()
+    bench.run_for(4_000)
+    assert [int(body) for body in bodies(bench)] == [
+        number for number in range(1200) if number not in (1100, 1150)
+    ]
+    assert bench.broker._timers.metrics.count("T") == 0
+
+
+def test_a_full_disk_and_a_stop_repeat_nothing(bench: Bench) -> None:
+    send(bench, b"a", delay_ms=1_500)
+    bench.run_for(500)
+    send(bench, b"late", delay_ms=100)
+    send(bench, b"b", delay_ms=1_300)
+    bench.clock.advance(2_000)
+    put, count = bench.broker.state.writer.relay, itertools.count()
+
+    def full(*args: Any) -> Any:
+        if next(count):
+            raise DiskFull("the disk is full")
+        return put(*args)
+
+    bench.broker.state.writer.relay = full  # type: ignore[method-assign]
+    bench.broker.tick()
+    assert len(bodies(bench)) == 1
+    bench.reopen()
+    bench.run_for(1_000)
+    assert sorted(bodies(bench)) == [b"a", b"b", b"late"]
+
+
 def test_a_full_disk_holds_timers_and_loses_none(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     send(bench, b"a", delay_ms=1_000)
     send(bench, b"b", delay_ms=1_000)
@@ -480,6 +685,7 @@ def test_a_recall_of_nothing_changes_nothing(bench: Bench) -> None:
     assert recall(bench.peer(), handle).code == 0
     bench.run_for(7_000)
     assert bodies(bench) == [b"stays"]
+    assert bench.broker._timers.metrics.count("T") == 0
 
 
 def test_which_handles_are_refused(bench: Bench) -> None:

@@ -103,6 +103,31 @@ def test_old_files_go_when_their_last_message_has(tmp_path: Path) -> None:
     assert log.record(2048) is not None
 
 
+def test_a_file_stays_as_long_as_one_of_its_messages(tmp_path: Path) -> None:
+    log = made(tmp_path)
+    add(log, 18)
+    log.make_room(3)
+    for position in (90, 91, 92):  # 19 records a file
+        log.add(NONE, 0, 1_700_000_000_000, 10_000, position, 179, 0)
+    log.write()
+    assert log.drop_before(1024 + 17) == []
+    assert [path.name for path in log.drop_before(1024 + 18)] == [f"{0:020d}"]
+
+
+def test_a_lost_wheel_is_made_from_the_whole_log(tmp_path: Path) -> None:
+    files = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
+    files.load()
+    files.log.make_room(60)  # 19 records a file
+    for number in range(60):
+        files.log.add(NONE, 0, 1_700_000_000_000, 1_000 * number, number, 179, 0)
+    files.log.write()
+    files.flush(TimerCheckpoint(1_700_000_002_000, files.log.position), 0).run()
+    again = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
+    again.load()
+    found = [number for number in range(60) if again.wheel.get(1_700_000_000 + number) is not None]
+    assert found == list(range(2, 60))
+
+
 def test_slots_are_rocketmqs() -> None:
     (vector,) = (json.loads(line) for line in VECTORS.read_text().splitlines())
     for expected in vector["nonzero"]:
@@ -181,7 +206,7 @@ def test_a_flush_that_failed_is_made_up_for(tmp_path: Path, monkeypatch: pytest.
     files = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
     files.load()
     add(files.log, 3)
-    files.wheel.put(5, 0, 104, 3)
+    files.wheel.put(1_700_000_010, 0, 104, 3)
     job = files.flush(TimerCheckpoint(log_position=156), 0)
     with monkeypatch.context() as patch:
         patch.setattr(OsFiles, "sync", lambda *_: (_ for _ in ()).throw(OSError("no")))
