@@ -255,6 +255,9 @@ class TimerLog:
             else:
                 break
         self._end_at(end)
+        # A killed process leaves what it has not synced yet, names, too.
+        self._unsynced.update(self.files_from(position))
+        self._is_new = bool(self._starts)
         return end
 
     def _end_at(self, end: int) -> None:

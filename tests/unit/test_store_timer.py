@@ -202,6 +202,17 @@ def test_the_checkpoint_is_rocketmqs(tmp_path: Path) -> None:
     assert TimerCheckpoint.load(tmp_path / "nothing", OsFiles()) is None
 
 
+def test_what_a_killed_process_did_not_sync_is_synced(tmp_path: Path) -> None:
+    killed = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
+    killed.load()
+    add(killed.log, 30)  # 19 records a file
+    files = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
+    files.load()
+    job = files.flush(TimerCheckpoint(log_position=files.log.position), 0)
+    assert [path.name for path in job.log_paths] == [f"{0:020d}", f"{1024:020d}"]
+    assert job.directory == tmp_path / "timerlog"
+
+
 def test_a_flush_that_failed_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
     files.load()
