@@ -8,10 +8,12 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from mqspark.broker import timers
 from mqspark.message import encode_recall_handle
 from mqspark.protocol.codes import RequestCode
 from tests.unit.broker_kit import SEND, Bench, send_ext
@@ -25,6 +27,7 @@ STEP_MS = 6_000
 class Delays(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
+        self.patches = pytest.MonkeyPatch()
         self.directory = Path(tempfile.mkdtemp(prefix="delays-"))
         self.bench = Bench(
             self.directory,
@@ -55,6 +58,7 @@ class Delays(RuleBasedStateMachine):
         try:
             self.check_the_end()
         finally:
+            self.patches.undo()
             self.bench.close()
             shutil.rmtree(self.directory)
 
@@ -78,6 +82,11 @@ class Delays(RuleBasedStateMachine):
             self.handles[number] = answer.ext["recallHandle"]
         return number
 
+    @initialize(messages=st.sampled_from([1, 3, 512]))
+    def bound(self, messages: int) -> None:
+        """With few messages a tick, whatever happens finds slots that are half delivered."""
+        self.patches.setattr(timers, "BATCH_MESSAGES", messages)
+
     @rule(level=st.integers(1, len(LEVELS_MS)))
     def send_level(self, level: int) -> None:
         clock = self.bench.clock
@@ -88,6 +97,12 @@ class Delays(RuleBasedStateMachine):
         due_ms = self.bench.clock.wall_ms + delay_ms
         when = f"TIMER_DELAY_MS\x01{delay_ms}\x02" if relative else f"TIMER_DELIVER_MS\x01{due_ms}\x02"
         self.due_ms[self._send(when)] = due_ms
+
+    @rule(delay_ms=st.integers(1, 6_000), count=st.integers(2, 5))
+    def send_timers(self, delay_ms: int, count: int) -> None:
+        """For one slot, mostly."""
+        for number in range(count):
+            self.send_timer(delay_ms + 20 * number, False)
 
     @precondition(lambda self: self.handles)
     @rule(data=st.data())
@@ -113,6 +128,12 @@ class Delays(RuleBasedStateMachine):
         for start_ms in range(0, ms, step_ms):  # what comes early is seen before it is due
             self.bench.run_for(min(step_ms, ms - start_ms), step_ms)
             self.check()
+
+    @rule(ms=st.integers(0, 1_500))
+    def tick(self, ms: int) -> None:
+        """What it delivers is not on the disk."""
+        self.bench.clock.advance(ms)
+        self.bench.broker.tick()
 
     @rule(ms=st.integers(1, STEP_MS))
     def step_back(self, ms: int) -> None:
@@ -154,6 +175,16 @@ class Delays(RuleBasedStateMachine):
 
 
 TestDelays = Delays.TestCase
+# A failure is not shrunk: that takes minutes, and the calls that are left out by hand are found in seconds.
 TestDelays.settings = settings(
-    max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=30,
+    stateful_step_count=30,
+    deadline=None,
+    phases=[Phase.reuse, Phase.generate],
+    suppress_health_check=list(HealthCheck),
 )
+
+
+@pytest.mark.slow
+class TestDelaysAtLength(Delays.TestCase):
+    settings = settings(TestDelays.settings, max_examples=500, stateful_step_count=40)
