@@ -12,7 +12,6 @@ counted by its queue's offset. Needs 10 GB of disk; ``restart`` needs Java and R
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import shutil
@@ -193,38 +192,37 @@ def stored(address: str) -> int:
 
 
 def drains(parent: Path, gib: float, count: int, rounds: int) -> None:
-    """Sends alone, then the same while other connections read the backlog from its beginning; again and again."""
-    root = parent / "backlog"
-    backlog = filled(root, gib)
-    process = DevProcess(root, "flushDiskType=ASYNC_FLUSH")
-    try:
-        load("send", process, count=20_000, topics=2)
-        figures: dict[str, list[dict[str, Any]]] = {"alone": [], "beside": []}
-        for _ in range(rounds):
-            figures["alone"].append(load("send", process, count=count, topics=2))
+    """Sends alone, then the same while other connections read a backlog from its beginning; again with a new store."""
+    alone, beside, drained = [], [], []
+    for number in range(rounds):
+        root = parent / f"backlog{number}"
+        backlog = filled(root, gib)
+        process = DevProcess(root, "flushDiskType=ASYNC_FLUSH")
+        try:
+            load("send", process, count=20_000, topics=2)
+            alone += [load("send", process, count=count, topics=2) for _ in range(3)]
             command = [sys.executable, "-m", "tests.benchmarks.raw_load", "pull", "--port", str(process.port)]
             command += ["--count", str(backlog), "--batch", "32", "--rounds", "0"]
             before = time.perf_counter()
             puller = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             sends = []
             while puller.poll() is None:
-                sends.append(load("send", process, count=count // 8, topics=2))
-            seconds = time.perf_counter() - before
+                sends.append(load("send", process, count=count, topics=2))
+            drained.append(backlog / (time.perf_counter() - before))
             if puller.returncode or puller.stdout is None:
                 raise SystemExit("the drain failed: the figures are void")
-            drained = json.loads(puller.stdout.read())
-            total = sum(each["messages"] for each in sends)
-            busy = sum(each["seconds"] for each in sends)
-            figures["beside"].append({"per_second": total / busy, "drained_per_second": backlog / seconds})
-            print(
-                f"  alone {figures['alone'][-1]['per_second']:,.0f} /s, beside a drain of"
-                f" {drained['per_second']:,.0f} /s {total / busy:,.0f} /s",
-                flush=True,
-            )
-        ratio = _middle(figures["beside"], "per_second") / _middle(figures["alone"], "per_second")
-        print(f"send rate while {gib:g} GiB ({backlog:,} messages) are drained, to that alone: {ratio:.2f}")
-    finally:
-        process.stop()
+            beside += sends[:-1]  # the drain ended in the last one
+            alone += [load("send", process, count=count, topics=2) for _ in range(3)]
+        finally:
+            process.stop()
+            shutil.rmtree(root)
+        print(
+            f"  alone {_middle(alone[-6:], 'per_second'):,.0f} /s, beside a drain of {drained[-1]:,.0f} /s"
+            f" {_middle(sends[:-1], 'per_second'):,.0f} /s",
+            flush=True,
+        )
+    ratio = _middle(beside, "per_second") / _middle(alone, "per_second")
+    print(f"send rate while {gib:g} GiB ({backlog:,} messages) are drained, to that alone: {ratio:.2f}")
 
 
 # --- rebuild --------------------------------------------------------------------------------------------------
