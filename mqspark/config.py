@@ -11,15 +11,17 @@ import dataclasses
 import enum
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from mqspark.errors import ConfigError
 
 __all__ = [
+    "ForeignKeys",
     "camel_case",
     "check_numbers",
     "known_keys",
+    "no_foreign_keys",
     "parse_addresses",
     "parse_settings",
     "rocketmq_key",
@@ -30,6 +32,10 @@ __all__ = [
 INT32_MAX = 0x7FFFFFFF
 
 T = TypeVar("T")
+
+ForeignKeys = Callable[[Mapping[str, str]], Collection[str]]
+"""Called with settings that a core does not have itself. Gives back the keys of its shell, which are fixed while it
+runs; the others are RocketMQ's and have no effect here. Raises ConfigError for what nobody knows or can promise."""
 
 
 def camel_case(name: str) -> str:
@@ -68,6 +74,13 @@ def parse_settings(cls: type[T], values: Mapping[str, Any]) -> tuple[T, dict[str
         else:
             chosen[field.name] = _convert(key, value, hints[field.name])
     return cls(**chosen), unknown
+
+
+def no_foreign_keys(changes: Mapping[str, str]) -> Collection[str]:
+    """ForeignKeys of a core without a shell: nobody else knows any."""
+    for key in changes:
+        raise ConfigError(f"unknown setting {key!r}", key=key)
+    return ()
 
 
 def set_setting(settings: Any, key: str, value: Any) -> None:

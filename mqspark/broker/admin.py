@@ -15,6 +15,7 @@ from mqspark.broker.lags import Lags
 from mqspark.broker.settings import SettingsAdmin
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topicadmin import TopicAdmin
+from mqspark.config import ForeignKeys
 from mqspark.protocol.dispatch import Handler
 
 __all__ = ["admin_handlers"]
@@ -25,11 +26,12 @@ def admin_handlers(
     runtime_info: Callable[[], dict[str, str]],
     settings_changed: Callable[[], None],
     change: Change,
+    foreign_keys: ForeignKeys,
 ) -> dict[int, Handler]:
     return {
         **TopicAdmin(state, change).handlers,
         **GroupAdmin(state, change).handlers,
-        **SettingsAdmin(state, settings_changed).handlers,
+        **SettingsAdmin(state, settings_changed, foreign_keys).handlers,
         **Inspection(state, runtime_info).handlers,
         **Lags(state).handlers,
         **Connections(state).handlers,

@@ -47,6 +47,7 @@ from mqspark.broker.transactions import Transactions
 from mqspark.broker.views import groups_view, topics_view
 from mqspark.broker.writer import Writer
 from mqspark.clock import Clock
+from mqspark.config import ForeignKeys, no_foreign_keys
 from mqspark.message import crc32, new_unique_id
 from mqspark.protocol.bodies import (
     KVTable,
@@ -140,6 +141,7 @@ class Broker:
         config_file: Callable[[str], ConfigFile] | None = None,
         new_unique_id: Callable[[], str] = new_unique_id,
         memory_bytes: int | None = None,
+        foreign_keys: ForeignKeys = no_foreign_keys,
     ) -> None:
         self.config = config
         self.store = store
@@ -220,7 +222,7 @@ class Broker:
         self.pulls = Pulls(state)
         self._sends = Sends(state, self.acks, store_host, self._once_known)
         self.routes = Routes(state)
-        admin = admin_handlers(state, self.runtime_info, self._settings_changed, self._change)
+        admin = admin_handlers(state, self.runtime_info, self._settings_changed, self._change, foreign_keys)
         self.overload = FastFail(config, admin)
         self.handlers: dict[int, Handler] = {
             **admin,

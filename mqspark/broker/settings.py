@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable
 
 from mqspark.broker.config import UPDATABLE_KEYS, BrokerConfig
 from mqspark.broker.state import BrokerState
-from mqspark.config import known_keys, set_setting, to_properties
+from mqspark.config import ForeignKeys, known_keys, rocketmq_key, set_setting, to_properties
 from mqspark.errors import ConfigError
 from mqspark.protocol.bodies import DataVersion, encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -18,13 +19,16 @@ from mqspark.protocol.session import Session
 
 __all__ = ["SettingsAdmin"]
 
+_log = logging.getLogger(__name__)
+
 
 class SettingsAdmin:
     """``changed`` is called when the settings objects have new values."""
 
-    def __init__(self, state: BrokerState, changed: Callable[[], None]) -> None:
+    def __init__(self, state: BrokerState, changed: Callable[[], None], foreign_keys: ForeignKeys) -> None:
         self._state = state
         self._changed = changed
+        self._foreign_keys = foreign_keys
         self._version = DataVersion(timestamp=state.clock.now_ms())
         self.handlers: dict[int, Handler] = {
             RequestCode.UPDATE_BROKER_CONFIG: self.update_settings,
@@ -32,28 +36,36 @@ class SettingsAdmin:
         }
 
     def update_settings(self, session: Session, command: Command) -> bytes:
-        """All keys or none. Changes last until the broker ends: the configuration file is the operator's."""
+        """All keys or none. Changes last until the broker ends: the configuration file is the operator's. What has no
+        effect in that file has none here."""
         state = self._state
-        changes = parse_properties(command.body)
+        broker_keys, store_keys = known_keys(BrokerConfig), known_keys(type(state.store_config))
+        fields = store_keys | broker_keys
+        changes = {
+            rocketmq_key(fields[key]) if key in fields else key: value
+            for key, value in parse_properties(command.body).items()
+        }
         black_list = {
             "brokerConfigPath",
             "rocketmqHome",
             "configBlackList",
             *state.config.config_black_list.split(";"),
         }
-        broker_keys, store_keys = known_keys(BrokerConfig), known_keys(type(state.store_config))
+        foreign = {key: value for key, value in changes.items() if key not in fields}
+        if black_list.intersection(changes):
+            raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        try:
+            fixed = {*self._foreign_keys(foreign), *changes.keys() - foreign.keys() - UPDATABLE_KEYS}
+        except ConfigError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        for key in sorted(fixed):
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"Can not update config {key}: it is fixed while the broker runs",
+            )
+        own = {key: value for key, value in changes.items() if key in fields}
         broker_copy, store_copy = copy.copy(state.config), copy.copy(state.store_config)
-        for key, value in changes.items():
-            known = key in broker_keys or key in store_keys
-            if key in black_list:
-                raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-            if known and key not in UPDATABLE_KEYS:
-                raise Refusal(
-                    ResponseCode.NO_PERMISSION,
-                    f"Can not update config {key}: it is fixed while the broker runs",
-                )
-            if not known:
-                raise Refusal(ResponseCode.SYSTEM_ERROR, f"unknown setting {key!r}")
+        for key, value in own.items():
             try:
                 set_setting(broker_copy if key in broker_keys else store_copy, key, value)
                 broker_copy.__post_init__()
@@ -61,8 +73,10 @@ class SettingsAdmin:
             except ConfigError as error:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
         permission = state.config.broker_permission
-        for key, value in changes.items():
+        for key, value in own.items():
             set_setting(state.config if key in broker_keys else state.store_config, key, value)
+        if foreign:
+            _log.info("settings without a meaning here: %s", ", ".join(foreign))
         version = self._version
         self._version = DataVersion(
             state_version=version.state_version, timestamp=state.clock.now_ms(), counter=version.counter + 1

@@ -8,12 +8,20 @@ the key-value table.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from mqspark.clock import Clock
-from mqspark.config import known_keys, set_setting, to_properties
+from mqspark.config import (
+    ForeignKeys,
+    known_keys,
+    no_foreign_keys,
+    rocketmq_key,
+    set_setting,
+    to_properties,
+)
 from mqspark.errors import ConfigError
 from mqspark.message import crc32
 from mqspark.namesrv.config import UPDATABLE_KEYS, NamesrvConfig
@@ -57,6 +65,8 @@ from mqspark.store.saved import Job, SavedTable
 
 __all__ = ["NameServer"]
 
+_log = logging.getLogger(__name__)
+
 TICK_MS = 1_000
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -73,8 +83,10 @@ class NameServer:
         *,
         outbox: list[Session] | None = None,
         config_file: Callable[[Path], ConfigFile] = ConfigFile,
+        foreign_keys: ForeignKeys = no_foreign_keys,
     ) -> None:
         self.config = config
+        self._foreign_keys = foreign_keys
         self.outbox: list[Session] = outbox if outbox is not None else []
         self._clock = clock
         self.routes = RouteTable(config, clock)
@@ -320,26 +332,32 @@ class NameServer:
     # --- settings ---
 
     def update_settings(self, session: Session, command: Command) -> bytes:
-        """All keys or none; they last until the process ends."""
-        keys = known_keys(NamesrvConfig)
-        changes = parse_properties(command.body)
+        """All keys or none; they last until the process ends. What has no effect in a file has none here."""
+        fields = known_keys(NamesrvConfig)
+        changes = {
+            rocketmq_key(fields[key]) if key in fields else key: value
+            for key, value in parse_properties(command.body).items()
+        }
+        foreign = {key: value for key, value in changes.items() if key not in fields}
+        if {*_PROTECTED_KEYS, *self.config.config_black_list.split(";")}.intersection(changes):
+            raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         trial = copy.copy(self.config)
-        protected = {*_PROTECTED_KEYS, *self.config.config_black_list.split(";")}
-        for key, value in changes.items():
-            if key in protected:
-                raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-            if key in keys and key not in UPDATABLE_KEYS:
-                raise Refusal(
-                    ResponseCode.NO_PERMISSION,
-                    f"Can not update config {key}: it is fixed while the name server runs",
-                )
-            try:
-                set_setting(trial, key, value)
-                trial.__post_init__()
-            except ConfigError as error:
-                raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        for key, value in changes.items():
-            set_setting(self.config, key, value)
+        try:
+            fixed = {*self._foreign_keys(foreign), *changes.keys() - foreign.keys() - UPDATABLE_KEYS}
+            for key in changes.keys() - foreign.keys() - fixed:
+                set_setting(trial, key, changes[key])
+            trial.__post_init__()
+        except ConfigError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        for key in sorted(fixed):
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"Can not update config {key}: it is fixed while the name server runs",
+            )
+        for key in changes.keys() - foreign.keys():
+            set_setting(self.config, key, changes[key])
+        if foreign:
+            _log.info("settings without a meaning here: %s", ", ".join(foreign))
         self._cached_generation = -1
         return ok(command)
 

@@ -24,11 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from mqspark.broker.broker import Broker
+from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock, SystemClock
 from mqspark.errors import ConfigError, StoreReadOnly
 from mqspark.message import encode_host
+from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.session import Session
+from mqspark.store.config import StoreConfig
 from mqspark.store.recovery import RecoveryReport
 from mqspark.store.store import MessageStore
 from mqspark_server.flush import Flusher, Housekeeper, Worker
@@ -44,6 +47,7 @@ from mqspark_server.settings import (
     NamesrvSettings,
     ServerConfig,
     broker_settings,
+    foreign_keys,
     local_address,
     namesrv_settings,
 )
@@ -123,7 +127,12 @@ class NameServerApp:
         self.lifecycle.advance(Phase.STARTING)
         try:
             outbox: list[Session] = []
-            self.core = NameServer(self.settings.namesrv, self.clock, outbox=outbox)
+            self.core = NameServer(
+                self.settings.namesrv,
+                self.clock,
+                outbox=outbox,
+                foreign_keys=foreign_keys(NamesrvConfig),
+            )
             self._worker = Worker("mqspark-namesrv")
             self._housekeeper = Housekeeper(self.core, self._worker)
             self._server = _remoting("namesrv", self.core, outbox, config, self._housekeeper.after_turn)
@@ -227,7 +236,13 @@ class BrokerApp:
         self.lifecycle.advance(Phase.STARTING)
         outbox: list[Session] = []
         broker = self.broker = Broker(
-            self.config, self.store_config, store, self.clock, random=self._chance, outbox=outbox
+            self.config,
+            self.store_config,
+            store,
+            self.clock,
+            random=self._chance,
+            outbox=outbox,
+            foreign_keys=foreign_keys(BrokerConfig, StoreConfig),
         )
         server = self.server = _remoting(
             self.config.broker_name, broker, outbox, server_config, self._after_turn, broker.overload

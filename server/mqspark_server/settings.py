@@ -13,17 +13,18 @@ authentication): accepting them silently would be a lie.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import socket
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mqspark.broker.config import BrokerConfig
-from mqspark.config import check_numbers, known_keys, parse_settings, rocketmq_key
+from mqspark.config import ForeignKeys, check_numbers, known_keys, parse_settings, rocketmq_key
 from mqspark.errors import ConfigError
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import StoreConfig
@@ -39,6 +40,7 @@ __all__ = [
     "Layer",
     "broker_settings",
     "file_layer",
+    "foreign_keys",
     "local_address",
     "namesrv_settings",
     "override_layer",
@@ -189,7 +191,8 @@ def broker_settings(
     if use_environment and (address := os.environ.get("NAMESRV_ADDR")):
         layers = (Layer("environment NAMESRV_ADDR", {"namesrvAddr": address}), *layers)
     (server, broker, store), unused = _resolve((ServerConfig, BrokerConfig, StoreConfig), profile, layers)
-    _checked(server, layers)
+    with _from(*layers):
+        server.check()
     if broker.broker_id:
         broker.broker_id = 0  # a master's is always 0, whatever the file says (BrokerStartup)
         unused.append("brokerId")
@@ -205,8 +208,31 @@ def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSetti
     (server, namesrv), unused = _resolve(
         (ServerConfig, NamesrvConfig), {"listenPort": 9876, **profile}, layers
     )
-    _checked(server, layers)
+    with _from(*layers):
+        server.check()
     return NamesrvSettings(server, namesrv, unused)
+
+
+def foreign_keys(*own: type[Any]) -> ForeignKeys:
+    """Of a process whose core has the settings of the classes ``own``: keys mean what they do in a file."""
+    fixed = known_keys(ServerConfig)
+    names = _canonical((ServerConfig, *own)).values()
+
+    def judge(changes: Mapping[str, str]) -> Collection[str]:
+        for key, value in changes.items():
+            _check_promise(key, value)
+            if key not in fixed and key not in ROCKETMQ_KEYS:
+                raise _unknown(key, names)
+        _check_replicas(changes)
+        return [key for key in changes if key in fixed]
+
+    return judge
+
+
+def _unknown(key: str, names: Iterable[str]) -> ConfigError:
+    close = difflib.get_close_matches(key, [*names, *ROCKETMQ_KEYS], 1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return ConfigError(f"unknown setting {key!r}{hint}", key=key)
 
 
 def _path(text: str) -> str:
@@ -218,34 +244,31 @@ def _paths(text: str) -> str:
     return ",".join(_path(word.strip()) for word in text.split(",") if word.strip())
 
 
-def _checked(server: ServerConfig, layers: Iterable[Layer]) -> None:
-    try:
-        server.check()
-    except ConfigError as error:
-        source = next((x.source for x in reversed([*layers]) if error.key in x.values), "settings")
-        raise ConfigError(f"{source}: {error}", key=error.key) from None
+def _canonical(classes: Iterable[type[Any]]) -> dict[str, str]:
+    """Both spellings of every key to RocketMQ's."""
+    return {key: rocketmq_key(spec) for cls in classes for key, spec in known_keys(cls).items()}
 
 
 def _resolve(
-    classes: tuple[type[Any], ...], profile: Mapping[str, Any], layers: Iterable[Layer]
+    classes: tuple[type[Any], ...], profile: Mapping[str, Any], layers: tuple[Layer, ...]
 ) -> tuple[tuple[Any, ...], list[str]]:
-    canonical = {key: rocketmq_key(spec) for cls in classes for key, spec in known_keys(cls).items()}
+    canonical = _canonical(classes)
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     unused: dict[str, None] = {}
     for layer in (Layer("profile", profile), *layers):
         for key, value in layer.values.items():
-            _refuse_promises(key, value, layer.source)
-            name = canonical.get(key)
-            if name is not None:
-                values[name], sources[name] = value, layer.source
-            elif key in ROCKETMQ_KEYS:
-                unused[key] = None
-            elif layer.source != "profile":
-                close = difflib.get_close_matches(key, [*canonical.values(), *ROCKETMQ_KEYS], 1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                raise ConfigError(f"{layer.source}: unknown setting {key!r}{hint}", key=key)
-    _refuse_replicas(layers)
+            with _from(layer):
+                _check_promise(key, value)
+                name = canonical.get(key)
+                if name is not None:
+                    values[name], sources[name] = value, layer.source
+                elif key in ROCKETMQ_KEYS:
+                    unused[key] = None
+                elif layer.source != "profile":
+                    raise _unknown(key, canonical.values())
+    with _from(*layers):
+        _check_replicas({key: value for layer in layers for key, value in layer.values.items()})
     built: list[Any] = []
     for cls in classes:
         try:
@@ -256,26 +279,33 @@ def _resolve(
     return tuple(built), list(unused)
 
 
-def _refuse_promises(key: str, value: Any, source: str) -> None:
+@contextlib.contextmanager
+def _from(*layers: Layer) -> Iterator[None]:
+    """A ConfigError says in which of the layers its key is: the last, which wins."""
+    try:
+        yield
+    except ConfigError as error:
+        source = next((layer.source for layer in reversed(layers) if error.key in layer.values), "settings")
+        raise ConfigError(f"{source}: {error}", key=error.key) from None
+
+
+def _check_promise(key: str, value: Any) -> None:
     refused = _REFUSED.get(key)
     if refused is None:
         return
     values, reason = refused
     text = str(value).strip()
     if text in values or text.lower() in values:
-        raise ConfigError(f"{source}: {key}={text}: {reason} in this version", key=key)
+        raise ConfigError(f"{key}={text}: {reason} in this version", key=key)
 
 
-def _refuse_replicas(layers: Iterable[Layer]) -> None:
+def _check_replicas(settings: Mapping[str, Any]) -> None:
     """A master that answers only when replicas have a message (CommitLog.handleDiskFlushAndHA)."""
-    given = {key: str(value).strip() for layer in layers for key, value in layer.values.items()}
+    given = {key: str(value).strip() for key, value in settings.items()}
     by_itself = given.get("enableAutoInSyncReplicas", "").lower() == "true"
     key = "minInSyncReplicas" if by_itself else "inSyncReplicas"
     if given.get("brokerRole") == "SYNC_MASTER" and given.get(key, "1") not in ("0", "1"):
-        source = next(layer.source for layer in layers if key in layer.values)
-        raise ConfigError(
-            f"{source}: {key}={given[key]}: replication is not available in this version", key=key
-        )
+        raise ConfigError(f"{key}={given[key]}: replication is not available in this version", key=key)
 
 
 def _flatten(table: Mapping[str, Any], source: str) -> dict[str, Any]:

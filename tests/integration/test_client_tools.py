@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
 import pytest
@@ -157,3 +158,37 @@ async def test_a_pull_consumer_is_looked_into(mq_topic: str) -> None:
                 )  # fmt: skip
             assert refused.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         await tool.close()
+
+
+async def test_settings_without_a_meaning_are_accepted_as_in_a_file(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="mqspark")
+    with Broker() as broker:
+        remoting = Remoting(connect_timeout_ms=3_000, on_request=lambda channel, request: None)
+
+        async def change(address: str, code: int, body: bytes) -> tuple[int, str | None]:
+            codes = ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION
+            answer = await remoting.invoke(address, code, None, body, timeout_ms=20_000, accept=codes)
+            return answer.code, answer.remark
+
+        for address, code, own, who in (
+            (broker.address, RequestCode.UPDATE_BROKER_CONFIG, b"traceOn", "broker"),
+            (broker.namesrv, RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable", "name server"),
+        ):
+            caplog.clear()
+            assert await change(address, code, own + b"=true\nuseEpollNativeSelector=true\n") == (0, None)
+            assert [record.getMessage() for record in caplog.records] == [
+                "settings without a meaning here: useEpollNativeSelector"
+            ]
+            assert await change(address, code, own + b"e=true\n") == (
+                ResponseCode.SYSTEM_ERROR,
+                f"unknown setting '{own.decode()}e'; did you mean '{own.decode()}'?",
+            )
+            assert await change(address, code, b"aclEnable=true\n") == (
+                ResponseCode.SYSTEM_ERROR,
+                "aclEnable=true: access control is not available in this version",
+            )
+            assert await change(address, code, b"serverSocketBacklog=9\n") == (
+                ResponseCode.NO_PERMISSION,
+                f"Can not update config serverSocketBacklog: it is fixed while the {who} runs",
+            )
+        await remoting.close()

@@ -150,6 +150,10 @@ CHAINS: dict[str, list[Row]] = {
             "update broker config success",
         ),
         Row(
+            "updateBrokerConfig -b {broker} -k useEpollNativeSelector -v true",
+            "update broker config success, {broker}",
+        ),
+        Row(
             "updateBrokerConfig -b {broker} -k fileReservedTime -v soon",
             "CODE: 1 DESC: setting fileReservedTime='soon' is not int",
             "update broker config success",
@@ -163,6 +167,10 @@ CHAINS: dict[str, list[Row]] = {
     "name_server": [
         Row(
             "updateNamesrvConfig -k enableTopicList -v true", "update name server config success![{namesrv}]"
+        ),
+        Row(
+            "updateNamesrvConfig -k useEpollNativeSelector -v true",
+            "update name server config success![{namesrv}]",
         ),
         Row(
             "updateNamesrvConfig -k noSuchKey -v true",

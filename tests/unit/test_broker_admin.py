@@ -311,6 +311,14 @@ def test_settings_that_may_not_be_changed(bench: Bench, change: bytes, code: int
     assert bench.config.default_topic_queue_nums == before
 
 
+def test_settings_may_be_changed_in_both_spellings(bench: Bench) -> None:
+    peer = bench.peer()
+    assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"default_topic_queue_nums=5\n").code == 0
+    assert bench.config.default_topic_queue_nums == 5
+    answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"config_black_list=x\n")
+    assert (answer.code, answer.remark) == (16, "Can not update config in black list.")
+
+
 def test_runtime_info_has_every_row_that_the_tools_read(bench: Bench) -> None:
     table = body_of(bench.peer(), RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
     line = (GOLDEN / "frames" / "admin_brokerStatus.jsonl").read_text().splitlines()[1]

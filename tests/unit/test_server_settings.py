@@ -20,6 +20,7 @@ from mqspark_server.settings import (
     ServerConfig,
     broker_settings,
     file_layer,
+    foreign_keys,
     namesrv_settings,
     override_layer,
     production,
@@ -100,6 +101,19 @@ def test_keys_without_meaning_are_collected_and_misspelt_ones_refused() -> None:
         ConfigError, match=r"f: unknown setting 'flushDiskTyp'; did you mean 'flushDiskType'\?"
     ):
         broker_settings(production(), Layer("f", {"flushDiskTyp": "x"}))
+
+
+def test_a_running_process_knows_the_keys_that_its_file_may_have() -> None:
+    judge = foreign_keys(BrokerConfig, StoreConfig)
+    assert judge({"useEpollNativeSelector": "true", "brokerRole": "ASYNC_MASTER"}) == []
+    assert judge({"maxConnections": "1", "useEpollNativeSelector": "true"}) == ["maxConnections"]
+    for changes, says in (
+        ({"traceOm": "x"}, r"^unknown setting 'traceOm'; did you mean 'traceOn'\?$"),
+        ({"brokerRole": "SLAVE"}, r"^brokerRole=SLAVE: replication is not available in this version$"),
+        ({"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}, "^inSyncReplicas=2: replication"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            judge(changes)
 
 
 @pytest.mark.parametrize(
