@@ -13,15 +13,17 @@ from fastapi import FastAPI, HTTPException, Path, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from mqspark.errors import InvalidMessage
+from mqspark.errors import FrameTooLarge, InvalidMessage, MessageTooLarge
 from mqspark.message import (
     DEFAULT_TOPIC,
+    MAX_PROPERTIES_BYTES,
     TRANSACTION_PREPARED,
     check_topic,
     encode_properties,
     new_unique_id,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
 from mqspark.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from mqspark_server.metrics import CONTENT_TYPE, render
 
@@ -45,11 +47,20 @@ _STATUS = {
     ResponseCode.INVALID_PARAMETER: 400,
     ResponseCode.NO_PERMISSION: 403,
     ResponseCode.TOPIC_NOT_EXIST: 404,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: 404,
     ResponseCode.SYSTEM_BUSY: 503,
     ResponseCode.SERVICE_NOT_AVAILABLE: 503,
     ResponseCode.FLUSH_DISK_TIMEOUT: 504,
 }
-"""Response code of the broker to HTTP status; all others are a 502."""
+"""Response code of the broker to HTTP status; all others are a 500."""
+
+_REMARKS = {
+    "property DELAY": 400,
+    "accurate timer message is not enabled": 501,
+    "timer message is under flow control": 503,
+    "broker unable to service, until": 503,
+}
+"""How remarks begin to HTTP status, where RocketMQ has only SYSTEM_ERROR for it."""
 
 
 class NewMessage(BaseModel):
@@ -179,7 +190,7 @@ def create_api(app: BrokerApp) -> ASGIApp:
             body = _body(message)
             unique_id = new_unique_id()
             properties = _properties(message, unique_id)
-        except InvalidMessage as error:
+        except (InvalidMessage, MessageTooLarge) as error:
             raise HTTPException(400, str(error)) from None
         header = SendMessageRequestHeaderV2(
             producer_group=PRODUCER_GROUP,
@@ -198,10 +209,10 @@ def create_api(app: BrokerApp) -> ASGIApp:
             raise HTTPException(504, "the broker did not answer in time; the message may be stored") from None
         except ConnectionError as error:
             raise HTTPException(503, str(error)) from None
+        except FrameTooLarge as error:
+            raise HTTPException(413, str(error)) from None
         if answer.code != ResponseCode.SUCCESS:
-            raise HTTPException(
-                _STATUS.get(ResponseCode(answer.code), 502), f"code {answer.code}: {answer.remark}"
-            )
+            raise HTTPException(_status(answer), f"code {answer.code}: {answer.remark}")
         stored = answer.header(SendMessageResponseHeader)
         return Stored(
             msgId=unique_id,
@@ -212,6 +223,14 @@ def create_api(app: BrokerApp) -> ASGIApp:
         )
 
     return _bounded(api, app)
+
+
+def _status(refused: Command) -> int:
+    remark = refused.remark or ""
+    for beginning, status in _REMARKS.items():
+        if refused.code == ResponseCode.SYSTEM_ERROR and remark.startswith(beginning):
+            return status
+    return _STATUS.get(ResponseCode(refused.code), 500)
 
 
 def _named(view: list[dict[str, Any]], key: str, name: str) -> dict[str, Any]:
@@ -250,7 +269,10 @@ def _properties(message: NewMessage, unique_id: str) -> str:
         properties["KEYS"] = " ".join(message.keys)
     properties["UNIQ_KEY"] = unique_id
     properties["WAIT"] = "true"
-    return encode_properties(properties).decode()
+    encoded = encode_properties(properties)
+    if len(encoded) > MAX_PROPERTIES_BYTES:  # the broker would not even read a header with many times as much
+        raise MessageTooLarge("properties", len(encoded), MAX_PROPERTIES_BYTES)
+    return encoded.decode()
 
 
 def _bounded(api: ASGIApp, app: BrokerApp) -> ASGIApp:

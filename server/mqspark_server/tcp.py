@@ -27,7 +27,7 @@ from typing import Protocol, cast
 
 from mqspark.errors import ProtocolError
 from mqspark.protocol.command import Command, encode_request
-from mqspark.protocol.connection import Connection
+from mqspark.protocol.connection import MAX_KNOWN_HEADER_BYTES, Connection
 from mqspark.protocol.headers import Header
 from mqspark.protocol.session import Core, Session
 from mqspark_server.lateness import Lateness, Overload
@@ -509,7 +509,7 @@ class LocalPeer:
 
     def __init__(self, server: RemotingServer) -> None:
         self._server = server
-        self._requests = Connection()
+        self._requests = Connection(max_header_bytes=MAX_KNOWN_HEADER_BYTES)
         self._answers = Connection()
         self._pending: dict[int, asyncio.Future[Command]] = {}
         self._opaque = 0

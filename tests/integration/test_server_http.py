@@ -100,6 +100,11 @@ def test_a_message_is_stored_and_counted(http: httpx.Client, broker: Broker) -> 
         ("t", {"body": "\ud800"}, 400, "surrogates"),
         ("t", {"bodyBase64": "grüße"}, 400, "not base64"),
         ("t", {"body": ""}, 400, "no body"),
+        ("t", {"body": "a", "properties": {"DELAY": "soon"}}, 400, "DELAY=soon is not a delay level"),
+        ("t", {"body": "a", "properties": {"DELAY": "9999999999"}}, 400, "is not a delay level"),
+        ("t", {"body": "a", "properties": {"TIMER_DELAY_MS": "x"}}, 400, "timer message illegal"),
+        ("t", {"body": "a", "properties": {"x": "y" * 400_000}}, 400, "exceeds the limit of 32767"),
+        ("t", {"body": "x" * (5 << 20)}, 400, "exceeds the limit of 4194304"),
     ],
 )
 def test_bad_messages_are_told_why(
@@ -107,6 +112,34 @@ def test_bad_messages_are_told_why(
 ) -> None:
     answer = post(http, topic, **message)
     assert (answer.status_code, says in answer.text) == (status, True), answer.text
+
+
+def test_refusals_have_the_status_of_their_reason() -> None:
+    timed = {"TIMER_DELIVER_MS": str(int(time.time()) * 1000 + 60_000_000)}
+    for settings, topic, properties, status, says in (
+        ({"autoCreateTopicEnable": False}, "nowhere", {}, 404, "topic[nowhere] not exist"),
+        ({"autoCreateSubscriptionGroup": False}, "%25RETRY%25nobody", {}, 404, "group not exist, nobody"),
+        ({"startAcceptSendRequestTimeStamp": 1 << 43}, "t", {}, 503, "unable to service, until"),
+        ({"timerWheelEnable": False}, "t", timed, 501, "timerWheelEnable is false"),
+        ({"timerCongestNumEachSlot": 1}, "t", timed, 503, "flow control"),
+    ):
+        with Broker(http=True, settings=settings) as broker, httpx.Client(timeout=60) as http:
+            http.base_url = broker.http_url or ""
+            if says == "flow control":
+                for _ in range(2):  # twice as many as a slot may hold, in the wheel
+                    assert post(http, topic, body="a", properties=properties).status_code == 201
+                core = broker.apps[0].broker
+                assert core is not None
+                broker.call(core.tick)
+            answer = post(http, topic, body="a", properties=properties)
+            assert (answer.status_code, says in answer.text) == (status, True), answer.text
+
+
+def test_properties_of_the_longest_length_may_come_first() -> None:
+    with Broker(http=True) as broker, httpx.Client(base_url=broker.http_url or "", timeout=60) as http:
+        # Six bytes each in a header's JSON.
+        answer = post(http, "t", body="a", properties={"x": "\x03" * 32_000})
+        assert answer.status_code == 201, answer.text
 
 
 def test_a_request_larger_than_a_message_may_be_is_refused(http: httpx.Client) -> None:
