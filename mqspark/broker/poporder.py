@@ -129,7 +129,9 @@ class PopOrder:
         key = topic, group, queue_id
         info = self._infos.get(key)
         if info is None:
-            return offset + 1
+            # Forgotten in a crash, or for FORGET_MS: nobody knows whether what is before it was acknowledged.
+            committed = max(0, self._state.offsets.query(group, topic, queue_id))
+            return offset + 1 if offset == committed else None
         offsets = info.offsets
         if not offsets:
             return ILLEGAL

@@ -10,11 +10,24 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqspark.protocol.command import Command
-from tests.unit.broker_kit import Bench
-from tests.unit.pop_kit import ACK, BATCH_ACK, Popped, ack_ext, batch_body, change, pass_time, pop, put
+from tests.unit.broker_kit import Bench, Peer
+from tests.unit.pop_kit import (
+    ACK,
+    BATCH_ACK,
+    POP,
+    Popped,
+    ack_ext,
+    batch_body,
+    change,
+    handed_out,
+    pass_time,
+    pop,
+    pop_ext,
+    put,
+)
 
 REVIVAL_MS = 10_000
 TAGS = ("red", "blue")
@@ -33,6 +46,8 @@ class Life:
     is_done: bool = False
     is_optional: bool = False
     """It need not come back: a pop with a filter may have passed it over."""
+    is_lapsed: bool = False
+    """The holder's time was over before the clock went back."""
     old: list[Popped] = field(default_factory=list)
     """Receipts that were replaced."""
 
@@ -41,6 +56,9 @@ class Pops(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.lives: dict[str, Life] = {}
+        self.waiting: list[Peer] = []
+        """Whose pops are parked."""
+        self.started_ms = 0
         self.bench: Bench | None = None
 
     @initialize(sync=st.booleans(), v2=st.booleans())
@@ -60,7 +78,9 @@ class Pops(RuleBasedStateMachine):
         return self.it.clock.now_ms()
 
     def is_held(self, life: Life) -> bool:
-        return life.holder is not None and life.holder.receipt.visible_again_ms > self.now_ms
+        if life.holder is None or life.is_lapsed:
+            return False
+        return life.holder.receipt.visible_again_ms > self.now_ms
 
     def held(self) -> list[str]:
         return [body for body, life in self.lives.items() if self.is_held(life) and not life.is_done]
@@ -75,7 +95,7 @@ class Pops(RuleBasedStateMachine):
     def everything_comes_back(self) -> None:
         peer = self.it.peer()
         for _ in range(2):
-            pass_time(self.it, 100_000 + REVIVAL_MS, 1_000)
+            self.let_time_pass(100_000 + REVIVAL_MS)
             while popped := self.given(pop(self.it, peer)):
                 for one in popped:
                     assert peer.ask(ACK, ack_ext(one)).code == 0
@@ -97,6 +117,7 @@ class Pops(RuleBasedStateMachine):
             if life.holder is not None:
                 life.old.append(life.holder)
             life.holder = one
+            life.is_lapsed = False
         return popped
 
     # --- what happens ---
@@ -151,7 +172,7 @@ class Pops(RuleBasedStateMachine):
         candidates = [body for body, life in self.lives.items() if life.old]
         life = self.lives[data.draw(st.sampled_from(candidates))]
         old = life.old[-1]
-        if old.receipt.visible_again_ms <= self.now_ms:
+        if not life.is_lapsed and old.receipt.visible_again_ms <= self.now_ms:
             refusal = change(self.it.peer(), old, 60_000)
             assert isinstance(refusal, Command)
             assert refusal.code == 208
@@ -160,11 +181,45 @@ class Pops(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([100, 4_000, 30_000, 70_000]))
     def let_time_pass(self, ms: int) -> None:
-        pass_time(self.it, ms, min(ms, 1_000))
+        for _ in range(0, ms, 1_000):
+            pass_time(self.it, min(ms, 1_000), min(ms, 1_000))
+            self.who_waits_gets_what_there_is()
+
+    @rule(ms=st.sampled_from([-5_000, -300, 1_500, 90_000]))
+    def the_clock_is_set(self, ms: int) -> None:
+        for life in self.lives.values():
+            life.is_lapsed = not self.is_held(life)
+        self.it.clock.wall_ms += ms
+        self.started_ms = self.now_ms
+
+    @rule(most=st.integers(1, 8), invisible_ms=st.sampled_from([5_000, 20_000, 60_000]))
+    def wait(self, most: int, invisible_ms: int) -> None:
+        """A pop that is parked when there is nothing."""
+        peer = self.it.peer()
+        more = {"maxMsgNums": str(most), "invisibleTime": str(invisible_ms), "pollTime": "60000"}
+        peer.give(POP, pop_ext(self.it, **more))
+        self.it.broker.turn()
+        self.it.housekeeping()
+        self.waiting.append(peer)
+
+    @invariant()
+    def who_waits_gets_what_there_is(self) -> None:
+        for peer in list(self.waiting):
+            for answer in peer.heard():
+                self.waiting.remove(peer)
+                self.given(handed_out(answer))
+        if self.waiting:
+            for body, life in self.lives.items():
+                if life.is_single and not (life.is_done or life.is_optional):
+                    assert life.holder is not None, f"{body} is there, and nobody who waits gets it"
+                    since_ms = max(life.holder.receipt.visible_again_ms, self.started_ms)
+                    assert self.now_ms - since_ms <= REVIVAL_MS, f"{body} does not come back"
 
     @rule()
     def restart(self) -> None:
+        self.waiting.clear()
         self.it.reopen()
+        self.started_ms = self.now_ms
 
     @rule(is_saved=st.booleans())
     def die(self, is_saved: bool) -> None:
@@ -173,7 +228,9 @@ class Pops(RuleBasedStateMachine):
             self.it.flush()
             self.it.clock.advance(self.it.config.flush_consumer_offset_interval)
             self.it.run_jobs()
+        self.waiting.clear()
         self.it.crash()
+        self.started_ms = self.now_ms
         if not is_saved:
             for life in self.lives.values():
                 life.is_single &= life.holder is None

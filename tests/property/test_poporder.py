@@ -10,11 +10,11 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqspark.protocol.command import Command
 from mqspark.protocol.receipts import parse_order_counts
-from tests.unit.broker_kit import Bench
+from tests.unit.broker_kit import Bench, Peer
 from tests.unit.pop_kit import (
     ACK,
     BATCH_ACK,
@@ -59,6 +59,18 @@ class Queue:
     """Receipts that a later pop replaced."""
     is_known: bool = True
     """False: after a crash nobody can say who holds what, until the next pop."""
+    consumed: set[int] = field(default_factory=set)
+    """Acknowledged, by whomever."""
+
+
+@dataclass
+class Waiting:
+    """A pop that is parked."""
+
+    peer: Peer
+    number: int
+    attempt: str | None
+    invisible_ms: int
 
 
 class OrderedPops(RuleBasedStateMachine):
@@ -66,6 +78,7 @@ class OrderedPops(RuleBasedStateMachine):
         super().__init__()
         self.bench: Bench | None = None
         self.queues = [Queue() for _ in range(QUEUES)]
+        self.waiting: list[Waiting] = []
 
     @initialize()
     def start(self) -> None:
@@ -107,7 +120,7 @@ class OrderedPops(RuleBasedStateMachine):
         for _ in range(100):
             if all(queue.reached == len(queue.bodies) for queue in self.queues):
                 return
-            pass_time(self.it, 120_000, 120_000)
+            self.let_time_pass(120_000)
             self.take(-1, 32, INVISIBLE_MS[0], None)
             for number, offset in self.open_places():
                 self.acknowledge_one(number, offset)
@@ -129,8 +142,16 @@ class OrderedPops(RuleBasedStateMachine):
         attempt=ATTEMPTS,
     )
     def take(self, number: int, most: int, invisible_ms: int, attempt: str | None) -> None:
+        answer = self.it.peer().ask(POP, self.ext(number, most, invisible_ms, attempt))
+        popped = self.taken(answer, attempt, invisible_ms)
+        room = most - sum(map(len, popped.values()))
+        for asked in range(QUEUES) if number < 0 else [number]:
+            if asked not in popped and room:
+                self.is_nothing_for(asked, attempt)
+
+    def ext(self, number: int, most: int, invisible_ms: int, attempt: str | None) -> dict[str, str]:
         more = {"attemptId": attempt} if attempt else {}
-        ext = pop_ext(
+        return pop_ext(
             self.it,
             order="true",
             queueId=str(number),
@@ -138,7 +159,8 @@ class OrderedPops(RuleBasedStateMachine):
             invisibleTime=str(invisible_ms),
             **more,
         )
-        answer = self.it.peer().ask(POP, ext)
+
+    def taken(self, answer: Command, attempt: str | None, invisible_ms: int) -> dict[int, dict[int, Popped]]:
         popped: dict[int, dict[int, Popped]] = {}
         for one in handed_out(answer):
             popped.setdefault(one.receipt.queue_id, {})[one.receipt.offset] = one
@@ -146,13 +168,47 @@ class OrderedPops(RuleBasedStateMachine):
         for found, given in popped.items():
             told = {offset: counts.of(found, offset) for offset in given}
             self.given(found, given, told, attempt, invisible_ms)
-        room = most - sum(map(len, popped.values()))
-        for asked in range(QUEUES) if number < 0 else [number]:
-            queue = self.queues[asked]
-            if asked not in popped and room and queue.is_known and queue.reached < len(queue.bodies):
-                assert queue.hold is not None, f"queue {asked} is free, and nothing came"
-                assert queue.hold.blocks(self.now_ms)
-                assert attempt is None or attempt != queue.hold.attempt
+        return popped
+
+    def is_nothing_for(self, number: int, attempt: str | None) -> None:
+        """The queue has nothing for this attempt, or another has it."""
+        queue = self.queues[number]
+        if queue.is_known and queue.reached < len(queue.bodies):
+            assert queue.hold is not None, f"queue {number} is free, and nothing came"
+            assert queue.hold.blocks(self.now_ms)
+            assert attempt is None or attempt != queue.hold.attempt
+
+    @rule(
+        number=st.integers(-1, QUEUES - 1),
+        most=st.integers(1, 6),
+        invisible_ms=st.sampled_from(INVISIBLE_MS),
+        attempt=ATTEMPTS,
+    )
+    def wait(self, number: int, most: int, invisible_ms: int, attempt: str | None) -> None:
+        """A pop that is parked when there is nothing."""
+        peer = self.it.peer()
+        peer.give(POP, self.ext(number, most, invisible_ms, attempt) | {"pollTime": "60000"})
+        self.it.broker.turn()
+        self.it.housekeeping()
+        self.waiting.append(Waiting(peer, number, attempt, invisible_ms))
+
+    @invariant()
+    def who_waits_gets_what_there_is(self) -> None:
+        answered = [(each, answer) for each in self.waiting for answer in each.peer.heard()]
+        for each, answer in answered:
+            self.waiting.remove(each)
+            self.taken(answer, each.attempt, each.invisible_ms)
+        for each in self.waiting:
+            for asked in range(QUEUES) if each.number < 0 else [each.number]:
+                hold = self.queues[asked].hold
+                if hold is None or each.attempt is None or each.attempt != hold.attempt:
+                    self.is_nothing_for(asked, each.attempt)
+
+    @invariant()
+    def what_is_committed_is_consumed(self) -> None:
+        if self.bench is not None:
+            for number, queue in enumerate(self.queues):
+                assert set(range(self.committed(number))) <= queue.consumed
 
     def given(
         self,
@@ -165,7 +221,7 @@ class OrderedPops(RuleBasedStateMachine):
         queue, offsets = self.queues[number], list(given)
         before = queue.hold
         if not queue.is_known:
-            assert offsets[0] <= queue.reached
+            assert set(range(offsets[0])) <= queue.consumed
             queue.reached = offsets[0]
         assert offsets == list(range(queue.reached, queue.reached + len(offsets)))
         assert [one.body.decode() for one in given.values()] == [queue.bodies[offset] for offset in offsets]
@@ -197,6 +253,17 @@ class OrderedPops(RuleBasedStateMachine):
             assert self.it.peer().ask(ACK, ack_ext(hold.given[offset])).code == 0
         self.acked(number, {offset})
 
+    @precondition(lambda self: any(queue.hold and not queue.is_known for queue in self.queues))
+    @rule(data=st.data())
+    def acknowledge_after_a_crash(self, data: st.DataObject) -> None:
+        lost = [queue for queue in self.queues if queue.hold and not queue.is_known]
+        queue = data.draw(st.sampled_from(lost))
+        assert queue.hold is not None
+        offset = data.draw(st.sampled_from(list(queue.hold.given)))
+        queue.consumed.add(offset)
+        assert self.it.peer().ask(ACK, ack_ext(queue.hold.given[offset])).code == 0
+        queue.reached = max(queue.reached, self.committed(self.queues.index(queue)))
+
     @precondition(lambda self: bool(self.open_places()))
     @rule(number=st.integers(0, QUEUES - 1))
     def acknowledge_all(self, number: int) -> None:
@@ -209,6 +276,7 @@ class OrderedPops(RuleBasedStateMachine):
         queue = self.queues[number]
         assert queue.hold is not None
         queue.hold.acked |= offsets
+        queue.consumed |= offsets
         rest = [offset for offset in queue.hold.given if offset not in queue.hold.acked]
         queue.reached = min(rest, default=max(queue.hold.given) + 1)
         assert self.committed(number) == queue.reached
@@ -245,9 +313,11 @@ class OrderedPops(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([100, 4_000, 30_000, 70_000]))
     def let_time_pass(self, ms: int) -> None:
         pass_time(self.it, ms, ms)
+        self.who_waits_gets_what_there_is()
 
     @rule()
     def restart(self) -> None:
+        self.waiting.clear()
         self.it.reopen()
 
     @rule(is_saved=st.booleans())
@@ -259,12 +329,12 @@ class OrderedPops(RuleBasedStateMachine):
             self.it.run_jobs()
         else:
             self.it.flush()
+        self.waiting.clear()
         self.it.crash()
         for number, queue in enumerate(self.queues):
             if is_saved and queue.is_known:
                 assert self.committed(number) == queue.reached
             else:
-                assert self.committed(number) <= queue.reached
                 queue.is_known = False
 
 

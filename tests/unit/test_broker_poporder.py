@@ -201,6 +201,16 @@ def test_the_block_outlives_a_restart(bench: Bench) -> None:
     assert bodies(pop(bench, peer)) == "cd"
 
 
+def test_an_acknowledgement_after_a_kill_passes_nothing_over(bench: Bench) -> None:
+    peer = bench.peer()
+    first = pop(bench, peer, maxMsgNums="3")
+    bench.crash()
+    peer = bench.peer()
+    for one in (first[0], first[2]):
+        assert peer.ask(ACK, ack_ext(one)).code == 0
+    assert bodies(pop(bench, peer)) == "bcd"
+
+
 def test_a_reset_frees_the_queue(bench: Bench) -> None:
     peer = bench.peer()
     pop(bench, peer)
