@@ -41,6 +41,7 @@ from mqspark.broker.service import Service
 from mqspark.broker.state import BrokerState, Random
 from mqspark.broker.stats import SAMPLE_INTERVAL_MS, Stats
 from mqspark.broker.subscriptions import SubscriptionGroups
+from mqspark.broker.timermetrics import TimerMetrics
 from mqspark.broker.timers import Timers
 from mqspark.broker.topics import PERM_READ_WRITE, Topics, copy_config
 from mqspark.broker.transactions import Transactions
@@ -481,6 +482,16 @@ class Broker:
     def open_transactions(self) -> int:
         """Half messages that are neither committed nor rolled back."""
         return self._transactions.open_count
+
+    @property
+    def timer_counts(self) -> TimerMetrics:
+        """How many timer messages wait, came and went."""
+        return self._timers.metrics
+
+    def revive_behind(self) -> list[tuple[int, int]]:
+        """By queue of POP's revive log: records that are not done with, and for how many ms the oldest of them has been
+        due."""
+        return self._pop.revive_behind()
 
     @property
     def delay_problem(self) -> str | None:

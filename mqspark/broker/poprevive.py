@@ -124,6 +124,21 @@ class PopRevival:
             is_busy |= self._advance(queue)
         return 0 if is_busy else TICK_MS
 
+    def behind(self) -> list[tuple[int, int]]:
+        """Of each revive queue: records that are not done with, and for how many ms the oldest of them has been due."""
+        state, topic = self._state, self._log.topic
+        store, now_ms = state.store, state.clock.now_ms()
+        found = []
+        for queue in self._queues:
+            queue_id = queue.queue_id
+            done = max(
+                state.offsets.query(REVIVE_GROUP, topic, queue_id) + 1, store.min_offset(topic, queue_id)
+            )
+            records = max(0, store.max_offset(topic, queue_id) - done)
+            since_ms = store.store_timestamp_at(topic, queue_id, done) if records else -1
+            found.append((records, max(0, now_ms - since_ms) if since_ms > 0 else 0))
+        return found
+
     # --- reading ---
 
     def _advance(self, queue: _ReviveQueue) -> bool:
@@ -177,6 +192,7 @@ class PopRevival:
             if tag == CK_TAG:
                 check_point = parse_check_point(record.body, broker_name)
                 check_point.revive_offset = record.queue_offset
+                self._count(queue, check_point.key, CK_TAG)
                 queue.open[check_point.key] = check_point
                 place = check_point.revive_time_ms, check_point.revive_offset, check_point.key
                 heapq.heappush(queue.by_time, place)
@@ -185,6 +201,7 @@ class PopRevival:
                     check_point.ack(offset)
             elif tag in (ACK_TAG, BATCH_ACK_TAG):
                 key, offsets = parse_ack(record.body, broker_name)
+                self._count(queue, key, ACK_TAG)
                 open_check_point = queue.open.get(key)
                 if open_check_point is not None:
                     for offset in offsets:
@@ -196,6 +213,11 @@ class PopRevival:
         due_ms = _integer(find_property(properties, TIMER_DELIVER_MS.encode()))
         # RocketMQ's timer delivers up to a second early; and a record that was due already is stored at once.
         queue.horizon_ms = max(queue.horizon_ms, min(due_ms, record.store_timestamp_ms))
+
+    def _count(self, queue: _ReviveQueue, key: CheckKey, kind: str) -> None:
+        read = self._state.stats.revival(key.topic, key.group).read
+        place = queue.queue_id, kind
+        read[place] = read.get(place, 0) + 1
 
     def _keep_early(self, queue: _ReviveQueue, key: CheckKey, offsets: Iterable[int]) -> None:
         """Timed messages of one second come in any order."""
@@ -287,6 +309,7 @@ class PopRevival:
         properties = encode_properties(table)
         copy = record._replace(born_host=self._host, reconsume_times=record.reconsume_times + 1)
         self._last_end = max(self._last_end, self._state.writer.relay(copy, topic, 0, properties).end_offset)
+        self._state.stats.revival(key.topic, key.group).revived += 1
 
     def _retry_topic(self, key: CheckKey) -> str:
         """Made when it is first needed; the group begins it at its first message."""

@@ -67,6 +67,10 @@ class PopService:
             self._wake(*key)
         return min(TICK_MS, self._revival.tick())
 
+    def revive_behind(self) -> list[tuple[int, int]]:
+        """By revive queue: records and ms."""
+        return self._revival.behind()
+
     def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
         self.pops.arrived(arrivals)
         self._watch.arrived(arrivals)

@@ -224,4 +224,7 @@ class ReviveLog:
             self._state.clock.now_ms(),
             self._host,
         )
-        return self._state.writer.put(draft).end_offset
+        end = self._state.writer.put(draft).end_offset
+        put = self._state.stats.revival(topic, group).put
+        put[kind] = put.get(kind, 0) + 1
+        return end

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from mqspark.broker.topics import Topic
 from mqspark.clock import Clock
 
-__all__ = ["Meter", "Stats", "Traffic", "SAMPLE_INTERVAL_MS"]
+__all__ = ["Meter", "Revival", "Stats", "Traffic", "SAMPLE_INTERVAL_MS"]
 
 SAMPLE_INTERVAL_MS = 10_000
 MINUTE_SAMPLES = 7
@@ -84,6 +85,20 @@ class Traffic:
         self.bytes = 0
 
 
+class Revival:
+    """Records of POP's revive log about one group and one topic. A kind is a tag of it, ck or ack."""
+
+    __slots__ = ("put", "read", "revived")
+
+    def __init__(self) -> None:
+        self.put: dict[str, int] = {}
+        """By kind."""
+        self.read: dict[tuple[int, str], int] = {}
+        """By revive queue and kind."""
+        self.revived = 0
+        """Messages copied to the retry topic."""
+
+
 class Stats:
     def __init__(self, clock: Clock, log_end: int = 0, *, cluster: str = "DefaultCluster") -> None:
         """``log_end``: where the log ends at the start."""
@@ -101,6 +116,8 @@ class Stats:
         """(topic, group) → traffic."""
         self.sent_back: dict[tuple[str, str], int] = {}
         """(topic, group) → messages that consumers sent back."""
+        self.revivals: dict[tuple[str, str], Revival] = {}
+        """(topic, group) → what of it is in the revive log."""
         self._totals = {
             name: Totals(TEN_MINUTE_SAMPLES) for name in ("put", "found", "missed", "pulls", "transferred")
         }
@@ -126,6 +143,13 @@ class Stats:
     def was_sent_back(self, topic: str, group: str) -> None:
         key = (topic, group)
         self.sent_back[key] = self.sent_back.get(key, 0) + 1
+
+    def revival(self, topic: str, group: str) -> Revival:
+        key = (topic, group)
+        found = self.revivals.get(key)
+        if found is None:
+            found = self.revivals[key] = Revival()
+        return found
 
     def sample(self, topics: Iterable[Topic]) -> None:
         """Every SAMPLE_INTERVAL_MS."""
@@ -172,9 +196,10 @@ class Stats:
 
     def _drop(self, is_gone: Callable[[str, str], bool]) -> None:
         """The rows of a (topic, group; "" where a table has none) that is gone."""
-        for counters in (self.gets, self.sent_back):
-            for key in [key for key in counters if is_gone(*key)]:
-                del counters[key]
+        counters: tuple[dict[tuple[str, str], Any], ...] = (self.gets, self.sent_back, self.revivals)
+        for counted in counters:
+            for key in [key for key in counted if is_gone(*key)]:
+                del counted[key]
         for table, rows in self._tables.items():
             if table not in BROKER_TABLES:
                 for name in [name for name in rows if is_gone(*_topic_and_group(name))]:

@@ -32,16 +32,26 @@ class TimerMetrics:
         self._topics = topics
         self._table: dict[str, tuple[int, int]] = {}
         """topic → messages, ms of the last change."""
+        self.enqueued: dict[str, int] = {}
+        """topic → what was added since the start."""
+        self.dequeued: dict[str, int] = {}
+        """topic → what was taken away since the start."""
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
 
     def add(self, topic: str, count: int, now_ms: int) -> None:
         found = self._table.get(topic)
         self._table[topic] = (max(0, (found[0] if found is not None else 0) + count), now_ms)
+        totals = self.enqueued if count > 0 else self.dequeued
+        totals[topic] = totals.get(topic, 0) + abs(count)
         self.generation += 1
 
     def count(self, topic: str) -> int:
         return self._table.get(topic, (0, 0))[0]
+
+    def counts(self) -> dict[str, int]:
+        """topic → messages that wait."""
+        return {topic: count for topic, (count, _) in self._table.items()}
 
     def load(self, data: bytes) -> None:
         """Raises ProtocolError when it is not that file."""
@@ -54,6 +64,9 @@ class TimerMetrics:
 
     def snapshot(self) -> Callable[[], bytes]:
         self._table = {topic: entry for topic, entry in self._table.items() if topic in self._topics}
+        for totals in (self.enqueued, self.dequeued):
+            for topic in [topic for topic in totals if topic not in self._topics]:
+                del totals[topic]
         self.data_version = next_version(self.data_version, self._clock.now_ms())
         found = _Metrics(
             timing_count={topic: _Metric(*entry) for topic, entry in self._table.items()},

@@ -1,4 +1,5 @@
-"""Prometheus metrics under the names of RocketMQ 5 (BrokerMetricsConstant, DefaultStoreMetricsConstant).
+"""Prometheus metrics under the names of RocketMQ 5 (BrokerMetricsConstant, DefaultStoreMetricsConstant,
+PopMetricsConstant).
 
 Read from the broker when they are asked for; nothing on a hot path knows about them. Labels as in
 RocketMQ's exporter: cluster, node_type, node_id, and topic, consumer_group, is_system, is_retry, language
@@ -26,6 +27,16 @@ __all__ = ["CONTENT_TYPE", "render"]
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 _NODE = ("cluster", "node_type", "node_id")
+_STORAGE = {"storage_type": "local", "storage_medium": "disk"}
+"""Labels that RocketMQ gives the metrics of its store (DefaultStoreMetricsManager)."""
+_STORE_METRICS = frozenset(
+    (
+        "storage_size",
+        "storage_flush_behind_bytes",
+        "storage_dispatch_behind_bytes",
+        "storage_message_reserve_time",
+    )
+)
 
 
 def render(app: BrokerApp) -> bytes:
@@ -47,6 +58,8 @@ class _Collector:
             yield from self._consumers()
             yield from self._clients()
             yield from self._storage()
+            yield from self._timers()
+            yield from self._pop()
 
     def _gauge(self, name: str, text: str, *labels: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"rocketmq_{name}", text, labels=(*_NODE, *labels))
@@ -125,6 +138,13 @@ class _Collector:
         permission = self._gauge("broker_permission", "bits: 4 read, 2 write")
         permission.add_metric(node, self._app.config.broker_permission)
         yield permission
+        for name, text, number in (
+            ("topic_number", "topics, the system's included", len(state.topics)),
+            ("consumer_group_number", "groups that are configured", len(state.subscriptions.names())),
+        ):
+            gauge = self._gauge(name, text)
+            gauge.add_metric(node, number)
+            yield gauge
 
     def _consumers(self) -> Iterator[Metric]:
         assert self._app.broker is not None  # noqa: S101 - narrows the type
@@ -221,9 +241,74 @@ class _Collector:
             ("pull_waiting", "pulls that wait for messages", broker.pulls.parked.count),
             ("half_messages", "transactions that are not decided", broker.open_transactions),
         ):
-            gauge = self._gauge(name, text)
-            gauge.add_metric(node, float(value))
+            labels = _STORAGE if name in _STORE_METRICS else {}
+            gauge = self._gauge(name, text, *labels)
+            gauge.add_metric((*node, *labels.values()), float(value))
             yield gauge
+
+    def _timers(self) -> Iterator[Metric]:
+        assert self._app.broker is not None  # noqa: S101 - narrows the type
+        table, counts = self._app.broker.runtime_info(), self._app.broker.timer_counts
+        node = (*self._node, *_STORAGE.values())
+        for name, text, value in (
+            ("enqueue_lag", "timer messages not yet in the wheel", int(table["timerOffsetBehind"])),
+            ("dequeue_lag", "messages in the wheel", int(table["timerCongestNum"])),
+            (
+                "dequeue_latency",
+                "ms that delivery is behind, in whole seconds",
+                int(table["timerReadBehind"]) * 1000,
+            ),
+        ):
+            gauge = self._gauge(f"timer_{name}", text, *_STORAGE)
+            gauge.add_metric(node, value)
+            yield gauge
+        waiting = self._gauge("timing_messages", "timer messages that wait, by target", *_STORAGE, "topic")
+        for topic, count in counts.counts().items():
+            waiting.add_metric((*node, topic), count)
+        yield waiting
+        for name, text, totals in (
+            ("timer_enqueue", "messages and recalls that entered the wheel since start", counts.enqueued),
+            ("timer_dequeue", "messages and recalls that left the wheel since start", counts.dequeued),
+        ):
+            counter = self._counter(name, text, *_STORAGE, "topic")
+            for topic, count in totals.items():
+                counter.add_metric((*node, topic), count)
+            yield counter
+
+    def _pop(self) -> Iterator[Metric]:
+        assert self._app.broker is not None  # noqa: S101 - narrows the type
+        node = self._node
+        lag = self._gauge("pop_revive_lag", "records of the revive log that are not done with", "queue_id")
+        latency = self._gauge("pop_revive_latency", "ms since the oldest of them was due", "queue_id")
+        for queue_id, (records, late_ms) in enumerate(self._app.broker.revive_behind()):
+            lag.add_metric((*node, str(queue_id)), records)
+            latency.add_metric((*node, str(queue_id)), late_ms)
+        yield lag
+        yield latency
+        who = "consumer_group", "topic"
+        put = self._counter(
+            "pop_revive_in_message", "put into the revive log", *who, "revive_message_type", "put_status"
+        )
+        read = self._counter(
+            "pop_revive_out_message", "read from the revive log", *who, "queue_id", "revive_message_type"
+        )
+        revived = self._counter(
+            "pop_revive_retry_messages",
+            "not acknowledged in time, put into a retry topic",
+            *who,
+            "put_status",
+        )
+        for (topic, group), revival in self._app.broker.state.stats.revivals.items():
+            labels = (*node, group, topic)
+            for kind, count in revival.put.items():
+                put.add_metric((*labels, kind.upper(), "PUT_OK"), count)
+            for (queue_id, kind), count in revival.read.items():
+                read.add_metric((*labels, str(queue_id), kind.upper()), count)
+            if revival.revived:
+                revived.add_metric((*labels, "PUT_OK"), revival.revived)
+        yield put
+        yield read
+        yield revived
 
     def _reserve_time_ms(self) -> int:
         assert self._app.store is not None  # noqa: S101 - narrows the type

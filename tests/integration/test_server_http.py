@@ -15,7 +15,7 @@ import pytest
 
 from mqspark.errors import StoreReadOnly
 from mqspark.store.retention import DiskUsage
-from mqspark.testing import Broker
+from mqspark.testing import Broker, Clients, FakeClock
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +184,70 @@ def test_metrics_have_rocketmq_names(http: httpx.Client) -> None:
         "rocketmq_broker_permission",
     ):
         assert f"# TYPE {name} " in text, name
+
+
+def test_metrics_of_timers_and_pop() -> None:
+    clock = FakeClock()
+    with (
+        Broker(http=True, clock=clock) as broker,
+        Clients(broker.namesrv) as clients,
+        httpx.Client(base_url=broker.http_url or "", timeout=60) as http,
+    ):
+
+        def metric(name: str, **labels: str) -> float | None:
+            """None when it is not there."""
+            labels = {"cluster": "DefaultCluster", "node_id": "dev", "node_type": "broker", **labels}
+            inside = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
+            start = f"rocketmq_{name}{{{inside}}} "
+            lines = http.get("/metrics").text.splitlines()
+            return next((float(line[len(start) :]) for line in lines if line.startswith(start)), None)
+
+        storage = {"storage_type": "local", "storage_medium": "disk"}
+        names = metric("topic_number"), metric("consumer_group_number")
+        assert metric("storage_size", **storage) == 0
+        assert metric("timer_enqueue_lag", **storage) == metric("timer_dequeue_lag", **storage) == 0
+        assert metric("timing_messages", **storage, topic="timed") is None
+
+        due = str(clock.now_ms() + 60_000)
+        assert post(http, "timed", body="a", properties={"TIMER_DELIVER_MS": due}).status_code == 201
+        clock.advance(2_000)
+        assert metric("timing_messages", **storage, topic="timed") == 1
+        assert metric("timer_enqueue_total", **storage, topic="timed") == 1
+        assert metric("timer_dequeue_total", **storage, topic="timed") is None
+        assert metric("timer_dequeue_lag", **storage) == 1
+        assert metric("timer_enqueue_lag", **storage) == 0
+        assert metric("timer_dequeue_latency", **storage) in (0, 1_000, 2_000)
+        clock.advance(60_000)
+        assert metric("timing_messages", **storage, topic="timed") == 0
+        assert metric("timer_dequeue_total", **storage, topic="timed") == 1
+        assert metric("timer_dequeue_lag", **storage) == 0
+
+        assert post(http, "popped", body="a", queueId=0).status_code == 201
+        seen: list[bytes] = []
+        consumer = clients.pop_consumer("popped", lambda message: seen.append(message.body))
+        who = {"consumer_group": consumer.group, "topic": "popped"}
+        deadline = time.monotonic() + 60
+        for kind in ("CK", "ACK"):
+            put = {"revive_message_type": kind, "put_status": "PUT_OK"}
+            while metric("pop_revive_in_message_total", **who, **put) != 1:
+                assert time.monotonic() < deadline, seen
+                time.sleep(0.05)
+        for queue_id in range(8):
+            assert metric("pop_revive_lag", queue_id=str(queue_id)) == 0
+            assert metric("pop_revive_latency", queue_id=str(queue_id)) == 0
+        for _ in range(90):
+            clock.advance(1_000)
+        read = [
+            metric("pop_revive_out_message_total", **who, queue_id=str(queue_id), revive_message_type="CK")
+            for queue_id in range(8)
+        ]
+        assert sorted(number for number in read if number is not None) == [1]
+        assert metric("pop_revive_retry_messages_total", **who, put_status="PUT_OK") is None
+        topics, groups = names
+        assert topics is not None
+        assert groups is not None
+        assert (metric("topic_number") or 0) >= topics + 2
+        assert (metric("consumer_group_number") or 0) >= groups + 1
 
 
 def test_a_failed_store_is_seen(tmp_path: Path) -> None:
