@@ -103,6 +103,11 @@ class Half:
         return CHECK_TIMES in self.properties or FIRST_OFFSET in self.properties
 
     @property
+    def is_resumed(self) -> bool:
+        """It was given up, and somebody wants it checked anew."""
+        return self.properties.get(CHECK_TIMES) == "0" and FIRST_OFFSET not in self.properties
+
+    @property
     def first_offset(self) -> int | None:
         """Of a copy made while it was immune."""
         return _integer(self.properties.get(FIRST_OFFSET))
@@ -173,6 +178,11 @@ class Half:
     def checked_properties(self) -> dict[str, str]:
         """Of the copy that a check is sent for."""
         return {**self.properties, CHECK_TIMES: str(self.check_count + 1)}
+
+    def resumed_properties(self) -> dict[str, str]:
+        """Of what was given up and is to be checked anew."""
+        kept = {name: value for name, value in self.properties.items() if name != FIRST_OFFSET}
+        return {**kept, CHECK_TIMES: "0"}
 
     def immune_properties(self) -> dict[str, str]:
         """Of the copy of a message that is still immune. RocketMQ counts such copies as checks, and so can give a

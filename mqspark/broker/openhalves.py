@@ -75,24 +75,29 @@ def _saved_offset(state: BrokerState, topic: str) -> int:
 
 def _find_copies(store: MessageStore, recovered: Recovered, half_end: int, done_before: set[int]) -> None:
     """Before a crash a message may have been stored again whose first copy is read again now: of all copies only
-    the last counts, and if one is decided all are."""
+    the last counts, and if one is decided all are, up to where it was resumed."""
     decisions = recovered.decisions
     base = decisions.base
     copies: dict[Identity, int] = {}
-    closed: set[Identity] = set()
     for parts in _read(store, TRANS_HALF_TOPIC, 0, base, half_end, _COPY_MARKS):
         half = Half(parts)
         if half.is_copy:
             copies[half.identity] = half.offset
-            if half.first_offset in done_before:
-                closed.add(half.identity)
     if not copies:
         return
     chains: dict[Identity, list[int]] = {}
+    closed: set[Identity] = set()
     for parts in _read(store, TRANS_HALF_TOPIC, 0, base, 1 + max(copies.values())):
         half = Half(parts)
-        if half.identity in copies:
-            chains.setdefault(half.identity, []).append(half.offset)
+        if half.identity not in copies:
+            continue
+        if half.is_resumed:
+            for offset in chains.pop(half.identity, ()):
+                decisions.decide(offset)
+            closed.discard(half.identity)
+        chains.setdefault(half.identity, []).append(half.offset)
+        if half.is_copy and half.first_offset in done_before:
+            closed.add(half.identity)
     for identity, offsets in chains.items():
         is_closed = identity in closed or any(decisions.is_decided(offset) for offset in offsets)
         for offset in offsets if is_closed else offsets[:-1]:

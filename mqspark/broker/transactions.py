@@ -22,7 +22,6 @@ from typing import NamedTuple
 from mqspark.broker.acks import Acks
 from mqspark.broker.halfbatches import Item, check_batch, commit_batch
 from mqspark.broker.halfmessages import (
-    CHECK_TIMES,
     Decisions,
     Half,
     Identity,
@@ -180,11 +179,10 @@ class Transactions:
                 f"{header.msg_id} is not the offset id of a message in {TRANS_CHECK_MAX_TIME_TOPIC}",
             )
         half = Half(parts)
-        properties = {**half.properties, CHECK_TIMES: "0"}
         if half.identity in self._copies:
             return ok(command, remark=f"the message is in {TRANS_HALF_TOPIC} already")
         try:
-            stored = self._put_copy(parts, TRANS_HALF_TOPIC, properties)
+            stored = self._put_copy(parts, TRANS_HALF_TOPIC, half.resumed_properties())
         except _STORE_ERRORS as error:
             raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from None
         self._copies[half.identity] = stored.queue_offset

@@ -27,6 +27,7 @@ from tests.unit.pop_kit import (
     pop,
     pop_ext,
     put,
+    settle,
 )
 
 REVIVAL_MS = 10_000
@@ -204,6 +205,8 @@ class Pops(RuleBasedStateMachine):
 
     @invariant()
     def who_waits_gets_what_there_is(self) -> None:
+        if self.waiting:
+            settle(self.it)
         for peer in list(self.waiting):
             for answer in peer.heard():
                 self.waiting.remove(peer)

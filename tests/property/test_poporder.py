@@ -185,7 +185,10 @@ class OrderedPops(RuleBasedStateMachine):
         attempt=ATTEMPTS,
     )
     def wait(self, number: int, most: int, invisible_ms: int, attempt: str | None) -> None:
-        """A pop that is parked when there is nothing."""
+        """A pop that is parked when there is nothing. Of those who wait each has an attempt of its own: which of two
+        comes first nobody could tell."""
+        if attempt and any(each.attempt == attempt for each in self.waiting):
+            return
         peer = self.it.peer()
         peer.give(POP, self.ext(number, most, invisible_ms, attempt) | {"pollTime": "60000"})
         self.it.broker.turn()

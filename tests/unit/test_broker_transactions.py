@@ -18,6 +18,7 @@ from mqspark.message import (
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
+    Message,
     MessageExt,
     encode_properties,
 )
@@ -26,7 +27,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers import CheckTransactionStateRequestHeader
-from mqspark.record import decode_record, decode_records, encode_record, take_apart
+from mqspark.record import decode_record, decode_records, encode_batch, encode_record, take_apart
 from mqspark.store.store import GetResult, GetStatus
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
@@ -362,6 +363,32 @@ def test_what_nobody_decides_is_given_up(kit: Kit) -> None:
     (check,) = kit.checks()
     kit.answer_check(check, COMMIT)
     assert len(kit.messages()) == 1
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_was_resumed_is_open_after_a_restart(tmp_path: Path, is_killed: bool) -> None:
+    """Also behind an open batch, where an op message says that it was given up."""
+    kit = Kit(tmp_path, transaction_check_max=1)
+    batch = encode_batch([Message.of("T", "of a batch", properties={"UNIQ_KEY": "B.0"})])
+    kit.prepare("B", body=batch, properties={"MQSPARK_BATCH": "1:0"})
+    ext = kit.prepare("U1")
+    kit.run(65_000)
+    (parked,) = kit.messages(TRANS_CHECK_MAX_TIME_TOPIC)
+    assert kit.ops() == [2]
+    answer = kit.producer.ask(
+        RequestCode.RESUME_CHECK_HALF_MESSAGE, {"topic": "T", "msgId": parked.offset_message_id}
+    )
+    assert answer.code == 0
+    kit.settle()
+    if is_killed:
+        kit.crash()
+    else:
+        kit.reopen()
+    kit.run(31_000)
+    assert [decode_record(check.body).properties["UNIQ_KEY"] for check in kit.checks()] == ["U1"]
+    assert kit.end(ext, COMMIT).code == 0
+    assert len(kit.messages()) == 1
+    kit.close()
 
 
 def test_only_what_was_given_up_can_be_resumed(kit: Kit) -> None:
