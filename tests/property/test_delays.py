@@ -82,10 +82,11 @@ class Delays(RuleBasedStateMachine):
             self.handles[number] = answer.ext["recallHandle"]
         return number
 
-    @initialize(messages=st.sampled_from([1, 3, 512]))
-    def bound(self, messages: int) -> None:
+    @initialize(messages=st.sampled_from([1, 3, 512]), can_die=st.booleans())
+    def begin(self, messages: int, can_die: bool) -> None:
         """With few messages a tick, whatever happens finds slots that are half delivered."""
         self.patches.setattr(timers, "BATCH_MESSAGES", messages)
+        self.can_die = can_die
 
     @rule(level=st.integers(1, len(LEVELS_MS)))
     def send_level(self, level: int) -> None:
@@ -155,6 +156,7 @@ class Delays(RuleBasedStateMachine):
     def restart(self) -> None:
         self.bench.reopen()
 
+    @precondition(lambda self: self.can_die)
     @rule(flushed=st.booleans())
     def kill(self, flushed: bool) -> None:
         self.killed = True
@@ -177,7 +179,7 @@ class Delays(RuleBasedStateMachine):
 TestDelays = Delays.TestCase
 # A failure is not shrunk: that takes minutes, and the calls that are left out by hand are found in seconds.
 TestDelays.settings = settings(
-    max_examples=30,
+    max_examples=40,
     stateful_step_count=30,
     deadline=None,
     phases=[Phase.reuse, Phase.generate],
@@ -186,5 +188,6 @@ TestDelays.settings = settings(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 class TestDelaysAtLength(Delays.TestCase):
     settings = settings(TestDelays.settings, max_examples=500, stateful_step_count=40)
