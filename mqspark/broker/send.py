@@ -63,8 +63,6 @@ __all__ = ["Sends"]
 
 MAX_BATCH_TOPIC_LENGTH = MAX_TOPIC_LENGTH
 
-_MANY_BYTES = 4096
-"""A shorter batch can hold no more members than are taken one by one."""
 _TIMED = frozenset((TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS))
 _UNAVAILABLE_FLAGS = NEED_UNWRAP | INNER_BATCH
 _BROKER_FLAGS = _UNAVAILABLE_FLAGS | BORN_HOST_V6 | STORE_HOST_V6
@@ -416,7 +414,7 @@ class Sends:
     @staticmethod
     def _many(topic: Topic, body: bytes | memoryview) -> Many | None:
         """The members of a batch that is worth it, when none of them needs a look of its own."""
-        if len(body) < _MANY_BYTES or topic.inner_batch:
+        if topic.inner_batch:
             return None
         many = many_of(body)
         return None if many is None or many.any_has(b"TRAN_MSG") else many

@@ -1,8 +1,9 @@
-"""The members of a large batch as a table, when all are of one layout, as what a DataFrame's rows become mostly is.
+"""The members of a batch as a table, when all are of one layout, as what a DataFrame's rows become mostly is.
 
 The batch is a table of bytes, a row a member, and so are its records: each field is one strided copy of a column, and
 nothing but the CRC of a body is a call a member. For thousands of small members that is a fifth of what it costs to
-find out where each one begins (``mqspark.store.members``).
+find out where each one begins (``mqspark.store.members``); from ``MIN_ALIKE`` on it costs less than to take them one by
+one (``mqspark.record.split_batch``), and they leave for the log in one piece.
 
 Must not know queues or files.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +21,17 @@ from mqspark.crc import crc32
 from mqspark.store.members import HEAD_BYTES, MIN_BYTES, MIN_MEMBERS, Head, MemberColumns
 from mqspark.store.scan import tags_codes
 
-__all__ = ["Many", "MemberTable", "many_of"]
+__all__ = ["MIN_ALIKE", "Many", "MemberTable", "many_of"]
+
+MIN_ALIKE = 32
 
 Ints = npt.NDArray[np.int64]
 Table = npt.NDArray[np.uint8]
 """Two dimensions: a row a member."""
 
 _SIZE = struct.Struct(">i")
+_LENGTH = struct.Struct(">h")
+"""Of the properties."""
 _FLAG_AT, _BODY_LENGTH_AT = 12, 16
 
 
@@ -42,25 +48,23 @@ class MemberTable:
 
     @classmethod
     def of(cls, data: bytes | memoryview) -> MemberTable | None:
-        """None when there are fewer than ``MIN_MEMBERS``, or when they are not alike (or not members)."""
-        if len(data) < MIN_MEMBERS * MIN_BYTES:
+        """None when there are fewer than ``MIN_ALIKE``, or when they are not alike (or not members)."""
+        if len(data) < MIN_ALIKE * MIN_BYTES:
             return None
         (size,), (body,) = _SIZE.unpack_from(data), _SIZE.unpack_from(data, _BODY_LENGTH_AT)
         if size < MIN_BYTES or len(data) % size or not 0 <= body <= size - MIN_BYTES:
             return None
-        count, body_end, properties = len(data) // size, HEAD_BYTES + body, size - MIN_BYTES - body
-        if count < MIN_MEMBERS:
+        count, body_end = len(data) // size, HEAD_BYTES + body
+        if count < MIN_ALIKE:
+            return None
+        if _LENGTH.unpack_from(data, body_end) != (size - body_end - 2,):
             return None
 
-        def column(at: int, kind: str) -> npt.NDArray[np.int32]:
+        def column(at: int, kind: str) -> npt.NDArray[np.integer[Any]]:
             return np.ndarray((count,), kind, buffer=data, offset=at, strides=(size,))
 
-        for at, kind, value in (
-            (0, ">i4", size),
-            (_BODY_LENGTH_AT, ">i4", body),
-            (body_end, ">i2", properties),
-        ):
-            if (column(at, kind) != value).any():
+        for at, kind, width in ((0, ">i4", 4), (_BODY_LENGTH_AT, ">i4", 4), (body_end, ">i2", 2)):
+            if column(at, kind).tobytes() != bytes(data[at : at + width]) * count:
                 return None
         table = np.frombuffer(data, np.uint8).reshape(count, size)
         flags = column(_FLAG_AT, ">i4").astype(np.int32)
@@ -126,15 +130,16 @@ class MemberTable:
 
     def records(self, head: Head, sizes: Ints, positions: Ints, first_queue_offset: int) -> memoryview:
         """All records, back to back."""
-        common, body_bytes = head.packed(), self.bodies.shape[1]
-        alike = common + bytes(body_bytes) + head.topic_field + bytes(self.tails.shape[1])
-        body_end = len(common) + body_bytes
-        table = np.empty((len(self), len(alike)), np.uint8)
-        table[:] = np.frombuffer(alike, np.uint8)
+        common, topic = head.packed(), head.topic_field
+        body_end = len(common) + self.bodies.shape[1]
+        tails_at = body_end + len(topic)
+        table = np.empty((len(self), tails_at + self.tails.shape[1]), np.uint8)
+        table[:, : len(common)] = np.frombuffer(common, np.uint8)
         table[:, len(common) : body_end] = self.bodies
-        table[:, body_end + len(head.topic_field) :] = self.tails
+        table[:, body_end:tails_at] = np.frombuffer(topic, np.uint8)
+        table[:, tails_at:] = self.tails
         heads = np.ndarray((len(self),), head.dtype, buffer=table.data, strides=table.strides[:1])
-        head.fill(heads, sizes, self._crcs(), self.flags, positions, first_queue_offset, body_bytes)
+        head.fill(heads, sizes, self._crcs(), self.flags, positions, first_queue_offset, self.bodies.shape[1])
         return table.reshape(-1).data
 
     def _crcs(self) -> Ints:
@@ -151,7 +156,8 @@ Many = MemberColumns | MemberTable
 
 
 def many_of(data: bytes | memoryview) -> Many | None:
-    """The members of a batch; None when there are fewer than ``MIN_MEMBERS``. Raises InvalidMessage when a length is
-    wrong."""
+    """The members of a batch; None when they are few. Raises InvalidMessage when a length is wrong."""
     table = MemberTable.of(data)
-    return table if table is not None else MemberColumns.of(bytes(data))
+    if table is not None or len(data) < MIN_MEMBERS * MIN_BYTES:
+        return table
+    return MemberColumns.of(bytes(data))

@@ -16,7 +16,7 @@ from mqspark.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE, encode_ho
 from mqspark.record import split_batch
 from mqspark.store import MessageStore
 from mqspark.store.members import MIN_MEMBERS, MemberColumns
-from mqspark.store.membertable import Many, MemberTable, many_of
+from mqspark.store.membertable import MIN_ALIKE, Many, MemberTable, many_of
 from tests.store_tools import BORN_HOST, TestClock, crash, make_store, opened, put
 
 Item = tuple[int, bytes, bytes]
@@ -38,7 +38,7 @@ ITEMS = st.lists(
 @st.composite
 def alike(draw: st.DrawFn) -> list[Item]:
     """Members whose bodies, and whose properties, are of one length."""
-    body, count = draw(st.integers(0, 40)), draw(st.integers(MIN_MEMBERS, MIN_MEMBERS + 40))
+    body, count = draw(st.integers(0, 40)), draw(st.integers(MIN_ALIKE, MIN_ALIKE + 80))
     properties = draw(
         st.sampled_from(
             [
@@ -204,8 +204,9 @@ def test_more_properties_behind_their_own(tmp_path: Path, properties: list[bytes
 def test_few_members_are_taken_one_by_one() -> None:
     assert MemberColumns.of(body_of(SOME[: MIN_MEMBERS - 1])) is None
     assert len(columns(SOME[:MIN_MEMBERS])) == MIN_MEMBERS
-    assert many_of(body_of(SOME_ALIKE[: MIN_MEMBERS - 1])) is None
-    assert len(table(SOME_ALIKE[:MIN_MEMBERS])) == MIN_MEMBERS
+    assert many_of(body_of(SOME[: MIN_MEMBERS - 1])) is None
+    assert many_of(body_of(SOME_ALIKE[: MIN_ALIKE - 1])) is None
+    assert len(table(SOME_ALIKE[:MIN_ALIKE])) == MIN_ALIKE
 
 
 @pytest.mark.parametrize("at", [0, 1, 3, 16, 19, 29, 30])
