@@ -167,8 +167,8 @@ class CommitLog:
         self._set_room()
 
     def cut(self, position: int) -> int:
-        """Zero everything from ``position`` on and remove later segments; gives back the bytes that were not
-        zero.
+        """Zero everything from ``position`` on and remove later segments; gives back how many bytes of each lie before
+        its zeros.
 
         Zeros, not ftruncate: an old record must not reappear, and the file may be mapped.
         """
@@ -195,7 +195,7 @@ class CommitLog:
                 for at in range(low, high, len(zeros)):
                     chunk = view[at : min(at + len(zeros), high)]
                     if bytes(chunk) != zeros[: len(chunk)]:
-                        found += len(chunk)
+                        found = at + len(bytes(chunk).rstrip(b"\0")) - (position - segment.start)
                         if clear:
                             files.write(fd, zeros[: len(chunk)], at)
             if clear and found:

@@ -30,8 +30,9 @@ from mqspark.store.indexfile import IndexFile
 from mqspark.store.keys import KeyColumns
 from mqspark.store.offline import LogScan, OfflineStore, entries_of, release
 from mqspark.store.queueext import resolve_tags_codes
+from mqspark.store.remake import Remade
 
-__all__ = ["Finding", "FsckReport", "fsck"]
+__all__ = ["Finding", "FsckReport", "cut_log", "fsck"]
 
 MAX_FINDINGS = 1000
 _BLOCK_ENTRIES = 1 << 16
@@ -93,6 +94,7 @@ class FsckReport:
 
 REBUILD = "mqspark store fsck --repair builds the queues and the index anew from the log"
 LOST = "nothing brings the record back; consumers step over it"
+LOST_FOR_GOOD = "nothing brings the records back; offsets that they had are given out again"
 MOVE = "move it out of the directory: no broker starts with it there"
 REPLACE = "put the whole file back if there is a copy; else what is missing of it is lost"
 START = "the next start of the broker settles it"
@@ -113,6 +115,19 @@ def fsck(store: OfflineStore, progress: Progress = lambda done, total: None) -> 
     check.finish()
     report.records = check.report.records
     return report
+
+
+def cut_log(made: Remade) -> Finding | None:
+    """What a rebuild found to be missing at the end of the log; afterwards nothing tells."""
+    if not made.lost_bytes:
+        return None
+    text = (
+        f"the log was cut: {made.lost_bytes} bytes that its checkpoint and queues knew are gone, with them"
+        f" {made.lost_queue_entries} entries of queues"
+    )
+    return Finding(
+        "lost", "log.cut", text, offset=made.end_offset, length=made.lost_bytes, repair=LOST_FOR_GOOD
+    )
 
 
 def _check_files(store: OfflineStore, report: FsckReport) -> None:

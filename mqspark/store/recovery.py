@@ -87,7 +87,7 @@ class RecoveryReport:
     rewritten_bytes: int = 0
     """Written once more at the end of the log, because no sync was known to have reached them."""
     torn_bytes: int = 0
-    """Zeroed behind end_position (counted in pieces of at most 64 KiB)."""
+    """Zeroed behind end_position."""
     cleared_entries: int = 0
     """Queue entries that no record backed."""
     last_store_timestamp_ms: int = 0

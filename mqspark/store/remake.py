@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mqspark.clock import Clock
+from mqspark.record import MIN_RECORD_BYTES
 from mqspark.store.batchqueue import BatchTable
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog
@@ -49,6 +50,16 @@ class Remade:
     index_files: int
     index_entries: int
     damaged: list[tuple[int, int]]
+    end_offset: int
+    """Where the log ends."""
+    torn_bytes: int
+    """Cut behind it: they were no record."""
+    lost_bytes: int
+    """By how much the log was longer when its checkpoint and its queues were written."""
+    lost_queue_entries: int
+    """Of the old queues, for these bytes."""
+    was_clean: bool
+    """The last broker stopped by itself: it left nothing torn."""
 
 
 def remake(config: StoreConfig, clock: Clock, progress: Progress = lambda step, done, total: None) -> Remade:
@@ -146,7 +157,20 @@ def _build(
         index.files,
         index.entries,
         report.damaged,
+        report.end_position,
+        report.torn_bytes,
+        *_lost(old, report.end_position),
+        old.clean,
     )
+
+
+def _lost(old: OfflineStore, end: int) -> tuple[int, int]:
+    """Bytes of the log, and entries of the old queues, that were behind ``end``."""
+    queues = [*old.table.queues.values(), *old.batch_table.queues.values()]
+    known = max([old.checkpoint.position, *(queue.locate_end(None)[1] for queue in queues)])
+    if known - end < MIN_RECORD_BYTES:  # the rest of a segment that no record fits into
+        return 0, 0
+    return known - end, sum(queue.max_offset - queue.locate_end(end)[0] for queue in queues)
 
 
 def _begin_index(

@@ -69,6 +69,7 @@ def _settings(directory: str, config: str | None, assignments: Sequence[str]) ->
 def fsck(directory: str, repair: bool, output: str, config: str | None, assignments: Sequence[str]) -> None:
     """Compare every record, queue entry and index entry with one another."""
     from mqspark.clock import SystemClock
+    from mqspark.store.fsck import cut_log
     from mqspark.store.fsck import fsck as check
     from mqspark.store.offline import OfflineStore
     from mqspark.store.remake import remake
@@ -78,10 +79,13 @@ def fsck(directory: str, repair: bool, output: str, config: str | None, assignme
         report = check(OfflineStore(settings), progress)
     if repair and (report.errors or report.lost or not report.clean):
         with _bars() as step:
-            remake(settings, SystemClock(), step)
+            made = remake(settings, SystemClock(), step)
         with _bar("checking") as progress:
             report = check(OfflineStore(settings), progress)
         report.repaired = True
+        lost = cut_log(made)
+        if lost is not None:
+            report.add(lost)
     if output == "json":
         click.echo(json.dumps(report.as_dict(), indent=2))
     else:
@@ -159,6 +163,7 @@ def stats(directory: str, output: str, config: str | None, assignments: Sequence
 def rebuild(directory: str, config: str | None, assignments: Sequence[str]) -> None:
     """Build ConsumeQueues and index anew from the CommitLog. No broker may run on the directory."""
     from mqspark.clock import SystemClock
+    from mqspark.store.fsck import cut_log
     from mqspark.store.remake import remake
 
     with _bars() as step:
@@ -169,7 +174,12 @@ def rebuild(directory: str, config: str | None, assignments: Sequence[str]) -> N
     )
     for low, high in made.damaged:
         click.echo(f"no valid record from offset {low} to {high}")
-    if made.damaged:
+    if made.torn_bytes:
+        click.echo(f"cut from offset {made.end_offset}: {made.torn_bytes} bytes that are no record")
+    lost = cut_log(made)
+    if lost is not None:
+        click.echo(f"offset {lost.offset}: {lost.text} - {lost.repair}")
+    if made.damaged or lost is not None or (made.torn_bytes and made.was_clean):
         sys.exit(3)
 
 

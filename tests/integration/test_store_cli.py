@@ -140,3 +140,57 @@ def test_a_file_between_the_segments_is_named(directory: Path) -> None:
     assert (done.returncode, done.stderr) == (3, "")
     assert f"ERROR log.misplaced-file {path} does not belong" in done.stdout
     assert "30 records; 2 queues, 30 entries" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "cut"),
+    [
+        ("rebuild", (), "in a record"),
+        ("rebuild", (), "between records"),
+        ("rebuild", (), "unclean"),
+        ("fsck", ("--repair",), "in a record"),
+    ],
+)
+def test_a_log_that_was_cut_is_told(
+    directory: Path, command: str, options: tuple[str, ...], cut: str
+) -> None:
+    log = directory / "commitlog" / f"{0:020d}"
+    ends = [
+        json.loads(line)["physicalOffset"]
+        for line in mqspark("dump", "records", directory, "-o", "json").stdout.splitlines()
+    ]
+    size = log.stat().st_size
+    end = len(log.read_bytes().rstrip(b"\0"))
+    torn = 8 if cut == "in a record" else 0
+    content = log.read_bytes()[: ends[20] + torn]
+    log.write_bytes(content if cut == "unclean" else content.ljust(size, b"\0"))
+    if cut == "unclean":
+        (directory / "abort").touch()
+    done = mqspark(command, directory, *options)
+    assert (done.returncode, done.stderr) == (3, ""), done.stdout
+    assert f"{end - ends[20]} bytes that its checkpoint and queues knew are gone" in done.stdout
+    assert "with them 10 entries of queues" in done.stdout
+    if command == "rebuild":
+        assert done.stdout.startswith("20 records: 2 queues with 20 entries")
+        assert (f"cut from offset {ends[20]}: {torn} bytes that are no record" in done.stdout) == bool(torn)
+    else:
+        assert f"LOST  log.cut offset {ends[20]}:" in done.stdout
+    assert mqspark(command, directory, *options).returncode == 0, "what is left is sound"
+
+
+def test_a_tail_that_a_crash_tore_is_told_and_no_fault(directory: Path) -> None:
+    log = directory / "commitlog" / f"{0:020d}"
+    end = len(log.read_bytes().rstrip(b"\0"))
+    with log.open("r+b") as file:
+        file.seek(end)
+        file.write(b"torn")
+    done = mqspark("rebuild", directory)
+    assert (done.returncode, f"cut from offset {end}: 4 bytes" in done.stdout) == (3, True), (
+        "it had stopped cleanly"
+    )
+    with log.open("r+b") as file:
+        file.seek(end)
+        file.write(b"torn")
+    (directory / "abort").touch()
+    done = mqspark("rebuild", directory)
+    assert (done.returncode, f"cut from offset {end}: 4 bytes" in done.stdout) == (0, True)
