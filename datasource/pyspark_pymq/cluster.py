@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mqspark.client.blocking import BlockingClient, pull_header
@@ -61,8 +61,9 @@ class Cluster:
         self.client = client or BlockingClient(options.nameserver)
         self._queues: dict[MessageQueue, str] = {}
         self._queues_at = -ROUTE_LIFE_S
-        self._begun: set[str] = set()
+        self._begun: set[MessageQueue] = set()
         self._vanished: set[str] = set()
+        """What is gone: told once."""
         self._places: dict[str, tuple[float, BrokerPlace]] = {}
         self.archive = Archive(options.archive) if options.archive is not None else None
 
@@ -76,9 +77,9 @@ class Cluster:
             self._queues_at = now
         return self._queues
 
-    def has_begun(self, topics: Iterable[str]) -> None:
+    def has_begun(self, queues: Iterable[MessageQueue]) -> None:
         """These were read before: one that has no route any more was deleted, it is no mistake in the options."""
-        self._begun.update(topics)
+        self._begun.update(queues)
 
     def wait_for_routes(self) -> None:
         """So long that a deleted topic has left the routes; then they are asked for again."""
@@ -101,26 +102,43 @@ class Cluster:
             except NoRoute:
                 if topics.pattern is not None:
                     continue  # deleted since the listing
-                if name not in self._begun or self._options.fail_on_data_loss:
+                is_new = all(queue.topic != name for queue in self._begun)
+                if is_new or self._options.fail_on_data_loss:
                     raise
-                if name not in self._vanished:
-                    self.lost(f"topic {name} is gone")
-                self._vanished.add(name)
+                self._vanish(f"topic {name}")
                 continue
-            self._vanished.discard(name)
+            self._vanished.discard(f"topic {name}")
             here = {}
             for queue in route.subscribe_queues:
                 address = route.address(queue.broker_name)
                 if address is not None:
                     here[queue] = address
             if name in topics.assigned:
-                chosen = [queue for text in topics.assigned[name] for queue in _meant(here, text)]
-                missing = [text for text in topics.assigned[name] if not _meant(here, text)]
-                if missing:
-                    raise ConfigError(f"assign: topic {name} has no queue {missing[0]!r}", key="assign")
-                here = {queue: here[queue] for queue in chosen}
+                here = {queue: here[queue] for queue in self._assigned(name, topics.assigned[name], here)}
             found |= here
         return found
+
+    def _assigned(
+        self, topic: str, texts: Iterable[str], here: Iterable[MessageQueue]
+    ) -> Iterator[MessageQueue]:
+        """Those of ``here`` that ``assign`` names. Raises ConfigError for a text that never meant one, DataLoss."""
+        begun = [queue for queue in self._begun if queue.topic == topic]
+        for text in texts:
+            meant = _meant(here, text)
+            if not meant and not _meant(begun, text):
+                raise ConfigError(f"assign: topic {topic} has no queue {text!r}", key="assign")
+            what = f"queue {text} of topic {topic}"
+            if meant:
+                self._vanished.discard(what)
+            else:
+                self._vanish(what)
+            yield from meant
+
+    def _vanish(self, what: str) -> None:
+        """Raises DataLoss."""
+        if what not in self._vanished:
+            self.lost(f"{what} is gone")
+        self._vanished.add(what)
 
     def place(self, address: str) -> BrokerPlace:
         """Where the broker keeps its store, if it says so."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from mqspark.client.blocking import BlockingClient, BlockingConnection, pull_header
-from mqspark.errors import ConnectionLost, NoRoute
+from mqspark.errors import ConfigError, ConnectionLost, NoRoute
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode
 from pyspark_pymq.cluster import Cluster
@@ -91,7 +91,7 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         ranges = batch_ranges(Positions.from_json(start), Positions.from_json(end))
-        self._cluster.has_begun({each.queue.topic for each in ranges})
+        self._cluster.has_begun(each.queue for each in ranges)
         return partitions_of(
             self._cluster, self._cluster.check_not_expired(ranges), self._options, self._columns
         )
@@ -112,7 +112,7 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
         ``limited``: by bytes and by a least number of rows, which Trigger.Once ignores.
         """
         position = Positions.from_json(start)
-        self._cluster.has_begun({queue.topic for queue in position.offsets})
+        self._cluster.has_begun(position.offsets)
         if self._late_target:
             self._target, self._late_target = self._cluster.latest(self._cluster.queues()), False
         self._cluster.publish(position.offsets, self._published)
@@ -278,8 +278,8 @@ if ADMISSION_CONTROL:
         def prepareForTriggerAvailableNow(self) -> None:
             try:
                 self._target = self._cluster.latest(self._cluster.queues())
-            except NoRoute:
-                # Whether a topic is misspelled or was deleted shows when Spark says where the query stands.
+            except (NoRoute, ConfigError):
+                # Whether a topic or queue is misspelled or was deleted shows when Spark says where the query stands.
                 if self._options.fail_on_data_loss:
                     raise
                 self._late_target = True

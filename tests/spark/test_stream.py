@@ -14,11 +14,16 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from mqspark.message import Message
+from mqspark.errors import ConfigError
+from mqspark.message import Message, MessageQueue
+from pyspark_pymq.cluster import DataLoss
 from pyspark_pymq.offsets import Positions
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.stream import ADMISSION_CONTROL, stream_reader
 from tests.spark.dev import DevCluster
+
+if ADMISSION_CONTROL:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 pytestmark = pytest.mark.spark
 since_4_2 = pytest.mark.skipif(not ADMISSION_CONTROL, reason="needs limits, which Spark 4.1 asks for nowhere")
@@ -246,6 +251,46 @@ def test_tags_and_assigned_queues(
     reader = reader.option("assign", json.dumps({topic: [1, 2]})).option("tags", "odd")
     drain(reader.option("startingOffsets", "earliest").load(), tmp_path)
     assert values(spark, tmp_path) == [n for n in range(20) if n % 4 == 1]
+
+
+@since_4_2
+def test_an_assigned_queue_that_vanishes(
+    spark: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assigned = {"assign": json.dumps({topic: [1, 2]}), "startingOffsets": "earliest"}
+
+    def frame(**options: str) -> DataFrame:
+        reader = spark.readStream.format("pymq").option("nameserver", cluster.nameserver)
+        return reader.options(**assigned, **options).load()
+
+    cluster.send_numbers(topic, range(20))
+    drain(frame(), tmp_path)
+    cluster.create_topic(topic, queues=2)
+    cluster.send_numbers(topic, range(20, 24), queues=2)
+    with pytest.raises(StreamingQueryException, match="has no queue '2'"):
+        drain(frame(), tmp_path)
+    drain(frame(failOnDataLoss="false"), tmp_path)
+    assert values(spark, tmp_path) == sorted([n for n in range(20) if n % 4 in (1, 2)] + [21, 23])
+
+    options = {"nameserver": cluster.nameserver, "pollTimeoutMs": "0", **assigned}
+    known = {MessageQueue(topic, "dev", queue_id): 5 for queue_id in (1, 2)}
+    start = Positions(known, begun=known).to_json()
+    strict = stream_reader(ReadOptions.parse(options, streaming=True), ("value",))
+    with pytest.raises(DataLoss, match=rf"queue 2 of topic {topic} is gone. Set failOnDataLoss=false"):
+        strict.latestOffset(start, ReadAllAvailable())
+    strict.stop()
+    tolerant = stream_reader(
+        ReadOptions.parse(options | {"failOnDataLoss": "false"}, streaming=True), ("value",)
+    )
+    with pytest.raises(ConfigError, match=f"assign: topic {topic} has no queue '2'"):
+        tolerant.initialOffset()  # nobody has ever read it
+    for _ in range(2):
+        end = Positions.from_json(tolerant.latestOffset(start, ReadAllAvailable())).offsets
+        assert {queue.queue_id: offset for queue, offset in end.items()} == {1: 7, 2: 5}
+        tolerant._cluster._queues_at = -1e9  # ask for routes again
+    told = [record.getMessage() for record in caplog.records if "is gone" in record.getMessage()]
+    assert told == [f"data loss accepted (failOnDataLoss=false): queue 2 of topic {topic} is gone"]
+    tolerant.stop()
 
 
 def test_the_broker_restarts_between_batches(spark: SparkSession, tmp_path: Path) -> None:
