@@ -34,6 +34,7 @@ from mqspark.message import (
     RETRY_PREFIX,
     TAGS,
     TIMER_DELIVER_MS,
+    TIMER_ENQUEUE_MS,
     decode_properties,
     encode_properties,
 )
@@ -51,7 +52,9 @@ GRACE_MS = ACK_INTERVAL_MS + 1_000
 come in any order."""
 
 IDLE_MS = 3_000
-"""When nothing has come for so long, nothing is on its way any more."""
+"""When no timed message was late for so long, nothing of before is on its way any more."""
+MAX_GAP_MS = 2_000
+"""After a pause, or when the clock was set forward, much may be late though nobody has seen it yet."""
 
 TICK_MS = 200
 READ_MESSAGES = 64
@@ -72,7 +75,17 @@ _RE_PUT_DELAYS_MS = tuple(
 class _ReviveQueue:
     """How far one queue has been read and judged."""
 
-    __slots__ = ("by_time", "early_acks", "horizon_ms", "last_read_ms", "next_offset", "open", "queue_id")
+    __slots__ = (
+        "by_time",
+        "early_acks",
+        "horizon_ms",
+        "idle_since_ms",
+        "last_read_ms",
+        "looked_ms",
+        "next_offset",
+        "open",
+        "queue_id",
+    )
 
     def __init__(self, queue_id: int, next_offset: int, now_ms: int) -> None:
         self.queue_id = queue_id
@@ -88,6 +101,10 @@ class _ReviveQueue:
         """Wall time: everything that was due by then has been read."""
         self.last_read_ms = now_ms
         """Monotonic."""
+        self.idle_since_ms = now_ms
+        """Monotonic: no timed message has been late since."""
+        self.looked_ms = 0
+        """Wall time when that was last looked at."""
 
 
 class PopRevival:
@@ -155,10 +172,21 @@ class PopRevival:
                 break
         else:
             return True
-        clock = self._state.clock
-        if queue.open and clock.monotonic_ms() - queue.last_read_ms > IDLE_MS and self._timer_is_idle():
-            queue.horizon_ms = clock.now_ms()
+        self._look(queue)
         return False
+
+    def _look(self, queue: _ReviveQueue) -> None:
+        """What was due some time ago has been read, if no timed message has been late since: it may just have left the
+        timer, and not be visible yet."""
+        now_ms, mono_ms = self._state.clock.now_ms(), self._state.clock.monotonic_ms()
+        has_jumped = now_ms - queue.looked_ms > MAX_GAP_MS
+        queue.looked_ms = now_ms
+        if has_jumped or not self._timer_is_idle():
+            queue.idle_since_ms = mono_ms
+        elif mono_ms - max(queue.idle_since_ms, queue.last_read_ms) > IDLE_MS:
+            queue.horizon_ms = now_ms
+        elif mono_ms - queue.idle_since_ms > IDLE_MS and len(queue.open) < MAX_OPEN:
+            queue.horizon_ms = max(queue.horizon_ms, now_ms - IDLE_MS)
 
     def _read(self, queue: _ReviveQueue) -> bool:
         """One run of records; False when there is none or no room for more."""
@@ -211,8 +239,11 @@ class PopRevival:
         except InvalidMessage as error:
             _log.error("revive queue %d, offset %d: %s", queue.queue_id, record.queue_offset, error)
         due_ms = _integer(find_property(properties, TIMER_DELIVER_MS.encode()))
-        # RocketMQ's timer delivers up to a second early; and a record that was due already is stored at once.
-        queue.horizon_ms = max(queue.horizon_ms, min(due_ms, record.store_timestamp_ms))
+        entered_ms = _integer(find_property(properties, TIMER_ENQUEUE_MS.encode()))
+        # What was due already was stored at once, before earlier ones that the timer may still have.
+        if 0 < entered_ms <= record.store_timestamp_ms:
+            # RocketMQ's timer delivers up to a second early.
+            queue.horizon_ms = max(queue.horizon_ms, min(due_ms, record.store_timestamp_ms))
 
     def _count(self, queue: _ReviveQueue, key: CheckKey, kind: str) -> None:
         read = self._state.stats.revival(key.topic, key.group).read

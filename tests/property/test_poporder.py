@@ -264,7 +264,8 @@ class OrderedPops(RuleBasedStateMachine):
         assert queue.hold is not None
         offset = data.draw(st.sampled_from(list(queue.hold.given)))
         queue.consumed.add(offset)
-        assert self.it.peer().ask(ACK, ack_ext(queue.hold.given[offset])).code == 0
+        # 13: what the broker still knows is an earlier pop of the same millisecond.
+        assert self.it.peer().ask(ACK, ack_ext(queue.hold.given[offset])).code in (0, 13)
         queue.reached = max(queue.reached, self.committed(self.queues.index(queue)))
 
     @precondition(lambda self: bool(self.open_places()))

@@ -297,7 +297,7 @@ def test_the_invisible_time_is_changed(bench: Bench) -> None:
     pass_time(bench, INVISIBLE_MS + REVIVAL_MS)
     assert bodies(pop(bench, peer)) == [second.body.decode()]
     assert peer.ask(ACK, ack_ext(again)).code == 0
-    pass_time(bench, 10 * INVISIBLE_MS + REVIVAL_MS, 5_000)
+    pass_time(bench, 10 * INVISIBLE_MS + REVIVAL_MS, 2_000)
     assert bodies(pop(bench, peer)) == ["b"]
 
 

@@ -126,6 +126,21 @@ def test_an_acknowledgement_may_come_first(bench: Bench) -> None:
     assert revived(bench) == "ac"
 
 
+@pytest.mark.parametrize("sync", [False, True])
+def test_an_acknowledgement_that_is_late_counts(tmp_path: Path, sync: bool) -> None:
+    """The broker stood still: what was due before waits in the timer, and what comes now is due at once."""
+    bench = Bench(tmp_path, sync=sync, revive_queue_num=1)
+    put(bench, *"ab")
+    peer = bench.peer()
+    (first,) = pop(bench, peer, maxMsgNums="1", invisibleTime="1000")
+    (second,) = pop(bench, peer, maxMsgNums="1", invisibleTime="20000")
+    assert peer.ask(ACK, ack_ext(first)).code == 0
+    bench.clock.advance(90_000)
+    assert peer.ask(ACK, ack_ext(second)).code == 0
+    assert revived(bench) == ""
+    bench.close()
+
+
 def test_acknowledgements_of_others_change_nothing(bench: Bench) -> None:
     point = check_point(bench)
     put_record(bench, "ck", point)
