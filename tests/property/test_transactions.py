@@ -55,6 +55,8 @@ class Transactions(RuleBasedStateMachine):
         self.kit.producer.ask(SEND, send_ext(), b"so that the topic exists")
         self.all: dict[str, Transaction] = {}
         self.given_up: set[str] = set()
+        self.resumed: Counter[str] = Counter()
+        """How many parked messages each transaction had when it was resumed last."""
 
     def teardown(self) -> None:
         if not hasattr(self, "kit"):
@@ -86,7 +88,8 @@ class Transactions(RuleBasedStateMachine):
         if not hasattr(self, "kit"):
             return
         assert self.visible() == self.wanted()
-        self.given_up = {one.properties["UNIQ_KEY"] for one in self.kit.messages(TRANS_CHECK_MAX_TIME_TOPIC)}
+        parked = Counter(one.properties["UNIQ_KEY"] for one in self.kit.messages(TRANS_CHECK_MAX_TIME_TOPIC))
+        self.given_up = set(parked - self.resumed)
 
     # --- what happens ---
 
@@ -125,7 +128,7 @@ class Transactions(RuleBasedStateMachine):
             if one.unique_id in self.visible():
                 one.decision = COMMIT
             return
-        one.decision, one.decided_ms = decision, self.kit.clock.wall_ms
+        one.decision, one.decided_ms = decision, self.kit.clock.mono_ms
 
     @rule(one=transactions, decision=st.sampled_from([COMMIT, ROLLBACK]), times=st.integers(1, 2))
     def end(self, one: Transaction, decision: int, times: int) -> None:
@@ -164,12 +167,55 @@ class Transactions(RuleBasedStateMachine):
         else:
             self.decided(one, decision, self.kit.answer_check(check, decision))
 
+    @rule(number=st.integers(0, 10))
+    def resume(self, number: int) -> None:
+        """What was given up is checked anew."""
+        parked = self.kit.messages(TRANS_CHECK_MAX_TIME_TOPIC)
+        open_ones = [one for one in parked if not self.all[one.properties["UNIQ_KEY"]].decision]
+        if not open_ones:
+            return
+        message = open_ones[number % len(open_ones)]
+        ext = {"topic": "T", "msgId": message.offset_message_id}
+        assert self.kit.producer.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, ext).code == 0
+        self.kit.settle()
+        name = message.properties["UNIQ_KEY"]
+        self.resumed[name] = sum(one.properties["UNIQ_KEY"] == name for one in parked)
+        self.given_up.discard(name)
+
+    @rule(ms=st.sampled_from([-40_000, -2_000, 3_000, 100_000]))
+    def the_clock_is_set(self, ms: int) -> None:
+        self.kit.clock.wall_ms += ms
+
+    @rule(one=transactions, kept=st.floats(0, 1))
+    def end_in_a_power_cut(self, one: Transaction, kept: float) -> None:
+        """A part of what the commit wrote is on the disk; what is there of a batch becomes the whole of it."""
+        kit = self.kit
+        kit.settle()
+        before = kit.store.max_physical_offset
+        code = kit.end(one.end_ext, COMMIT).code
+        after = kit.store.max_physical_offset
+        kit.store._release()
+        cut = before + int((after - before) * kept)
+        with (self.folder / "commitlog" / f"{0:020d}").open("r+b") as log:
+            log.seek(cut)
+            log.write(bytes(after - cut))
+        shutil.rmtree(self.folder / "consumequeue")
+        self.revive()
+        kit.run(2 * OP_INTERVAL_MS, 1_000)
+        if code == 0 and not one.decision and one.unique_id in self.visible():
+            one.decision, one.decided_ms = COMMIT, kit.clock.mono_ms
+
     @rule()
     def die(self) -> None:
         """SIGKILL: what was not written is gone. A rollback is written with the op messages only."""
-        self.kit.crash()
+        self.kit.store._release()
+        self.revive()
+
+    def revive(self) -> None:
+        self.kit.open()
+        self.kit.producer = self.kit.live_producer()
         for one in self.all.values():
-            if one.decision == ROLLBACK and self.kit.clock.wall_ms - one.decided_ms <= 2 * OP_INTERVAL_MS:
+            if one.decision == ROLLBACK and self.kit.clock.mono_ms - one.decided_ms <= 2 * OP_INTERVAL_MS:
                 forgotten = not self.is_noted(one)
                 if forgotten:
                     one.decision = 0
