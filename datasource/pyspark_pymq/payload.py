@@ -23,19 +23,48 @@ if TYPE_CHECKING:
 
     from pyspark_pymq.cluster import Cluster
 
-__all__ = ["CONTENT_TYPE", "arrow_schema_of", "newest_schema", "pack", "unpack"]
+__all__ = ["CONTENT_TYPE", "arrow_schema_of", "newest_schema", "pack", "spark_schema_of", "unpack"]
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
 """The property ``contentType`` of such a message."""
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:
-    """What Spark expects a reader with this schema to give (reference spark-datasource §7.4)."""
+    """What Spark expects a reader with this schema to give (reference spark-datasource §7.4). Raises ConfigError for a
+    column that Spark does not pass to Python: an interval of months, a map whose types nobody knows."""
+    from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
 
-    if "timezone" in inspect.signature(to_arrow_schema).parameters:
-        return to_arrow_schema(schema, timezone="UTC")
-    return to_arrow_schema(schema)  # Spark 4.1: always UTC
+    # Spark 4.1: always UTC
+    options = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    for field in schema.fields:
+        try:
+            to_arrow_schema(StructType([field]), **options)
+        except (PySparkException, ValueError, pa.ArrowException) as error:
+            raise ConfigError(
+                f"payloadFormat: column {field.name!r} cannot be {field.dataType.simpleString()}, which Spark and Arrow"
+                f" do not exchange ({error}); cast it, or leave it out",
+                key="payloadFormat",
+            ) from error
+    return to_arrow_schema(schema, **options)
+
+
+def spark_schema_of(schema: pa.Schema) -> StructType:
+    """The columns of a message as Spark has them. Raises ConfigError for a column that it has no type for."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    for field in schema:
+        try:
+            from_arrow_schema(pa.schema([field]))
+        except PySparkException as error:
+            raise ConfigError(
+                f"payloadFormat: Spark has no type for column {field.name!r} of the newest message, {field.type}"
+                f" ({error}); give the columns by .schema(...), with another type or without it",
+                key="payloadFormat",
+            ) from error
+    return from_arrow_schema(schema)
 
 
 def pack(batches: Iterable[pa.RecordBatch], batch_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -77,7 +106,13 @@ def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         column: Any = pa.nulls(rows.num_rows, field.type) if index is None else rows.column(index)
         if not field.nullable and column.null_count:
             raise pa.ArrowInvalid(f"column {field.name!r} is NOT NULL in the schema, and null here")
-        arrays.append(column if column.type == field.type else column.cast(field.type))
+        try:
+            arrays.append(column if column.type == field.type else column.cast(field.type))
+        except pa.ArrowException as error:
+            hint = "; give the columns by .schema(...)" if "null" in str(field.type) else ""
+            raise pa.ArrowInvalid(
+                f"column {field.name!r} is {column.type}, not {field.type}: {error}{hint}"
+            ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -113,6 +113,9 @@ class _Writer(Lent):
         if options.payload_is_arrow:
             if options.topic is None:
                 raise ConfigError("topic: required with payloadFormat=arrow, as an option", key="topic")
+            from pyspark_pymq.payload import arrow_schema_of
+
+            arrow_schema_of(schema.toNullable())  # as readers have it: what nobody could read is not written
             return [field.name for field in schema.fields]
         names = []
         for field in schema.fields:

@@ -38,13 +38,12 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         from pyspark_pymq.schema import default_schema
 
         if self._payload_is_arrow() and "store" not in self.options:
-            from pyspark.sql.pandas.types import from_arrow_schema
+            from pyspark_pymq.payload import newest_schema, spark_schema_of
 
-            from pyspark_pymq.payload import newest_schema
-
-            found: StructType = from_arrow_schema(newest_schema(self._read_options()))
+            found = spark_schema_of(newest_schema(self._read_options()))
             # What is never null in the newest message may be missing in an older one.
-            return found.toNullable()
+            nullable: StructType = found.toNullable()
+            return nullable
         return default_schema(*asked_columns(self.options))
 
     def reader(self, schema: StructType) -> BatchReader | StoreReader | KeyReader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -91,3 +92,49 @@ def test_an_empty_topic_tells_no_columns(spark: SparkSession, cluster: DevCluste
     with pytest.raises(Exception, match="has no message yet that tells its columns"):
         load(spark, cluster, topic)
     assert load(spark, cluster, topic, "at timestamp").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        ("INTERVAL '1-2' YEAR TO MONTH", "interval year to month"),
+        ("array(INTERVAL '1' YEAR)", "array<interval year>"),
+        ("map()", "map<void,void>"),
+    ],
+)
+def test_a_column_that_spark_and_arrow_do_not_exchange_is_named(
+    spark: SparkSession, cluster: DevCluster, topic: str, column: str, kind: str
+) -> None:
+    says = rf"payloadFormat: column 'odd' cannot be {kind}, .* cast it, or leave it out"
+    with pytest.raises(Exception, match=says):
+        write(spark.sql(f"SELECT 1 a, {column} odd").coalesce(1), cluster, topic)
+    assert sum(cluster.max_offsets(topic).values()) == 0
+    with pytest.raises(Exception, match=says):
+        load(spark, cluster, topic, f"a int, odd {kind}").collect()
+
+
+def test_an_element_type_that_nobody_knows_yet(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
+    write(spark.sql("SELECT 1 a, array(5) l").coalesce(1), cluster, topic)
+    write(spark.sql("SELECT 2 a, array() l").coalesce(1), cluster, topic)
+    says = r"column 'l' is list<.*int32.*>, not list<.*null.*>: .*; give the columns by .schema"
+    with pytest.raises(Exception, match=says):
+        load(spark, cluster, topic).collect()
+    rows = load(spark, cluster, topic, "a int, l array<int>").collect()
+    assert sorted(map(tuple, rows)) == [(1, [5]), (2, [])]
+
+
+def test_a_message_of_another_program_with_a_type_that_spark_has_not(
+    spark: SparkSession, cluster: DevCluster, topic: str
+) -> None:
+    rows = pa.record_batch({"a": pa.array([1], pa.int32()), "u": pa.array([4_000_000_000], pa.uint32())})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_batch(rows)
+    cluster.send(topic, 0, [Message.of(topic, sink.getvalue().to_pybytes())])
+    with pytest.raises(
+        Exception, match=r"no type for column 'u' of the newest message, uint32 .*\.schema\(\.\.\.\)"
+    ):
+        load(spark, cluster, topic)
+    assert [tuple(row) for row in load(spark, cluster, topic, "a int, u bigint").collect()] == [
+        (1, 4_000_000_000)
+    ]
