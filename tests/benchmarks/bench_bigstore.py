@@ -211,6 +211,8 @@ def drains(parent: Path, gib: float, count: int, rounds: int) -> None:
             drained.append(backlog / (time.perf_counter() - before))
             if puller.returncode or puller.stdout is None:
                 raise SystemExit("the drain failed: the figures are void")
+            if len(sends) < 2:
+                raise SystemExit("the drain ended within one run of sends: drain more, or send less a run")
             beside += sends[:-1]  # the drain ended in the last one
             alone += [load("send", process, count=count, topics=2) for _ in range(3)]
         finally:
