@@ -4,22 +4,19 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Callable
 
 from mqspark.broker.config import UPDATABLE_KEYS, BrokerConfig
 from mqspark.broker.state import BrokerState
-from mqspark.config import ForeignKeys, known_keys, rocketmq_key, set_setting, to_properties
+from mqspark.config import ForeignKeys, known_keys, set_setting, to_properties
 from mqspark.errors import ConfigError
 from mqspark.protocol.bodies import DataVersion, encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Handler, Refusal, ok, parse_properties
+from mqspark.protocol.dispatch import Handler, Refusal, ok, settings_to_change
 from mqspark.protocol.session import Session
 
 __all__ = ["SettingsAdmin"]
-
-_log = logging.getLogger(__name__)
 
 
 class SettingsAdmin:
@@ -40,32 +37,17 @@ class SettingsAdmin:
         effect in that file has none here."""
         state = self._state
         broker_keys, store_keys = known_keys(BrokerConfig), known_keys(type(state.store_config))
-        fields = store_keys | broker_keys
-        changes = {
-            rocketmq_key(fields[key]) if key in fields else key: value
-            for key, value in parse_properties(command.body).items()
-        }
         black_list = {
             "brokerConfigPath",
             "rocketmqHome",
             "configBlackList",
             *state.config.config_black_list.split(";"),
         }
-        foreign = {key: value for key, value in changes.items() if key not in fields}
-        if black_list.intersection(changes):
-            raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-        try:
-            fixed = {*self._foreign_keys(foreign), *changes.keys() - foreign.keys() - UPDATABLE_KEYS}
-        except ConfigError as error:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        for key in sorted(fixed):
-            raise Refusal(
-                ResponseCode.NO_PERMISSION,
-                f"Can not update config {key}: it is fixed while the broker runs",
-            )
-        own = {key: value for key, value in changes.items() if key in fields}
+        changes = settings_to_change(
+            command.body, store_keys | broker_keys, UPDATABLE_KEYS, black_list, self._foreign_keys
+        )
         broker_copy, store_copy = copy.copy(state.config), copy.copy(state.store_config)
-        for key, value in own.items():
+        for key, value in changes.items():
             try:
                 set_setting(broker_copy if key in broker_keys else store_copy, key, value)
                 broker_copy.__post_init__()
@@ -73,10 +55,8 @@ class SettingsAdmin:
             except ConfigError as error:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
         permission = state.config.broker_permission
-        for key, value in own.items():
+        for key, value in changes.items():
             set_setting(state.config if key in broker_keys else state.store_config, key, value)
-        if foreign:
-            _log.info("settings without a meaning here: %s", ", ".join(foreign))
         version = self._version
         self._version = DataVersion(
             state_version=version.state_version, timestamp=state.clock.now_ms(), counter=version.counter + 1

@@ -8,7 +8,6 @@ the key-value table.
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from mqspark.config import (
     ForeignKeys,
     known_keys,
     no_foreign_keys,
-    rocketmq_key,
     set_setting,
     to_properties,
 )
@@ -40,7 +38,7 @@ from mqspark.protocol.bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Handler, Refusal, dispatch, ok, parse_properties
+from mqspark.protocol.dispatch import Handler, Refusal, dispatch, ok, settings_to_change
 from mqspark.protocol.headers import (
     AddWritePermOfBrokerRequestHeader,
     BrokerHeartbeatRequestHeader,
@@ -64,8 +62,6 @@ from mqspark.store.configfile import ConfigFile
 from mqspark.store.saved import Job, SavedTable
 
 __all__ = ["NameServer"]
-
-_log = logging.getLogger(__name__)
 
 TICK_MS = 1_000
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -333,31 +329,22 @@ class NameServer:
 
     def update_settings(self, session: Session, command: Command) -> bytes:
         """All keys or none; they last until the process ends. What has no effect in a file has none here."""
-        fields = known_keys(NamesrvConfig)
-        changes = {
-            rocketmq_key(fields[key]) if key in fields else key: value
-            for key, value in parse_properties(command.body).items()
-        }
-        foreign = {key: value for key, value in changes.items() if key not in fields}
-        if {*_PROTECTED_KEYS, *self.config.config_black_list.split(";")}.intersection(changes):
-            raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        changes = settings_to_change(
+            command.body,
+            known_keys(NamesrvConfig),
+            UPDATABLE_KEYS,
+            {*_PROTECTED_KEYS, *self.config.config_black_list.split(";")},
+            self._foreign_keys,
+        )
         trial = copy.copy(self.config)
         try:
-            fixed = {*self._foreign_keys(foreign), *changes.keys() - foreign.keys() - UPDATABLE_KEYS}
-            for key in changes.keys() - foreign.keys() - fixed:
-                set_setting(trial, key, changes[key])
+            for key, value in changes.items():
+                set_setting(trial, key, value)
             trial.__post_init__()
         except ConfigError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        for key in sorted(fixed):
-            raise Refusal(
-                ResponseCode.NO_PERMISSION,
-                f"Can not update config {key}: it is fixed while the name server runs",
-            )
-        for key in changes.keys() - foreign.keys():
-            set_setting(self.config, key, changes[key])
-        if foreign:
-            _log.info("settings without a meaning here: %s", ", ".join(foreign))
+        for key, value in changes.items():
+            set_setting(self.config, key, value)
         self._cached_generation = -1
         return ok(command)
 

@@ -8,15 +8,18 @@ never. To answer anything but success it raises ``Refusal``. One-way requests ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import Field
+from typing import Any
 
-from mqspark.errors import InvalidMessage, MQError, ProtocolError
+from mqspark.config import ForeignKeys, rocketmq_key
+from mqspark.errors import ConfigError, InvalidMessage, MQError, ProtocolError
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.headers import Header
 from mqspark.protocol.session import Session
 
-__all__ = ["Handler", "Refusal", "dispatch", "ok", "parse_properties"]
+__all__ = ["Handler", "Refusal", "dispatch", "ok", "parse_properties", "settings_to_change"]
 
 Handler = Callable[[Session, Command], bytes | None]
 
@@ -98,3 +101,31 @@ def parse_properties(body: bytes | memoryview) -> dict[str, str]:
         if equals and not line.lstrip().startswith("#"):
             properties[key.strip()] = value.strip()
     return properties
+
+
+def settings_to_change(
+    body: bytes | memoryview,
+    fields: Mapping[str, Field[Any]],
+    updatable: Set[str],
+    black_list: Iterable[str],
+    foreign_keys: ForeignKeys,
+) -> dict[str, str]:
+    """RocketMQ's keys to values, of the ``fields`` (``known_keys``) that a properties file changes. Keys without a
+    meaning here are logged. Raises Refusal when any may not be changed."""
+    asked = parse_properties(body).items()
+    changes = {rocketmq_key(fields[key]) if key in fields else key: value for key, value in asked}
+    if not changes.keys().isdisjoint(black_list):
+        raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+    foreign = {key: value for key, value in changes.items() if key not in fields}
+    try:
+        fixed = {*foreign_keys(foreign), *changes.keys() - foreign.keys() - updatable}
+    except ConfigError as error:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+    if fixed:
+        raise Refusal(
+            ResponseCode.NO_PERMISSION,
+            f"Can not update config {min(fixed)}: it is fixed while the process runs",
+        )
+    if foreign:
+        _log.info("settings without a meaning here: %s", ", ".join(foreign))
+    return {key: value for key, value in changes.items() if key in fields}

@@ -170,9 +170,9 @@ async def test_settings_without_a_meaning_are_accepted_as_in_a_file(caplog: pyte
             answer = await remoting.invoke(address, code, None, body, timeout_ms=20_000, accept=codes)
             return answer.code, answer.remark
 
-        for address, code, own, who in (
-            (broker.address, RequestCode.UPDATE_BROKER_CONFIG, b"traceOn", "broker"),
-            (broker.namesrv, RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable", "name server"),
+        for address, code, own in (
+            (broker.address, RequestCode.UPDATE_BROKER_CONFIG, b"traceOn"),
+            (broker.namesrv, RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable"),
         ):
             caplog.clear()
             assert await change(address, code, own + b"=true\nuseEpollNativeSelector=true\n") == (0, None)
@@ -189,6 +189,6 @@ async def test_settings_without_a_meaning_are_accepted_as_in_a_file(caplog: pyte
             )
             assert await change(address, code, b"serverSocketBacklog=9\n") == (
                 ResponseCode.NO_PERMISSION,
-                f"Can not update config serverSocketBacklog: it is fixed while the {who} runs",
+                "Can not update config serverSocketBacklog: it is fixed while the process runs",
             )
         await remoting.close()
