@@ -280,6 +280,7 @@ def main(arguments: list[str] | None = None) -> None:
         folder / "store",
         "flushDiskType=ASYNC_FLUSH",
         "maxTransferCountOnMessageInMemory=1000",
+        "serverChannelMaxIdleTimeSeconds=3600",  # a side that hangs is waited for
         "waitTimeMillsInSendQueue=60000",  # what is measured is not whom a busy machine sends away
     )
     try:
