@@ -27,6 +27,7 @@ from mqspark.store.indexfile import Shape
 from mqspark.store.layout import StorePaths
 from mqspark.store.logpaths import LogPaths
 from mqspark.store.offline import release
+from mqspark.store.scan import MAX_RUN_RECORDS
 from mqspark.store.window import WINDOW_BYTES
 
 __all__ = ["BuiltIndex", "IndexBuild", "IndexTask", "WORTH_A_PROCESS_BYTES"]
@@ -80,7 +81,9 @@ class _Builder:
             lambda: task.now_ms,
             shape=Shape(task.slots, task.entries),
         )
-        self._indexer = Indexer(self.log, self.index, lambda: 0, window_bytes=WINDOW_BYTES)
+        self._indexer = Indexer(
+            self.log, self.index, lambda: 0, window_bytes=WINDOW_BYTES, slice_records=MAX_RUN_RECORDS
+        )
         self._released: Segment | None = None
         self._released_bytes = 0
         last = self.log.segments[-1] if self.log.segments else None

@@ -25,15 +25,17 @@ from mqspark.store.window import LogWindow
 
 __all__ = ["Indexer"]
 
-_WINDOW_BYTES = 512 << 10
-"""Of log that is indexed at once: who waits for it waits a millisecond."""
+_SLICE_RECORDS = 2048
+"""That are indexed at once: who waits for it waits one to two milliseconds. Half of that is the same for one record."""
+_WINDOW_BYTES = 2 << 20
+"""Of log that is indexed at once, at most."""
 _STEP_BYTES = 512 << 10
-"""Of log that arrives before it is indexed; the work for a slice costs the same for one record as for hundred."""
+"""Of log that arrives before it is indexed, at least, however small the records of a slice are."""
 _TIME_SHARE = 0.1
 """Of a busy thread's time that goes into the index as long as it is not too far behind: a burst is indexed after it."""
 _MAX_CREDIT_MS = 20
 _MAX_BEHIND_BYTES = 256 << 20
-_QUERY_BYTES = _MAX_BEHIND_BYTES + 2 * _STEP_BYTES
+_QUERY_BYTES = _MAX_BEHIND_BYTES + 2 * _WINDOW_BYTES
 _IDLE_BYTES = 16 << 20
 _IDLE_INTERVAL_MS = 1000
 _SYNC_INTERVAL_MS = 10_000
@@ -55,7 +57,10 @@ class Indexer:
         "_next",
         "_next_idle_ms",
         "_next_sync_ms",
+        "_slice_bytes",
+        "_slice_records",
         "_window",
+        "_window_bytes",
         "_without_keys",
         "full_disk",
     )
@@ -67,9 +72,13 @@ class Indexer:
         monotonic_ms: Callable[[], int],
         *,
         window_bytes: int = _WINDOW_BYTES,
+        slice_records: int = _SLICE_RECORDS,
     ) -> None:
         self._log = log
         self._window = LogWindow(log, window_bytes)
+        self._window_bytes = window_bytes
+        self._slice_records = slice_records
+        self._slice_bytes = _STEP_BYTES
         self._index = index
         self._monotonic_ms = monotonic_ms
         self._credit_ms = 0.0
@@ -93,7 +102,7 @@ class Indexer:
     def open(self, end: int, *, clean: bool, safe_timestamp_ms: int) -> None:
         """The log was recovered and ends at ``end``. An index that cannot be opened keeps no store from opening."""
         index = self._index
-        self._next = end + _STEP_BYTES
+        self._next = end + self._slice_bytes
         self._credited_ms = self._monotonic_ms()
         self._next_sync_ms = self._credited_ms + _SYNC_INTERVAL_MS
         try:
@@ -109,7 +118,7 @@ class Indexer:
         the index is too far behind."""
         if end < self._next:
             return
-        arrived, self._next = end - self._next + _STEP_BYTES, end + _STEP_BYTES
+        arrived = end - self._next + self._slice_bytes
         started_ms = self._monotonic_ms()
         self._credit_ms += (started_ms - self._credited_ms) * _TIME_SHARE
         self._credit_ms = min(self._credit_ms, _MAX_CREDIT_MS)
@@ -119,6 +128,7 @@ class Indexer:
             self._credit_ms -= self._monotonic_ms() - started_ms
         elif self.behind_bytes(end) > _MAX_BEHIND_BYTES:
             self.follow(end, durable, arrived)
+        self._next = end + self._slice_bytes
 
     def expect_no_keys(self, start: int, end: int) -> None:
         """The records that will be stored in [start, end) have no properties."""
@@ -191,12 +201,15 @@ class Indexer:
 
     def _slice(self, segment: Segment, end: int) -> None:
         index, start = self._index, segment.start
-        run = self._window.read_run(segment, index.position, end, verify_crc=False, min_records=1)
+        limit = min(end, index.position + self._slice_bytes)
+        run = self._window.read_run(segment, index.position, limit, verify_crc=False, min_records=1)
         if run is None:  # damage, or a record that is longer than the window
             view = self._log.view(segment)
             high = min(end - start, len(view))
             run = read_run(view, index.position - start, high, start, verify_crc=False, min_records=1)
         if run is not None:
+            record_bytes = (run.end_position - index.position) // len(run.positions)
+            self._slice_bytes = min(max(record_bytes * self._slice_records, _STEP_BYTES), self._window_bytes)
             index.put(run_keys(run), run.end_position)
         else:
             index.skip(self._behind_gap(segment, index.position, end))

@@ -749,6 +749,7 @@ def test_a_busy_store_indexes_as_it_goes_and_after_a_burst(
 ) -> None:
     monkeypatch.setattr(indexer, "_STEP_BYTES", 2000)
     monkeypatch.setattr(indexer, "_MAX_BEHIND_BYTES", 6000)
+    monkeypatch.setitem(indexer.Indexer.__init__.__kwdefaults__, "slice_records", 10)
     clock = TestClock()
     store = opened(tmp_path, clock)
     behind = []
@@ -772,6 +773,32 @@ def test_a_busy_store_indexes_as_it_goes_and_after_a_burst(
     clock.now += 1000
     store.maintenance()
     assert store.index_behind_bytes == 0
+    store.close()
+
+
+def test_large_records_are_collected_before_they_are_indexed(tmp_path: Path) -> None:
+    clock = TestClock()
+    store = opened(tmp_path, clock, mapped_file_size_commit_log=1 << 24)
+    numbers = iter(range(10_000))
+
+    def send(total_bytes: int) -> int:
+        end = 0
+        while end < total_bytes:
+            n = next(numbers)
+            end += 4000
+            store.put("T", 0, b"x" * 4000, b"KEYS\x01k%d\x02" % n, 0, 1, BORN_HOST)
+        clock.now += 100
+        flush(store)
+        store.catch_up()
+        return store.index_behind_bytes
+
+    assert send(600 << 10) == 0, "how large they are is not known yet"
+    behind = [send(300 << 10) for _ in range(6)]
+    assert behind == sorted(behind)
+    assert behind[0] > 300_000
+    assert behind[-1] > 1_800_000
+    assert send(300 << 10) == 0
+    assert asked(store, "k5") == [b"x" * 4000]
     store.close()
 
 
