@@ -5,8 +5,9 @@ however many keys there are; one task a queue copies the kept records into the n
 generation becomes current by a rename: killed before, nothing has changed; run again, the work is done again. A broker
 may serve the store meanwhile and sees the new generation within a second (``mqspark.store.compacted``).
 
-Of a queue that a RocketMQ broker has compacted, and we have not yet, what RocketMQ kept is read as well, so that a
-store which comes from there serves here what it served there (``mqspark.store.rocketcompaction``).
+Of a queue that a RocketMQ broker has compacted, what RocketMQ kept of the offsets that neither a generation of ours
+nor the log has is read as well, so that a store which comes from there, the first time or again, serves here what it
+served there (``mqspark.store.rocketcompaction``).
 
 An empty body is a tombstone: it deletes its key, and goes itself when it is older than the delete retention, so that a
 reader that is not slower than that sees every deletion. A record without a key is not kept (a broker takes none).
@@ -41,6 +42,8 @@ _PIECE_OFFSETS = 1 << 20
 _READ_OFFSETS = 1 << 14
 _SPAN_BYTES = 8 << 20
 _QUEUE_OFFSET_AT = 20
+_OLD, _THEIRS = (-1, -1), (-2, -2)
+"""In the place of a range of offsets: the generation before; RocketMQ's files."""
 DEFAULT_DELETE_RETENTION_MS = 24 * 3_600_000
 """Kafka's delete.retention.ms."""
 
@@ -67,17 +70,22 @@ class QueuePlan:
     start: int
     end: int
     has_theirs: bool = False
-    """RocketMQ has compacted what is before ``start``."""
+    """RocketMQ has compacted what is between the old generation and ``start``."""
+
+    @property
+    def old_end(self) -> int:
+        """Offsets below are in the old generation."""
+        return self.current.end if self.current is not None else 0
 
     @property
     def pieces(self) -> list[tuple[int, int]]:
-        """Ranges to read, the old generation as one more with the offsets (-1, -1), RocketMQ's with (-2, -2)."""
+        """Ranges to read, and as such the old generation and what RocketMQ has."""
+        kept = [_OLD] if self.current is not None else []
+        theirs = [_THEIRS] if self.has_theirs else []
         new = [
             (low, min(low + _PIECE_OFFSETS, self.end)) for low in range(self.start, self.end, _PIECE_OFFSETS)
         ]
-        if self.has_theirs:
-            return [(-2, -2), *new]
-        return [(-1, -1), *new] if self.current is not None else new
+        return [*kept, *theirs, *new]
 
 
 def plan_queue(
@@ -90,10 +98,10 @@ def plan_queue(
     *,
     has_theirs: bool = False,
 ) -> QueuePlan | None:
-    """None when there is nothing to do. ``low``, ``high``: what the queue has. ``has_theirs``: RocketMQ has compacted
-    it."""
-    if current is None and has_theirs and high > 0:
-        return QueuePlan(topic, queue_id, None, low, high, has_theirs=True)
+    """None when there is nothing to do. ``low``, ``high``: what the queue has. ``has_theirs``: RocketMQ has what is
+    between the generation and ``low``."""
+    if has_theirs and high > 0:
+        return QueuePlan(topic, queue_id, current, low, high, has_theirs=True)
     start = max(low, current.end if current is not None else 0)
     kept = current.messages if current is not None else 0
     if high <= start or (high - start) / (kept + high - start) < min_dirty_ratio:
@@ -176,14 +184,14 @@ def _plans(options: CompactOptions, topics: Iterable[str]) -> list[QueuePlan]:
         for queue_id in sorted(int(name) for name in names if name.isdigit()):
             low, high = _bounds(StoreReader(options.store, options.commit_log), topic, queue_id)
             current = read_current(_directory(options.store, topic, queue_id))
+            theirs = RocketCompaction(options.store, topic, queue_id)
+            has_theirs = (
+                bool(theirs)
+                if current is None
+                else current.end < low and bool(theirs) and theirs.keeps(current.end, low)
+            )
             plan = plan_queue(
-                topic,
-                queue_id,
-                current,
-                low,
-                high,
-                options.min_dirty_ratio,
-                has_theirs=bool(RocketCompaction(options.store, topic, queue_id)),
+                topic, queue_id, current, low, high, options.min_dirty_ratio, has_theirs=has_theirs
             )
             if plan is not None:
                 plans.append(plan)
@@ -321,14 +329,15 @@ def read_keys(
             names=["queue", "key", "offset", "tombstone", "time"],
         )
 
-    if low < 0 and plan.has_theirs:
+    if (low, high) == _THEIRS:
         for view, at in RocketCompaction(Path(store), plan.topic, plan.queue_id).runs():
             records = Records(view)
-            older = at[records.longs(at + _QUEUE_OFFSET_AT) < plan.start]
+            offsets = records.longs(at + _QUEUE_OFFSET_AT)
+            older = at[(plan.old_end <= offsets) & (offsets < plan.start)]
             for first in range(0, len(older), _READ_OFFSETS):
                 yield from rows(records, older[first : first + _READ_OFFSETS])
         return
-    if low < 0 and plan.current is not None:
+    if (low, high) == _OLD and plan.current is not None:
         generation = Generation(_directory(Path(store), plan.topic, plan.queue_id), plan.current)
         records = Records(generation.view)
         positions = generation.entries["position"]
@@ -394,17 +403,17 @@ class _Copier:
         self._plan = plan
         self._reader = StoreReader(store, commit_log)
         self._old = Generation(directory, plan.current) if plan.current is not None else None
-        self._old_end = plan.current.end if plan.current is not None else 0
         self._theirs = RocketCompaction(Path(store), plan.topic, plan.queue_id) if plan.has_theirs else None
         self._writer = GenerationWriter(directory, f"next-{attempt}")
 
     def copy(self, offsets: Any) -> None:
-        for offset in offsets[offsets < self._old_end].tolist():
+        old_end = self._plan.old_end
+        for offset in offsets[offsets < old_end].tolist():
             if self._old is not None:
                 index = int(self._old.entries["offset"].searchsorted(offset))
                 code = int(self._old.entries["tags_code"][index])
                 self._writer.append(self._old.record(offset), offset, code)
-        new = offsets[offsets >= self._old_end]
+        new = offsets[offsets >= old_end]
         if self._theirs is not None:
             for offset in new[new < self._plan.start].tolist():
                 record, code = self._theirs.record(offset)

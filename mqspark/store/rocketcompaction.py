@@ -3,9 +3,12 @@
     compaction/compactionLog/<topic>/<queue id>/<position>    records as in a CommitLog, with their queue offsets; their
                                                               physical offset is the position in this log
 
-``compaction/compactionCq`` beside it says the same once more and is not needed; ``compacting`` and ``replicating`` in
-it are work in progress (CompactionLog; reference store-and-broker §18.1). Nothing is written here: the job
-``compact`` makes generations of ours out of it (``mqspark.store.compacted``).
+``compaction/compactionCq`` beside it says the same once more and is not needed. A compaction writes its files to
+``compacting``, renames those that they replace to ``<position>.delete``, moves its own up and unlinks the others, so
+after a kill a record may be in any of these; a replica fetches what it lacks to ``replicating`` (CompactionLog;
+reference store-and-broker §18.1). All are read: of a key the newest offset counts, whatever else is there.
+
+Nothing is written here: the job ``compact`` makes generations of ours out of it (``mqspark.store.compacted``).
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from mqspark.store.rebuild import SegmentRecords
 __all__ = ["RocketCompaction"]
 
 _QUEUE_OFFSET_AT = 20
+_PLACES = ("", "compacting", "replicating")
+_REPLACED = ".delete"
 
 
 class RocketCompaction:
@@ -31,8 +36,13 @@ class RocketCompaction:
     def __init__(self, root: Path, topic: str, queue_id: int) -> None:
         """``root``: storePathRootDir."""
         directory = root / "compaction" / "compactionLog" / topic / str(queue_id)
-        names = [path for path in directory.iterdir() if path.is_file()] if directory.is_dir() else []
-        self._files = sorted((start, path) for path in names if (start := file_start(path.name)) is not None)
+        places = [place for name in _PLACES if (place := directory / name).is_dir()]
+        self._files = sorted(
+            (start, path)
+            for place in places
+            for path in place.iterdir()
+            if path.is_file() and (start := file_start(path.name.removesuffix(_REPLACED))) is not None
+        )
         self._known: tuple[Ints, Ints, Ints] | None = None
         self._views: list[memoryview] = []
 
@@ -47,6 +57,11 @@ class RocketCompaction:
                 records = SegmentRecords(path, start, length)
                 for positions in records.between(start, start + length):
                     yield records.view, positions
+
+    def keeps(self, low: int, high: int) -> bool:
+        """Whether it has any of the offsets [low, high)."""
+        offsets, _, _ = self._known or self._look()
+        return bool(offsets.searchsorted(low) < offsets.searchsorted(high))
 
     def record(self, offset: int) -> tuple[memoryview, int]:
         """The record at a queue offset, and its tags code. Raises KeyError for one that is not kept."""

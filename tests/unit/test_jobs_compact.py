@@ -10,7 +10,7 @@ import pytest
 
 from mqspark.message import encode_host
 from mqspark.record import decode_record, encode_record, tags_code
-from mqspark.store.compacted import KEPT_DTYPE
+from mqspark.store.compacted import KEPT_DTYPE, Current, GenerationWriter, publish
 from mqspark.store.rocketcompaction import RocketCompaction
 from mqspark_jobs.compact import CompactOptions, _plans, read_keys, write_generations
 from tests.store_tools import flush, opened, put
@@ -95,6 +95,41 @@ def test_what_is_older_than_the_log_comes_from_theirs(store: Path) -> None:
         message = decode_record(log[position : position + size])
         assert message.queue_offset == offset
         assert message.body == (b"old%d" if offset < plan.start else b"new%d") % offset
+
+
+def test_what_a_kill_left_between_old_files_and_new_ones_is_read(tmp_path: Path) -> None:
+    """RocketMQ was killed while it replaced files: one is renamed only, one is moved up, one is not yet."""
+    theirs(tmp_path, [(offset, f"k{offset}", b"old%d" % offset) for offset in range(0, 60, 5)])
+    directory = tmp_path / "compaction/compactionLog/C/0"
+    first, second, third, *_ = sorted(path for path in directory.iterdir() if path.is_file())
+    first.rename(directory / f"{first.name}.delete")
+    second.rename(directory / "compacting" / second.name)
+    (directory / "replicating").mkdir()
+    third.rename(directory / "replicating" / third.name)
+    found = RocketCompaction(tmp_path, "C", 0)
+    for offset in range(0, 60, 5):
+        assert decode_record(found.record(offset)[0]).body == b"old%d" % offset
+
+
+def test_what_theirs_got_after_a_generation_of_ours_is_read(store: Path) -> None:
+    """Compacted here, then served and compacted by RocketMQ, whose log expired meanwhile: nothing else has it."""
+    directory = store / "mqspark.compacted/C/0"
+    writer = GenerationWriter(directory, "1")
+    writer.append(b"", 3, 0)
+    writer.finish()
+    writer.log_path.rename(directory / "1.log")
+    writer.queue_path.rename(directory / "1.queue")
+    publish(directory, Current(1, 20, 1, 0))
+    (plan,) = _plans(CompactOptions(store), ["C"])
+    assert plan.has_theirs
+    assert plan.pieces == [(-1, -1), (-2, -2), (plan.start, 100)]
+    read = list(read_keys(str(store), None, plan, 0, -2, -2))
+    rows = pa.Table.from_batches(read).to_pylist()
+    assert [row["offset"] for row in rows] == [*range(20, plan.start, 5)]
+    asked = pa.RecordBatch.from_pydict({"queue": [0] * 3, "offset": [3, 20, 99]})
+    (written,) = pa.Table.from_batches(write_generations(str(store), None, [plan], iter([asked]))).to_pylist()
+    table = np.frombuffer(Path(written["entries"]).read_bytes(), KEPT_DTYPE)
+    assert table["offset"].tolist() == [3, 20, 99]
 
 
 def test_a_generation_of_ours_is_newer_than_theirs(store: Path) -> None:
