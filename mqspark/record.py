@@ -54,6 +54,7 @@ __all__ = [
     "MIN_RECORD_BYTES",
     "HEADS",
     "CRC_PROPERTY_BYTES",
+    "MAX_RECONSUME_TIMES",
     "Buffer",
     "Verdict",
     "CheckedRecord",
@@ -105,6 +106,9 @@ _BATCH_MIN_BYTES = _BATCH_HEAD.size + 2
 CRC_PROPERTY_BYTES = len(CRC32) + 12
 """``__CRC32#`` 0x01, ten digits, 0x02."""
 _CRC_PREFIX = CRC32.encode() + b"\x01"
+
+MAX_RECONSUME_TIMES = (1 << 31) - 1
+"""A producer may claim as many: a copy cannot count further."""
 
 
 # --- properties without a dict ------------------------------------------------------------------------------

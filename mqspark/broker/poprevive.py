@@ -40,7 +40,14 @@ from mqspark.message import (
 )
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.receipts import normal_topic, retry_topic_v1, retry_topic_v2
-from mqspark.record import Parts, Verdict, check_record, find_property, take_apart
+from mqspark.record import (
+    MAX_RECONSUME_TIMES,
+    Parts,
+    Verdict,
+    check_record,
+    find_property,
+    take_apart,
+)
 from mqspark.store.store import GetStatus
 
 __all__ = ["PopRevival"]
@@ -338,7 +345,8 @@ class PopRevival:
             table[FIRST_POP_TIME] = str(key.pop_time_ms)
         table[ORIGIN_GROUP] = key.group  # by which RocketMQ finds pops that wait for it
         properties = encode_properties(table)
-        copy = record._replace(born_host=self._host, reconsume_times=record.reconsume_times + 1)
+        times = min(record.reconsume_times + 1, MAX_RECONSUME_TIMES)
+        copy = record._replace(born_host=self._host, reconsume_times=times)
         self._last_end = max(self._last_end, self._state.writer.relay(copy, topic, 0, properties).end_offset)
         self._state.stats.revival(key.topic, key.group).revived += 1
 

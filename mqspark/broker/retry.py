@@ -34,7 +34,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers import ConsumerSendMsgBackRequestHeader
 from mqspark.protocol.session import Session
-from mqspark.record import take_apart
+from mqspark.record import MAX_RECONSUME_TIMES, take_apart
 
 __all__ = ["DEAD_LETTER_QUEUES", "SendBacks", "dead_letter_topic", "retry_limit"]
 
@@ -152,5 +152,5 @@ class SendBacks:
             record.born_host,
             record.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
             record.flag,
-            record.reconsume_times + 1,
+            min(record.reconsume_times + 1, MAX_RECONSUME_TIMES),
         )

@@ -13,7 +13,7 @@ from mqspark.broker.writer import Stored
 from mqspark.errors import DiskFull, InvalidMessage
 from mqspark.message import encode_properties
 from mqspark.record import Parts
-from tests.unit.broker_kit import Bench
+from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import ACK, INVISIBLE_MS, ack_ext, pass_time, pop, put
 
 REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_C"
@@ -220,6 +220,15 @@ def test_a_message_that_cannot_be_copied_is_tried_again(
     assert fails == 0
     pass_time(bench, 20_000 + REVIVAL_MS)
     assert revived(bench) == "b"
+
+
+def test_a_count_that_is_full_stays_full(bench: Bench) -> None:
+    most = 2**31 - 1
+    assert bench.peer().ask(SEND, send_ext(j=str(most)), b"often").code == 0
+    pop(bench, bench.peer(), invisibleTime="2000")
+    pass_time(bench, 2_000 + REVIVAL_MS)
+    (one,) = pop(bench, bench.peer())
+    assert (one.body, one.message.reconsume_times) == (b"often", most)
 
 
 def test_a_restart_in_the_middle(bench: Bench) -> None:

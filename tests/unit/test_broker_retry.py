@@ -102,6 +102,15 @@ def test_every_attempt_waits_longer_until_the_last_becomes_a_dead_letter(bench: 
     assert (topic.write_queue_nums, topic.read_queue_nums, topic.config.perm) == (1, 1, 6)
 
 
+def test_a_count_that_is_full_stays_full(bench: Bench) -> None:
+    most = 2**31 - 1
+    assert bench.peer().ask(SEND, send_ext(j=str(most)), b"x").code == 0
+    answer = give_back(bench.peer(), bench.records("T")[-1])
+    assert (answer.code, answer.remark) == (0, None)
+    (dead,) = bench.records("%DLQ%CG")
+    assert dead.reconsume_times == most
+
+
 def test_a_consumer_may_name_the_level_or_give_up_at_once(bench: Bench) -> None:
     peer = bench.peer()
     message = stored(bench)
