@@ -50,6 +50,9 @@ TURN_BYTES = 64 * 1024
 ones ready by then, instead of waiting for all of each other's (1.06 to 1.11 times the rate of Java's BatchProducer)."""
 
 IDLE_SCAN_S = 5.0
+FAILED_TICK_MS = 500
+"""After a fault of the core."""
+
 PORT_PAIR_ATTEMPTS = 64
 SHUTDOWN_GRACE_S = 2.0
 
@@ -228,7 +231,12 @@ class RemotingServer:
                 writer.close("the server ended it")
 
     def _run_tick(self) -> None:
-        self._tick_handle = self._loop.call_later(max(self.tick(), 1) / 1000, self._run_tick)
+        try:
+            wait_ms = self.tick()
+        except Exception:  # without a next tick the core would know no time any more
+            log.exception("%s: what was due failed and is tried again", self.name)
+            wait_ms = FAILED_TICK_MS
+        self._tick_handle = self._loop.call_later(max(wait_ms, 1) / 1000, self._run_tick)
 
     def tick(self) -> int:
         """What is due by the clock, now; milliseconds until the core wants the next one. It gets that one by itself:

@@ -99,8 +99,8 @@ class Harness:
 
 
 @asynccontextmanager
-async def serving(**options: Any) -> AsyncIterator[Harness]:
-    core = EchoCore()
+async def serving(core: EchoCore | None = None, **options: Any) -> AsyncIterator[Harness]:
+    core = core or EchoCore()
     outbox: list[Session] = []
     server = RemotingServer(core, outbox, name="toy", **options)
     listener = await server.listen(bind_socket("127.0.0.1", 0))
@@ -130,6 +130,24 @@ async def test_answers_of_a_chunk_come_in_order_and_cost_one_turn() -> None:
         got = [await client.next() for _ in range(50)]
         assert [(c.opaque, bytes(c.body)) for c in got] == [(n, b"%d" % n) for n in range(50)]
         assert harness.core.turns - before <= 3
+
+
+async def test_a_tick_that_fails_is_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    class FaultyCore(EchoCore):
+        ticks = 0
+
+        def tick(self) -> int:
+            self.ticks += 1
+            if self.ticks == 2:
+                raise RuntimeError("a fault in the core")
+            return 1
+
+    core = FaultyCore()
+    async with serving(core):
+        await eventually(lambda: core.ticks > 2)
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == [
+        "toy: what was due failed and is tried again"
+    ]
 
 
 async def test_much_is_answered_before_the_loop_reads_on() -> None:
