@@ -25,7 +25,7 @@ from mqspark.errors import BrokerError, ConnectionLost, MQError, RequestTimeout,
 from mqspark.message import LMQ_PREFIX, java_hash
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
-from mqspark.store.compacted import COMPACTED
+from mqspark.store.compacted import is_compacted
 from mqspark.store.reader import StoreReader
 from pyspark_pymq.cluster import BrokerPlace, DataLoss
 from pyspark_pymq.decode import Decoder
@@ -153,7 +153,7 @@ class _LocalStore:
         self, wanted: QueueRange, decoder: Decoder, tags: tuple[str, ...]
     ) -> Iterator[pa.RecordBatch | int]:
         """Batches, and after those of a chunk the offset that is next, as far as the files hold the range."""
-        if (self._reader.paths.root / COMPACTED / wanted.queue.topic).is_dir():
+        if is_compacted(self._reader.paths.root, wanted.queue.topic):
             return  # the broker knows what compaction has kept
         codes = np.array([java_hash(tag) for tag in tags], dtype=np.int64)
         position = wanted.start
@@ -179,7 +179,7 @@ class _LocalStore:
         self, ranges: Sequence[QueueRange], decoder: Decoder, tags: tuple[str, ...]
     ) -> Iterator[pa.RecordBatch] | None:
         """Ranges of one topic; None when the files do not hold every entry of them."""
-        if (self._reader.paths.root / COMPACTED / ranges[0].queue.topic).is_dir():
+        if is_compacted(self._reader.paths.root, ranges[0].queue.topic):
             return None
         try:
             found = [

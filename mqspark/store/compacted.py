@@ -6,7 +6,9 @@
                                                      tags code i64 (little-endian), by offset
 
 Offsets below ``end`` come from the generation, all others from the log, so what arrives after a compaction is read as
-ever. ``current`` is replaced by renaming when the files it names are on disk: a read sees one generation, never a mix.
+ever. What lies between them, because the log has expired under a RocketMQ broker, comes from what that has compacted
+(``mqspark.store.rocketcompaction``). ``current`` is replaced by renaming when the files it names are on disk: a read
+sees one generation, never a mix.
 The generation before stays until the next one comes, for readers that are about to open it.
 
 Compaction itself is a Spark job (``mqspark_jobs.compact``), a process of its own that does not need the store's file
@@ -18,6 +20,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqspark.store.fetch import GetResult, GetStatus
+from mqspark.store.rocketcompaction import COMPACTION, RocketCompaction, compacted_by_rocketmq
 
 __all__ = [
     "COMPACTED",
@@ -34,6 +38,7 @@ __all__ = [
     "Current",
     "Generation",
     "GenerationWriter",
+    "is_compacted",
     "publish",
     "read_current",
 ]
@@ -76,6 +81,11 @@ def publish(directory: Path, current: Current) -> None:
         number = path.name.partition(".")[0]
         if number.isdigit() and int(number) < current.generation - 1:
             path.unlink()
+
+
+def is_compacted(root: Path, topic: str) -> bool:
+    """Whether the log alone is not what the broker serves of a topic. ``root``: storePathRootDir."""
+    return (root / COMPACTED / topic).is_dir() or compacted_by_rocketmq(root, topic)
 
 
 class Generation:
@@ -123,11 +133,26 @@ class CompactedQueues:
     """What of a store's queues is compacted, as its broker serves it."""
 
     def __init__(self, root: Path, monotonic_ms: Callable[[], int]) -> None:
+        self._store = root
         self._root = root / COMPACTED
         self._monotonic_ms = monotonic_ms
         self._topics: frozenset[str] = frozenset()
         self._topics_at_ms = -_LOOK_MS
         self._known: dict[tuple[str, int], tuple[int, Generation | None]] = {}
+        # RocketMQ does not serve the directory as long as we do: nothing of this changes.
+        self._their_topics: dict[str, bool] = {}
+        self._theirs: dict[tuple[str, int], RocketCompaction] = {}
+
+    def _rocketmq(self, topic: str, queue_id: int) -> RocketCompaction | None:
+        there = self._their_topics.get(topic)
+        if there is None:
+            there = self._their_topics[topic] = compacted_by_rocketmq(self._store, topic)
+        if not there:
+            return None
+        found = self._theirs.get((topic, queue_id))
+        if found is None:
+            found = self._theirs[topic, queue_id] = RocketCompaction(self._store, topic, queue_id)
+        return found or None
 
     def _generation(self, topic: str, queue_id: int) -> Generation | None:
         now_ms = self._monotonic_ms()
@@ -158,22 +183,37 @@ class CompactedQueues:
         max_messages: int,
         max_bytes: int,
         tag_codes: frozenset[int] | None,
-        max_offset: int,
+        log_bounds: Callable[[str, int], tuple[int, int]],
     ) -> GetResult | None:
-        """None for what is not compacted: the log has it."""
+        """None for what is not compacted: the log has it. ``log_bounds``: which offsets of a queue that are."""
         generation = self._generation(topic, queue_id)
-        if generation is None or not 0 <= offset < generation.current.end:
+        theirs = self._rocketmq(topic, queue_id)
+        if (generation is None and theirs is None) or offset < 0:
             return None
-        buffers, count, following = generation.get(offset, max_messages, max_bytes, tag_codes)
+        low, max_offset = log_bounds(topic, queue_id)
+        if generation is not None and offset < generation.current.end:
+            buffers, count, following = generation.get(offset, max_messages, max_bytes, tag_codes)
+        elif theirs is not None and offset < low:
+            buffers, following = theirs.get(offset, low, max_messages, max_bytes, tag_codes)
+            count = len(buffers)
+        else:
+            return None
         status = GetStatus.FOUND if count else GetStatus.NO_MATCHED_MESSAGE
         return GetResult(status, following, 0, max_offset, buffers, count, sum(map(len, buffers)))
 
     def begins(self, topic: str, queue_id: int) -> bool:
         """Whether reading may begin at 0, whatever the log still has."""
-        return self._generation(topic, queue_id) is not None
+        return self._generation(topic, queue_id) is not None or self._rocketmq(topic, queue_id) is not None
 
     def forget(self, topic: str) -> None:
-        """The topic was deleted: its generations go."""
+        """The topic was deleted: its generations go, and what RocketMQ has compacted of it. RocketMQ itself leaves that
+        and then takes no message of a new topic of the name until its offsets are higher."""
+        for key in [key for key in self._theirs if key[0] == topic]:
+            del self._theirs[key]
+        self._their_topics.pop(topic, None)
+        for name in ("compactionLog", "compactionCq"):
+            if (theirs := self._store / COMPACTION / name / topic).is_dir():
+                shutil.rmtree(theirs)
         for key in [key for key in self._known if key[0] == topic]:
             del self._known[key]
         directory = self._root / topic

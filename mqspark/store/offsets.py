@@ -54,6 +54,11 @@ class QueueOffsets:
         key = (topic, queue_id)
         return self._queues.get(key) or self._batch_queues.get(key)
 
+    def log_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """The first offset that the log has, and the first that is not visible yet; (0, 0) for an unknown queue."""
+        queue = self._queue(topic, queue_id)
+        return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Of what consumers may see; 0 for an unknown queue."""
         queue = self._queue(topic, queue_id)

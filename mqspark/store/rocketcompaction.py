@@ -8,7 +8,8 @@
 after a kill a record may be in any of these; a replica fetches what it lacks to ``replicating`` (CompactionLog;
 reference store-and-broker §18.1). All are read: of a key the newest offset counts, whatever else is there.
 
-Nothing is written here: the job ``compact`` makes generations of ours out of it (``mqspark.store.compacted``).
+Nothing is written here: a broker serves from it what its log has no longer, and the job ``compact`` makes generations
+of ours out of it (``mqspark.store.compacted``).
 """
 
 from __future__ import annotations
@@ -23,11 +24,20 @@ from mqspark.store.keys import Ints
 from mqspark.store.layout import file_start
 from mqspark.store.rebuild import SegmentRecords
 
-__all__ = ["RocketCompaction"]
+__all__ = ["COMPACTION", "RocketCompaction", "compacted_by_rocketmq"]
+
+COMPACTION = "compaction"
 
 _QUEUE_OFFSET_AT = 20
+_LOOK_AT = 4096
+"""Records that one read looks at when a tag filter takes few of them."""
 _PLACES = ("", "compacting", "replicating")
 _REPLACED = ".delete"
+
+
+def compacted_by_rocketmq(root: Path, topic: str) -> bool:
+    """Whether it has anything of the topic. ``root``: storePathRootDir."""
+    return (root / COMPACTION / "compactionLog" / topic).is_dir()
 
 
 class RocketCompaction:
@@ -35,7 +45,7 @@ class RocketCompaction:
 
     def __init__(self, root: Path, topic: str, queue_id: int) -> None:
         """``root``: storePathRootDir."""
-        directory = root / "compaction" / "compactionLog" / topic / str(queue_id)
+        directory = root / COMPACTION / "compactionLog" / topic / str(queue_id)
         places = [place for name in _PLACES if (place := directory / name).is_dir()]
         self._files = sorted(
             (start, path)
@@ -69,9 +79,33 @@ class RocketCompaction:
         index = int(offsets.searchsorted(offset))
         if index == len(offsets) or int(offsets[index]) != offset:
             raise KeyError(offset)
-        view, position = self._views[int(views[index])], int(positions[index])
+        return self._at(int(views[index]), int(positions[index]))
+
+    def _at(self, number: int, position: int) -> tuple[memoryview, int]:
+        view = self._views[number]
         record = check_record(view, position, len(view), verify_crc=False)
         return view[position : position + record.size_bytes], tags_code(record.properties)
+
+    def get(
+        self, offset: int, end: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None
+    ) -> tuple[list[memoryview], int]:
+        """Kept records of the offsets [``offset``, ``end``), at least one if any matches, and where the reader goes on.
+
+        The first call reads all files."""
+        offsets, views, positions = self._known or self._look()
+        first, last = offsets.searchsorted([offset, end]).tolist()
+        looked_at = min(last, first + _LOOK_AT)
+        buffers: list[memoryview] = []
+        size_bytes = 0
+        for index in range(first, looked_at):
+            record, code = self._at(int(views[index]), int(positions[index]))
+            if tag_codes and code not in tag_codes:
+                continue
+            if buffers and (len(buffers) >= max_messages or size_bytes + len(record) > max_bytes):
+                return buffers, int(offsets[index])
+            buffers.append(record)
+            size_bytes += len(record)
+        return buffers, end if looked_at == last else int(offsets[looked_at])
 
     def _look(self) -> tuple[Ints, Ints, Ints]:
         """Queue offsets ascending, and for each its view and its position there."""

@@ -169,6 +169,7 @@ class MessageStore:
         self.entries = offsets.entries
         self.max_offset = offsets.max_offset
         self.min_offset = offsets.min_offset
+        self._log_bounds = offsets.log_bounds
         self.offset_by_timestamp = offsets.offset_by_timestamp
         self.offset_by_position = offsets.offset_by_position
         self.store_timestamp_at = offsets.store_timestamp_at
@@ -498,7 +499,7 @@ class MessageStore:
     ) -> GetResult:
         """Visible messages from ``offset`` on (``Fetcher.get``); of a compacted queue what compaction has kept."""
         kept = self._compacted.get(
-            topic, queue_id, offset, max_messages, max_bytes, tag_codes, self.max_offset(topic, queue_id)
+            topic, queue_id, offset, max_messages, max_bytes, tag_codes, self._log_bounds
         )
         if kept is not None:
             return kept

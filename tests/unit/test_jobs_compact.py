@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,14 @@ def theirs(root: Path, kept: list[tuple[int, str, bytes]]) -> None:
             record = record[:28] + start.to_bytes(8, "big") + record[36:]
         data += record
     (directory / f"{start:020d}").write_bytes(data.ljust(FILE_BYTES, b"\0"))
+
+
+def records_in(buffer: memoryview) -> Iterator[memoryview]:
+    """A buffer holds records that lie together in the log."""
+    while buffer:
+        size = int.from_bytes(buffer[:4], "big")
+        yield buffer[:size]
+        buffer = buffer[size:]
 
 
 @pytest.fixture
@@ -130,6 +139,35 @@ def test_what_theirs_got_after_a_generation_of_ours_is_read(store: Path) -> None
     (written,) = pa.Table.from_batches(write_generations(str(store), None, [plan], iter([asked]))).to_pylist()
     table = np.frombuffer(Path(written["entries"]).read_bytes(), KEPT_DTYPE)
     assert table["offset"].tolist() == [3, 20, 99]
+
+
+def test_a_store_serves_what_the_log_has_no_longer_from_theirs(store: Path) -> None:
+    own = opened(store)
+
+    def pull(
+        offset: int, count: int = 32, tags: frozenset[int] | None = None
+    ) -> tuple[str, list[int], int, int]:
+        got = own.get("C", 0, offset, count, 1 << 20, tags)
+        offsets = [
+            decode_record(record).queue_offset for buffer in got.buffers for record in records_in(buffer)
+        ]
+        return got.status.name, offsets, got.next_offset, got.min_offset
+
+    queue = own._queues[("C", 0)]
+    low = queue.min_offset
+    kept = list(range(0, low, 5))
+    assert own.min_offset("C", 0) == 0
+    assert pull(0, 4) == ("FOUND", kept[:4], 20, 0)
+    assert pull(1) == ("FOUND", kept[1:], low, 0)
+    assert pull(kept[-1] + 1) == ("NO_MATCHED_MESSAGE", [], low, 0)
+    red = frozenset([tags_code(b"TAGS\x01t1\x02")])
+    assert pull(0, tags=red) == ("FOUND", [offset for offset in kept if offset % 3 == 1], low, 0)
+    assert pull(low, 3)[1] == [low, low + 1, low + 2]
+    assert pull(100)[0] == "OFFSET_OVERFLOW_ONE"
+    own.delete_topic("C")
+    assert not (store / "compaction/compactionLog/C").exists()
+    assert own.min_offset("C", 0) == -1
+    own.close()
 
 
 def test_a_generation_of_ours_is_newer_than_theirs(store: Path) -> None:
