@@ -35,7 +35,9 @@ from mqspark.client.blocking import BlockingClient
 from mqspark.message import DEFAULT_TOPIC
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers import SendMessageRequestHeaderV2
+from pyspark_pymq.schema import default_schema
 from tests.benchmarks.kafka import PARTITIONS, Kafka, kafka_jars
+from tests.benchmarks.nothing import Nothing
 from tests.spark.conftest import stop_session
 from tests.spark.dev import DevCluster
 
@@ -43,6 +45,8 @@ PARTS = ("write", "read", "drain", "micro", "latency", "exactly-once")
 EACH_PROFILE = frozenset({"micro", "latency"})
 DRAIN_TIMES = 5
 """A drain is of so many times the rows: it takes seconds then, of which the start of a query is about one."""
+NOTHING = "a source that reads nothing"
+"""In Python: what Spark itself takes for the rows of any of them."""
 MICRO_BATCH_ROWS = 1000
 MICRO_BATCHES = 40
 LATENCY_RATES = (10, 100)
@@ -108,6 +112,7 @@ class Bench:
         self, spark: Any, cluster: DevCluster, kafka: Kafka | None, folder: Path, rounds: int, profile: str
     ) -> None:
         self.spark, self.cluster, self.kafka = spark, cluster, kafka
+        spark.dataSource.register(Nothing)
         self.folder, self.rounds, self.profile = folder, rounds, profile
         self.results: dict[str, float] = {}
         self._numbers = itertools.count()
@@ -207,6 +212,9 @@ class Bench:
             frames[f"{side}, all columns"] = lambda side=side: self.reader(side, topic).load()
         for name, frame in frames.items():
             self.check(f"read {name}", frame(), expected)
+        nothing = self.spark.read.format("nothing").options(rows=str(count), size=str(size))
+        frames[f"{NOTHING}, value"] = lambda: nothing.schema("value binary").load()
+        frames[f"{NOTHING}, all columns"] = lambda: nothing.schema(default_schema()).load()
         medians = alternating({name: noop(frame) for name, frame in frames.items()}, self.rounds)
         for name, seconds in medians.items():
             self.report(f"batch read {size} B, {name}", count, seconds)
@@ -224,8 +232,12 @@ class Bench:
         count *= DRAIN_TIMES
 
         def drained(side: str) -> None:
-            reader = self.reader(side, topic, streaming=True)
-            frame = reader.schema("value binary").load() if side == "pymq" else reader.load().select("value")
+            if side == NOTHING:
+                reader = self.spark.readStream.format("nothing").options(rows=str(count), size=str(size))
+            else:
+                reader = self.reader(side, topic, streaming=True)
+            frame = (reader.schema("value binary") if side in ("pymq", NOTHING) else reader).load()
+            frame = frame.select("value")
             writer = frame.writeStream.format("noop").option("checkpointLocation", self.checkpoint())
             query = writer.trigger(availableNow=True).start()
             query.awaitTermination()
@@ -233,7 +245,8 @@ class Bench:
             if rows != count:
                 raise SystemExit(f"drain {side}: {rows} rows instead of {count}: the figures are void")
 
-        medians = alternating({side: lambda side=side: drained(side) for side in self.sides()}, self.rounds)
+        sides = [*self.sides(), NOTHING]
+        medians = alternating({side: lambda side=side: drained(side) for side in sides}, self.rounds)
         for side, seconds in medians.items():
             self.report(f"AvailableNow drain {size} B, {side}", count, seconds)
         for side in self.sides()[1:]:
