@@ -153,6 +153,8 @@ class Concurrent:
             self._return(process, messages, delay_level)
 
     def _return(self, process: ProcessQueue, messages: list[MessageExt], delay_level: int) -> None:
+        # At once: a message that was delivered again has two listeners, and one look finds both late.
+        self._returning.update((process, message.queue_offset) for message in messages)
         task = self._loop.create_task(self._return_all(process, messages, delay_level))
         self._returns.add(task)
         task.add_done_callback(self._returns.discard)
@@ -169,8 +171,6 @@ class Concurrent:
     async def _return_one(self, process: ProcessQueue, message: MessageExt, delay_level: int) -> bool:
         if self._send_back is None:
             raise AssertionError("a broadcasting consumer sends nothing back")
-        mark = (process, message.queue_offset)
-        self._returning.add(mark)
         try:
             await self._send_back(message, delay_level)
         except MQError as error:
@@ -184,7 +184,7 @@ class Concurrent:
             message.reconsume_times += 1
             return False
         finally:
-            self._returning.discard(mark)
+            self._returning.discard((process, message.queue_offset))
         process.complete(message)
         return True
 

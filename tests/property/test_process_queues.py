@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -150,6 +150,10 @@ TestOwnersOfAQueue = OwnersOfAQueue.TestCase
 # --- listeners -----------------------------------------------------------------------------------------------
 
 MOST = 12
+TWO_LATE_LISTENERS_OF_ONE_MESSAGE = [
+    *[("succeed", 0)] * (MOST - 2),
+    *[("expire", 0), ("not taken", 0), ("expire", 0)],
+]
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(["succeed", "fail", "raise", "taken", "not taken", "expire", "turn", "drop"]), NUMBERS
@@ -238,6 +242,7 @@ class Listeners:
 
 @settings(max_examples=150, deadline=None)
 @given(events=EVENTS, batch_size=st.sampled_from([0, 1, 3]))
+@example(events=TWO_LATE_LISTENERS_OF_ONE_MESSAGE, batch_size=0)
 def test_listeners_that_fail_and_hang(events: list[tuple[str, int]], batch_size: int) -> None:
     async def live() -> None:
         listeners = Listeners(batch_size)
