@@ -151,7 +151,7 @@ TestOwnersOfAQueue = OwnersOfAQueue.TestCase
 
 MOST = 12
 TWO_LATE_LISTENERS_OF_ONE_MESSAGE = [
-    *[("succeed", 0)] * (MOST - 2),
+    *[("succeed", 0)] * (MOST - 1),
     *[("expire", 0), ("not taken", 0), ("expire", 0)],
 ]
 EVENTS = st.lists(
