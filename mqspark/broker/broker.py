@@ -148,9 +148,8 @@ class Broker:
         self.store = store
         self.outbox: list[Session] = outbox if outbox is not None else []
         self._clock = clock
-        topics = Topics(config, clock)
+        topics = Topics(config, clock, lmq=store_config.enable_lmq)
         stats = Stats(clock, store.max_physical_offset, cluster=config.broker_cluster_name)
-        topics.lmq = store_config.multi_dispatch
         self.state = state = BrokerState(
             config=config,
             store_config=store_config,

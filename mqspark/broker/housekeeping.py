@@ -24,7 +24,7 @@ class Housekeeping:
         """Queues of topics that are not configured any more."""
         state = self._state
         for name in list(state.store.queues()):
-            if state.topics.find(name) is None and not state.topics.is_system(name):
+            if state.topics.get(name) is None and not state.topics.is_system(name):
                 state.store.delete_topic(name)
         return ok(command)
 

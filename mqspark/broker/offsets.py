@@ -29,8 +29,8 @@ Table = dict[tuple[str, str], dict[int, int]]
 
 class ConsumerOffsets:
     def __init__(self, clock: Clock, *, version_step: int, lmq: bool = False) -> None:
-        """``lmq``: offsets of groups that read light message queues have a table of their own in the file
-        (LmqConsumerOffsetManager)."""
+        """``lmq``: groups that read light message queues have one offset a topic, whatever the queue, and a table of
+        their own in the file (LmqConsumerOffsetManager)."""
         self._clock = clock
         self._lmq = lmq
         self._version_step = version_step
@@ -42,6 +42,8 @@ class ConsumerOffsets:
         self.generation = 0
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        if self._lmq and is_lmq(group):
+            queue_id = LMQ_QUEUE_ID
         key = (topic, group)
         queues = self._table.get(key)
         if queues is None:
@@ -56,6 +58,8 @@ class ConsumerOffsets:
         """The pending reset if there is one, else the stored offset, else NOT_FOUND."""
         if (reset := self.pending_reset(group, topic, queue_id)) is not None:
             return reset
+        if self._lmq and is_lmq(group):
+            queue_id = LMQ_QUEUE_ID
         queues = self._table.get((topic, group))
         return NOT_FOUND if queues is None else queues.get(queue_id, NOT_FOUND)
 

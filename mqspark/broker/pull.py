@@ -182,7 +182,7 @@ class Pulls:
             )
         if not group.consume_enable:
             raise _forbidden(f"subscription group no permission, {group_name}", FORBIDDEN_GROUP)
-        topic = state.topics.find(header.topic)
+        topic = state.topics.get(header.topic)
         if topic is None:
             raise Refusal(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {FAQ}"

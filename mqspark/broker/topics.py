@@ -119,16 +119,17 @@ class Topic:
 class Topics:
     """``generation`` counts changes, so that a caller can tell whether they are saved and published."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock, *, lmq: bool = False) -> None:
+        """``lmq``: light message queues are topics of one queue by their names and never in the table
+        (LmqTopicConfigManager)."""
         self._config = config
         self._clock = clock
+        self._lmq = lmq
         self._table: dict[str, Topic] = {}
-        self.get = self._table.get
+        self.get: Callable[[str], Topic | None] = self._find if lmq else self._table.get
         """name → Topic or None; bound once because every send and pull calls it."""
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
-        self.lmq = False
-        """Whether light message queues are topics without being in the table (``find``)."""
         for topic in self._system_topics():
             self._table[topic.topic_name] = Topic(topic)
         self._built_in = frozenset(self._table)
@@ -168,14 +169,10 @@ class Topics:
         return len(self._table)
 
     def __contains__(self, name: str) -> bool:
-        return self.find(name) is not None
+        return self.get(name) is not None
 
-    def find(self, name: str) -> Topic | None:
-        """``get``, but a light message queue is known to it by its name, as a topic of one queue."""
-        topic = self._table.get(name)
-        if topic is None and self.lmq and is_lmq(name):
-            return Topic(_topic(name, 1))
-        return topic
+    def _find(self, name: str) -> Topic | None:
+        return Topic(_topic(name, 1)) if is_lmq(name) else self._table.get(name)
 
     def names(self) -> list[str]:
         return list(self._table)
@@ -184,7 +181,9 @@ class Topics:
         return [name for name in self._table if self.is_system(name)]
 
     def put(self, config: TopicConfig) -> Topic:
-        """Create or replace; an equal configuration changes nothing."""
+        """Create or replace; an equal configuration changes nothing, nor does that of a light message queue."""
+        if self._lmq and is_lmq(config.topic_name):
+            return Topic(_topic(config.topic_name, 1))
         topic = self._table.get(config.topic_name)
         if topic is None:
             topic = self._table[config.topic_name] = Topic(config)

@@ -162,3 +162,53 @@ def test_without_the_settings_a_light_queue_is_an_unknown_topic(tmp_path: Path) 
     assert peer.ask(SEND, send_ext(properties="INNER_MULTI_DISPATCH\x01%LMQ%a\x02"), b"x").code == 0
     assert peer.ask(PULL, pull_ext("%LMQ%a", offset=0)).code == ResponseCode.TOPIC_NOT_EXIST
     bench.close()
+
+
+@pytest.fixture(params=[True, False], ids=["with multi-dispatch", "without"])
+def light(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """A broker of light queues; whether it dispatches to more than one makes no difference to those it is sent."""
+    bench = Bench(tmp_path, store_settings={"enable_lmq": True, "enable_multi_dispatch": request.param})
+    yield bench
+    bench.close()
+
+
+def test_a_light_queue_is_a_topic_of_one_queue_by_its_name(light: Bench) -> None:
+    peer = light.peer()
+    name = "%LMQ%a"
+    empty = peer.ask(PULL, pull_ext(name, offset=0))
+    assert (empty.code, empty.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "0")
+    assert peer.ask(PULL, pull_ext(name, 1, offset=0)).code == ResponseCode.INVALID_PARAMETER
+    assert peer.ask(SEND, send_ext(name, 0), b"x").code == 0
+    refused = peer.ask(SEND, send_ext(name, 1), b"y")
+    assert refused.code == ResponseCode.INVALID_PARAMETER
+    assert "readQueueNums=1" in (refused.remark or "")
+    assert [message.body for message in light.records(name)] == [b"x"]
+    config = json.loads(peer.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": name}).body)
+    assert (config["readQueueNums"], config["writeQueueNums"], config["perm"]) == (1, 1, 6)
+    assert b'"maxOffset":1' in peer.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": name}).body
+
+
+def test_light_queues_are_not_in_the_table_of_topics(light: Bench) -> None:
+    peer = light.peer()
+    before = peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG).body
+    assert peer.ask(SEND, send_ext("%LMQ%a", 0), b"x").code == 0
+    made = {"topic": "%LMQ%b", "defaultTopic": "TBW102", "readQueueNums": "3", "writeQueueNums": "3", "perm": "6",
+            "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}  # fmt: skip
+    assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, made).code == 0
+    after = peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG).body
+    assert after == before
+    config = json.loads(peer.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "%LMQ%b"}).body)
+    assert config["readQueueNums"] == 1
+
+
+def test_a_group_of_light_queues_has_one_offset_a_topic(light: Bench) -> None:
+    peer = light.peer()
+    assert peer.ask(SEND, send_ext("T", 1), b"x").code == 0
+    place = {"consumerGroup": "%LMQ%g", "topic": "T"}
+    commit = {**place, "queueId": "1", "commitOffset": "5"}
+    assert peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit).code == 0
+    light.reopen()
+    peer = light.peer()
+    for queue_id in "01":
+        answer = peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, {**place, "queueId": queue_id})
+        assert (answer.code, answer.ext["offset"]) == (0, "5")
