@@ -182,13 +182,13 @@ def _plans(options: CompactOptions, topics: Iterable[str]) -> list[QueuePlan]:
         directory = options.store / "consumequeue" / topic
         names = os.listdir(directory) if directory.is_dir() else []
         for queue_id in sorted(int(name) for name in names if name.isdigit()):
-            low, high = _bounds(StoreReader(options.store, options.commit_log), topic, queue_id)
+            low, high = StoreReader(options.store, options.commit_log).bounds(topic, queue_id)
             current = read_current(_directory(options.store, topic, queue_id))
             theirs = RocketCompaction(options.store, topic, queue_id)
             has_theirs = (
                 bool(theirs)
                 if current is None
-                else current.end < low and bool(theirs) and theirs.keeps(current.end, low)
+                else current.end < low and bool(theirs.offsets(current.end, low))
             )
             plan = plan_queue(
                 topic, queue_id, current, low, high, options.min_dirty_ratio, has_theirs=has_theirs
@@ -196,34 +196,6 @@ def _plans(options: CompactOptions, topics: Iterable[str]) -> list[QueuePlan]:
             if plan is not None:
                 plans.append(plan)
     return plans
-
-
-def _bounds(reader: StoreReader, topic: str, queue_id: int) -> tuple[int, int]:
-    """The first offset whose record the log has, and the first that is not visible yet."""
-    directory = reader.paths.consume_queue / topic / str(queue_id)
-    starts = sorted(int(name) // 20 for name in os.listdir(directory) if name.isdigit())
-    if not starts:
-        return 0, 0
-    low = starts[0]
-    last = reader.entries(topic, queue_id, starts[-1], 1 << 60)
-    high = starts[-1] + len(last)
-    if len(last):
-        # Fillers are left out: the last record knows its offset.
-        high = _offset_of(reader, last[-1]) + 1
-    log_begins = min((int(name) for name in os.listdir(reader.paths.commit_log) if name.isdigit()), default=0)
-    while low < high:
-        entries = reader.entries(topic, queue_id, low, min(low + _READ_OFFSETS, high))
-        there = entries[entries["position"] >= log_begins]
-        if len(there):
-            return _offset_of(reader, there[0]), high
-        low += _READ_OFFSETS
-    return high, high
-
-
-def _offset_of(reader: StoreReader, entry: Any) -> int:
-    view, start = reader.segment(int(entry["position"]))
-    at = int(entry["position"]) - start + 20
-    return int.from_bytes(view[at : at + 8], "big")
 
 
 def _compact(

@@ -15,6 +15,7 @@ import bisect
 import mmap
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -90,6 +91,34 @@ class StoreReader:
             native["tags_code"] = ext.tags_codes(native["tags_code"])
         return native
 
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """The first offset whose record the log has, and the first that is not visible yet."""
+        directory = self.paths.consume_queue / topic / str(queue_id)
+        queue_files = _files(directory)
+        if not queue_files:
+            return 0, 0
+        low = queue_files[0][0] // ENTRY_BYTES
+        last, _ = queue_files[-1]
+        # Not from the records, which may all have expired.
+        sizes = np.fromfile(directory / file_name(last), dtype=ENTRY_DTYPE)["size"]
+        unused = np.flatnonzero(sizes <= 0)
+        high = last // ENTRY_BYTES + (int(unused[0]) if len(unused) else len(sizes))
+        log_begins = min(
+            (start for directory in self.paths.commit_logs.all for start, _ in _files(directory)), default=0
+        )
+        while low < high:
+            entries = self.entries(topic, queue_id, low, min(low + _READ_OFFSETS, high))
+            there = entries[entries["position"] >= log_begins]
+            if len(there):
+                return self._queue_offset(there[0]), high
+            low += _READ_OFFSETS
+        return high, high
+
+    def _queue_offset(self, entry: Any) -> int:
+        view, start = self.segment(int(entry["position"]))
+        at = int(entry["position"]) - start + 20
+        return int.from_bytes(view[at : at + 8], "big")
+
     def segment(self, physical_offset: int) -> tuple[memoryview, int]:
         """The segment that holds a position, mapped read-only, and where it starts in the log.
 
@@ -116,6 +145,7 @@ class StoreReader:
         )
 
 
+_READ_OFFSETS = 1 << 14
 _NATIVE_DTYPE = np.dtype([("position", "<i8"), ("size", "<i4"), ("tags_code", "<i8")])
 
 

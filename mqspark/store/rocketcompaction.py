@@ -68,10 +68,11 @@ class RocketCompaction:
                 for positions in records.between(start, start + length):
                     yield records.view, positions
 
-    def keeps(self, low: int, high: int) -> bool:
-        """Whether it has any of the offsets [low, high)."""
+    def offsets(self, low: int, high: int) -> list[int]:
+        """Which of [low, high) it keeps, ascending. The first call reads all files."""
         offsets, _, _ = self._known or self._look()
-        return bool(offsets.searchsorted(low) < offsets.searchsorted(high))
+        first, last = offsets.searchsorted([low, high])
+        return [int(offset) for offset in offsets[first:last]]
 
     def record(self, offset: int) -> tuple[memoryview, int]:
         """The record at a queue offset, and its tags code. Raises KeyError for one that is not kept."""
