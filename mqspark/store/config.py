@@ -40,6 +40,9 @@ class StoreConfig:
     enable_consume_queue_ext: bool = False
     """Whether each queue entry also gets a unit of ConsumeQueueExt."""
     mapped_file_size_consume_queue_ext: int = 48 << 20
+    compaction_mapped_file_size: int = 100 << 20
+    compaction_cq_mapped_file_size: int = 10 << 20
+    """Of RocketMQ's compaction files, which are written for it only (``compactionfiles``)."""
     enable_lmq: bool = False
     enable_multi_dispatch: bool = False
     """Both: a message that names light message queues (INNER_MULTI_DISPATCH) enters those, too."""
@@ -144,6 +147,7 @@ class StoreConfig:
             "mapper_file_size_batch_consume_queue",
             "mapped_file_size_consume_queue_ext",
             "mapped_file_size_timer_log",
+            "compaction_mapped_file_size",
             "flush_interval_commit_log",
             "flush_interval_consume_queue",
             "max_message_size",
@@ -157,6 +161,7 @@ class StoreConfig:
             "allocation_step_commit_log",
             "max_mapped_files",
         )
+        check_numbers(self, "compaction_cq_mapped_file_size", least=3 * 46)  # two entries and the end
         check_numbers(self, "max_index_num", least=2)  # the first place of an index file stays empty
         check_numbers(self, "file_reserved_time", least=0)
 

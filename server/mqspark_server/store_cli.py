@@ -19,6 +19,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -181,6 +182,30 @@ def rebuild(directory: str, config: str | None, assignments: Sequence[str]) -> N
         click.echo(f"offset {lost.offset}: {lost.text} - {lost.repair}")
     if made.damaged or lost is not None or (made.torn_bytes and made.was_clean):
         sys.exit(3)
+
+
+@store.command("to-rocketmq")
+@_directory
+@_config
+@_set
+def to_rocketmq(directory: str, config: str | None, assignments: Sequence[str]) -> None:
+    """Write RocketMQ's compaction/ from compacted topics, before its broker takes over. No broker may run on it.
+
+    The file sizes have to be those of that broker: -c with its broker.conf, or --set compactionMappedFileSize=...
+    """
+    from mqspark.protocol.bodies import TopicConfigSerializeWrapper, decode_body
+    from mqspark.store.compactionfiles import write_compaction
+
+    settings = _settings(directory, config, assignments)
+    table = Path(directory) / "config" / "topics.json"
+    wrapper = decode_body(TopicConfigSerializeWrapper, table.read_bytes())
+    topics = [
+        name
+        for name, topic in sorted(wrapper.topic_config_table.items())
+        if topic.attributes.get("cleanup.policy") == "COMPACTION"
+    ]
+    written = write_compaction(settings, topics)
+    click.echo(f"{len(topics)} compacted topics: {written.queues} queues, {written.records} records")
 
 
 @store.group()
