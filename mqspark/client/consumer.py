@@ -136,7 +136,7 @@ class GroupConsumer(Member):
             await self.stop()
             raise
         if rebalance:
-            self.tasks.spawn(self._rebalance_forever())
+            self.tasks.keep(self._rebalance_forever)
 
     async def stop(self) -> None:
         """Leaves the group. Never raises."""
@@ -147,7 +147,7 @@ class GroupConsumer(Member):
         """A running consumer changed what it subscribes to."""
         if not self.rebalancing:
             self.rebalancing = True
-            self.tasks.spawn(self._rebalance_forever())
+            self.tasks.keep(self._rebalance_forever)
         await self.find_routes()
         await self.instance.heartbeat()
         self.group_changed()

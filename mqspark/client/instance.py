@@ -135,8 +135,8 @@ class ClientInstance:
                 instance._check_same(new, loop)
             instance.join(member)
         if instance is new:
-            new._tasks.spawn(new._refresh_routes_forever())
-            new._tasks.spawn(new._heartbeat_forever())
+            new._tasks.keep(new._refresh_routes_forever)
+            new._tasks.keep(new._heartbeat_forever)
         elif member.consumer_group is None:
             # The brokers that know this client learn of its new member; a consumer sees to that by itself.
             instance._tasks.spawn(instance.heartbeat())

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self
 
 __all__ = ["Lifecycle", "Tasks"]
 
 log = logging.getLogger(__name__)
+
+RESTART_PAUSE_S = 1.0
 
 
 class Lifecycle:
@@ -48,6 +50,18 @@ class Tasks:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    def keep(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[Any]:
+        """A task that must not end by a fault of ours: it is logged, and the work begins again a little later."""
+        return self.spawn(self._kept(work))
+
+    async def _kept(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                return await work()
+            except Exception:
+                log.exception("a background task of %s failed and begins again", self._owner)
+            await asyncio.sleep(RESTART_PAUSE_S)
 
     async def cancel(self) -> None:
         """Returns when all of them have ended. Never raises."""

@@ -5,6 +5,7 @@ DefaultLitePullConsumerImpl and AssignedMessageQueue; reference client-semantics
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections import deque
@@ -138,7 +139,7 @@ class LitePullConsumer(Subscriber):
                 await self._stop(confirm=False)
                 raise
         if self._auto_commit:
-            self._group.tasks.spawn(self._commit_forever())
+            self._group.tasks.keep(self._commit_forever)
         self._watch.start()
 
     async def stop(self) -> None:
@@ -430,7 +431,7 @@ class LitePullConsumer(Subscriber):
         if self._running and queue not in self._assigned:
             assigned = Assigned(queue, start_offset)
             self._assigned[queue] = assigned
-            assigned.task = self._group.tasks.spawn(self._fetch_forever(assigned))
+            assigned.task = self._group.tasks.keep(functools.partial(self._fetch_forever, assigned))
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
         offsets: dict[MessageQueue, int] = {}
@@ -465,7 +466,7 @@ class LitePullConsumer(Subscriber):
         assigned.task.cancel()
         assigned.restart(offset)
         if self._assigned.get(assigned.queue) is assigned:
-            assigned.task = self._group.tasks.spawn(self._fetch_forever(assigned))
+            assigned.task = self._group.tasks.keep(functools.partial(self._fetch_forever, assigned))
 
     async def _fetch_forever(self, assigned: Assigned) -> None:
         queue = assigned.queue

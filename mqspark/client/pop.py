@@ -6,6 +6,7 @@ client-semantics §3.11.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 import time
@@ -214,7 +215,7 @@ class PopConsumer(Listening):
                 forget=self._release,
                 renew=lambda work: self._acks.renew(work.topic, work.receipt, self._invisible_ms),
             )
-            self._group.tasks.spawn(self._ordered.renew_forever())
+            self._group.tasks.keep(self._ordered.renew_forever)
 
     async def _check_modes(self, topics: Iterable[str]) -> None:
         for topic in topics:
@@ -260,7 +261,7 @@ class PopConsumer(Listening):
 
     async def take(self, queue: MessageQueue, start_offset: int) -> None:
         if self._running and queue not in self._readers:
-            self._readers[queue] = self._group.tasks.spawn(self._pop_forever(queue))
+            self._readers[queue] = self._group.tasks.keep(functools.partial(self._pop_forever, queue))
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
         """What was popped is still ours to consume."""

@@ -6,6 +6,7 @@ DefaultMQPushConsumerImpl; reference client-semantics §3. What becomes of the m
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import sys
 import time
@@ -201,11 +202,11 @@ class PushConsumer(Listening):
             return
         await self._enter(rebalance=True, prepare=self._prepare)
         tasks = self._group.tasks
-        tasks.spawn(self._persist_forever())
+        tasks.keep(self._persist_forever)
         if self._ordered is not None:
-            tasks.spawn(self._ordered.renew_forever())
+            tasks.keep(self._ordered.renew_forever)
         else:
-            tasks.spawn(self._expire_forever())
+            tasks.keep(self._expire_forever)
 
     def _prepare(self) -> None:
         """Before the first queue comes."""
@@ -307,7 +308,7 @@ class PushConsumer(Listening):
         if self._ordered is not None:
             self._ordered.restart(queue, reader.process)
         self._flow.share(self._readers)
-        reader.task = self._group.tasks.spawn(self._read_forever(reader))
+        reader.task = self._group.tasks.keep(functools.partial(self._read_forever, reader))
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
         offsets: dict[MessageQueue, int] = {}

@@ -117,11 +117,12 @@ class Flusher:
             self._begin()
 
     def _on_timer(self) -> None:
-        if not self._in_flight:
-            self._begin()
+        # First: a fault must not be the end of all flushes.
         self._timer = self._loop.call_later(
             self._store.config.flush_interval_commit_log / 1000, self._on_timer
         )
+        if not self._in_flight:
+            self._begin()
 
     def _begin(self) -> None:
         job = None if self._stopped else self._store.begin_flush()
@@ -207,17 +208,26 @@ class Housekeeper:
                 async with asyncio.timeout(HOUSEKEEPING_S):
                     await self._due.wait()
             self._due.clear()
-            await self.run(self._core.jobs())
+            try:
+                jobs = self._core.jobs()
+            except Exception as error:
+                log.exception("housekeeping found a fault")
+                self.error = repr(error)
+            else:
+                await self.run(jobs)
 
     async def run(self, jobs: list[Job]) -> None:
+        """All of them, whichever fail; ``error`` tells of one."""
         failure: str | None = None
         for job in jobs:
             try:
                 await self._worker.run(job.run)
+                job.done()
             except OSError as error:
                 failure = str(error)
-            else:
-                job.done()
+            except Exception as error:
+                log.exception("a job of housekeeping found a fault")
+                failure = repr(error)
         if failure is not None and self.error is None:
             log.error("housekeeping failed: %s", failure)
         self.error = failure

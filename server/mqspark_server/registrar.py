@@ -96,7 +96,12 @@ class Registrar:
                 async with asyncio.timeout(period_s if server.known else RETRY_S):
                     await server.due.wait()
             server.due.clear()
-            await self._register(server, self._broker.config.register_broker_timeout_mills / 1000)
+            try:
+                await self._register(server, self._broker.config.register_broker_timeout_mills / 1000)
+            except Exception as error:  # a fault of ours: unregistered for good, nobody would find the broker
+                if not server.failing:
+                    log.exception("registering with name server %s", server.address)
+                self._failed(server, repr(error))
 
     async def _register(self, server: _NameServer, timeout_s: float) -> None:
         try:

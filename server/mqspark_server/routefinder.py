@@ -51,8 +51,11 @@ class RouteFinder:
             except (OSError, ValueError, ClientError, ProtocolError) as error:
                 log.warning("the route of %s could not be found: %s", topic, error)
                 continue
-            self._broker.routes.learned(topic, route)
-            self._progressed()
+            try:
+                self._broker.routes.learned(topic, route)
+                self._progressed()
+            except Exception:  # a fault of ours, which must not keep other topics from theirs
+                log.exception("what waited for the route of %s", topic)
 
     async def _ask(self, topic: str) -> TopicRouteData | None:
         connection = self._connection

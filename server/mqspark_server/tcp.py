@@ -271,10 +271,10 @@ class RemotingServer:
         return peer
 
     def _close_idle(self) -> None:
+        self._idle_handle = self._loop.call_later(min(IDLE_SCAN_S, self._idle_s), self._close_idle)
         oldest = self._loop.time() - self._idle_s
         for connection in [c for c in self._sockets if c.active_at < oldest]:
             connection.close(f"idle for {self._idle_s:.0f} s", level=logging.INFO)
-        self._idle_handle = self._loop.call_later(min(IDLE_SCAN_S, self._idle_s), self._close_idle)
 
     # -- shutdown ----------------------------------------------------------------------------------
 

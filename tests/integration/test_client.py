@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -509,6 +509,30 @@ async def test_all_members_use_the_given_allocation(mq_broker: Broker, mq_topic:
     await until(lambda: shares() == [[0, 2], [1, 3]], "every second queue each")
     for consumer in consumers:
         await consumer.stop()
+
+
+class FailsAtFirst(AveragelyByCircle):
+    calls = 0
+
+    def __call__(
+        self, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]
+    ) -> list[MessageQueue]:
+        self.calls += 1
+        if self.calls <= 2:
+            raise RuntimeError("a strategy of the program's own")
+        return super().__call__(client_id, queues, clients)
+
+
+async def test_a_faulty_allocation_is_asked_again(mq_broker: Broker, mq_topic: str) -> None:
+    await create(mq_broker, mq_topic, 2)
+    allocation = FailsAtFirst()
+    consumer = PushConsumer(mq_broker.namesrv, group="faulty", listener=Seen(), allocation=allocation)
+    consumer.subscribe(mq_topic)
+    async with consumer:
+        await until(
+            lambda: len([q for q in consumer.assignment() if q.topic == mq_topic]) == 2, "both queues"
+        )
+    assert allocation.calls > 2
 
 
 async def test_only_the_subscribed_tags_arrive(mq_broker: Broker, mq_topic: str) -> None:
