@@ -121,6 +121,7 @@ class Stats:
         self._totals = {
             name: Totals(TEN_MINUTE_SAMPLES) for name in ("put", "found", "missed", "pulls", "transferred")
         }
+        self._watched: dict[str, Callable[[], int]] = {}
         self._ticks = 0
         self._tables: dict[str, dict[str, Meter]] = {
             name: {} for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", *GROUP_TABLES, *BROKER_TABLES)
@@ -151,6 +152,11 @@ class Stats:
             found = self.revivals[key] = Revival()
         return found
 
+    def watch(self, name: str, total: Callable[[], int]) -> None:
+        """Sample a total that is counted elsewhere, too."""
+        self._watched[name] = total
+        self._totals[name] = Totals(TEN_MINUTE_SAMPLES)
+
     def sample(self, topics: Iterable[Topic]) -> None:
         """Every SAMPLE_INTERVAL_MS."""
         now_ms = self._clock.now_ms()
@@ -161,6 +167,8 @@ class Stats:
         totals["missed"].note(now_ms, self.pulls_missed)
         totals["pulls"].note(now_ms, self.pulls_found + self.pulls_missed)
         totals["transferred"].note(now_ms, self.get_messages)
+        for name, total in self._watched.items():
+            totals[name].note(now_ms, total())
         alive = set()
         for topic in topics:
             alive.add(topic.name)
@@ -220,6 +228,10 @@ class Stats:
         return " ".join(
             str(totals.per_second(samples)) for samples in (2, MINUTE_SAMPLES, TEN_MINUTE_SAMPLES)
         )
+
+    def recent(self, name: str) -> float:
+        """Per second, in the last 10 s."""
+        return self._totals[name].per_second(2)
 
     def day_counters(self) -> dict[str, str]:
         return {

@@ -154,7 +154,10 @@ class Timers:
         window = config.timer_roll_window_slot
         most = SLOTS // 2 - BLANK_SLOTS
         self._window = window if 2 <= window <= most else most
-        self.metrics = TimerMetrics(state.clock, state.topics)
+        self.metrics = metrics = TimerMetrics(state.clock, state.topics)
+        self._stats = state.stats
+        self._stats.watch("timer_enqueued", lambda: sum(metrics.enqueued.values()))
+        self._stats.watch("timer_dequeued", lambda: sum(metrics.dequeued.values()))
         self._saved_metrics = SavedTable(self.metrics, metrics_file)
         self._queue_offset = 0
         """In the timer topic: messages before it are enqueued."""
@@ -583,6 +586,8 @@ class Timers:
             "timerReadBehind": str(max(0, self._clock.now_ms() - read_ms) // 1000),
             "timerOffsetBehind": str(end - self._queue_offset),
             "timerCongestNum": str(self._wheel.waiting(self._read_tick)),
+            "timerEnqueueTps": str(self._stats.recent("timer_enqueued")),
+            "timerDequeueTps": str(self._stats.recent("timer_dequeued")),
         }
 
 

@@ -775,3 +775,17 @@ def test_the_delivered_record_is_that_of_a_real_broker(tmp_path: Path) -> None:
     expected = theirs["properties"] | {"TIMER_DEQUEUE_MS": record.properties["TIMER_DEQUEUE_MS"]}
     assert record.properties == expected
     bench.close()
+
+
+def test_rates_of_the_wheel(bench: Bench) -> None:
+    bench.run_for(10_000, step_ms=1_000)
+    for _ in range(20):
+        send(bench, delay_ms=12_000)
+    bench.run_for(10_000, step_ms=1_000)
+    table = bench.broker.runtime_info()
+    assert float(table["timerEnqueueTps"]) == pytest.approx(2.0)
+    assert table["timerDequeueTps"] == "0.0"
+    bench.run_for(10_000, step_ms=1_000)
+    table = bench.broker.runtime_info()
+    assert table["timerEnqueueTps"] == "0.0"
+    assert float(table["timerDequeueTps"]) == pytest.approx(2.0)
