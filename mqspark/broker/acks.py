@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from mqspark.broker.puttimes import PutTimes
 from mqspark.clock import Clock
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import encode_response
@@ -27,6 +28,8 @@ class Receiver(Protocol):
 class Acks:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.times = PutTimes()
+        """Of what was released."""
         self.waiting: deque[tuple[int, Receiver, bytes]] = deque()
         """(end offset in the log, who gets it, the frame that says success)."""
         self._turns: deque[tuple[int, int]] = deque()
@@ -43,10 +46,20 @@ class Acks:
 
     def release(self, acked: int) -> None:
         """Send what ends at or before position ``acked`` of the log."""
-        waiting = self.waiting
+        waiting, turns = self.waiting, self._turns
+        if not waiting or waiting[0][0] > acked:
+            return
+        now_ms = self._clock.monotonic_ms()
         while waiting and waiting[0][0] <= acked:
-            _, session, frame = waiting.popleft()
-            session.send(frame)
+            turn_end, added_ms = turns.popleft() if turns else (acked, now_ms)
+            count = 0
+            while waiting and waiting[0][0] <= min(turn_end, acked):
+                _, session, frame = waiting.popleft()
+                session.send(frame)
+                count += 1
+            self.times.record(now_ms - added_ms, count)
+            if turn_end > acked:
+                turns.appendleft((turn_end, added_ms))
         self._forget_turns()
 
     def fail(self, remark: str) -> None:

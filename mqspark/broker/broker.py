@@ -261,8 +261,8 @@ class Broker:
     def turn(self) -> None:
         """Write what this turn appended, and answer what that completes."""
         self._pop.before_commit()
-        self.progress(self.store.commit())
         self.acks.end_turn()
+        self.progress(self.store.commit())
         self.pulls.end_turn()
         self._pop.end_turn()
         generation = self.state.topics.generation
@@ -294,6 +294,8 @@ class Broker:
         if now_ms >= self._next_sample_ms:
             self._next_sample_ms = now_ms + SAMPLE_INTERVAL_MS
             state.stats.sample(state.topics)
+            if state.stats.is_full_minute:
+                self.acks.times.end_period()
         self.pulls.expire()
         self.routes.expire()
         state.calls.expire()
@@ -474,7 +476,7 @@ class Broker:
 
     def runtime_info(self) -> dict[str, str]:
         """The table of code 28."""
-        table = runtime_table(self.state, len(self.acks))
+        table = runtime_table(self.state, self.acks)
         return table | self._delays.runtime_info() | self._timers.runtime_info()
 
     @property

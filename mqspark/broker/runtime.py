@@ -1,7 +1,7 @@
 """The table of GET_BROKER_RUNTIME_INFO (28), which clusterList and brokerStatus of mqadmin print (reference
 remoting-protocol §5.9).
 
-Rows that describe parts this broker does not have (thread pool queues, timer, transient store) are there with
+Rows that describe parts this broker does not have (most thread pool queues, transient store) are there with
 the value of an idle one: RocketMQ's tools fail on a missing row. Rows beginning with ``mqspark`` are ours.
 """
 
@@ -11,6 +11,7 @@ import math
 import os
 import shutil
 
+from mqspark.broker.acks import Acks
 from mqspark.broker.state import BrokerState
 from mqspark.protocol.codes import CURRENT_VERSION
 
@@ -25,7 +26,7 @@ STORE_NONCE_KEY = "mqsparkStoreNonce"
 """A reader on the same host may map the store's files when it finds this text in ``mqspark.nonce`` there."""
 
 
-def runtime_table(state: BrokerState, waiting_sends: int) -> dict[str, str]:
+def runtime_table(state: BrokerState, acks: Acks) -> dict[str, str]:
     config, store, stats = state.config, state.store, state.stats
     root = os.path.abspath(state.store_config.store_path_root_dir)
     log_directories = [os.path.abspath(path) for path in store.paths.commit_logs.all]
@@ -45,10 +46,10 @@ def runtime_table(state: BrokerState, waiting_sends: int) -> dict[str, str]:
         "putMessageFailedTimes": str(stats.put_failures),
         "putMessageSizeTotal": str(put_bytes),
         "putMessageAverageSize": str(put_bytes / max(1, stats.put_messages)),
-        "putMessageEntireTimeMax": "0",
-        "putMessageDistributeTime": "",
-        "putLatency99": "0.00",
-        "putLatency999": "0.00",
+        "putMessageEntireTimeMax": str(acks.times.longest_ms),
+        "putMessageDistributeTime": acks.times.classes(),
+        "putLatency99": f"{acks.times.below(0.99):.2f}",
+        "putLatency999": f"{acks.times.below(0.999):.2f}",
         "getMessageEntireTimeMax": "0",
         "putTps": stats.rates("put"),
         "getFoundTps": stats.rates("found"),
@@ -78,7 +79,7 @@ def runtime_table(state: BrokerState, waiting_sends: int) -> dict[str, str]:
         "EndTransactionThreadPoolQueueCapacity": "100000",
     }
     for pool, size, capacity in (
-        ("send", waiting_sends, config.send_thread_pool_queue_capacity),
+        ("send", len(acks), config.send_thread_pool_queue_capacity),
         ("pull", 0, config.pull_thread_pool_queue_capacity),
         ("litePull", 0, config.pull_thread_pool_queue_capacity),
         ("query", 0, 20_000),

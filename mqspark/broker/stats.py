@@ -213,6 +213,11 @@ class Stats:
                 for name in [name for name in rows if is_gone(*_topic_and_group(name))]:
                     del rows[name]
 
+    @property
+    def is_full_minute(self) -> bool:
+        """The last sample was the last of a minute."""
+        return self._ticks % (MINUTE_SAMPLES - 1) == 0
+
     def per_second(self, table: str, key: str) -> float:
         """Over the last minute; 0.0 for what nothing is known of."""
         meter = self._tables[table].get(key)
