@@ -33,7 +33,7 @@ from mqspark.store import columns
 from mqspark.store.batchqueue import BATCH_DTYPE, BATCH_ENTRY, BatchEntry, BatchTable
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog, Segment
-from mqspark.store.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE
+from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE
 from mqspark.store.delay import DelayLevels
 from mqspark.store.files import OsFiles
 from mqspark.store.indexfile import Header, IndexFile, IndexMaps, Shape
@@ -380,7 +380,9 @@ class _QueueBuilder(Recovery):
             entries[name] = column
         if self._table.ext_enabled:
             positions, *_, times = fields
-            self._times = dict(zip(positions.tolist(), times.tolist(), strict=True))
+            undecided = [ENTRY.unpack(entry)[0] for _, entry in self._undecided.values()]
+            self._times = {position: self._times[position] for position in undecided}
+            self._times.update(zip(positions.tolist(), times.tolist(), strict=True))
         chunk = QueueChunk(array("q", offsets.tobytes()), bytearray(entries.tobytes()))
         self._chunk[(part.topic, part.queue_id)] = chunk
         self._settle()
@@ -389,6 +391,12 @@ class _QueueBuilder(Recovery):
         rows = np.fromfile(scanned / "batches", BATCH_DTYPE, count=part.count, offset=part.at)
         self._batch_chunk[(part.topic, part.queue_id)] = [BatchEntry(*row) for row in rows.tolist()]
         self._settle()
+
+    def finish(self) -> None:
+        """That was the last part."""
+        self._settle_all()
+        for queue in self._all_queues():
+            queue.clear_tail()  # of an earlier life of its topic
 
     def _store_time_at(self, position: int) -> int:
         return self._times[position]
@@ -424,6 +432,7 @@ def build_queue(parts: Sequence[tuple[Path, QueuePart]], shape: QueueShape) -> t
         builder = _QueueBuilder(nothing, batches)
         for scanned, part in parts:
             builder.add_batches(part, scanned)
+        builder.finish()
         max_offset = max((queue.max_offset for queue in batches.batch_queues.values()), default=0)
     else:
         table = QueueTable(
@@ -438,6 +447,7 @@ def build_queue(parts: Sequence[tuple[Path, QueuePart]], shape: QueueShape) -> t
         builder = _QueueBuilder(table)
         for scanned, part in parts:
             builder.add(part, scanned)
+        builder.finish()
         max_offset = max((queue.max_offset for queue in table.queues.values()), default=0)
     for path in sorted(table.dirty_files):
         fd = files.open(path)

@@ -137,6 +137,11 @@ class Recovery(LogReader):
         self._batch_chunk: dict[tuple[str, int], list[BatchEntry]] = {}
         self._chunk: dict[tuple[str, int], QueueChunk] = {}
         self._chunk_records = 0
+        self._undecided: dict[tuple[str, int], tuple[int, bytes]] = {}
+        """Queue offset and entry of a queue's last record in the chunks before: what it means, the next one says."""
+        self._more_may_come = True
+        self._first_entries: dict[tuple[str, int], bytes] = {}
+        """What stood at offset 0 of queues that are written over from there on."""
         self._queued_before = -1
         """Records before it have their entries, or belong to a topic that was deleted."""
         self.report = RecoveryReport(clean=clean, damaged=self.damaged)
@@ -150,7 +155,7 @@ class Recovery(LogReader):
         report.segments = len(log.segments)
         report.start_position = self._choose_start()
         report.end_position = self._scan(report.start_position)
-        self._settle()
+        self._settle_all()
         report.torn_bytes = log.cut(report.end_position)
         self._finish_queues()
         if not report.clean:
@@ -354,7 +359,7 @@ class Recovery(LogReader):
         table = self._table
         if topic in table.batch_topics or self._batch_table is None:
             return
-        self._settle()
+        self._settle_all()
         for key in [key for key in table.queues if key[0] == topic]:
             queue = table.queues[key]
             for offset in range(queue.min_offset, queue.max_offset):
@@ -399,8 +404,21 @@ class Recovery(LogReader):
     def _chunk_of(self, key: tuple[str, int]) -> QueueChunk:
         return self._chunk.setdefault(key, QueueChunk(array("q"), bytearray()))
 
+    def _settle_all(self) -> None:
+        """What was read, also what the records to come could have explained."""
+        for key in self._undecided:
+            self._chunk_of(key)
+        self._more_may_come = False
+        self._settle()
+        self._more_may_come = True
+
     def _settle(self) -> None:
         chunk, self._chunk, self._chunk_records = self._chunk, {}, 0
+        for key in self._undecided.keys() & chunk.keys():
+            offset, entry = self._undecided.pop(key)
+            chunk[key] = QueueChunk(
+                array("q", [offset]) + chunk[key].offsets, bytearray(entry) + chunk[key].entries
+            )
         for key, (offsets, entries) in chunk.items():
             queue = self._table.queues.get(key)
             if queue is None:
@@ -410,6 +428,8 @@ class Recovery(LogReader):
                     self.report.ignored_records += len(offsets)
                     continue
             first = offsets[0]
+            if queue.next_offset == 0 and queue.file_starts and key not in self._first_entries:
+                self._first_entries[key] = queue.packed_entry(0) or b""
             dense = np.arange(first, first + len(offsets))
             if first == queue.next_offset and np.array_equal(np.frombuffer(offsets, np.int64), dense):
                 self._append(queue, entries)
@@ -446,12 +466,14 @@ class Recovery(LogReader):
             self.report.entries += 1
 
     def _settle_one_by_one(self, queue: ConsumeQueue, offsets: array[int], entries: bytearray) -> None:
-        """Offsets with a jump in them. A jump is believed when the record after it agrees or there is
-        none."""
+        """Offsets with a jump in them. A jump is believed when the record after it agrees or there is none."""
         for index, offset in enumerate(offsets):
             entry = bytes(entries[index * ENTRY_BYTES : (index + 1) * ENTRY_BYTES])
             expected = queue.next_offset
             following = offsets[index + 1] if index + 1 < len(offsets) else None
+            if offset != expected and following is None and self._more_may_come:
+                self._undecided[queue.key] = (offset, entry)
+                return
             agrees = following is None or following == offset + 1
             position = ENTRY.unpack(entry)[0]
             # A record takes at least 91 bytes of the log's life, which bounds how far an offset can be.
@@ -465,7 +487,7 @@ class Recovery(LogReader):
                 else:
                     queue.set_end(offset)
                 self._append(queue, entry)
-            elif offset == 0 and following == 1:
+            elif offset == 0 and (following == 1 or self._was_first(queue, entry)):
                 # The topic was deleted and made again: what comes now is the queue.
                 queue.set_end(0)
                 self._append(queue, entry)
@@ -474,6 +496,11 @@ class Recovery(LogReader):
                 self._append(queue, FILLER)
             else:
                 self.report.ignored_records += 1
+
+    def _was_first(self, queue: ConsumeQueue, entry: bytes) -> bool:
+        """Whether the queue began with this record when the last process ended: an offset of 0 by itself may be damage,
+        which no CRC shows."""
+        return self._first_entries.get(queue.key, b"")[:12] == entry[:12]
 
     def _append(self, queue: ConsumeQueue, entries: bytes | bytearray) -> None:
         count = len(entries) // ENTRY_BYTES

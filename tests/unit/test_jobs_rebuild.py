@@ -245,6 +245,24 @@ def test_damage_becomes_fillers_as_in_the_brokers_recovery(tmp_path: Path) -> No
     again.close()
 
 
+@pytest.mark.parametrize("bodies", [2, 30])
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path, bodies: int, ahead: int) -> None:
+    """Wherever segments end between the messages of its second life."""
+    store = opened(tmp_path, mapped_file_size_commit_log=400)
+    for _ in range(30):
+        put(store, "T", 0, b"before")
+    store.delete_topic("T")
+    for _ in range(ahead):
+        put(store, "Other", 0, b"x")
+    for number in range(bodies):
+        put(store, "T", 0, b"%d" % number)
+    store.close()
+    own = tree(tmp_path / "consumequeue")
+    rebuilt(tmp_path)
+    assert tree(tmp_path / "consumequeue") == own
+
+
 def test_the_log_may_be_anywhere(tmp_path: Path) -> None:
     store = filled_store(tmp_path / "a", 100)
     store.close()
