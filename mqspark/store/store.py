@@ -151,6 +151,8 @@ class MessageStore:
         self._written_store_ms = 0
         self._durable_store_ms = 0
         self._groups: list[tuple[int, Group]] = []
+        self._untold: list[tuple[str, int, int]] = []
+        """Arrivals that the next progress tells of, too."""
         self._flush_in_flight: FlushJob | None = None
         self._note = DurableNote(self.paths.abort, self._files)
         self._next_unmap_ms = clock.monotonic_ms() + IDLE_MAP_MS
@@ -423,6 +425,8 @@ class MessageStore:
 
     def _progress(self, arrivals: list[tuple[str, int, int]]) -> Progress:
         log = self._log
+        if self._untold:
+            arrivals, self._untold = self._untold + arrivals, []
         return Progress(
             log.written, log.durable, log.durable if self._sync else log.written, arrivals, self.read_only
         )
@@ -533,7 +537,8 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Remove its queues. Its records stay in the log until that is cleaned."""
-        self._write()
+        arrivals = self._write().arrivals
+        self._untold = [arrival for arrival in arrivals if arrival[0] != topic]
         self._groups = [
             (end, [(queue, entries) for queue, entries in group if queue.topic != topic])
             for end, group in self._groups

@@ -30,6 +30,7 @@ from mqspark.store import (
     OsFiles,
     StoreConfig,
     StoreReader,
+    recovery,
 )
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.delay import DelayLevels
@@ -578,6 +579,45 @@ def test_removed_queues_are_built_anew(tmp_path: Path, kill: bool) -> None:
     store = opened(tmp_path)
     for queue_id in range(3):
         assert bodies(store, "T", queue_id) == [b"%d" % n for n in range(queue_id, 60, 3)]
+    store.close()
+
+
+def test_what_came_before_a_topic_was_deleted_is_told(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    put(store, "Stays", 0, b"x")
+    put(store, "T", 0, b"x")
+    store.delete_topic("T")
+    put(store, "Gone", 0, b"x")
+    store.delete_topic("Gone")
+    assert store.commit().arrivals == [("Stays", 0, 1)]
+    assert store.commit().arrivals == []
+    store.close()
+
+
+@pytest.mark.parametrize("before", [1, 3])
+@pytest.mark.parametrize("after", [1, 2])
+@pytest.mark.parametrize("settle_records", [1, 2, 1 << 16])
+def test_a_kill_after_a_topic_was_deleted_and_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int, settle_records: int
+) -> None:
+    """What was put since is what there is, however few, and however recovery divides what it reads."""
+    monkeypatch.setattr(recovery, "_SETTLE_RECORDS", settle_records)
+    store = opened(tmp_path, sync=True)
+    put(store, "Other", 0, b"x")
+    flush(store)
+    checkpoint(store)
+    for _ in range(before):
+        put(store, "T", 0, b"before")
+    flush(store)
+    store.delete_topic("T")
+    for number in range(after):
+        put(store, "T", 0, b"%d" % number)
+        put(store, "Other", 0, b"x")
+    flush(store)
+    crash(store)
+    store = opened(tmp_path, sync=True)
+    assert bodies(store) == [b"%d" % number for number in range(after)]
+    assert put(store, "T", 0, b"next")[0] == after
     store.close()
 
 
