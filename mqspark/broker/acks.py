@@ -52,8 +52,8 @@ class Acks:
         now_ms = self._clock.monotonic_ms()
         while waiting and waiting[0][0] <= acked:
             turn_end, added_ms = turns.popleft() if turns else (acked, now_ms)
-            count = 0
-            while waiting and waiting[0][0] <= min(turn_end, acked):
+            count, end = 0, min(turn_end, acked)
+            while waiting and waiting[0][0] <= end:
                 _, session, frame = waiting.popleft()
                 session.send(frame)
                 count += 1

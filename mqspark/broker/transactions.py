@@ -117,6 +117,8 @@ class Transactions:
         """(position in the log that must be on the disk first, half offset, op offset)."""
         self._saved = (0, 0)
         self._turn = 0
+        self._absent: set[str] = set()
+        """Producer groups that this round of checks found nobody of."""
         self._problem: str | None = None
         now_ms = state.clock.monotonic_ms()
         self._last_round_ms = self._last_ops_ms = now_ms
@@ -322,6 +324,7 @@ class Transactions:
         if self._round_end is None and now_ms >= self._last_round_ms + config.transaction_check_interval:
             self._round_end = self._store.max_offset(TRANS_HALF_TOPIC, 0)
             self._round_next, self._first_kept = self._decisions.base, None
+            self._absent.clear()
         if self._store.read_only is not None:
             self._checks.clear()  # their copies will never be acked
         if self._round_end is not None and not self._checks:
@@ -489,7 +492,9 @@ class Transactions:
             member for member in self._state.clients.producer_members(check.group) if member.session.open
         ]
         if not members:
-            _log.warning("nobody of producer group %s is there to be asked for a transaction", check.group)
+            if check.group not in self._absent:
+                self._absent.add(check.group)
+                _log.warning("nobody of producer group %s is there to be asked for transactions", check.group)
             return
         self._turn += 1
         session = members[self._turn % len(members)].session

@@ -332,14 +332,20 @@ def test_checks_go_to_live_producers_in_turn(kit: Kit) -> None:
     assert [len(kit.checks(peer)) for peer in (kit.producer, other)] == [2, 2]
 
 
-def test_without_a_producer_the_message_is_kept_and_counted(kit: Kit) -> None:
+def test_without_a_producer_the_message_is_kept_and_counted(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    kit.prepare("U0")
     kit.prepare()
     kit.producer.disconnect()
     kit.run(31_000)
+    assert caplog.text.count("nobody of producer group PG ") == 1, "once a round"
     assert kit.messages(TRANS_HALF_TOPIC)[-1].properties["TRANSACTION_CHECK_TIMES"] == "1"
+    kit.run(30_000)
+    assert caplog.text.count("nobody of producer group PG ") == 2
     kit.producer = kit.live_producer()
     kit.run(30_000)
-    assert len(kit.checks()) == 1
+    assert len(kit.checks()) == 2
 
 
 def test_what_nobody_decides_is_given_up(kit: Kit) -> None:
