@@ -84,9 +84,8 @@ class PopAcks:
             )
         receipt = parse_receipt(header.extra_info)
         if receipt.is_order:
-            self._ack_in_order(
-                header.topic, header.consumer_group, header.queue_id, header.offset, receipt.pop_time_ms
-            )
+            queue = header.topic, header.consumer_group, header.queue_id
+            self._ack_in_order(*queue, [header.offset], receipt.pop_time_ms)
             return ok(command)
         self._check_busy()
         record = self._record(_key(header.topic, header.consumer_group, header.queue_id, receipt), receipt)
@@ -107,8 +106,7 @@ class PopAcks:
             topic = real_topic(entry.topic, entry.consumer_group, entry.retry)
             offsets = self._existing(topic, entry)
             if entry.revive_queue_id == ORDER_REVIVE_QUEUE:
-                for offset in offsets:
-                    self._ack_in_order(topic, entry.consumer_group, entry.queue_id, offset, entry.pop_time)
+                self._ack_in_order(topic, entry.consumer_group, entry.queue_id, offsets, entry.pop_time)
                 continue
             if not offsets:
                 continue
@@ -192,24 +190,29 @@ class PopAcks:
 
     # --- ordered pops ---
 
-    def _ack_in_order(self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int) -> None:
-        """Raises Refusal."""
-        offsets = self._state.offsets
-        committed = offsets.query(group, topic, queue_id)
-        if offset < committed:
-            return
-        reached = self._order.ack(topic, group, queue_id, offset, pop_time_ms)
-        if reached == ILLEGAL:
-            raise Refusal(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"offset is illegal, key:{topic}@{group}@{queue_id}, old:{committed}, commit:{offset}",
-            )
-        if reached is None:
-            return
-        if offsets.pending_reset(group, topic, queue_id) is None:
-            offsets.commit(group, topic, queue_id, reached)
-        if not self._order.is_blocked(topic, group, queue_id):
-            self._freed(topic, group, queue_id)
+    def _ack_in_order(
+        self, topic: str, group: str, queue_id: int, wanted: Iterable[int], pop_time_ms: int
+    ) -> None:
+        """All of them before the next pop is served, which could get one of those. Raises Refusal."""
+        offsets, is_acked = self._state.offsets, False
+        try:
+            for offset in wanted:
+                committed = offsets.query(group, topic, queue_id)
+                if offset < committed:
+                    continue
+                reached = self._order.ack(topic, group, queue_id, offset, pop_time_ms)
+                if reached == ILLEGAL:
+                    raise Refusal(
+                        ResponseCode.MESSAGE_ILLEGAL,
+                        f"offset is illegal, key:{topic}@{group}@{queue_id}, old:{committed}, commit:{offset}",
+                    )
+                if reached is not None:
+                    is_acked = True
+                    if offsets.pending_reset(group, topic, queue_id) is None:
+                        offsets.commit(group, topic, queue_id, reached)
+        finally:
+            if is_acked and not self._order.is_blocked(topic, group, queue_id):
+                self._freed(topic, group, queue_id)
 
     def _change_in_order(
         self, header: ChangeInvisibleTimeRequestHeader, pop_time_ms: int

@@ -20,6 +20,7 @@ from tests.unit.pop_kit import (
     POP,
     Popped,
     ack_ext,
+    batch_body,
     handed_out,
     pass_time,
     pop_ext,
@@ -155,6 +156,20 @@ def test_batches_of_acknowledgements(bench: Bench) -> None:
     body = json.dumps({"brokerName": "b-a", "acks": [entry]}).encode()
     assert peer.ask(BATCH_ACK, {}, body).code == 0
     assert bodies(pop(bench, peer)) == "d"
+
+
+def test_a_batch_of_acknowledgements_is_heard_out_before_a_waiting_pop(bench: Bench) -> None:
+    """The second message is free again, and the first one was what kept the next pop waiting."""
+    peer, waiting = bench.peer(), bench.peer()
+    first = pop(bench, peer, maxMsgNums="2", invisibleTime="5000")
+    pass_time(bench, 4_900)
+    peer.ask(CHANGE, ack_ext(first[0], invisibleTime="60000"))
+    pass_time(bench, 1_000)
+    waiting.give(POP, pop_ext(bench, order="true", pollTime="60000", maxMsgNums="1"))
+    settle(bench)
+    assert peer.ask(BATCH_ACK, {}, batch_body(first)).code == 0
+    (answer,) = waiting.heard()
+    assert bodies(handed_out(answer)) == "c"
 
 
 def test_a_notification_knows_of_blocked_queues(bench: Bench) -> None:
