@@ -35,8 +35,6 @@ class StoreLife(RuleBasedStateMachine):
         self.written: dict[tuple[str, int], list[Stored]] = {}
         self.visible: dict[tuple[str, int], int] = {}
         self.pending: list[tuple[tuple[str, int], Stored]] = []
-        self.buried: set[tuple[str, int]] = set()
-        """Queues whose topics were deleted at some time."""
 
     @initialize(
         sync=st.booleans(), segment=st.sampled_from([2048, 4096]), queue_file=st.sampled_from([60, 400])
@@ -49,12 +47,7 @@ class StoreLife(RuleBasedStateMachine):
     def _open(self) -> None:
         self.store = make_store(self.root, self.clock, sync=self.sync, max_mapped_files=3, **self.sizes)
         report = self.store.open()
-        assert (report.damaged, report.lost_entries) == ([], 0)
-        assert not report.ignored_records or self.buried, "only of lives that are over"
-        for key in self.buried:
-            if key not in self.written and self.store.max_offset(*key):
-                back = drain(self.store, *key)
-                self.written[key] = [(one.body, one.tags or "", one.store_timestamp_ms) for one in back]
+        assert (report.damaged, report.lost_entries, report.ignored_records) == ([], 0, 0)
         self.visible = {key: len(messages) for key, messages in self.written.items()}
 
     def _commit(self) -> None:
@@ -128,17 +121,6 @@ class StoreLife(RuleBasedStateMachine):
     def checkpoint(self) -> None:
         checkpoint(self.store)
 
-    @rule(topic=st.sampled_from(TOPICS))
-    def delete_topic(self, topic: str) -> None:
-        """A crash may bring back what nothing was put to since."""
-        self.store.delete_topic(topic)
-        self._note_written()
-        self._see(self.store.commit().arrivals)
-        for key in [key for key in self.written if key[0] == topic]:
-            del self.written[key]
-            self.buried.add(key)
-            self.visible.pop(key, None)
-
     @rule(ms=st.integers(-5000, 5000))
     def time_passes(self, ms: int) -> None:
         self.clock.now += ms
@@ -155,7 +137,6 @@ class StoreLife(RuleBasedStateMachine):
         crash(self.store)
         self._open()
 
-    @precondition(lambda self: not self.buried)  # the log alone does not always tell which life is the last
     @rule(kill=st.booleans())
     def lose_all_queues(self, kill: bool) -> None:
         self._commit()
