@@ -33,8 +33,8 @@ test: lint
 	$(BIN)/python -m pytest -m 'not slow and (spark or interop)' || $(AGAIN) -m 'not slow and (spark or interop)'
 
 test-all: lint
-	$(BIN)/python -m pytest -m 'not spark and not interop' -n $(WORKERS) --dist loadfile
-	$(BIN)/python -m pytest -m 'spark or interop'
+	$(BIN)/python -m pytest --hypothesis-profile=default -m 'not spark and not interop' -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest --hypothesis-profile=default -m 'spark or interop'
 
 demo: $(READY)
 	$(BIN)/python notebooks/flights_demo.py
