@@ -25,8 +25,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mqspark.errors import ConfigError
-from mqspark.protocol import fastjson
-from mqspark.store.compacted import COMPACTED, Current, Generation, GenerationWriter, publish, read_current
+from mqspark.store.compacted import (
+    COMPACTED,
+    Current,
+    Generation,
+    GenerationWriter,
+    compaction_topics,
+    publish,
+    read_current,
+)
 from mqspark.store.files import OsFiles
 from mqspark.store.reader import StoreReader
 from mqspark.store.rocketcompaction import RocketCompaction
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["CompactOptions", "QueuePlan", "check", "compaction_topics", "plan_queue", "run"]
+__all__ = ["CompactOptions", "QueuePlan", "check", "plan_queue", "run"]
 
 _PIECE_OFFSETS = 1 << 20
 _READ_OFFSETS = 1 << 14
@@ -109,16 +116,6 @@ def plan_queue(
     return QueuePlan(topic, queue_id, current, start, high)
 
 
-def compaction_topics(config: dict[str, Any]) -> list[str]:
-    """Of a ``topics.json``."""
-    table = config.get("topicConfigTable", {})
-    return sorted(
-        name
-        for name, topic in table.items()
-        if (topic.get("attributes") or {}).get("cleanup.policy") == "COMPACTION"
-    )
-
-
 # --- the job --------------------------------------------------------------------------------------------------
 
 
@@ -140,7 +137,7 @@ def run(options: CompactOptions, spark: SparkSession, progress: Progress) -> Sum
     started = time.monotonic()
     check(options)
     store = options.store
-    topics = options.topics or tuple(_topics(store))
+    topics = options.topics or tuple(compaction_topics(store))
     (store / COMPACTED).mkdir(exist_ok=True)
     files = OsFiles()
     lock_path = store / "mqspark.compact.lock"
@@ -166,14 +163,6 @@ def run(options: CompactOptions, spark: SparkSession, progress: Progress) -> Sum
         "elapsed_s": round(seconds, 3),
         "records_per_s": round(read / seconds),
     }
-
-
-def _topics(store: Path) -> list[str]:
-    path = store / "config" / "topics.json"
-    try:
-        return compaction_topics(fastjson.loads(path.read_bytes()))
-    except FileNotFoundError:
-        raise ConfigError(f"store: {path} does not exist; name the topics", key="store") from None
 
 
 def _plans(options: CompactOptions, topics: Iterable[str]) -> list[QueuePlan]:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.errors import ConfigError
 from mqspark.store.fetch import GetResult, GetStatus
 from mqspark.store.rocketcompaction import COMPACTION, RocketCompaction, compacted_by_rocketmq
 
@@ -38,6 +39,7 @@ __all__ = [
     "Current",
     "Generation",
     "GenerationWriter",
+    "compaction_topics",
     "is_compacted",
     "publish",
     "read_current",
@@ -81,6 +83,23 @@ def publish(directory: Path, current: Current) -> None:
         number = path.name.partition(".")[0]
         if number.isdigit() and int(number) < current.generation - 1:
             path.unlink()
+
+
+def compaction_topics(root: Path) -> list[str]:
+    """Those that the broker's table says to have cleanup.policy=COMPACTION, sorted. ``root``: storePathRootDir. Raises
+    ConfigError when there is no table or it is none."""
+    path = root / "config" / "topics.json"
+    try:
+        table = json.loads(path.read_bytes())["topicConfigTable"]
+        return sorted(
+            name
+            for name, topic in table.items()
+            if (topic.get("attributes") or {}).get("cleanup.policy") == "COMPACTION"
+        )
+    except FileNotFoundError:
+        raise ConfigError(f"store: {path} does not exist", key="store") from None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ConfigError(f"store: {path} is no table of topics", key="store") from None
 
 
 def is_compacted(root: Path, topic: str) -> bool:

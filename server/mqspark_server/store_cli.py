@@ -193,17 +193,11 @@ def to_rocketmq(directory: str, config: str | None, assignments: Sequence[str]) 
 
     The file sizes have to be those of that broker: -c with its broker.conf, or --set compactionMappedFileSize=...
     """
-    from mqspark.protocol.bodies import TopicConfigSerializeWrapper, decode_body
+    from mqspark.store.compacted import compaction_topics
     from mqspark.store.compactionfiles import write_compaction
 
     settings = _settings(directory, config, assignments)
-    table = Path(directory) / "config" / "topics.json"
-    wrapper = decode_body(TopicConfigSerializeWrapper, table.read_bytes())
-    topics = [
-        name
-        for name, topic in sorted(wrapper.topic_config_table.items())
-        if topic.attributes.get("cleanup.policy") == "COMPACTION"
-    ]
+    topics = compaction_topics(Path(directory))
     written = write_compaction(settings, topics)
     click.echo(f"{len(topics)} compacted topics: {written.queues} queues, {written.records} records")
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from mqspark.errors import ConfigError
 from mqspark.message import Message
-from mqspark.store.compacted import publish
+from mqspark.store.compacted import compaction_topics, publish
 from mqspark_jobs import compact as job
-from mqspark_jobs.compact import CompactOptions, compaction_topics, plan_queue
+from mqspark_jobs.compact import CompactOptions, plan_queue
 from tests.jobs_tools import Killed, quiet
 from tests.spark.dev import DevCluster
 
@@ -99,9 +102,17 @@ def test_the_last_value_of_each_key_while_the_broker_serves(
     assert not directory.exists()
 
 
-def test_topics_say_it_by_their_attribute() -> None:
+def test_topics_say_it_by_their_attribute(tmp_path: Path) -> None:
     config = {"A": {"attributes": {"cleanup.policy": "COMPACTION"}}, "B": {"attributes": {}}, "C": {}}
-    assert compaction_topics({"topicConfigTable": config}) == ["A"]
+    with pytest.raises(ConfigError, match="does not exist"):
+        compaction_topics(tmp_path)
+    (tmp_path / "config").mkdir()
+    table = tmp_path / "config" / "topics.json"
+    table.write_text("garbage")
+    with pytest.raises(ConfigError, match=r"topics\.json is no table of topics"):
+        compaction_topics(tmp_path)
+    table.write_text(json.dumps({"topicConfigTable": config}))
+    assert compaction_topics(tmp_path) == ["A"]
     assert plan_queue("T", 0, None, 5, 5, 0.0) is None
     plan = plan_queue("T", 0, None, 3 << 20, 5 << 20, 0.0)
     assert plan is not None
