@@ -1,0 +1,112 @@
+"""fdatasync that the kernel does by itself: Linux's asynchronous I/O, ``IOCB_CMD_FDSYNC`` (kernel 4.18 and later).
+
+A thread that syncs needs the interpreter's lock before and after each system call, and a processor to run on; on a busy
+machine it waits for both longer than for the disk. Here one call hands the descriptor to a worker of the kernel, and
+an eventfd tells when that has called ``vfs_fsync`` (fs/aio.c, ``aio_fsync_work``), as ``fdatasync`` does, with the same
+result. Containers that forbid io_uring mostly allow it.
+
+Must not know what is synced.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import sys
+
+__all__ = ["KernelSync"]
+
+_NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
+"""Of io_setup, io_destroy, io_getevents and io_submit (the kernel's tables of system calls)."""
+
+_FDSYNC = 3
+_FLAG_RESFD = 1
+
+
+class _Request(ctypes.Structure):
+    """``struct iocb`` (linux/aio_abi.h) on a little-endian machine."""
+
+    _fields_ = (
+        ("data", ctypes.c_uint64),
+        ("key", ctypes.c_uint32),
+        ("rw_flags", ctypes.c_int32),
+        ("opcode", ctypes.c_uint16),
+        ("priority", ctypes.c_int16),
+        ("fd", ctypes.c_uint32),
+        ("buffer", ctypes.c_uint64),
+        ("byte_count", ctypes.c_uint64),
+        ("offset", ctypes.c_int64),
+        ("reserved", ctypes.c_uint64),
+        ("flags", ctypes.c_uint32),
+        ("result_fd", ctypes.c_uint32),
+    )
+
+
+class _Event(ctypes.Structure):
+    """``struct io_event``."""
+
+    _fields_ = (
+        ("data", ctypes.c_uint64),
+        ("request", ctypes.c_uint64),
+        ("result", ctypes.c_int64),
+        ("result2", ctypes.c_int64),
+    )
+
+
+class KernelSync:
+    """One fdatasync at a time. Not for several threads."""
+
+    def __init__(self) -> None:
+        """Raises OSError where there is no such thing, or no more of it (``fs.aio-max-nr``)."""
+        numbers = _NUMBERS.get(platform.machine()) if sys.platform == "linux" else None
+        if numbers is None:
+            raise OSError(errno.ENOSYS, f"not on {sys.platform} {platform.machine()}")
+        self._io_setup, self._io_destroy, self._io_getevents, self._io_submit = numbers
+        # Not CDLL: no call blocks, and giving the interpreter's lock away is what this is here to avoid.
+        self._syscall = ctypes.PyDLL(None, use_errno=True).syscall
+        self._syscall.restype = ctypes.c_long
+        self._context = ctypes.c_ulong(0)
+        self._call(self._io_setup, ctypes.c_long(1), ctypes.byref(self._context))
+        self.event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Readable when a sync has ended; also when ``poll`` has told so already."""
+        self._request = _Request(opcode=_FDSYNC, flags=_FLAG_RESFD, result_fd=self.event_fd)
+        self._requests = (ctypes.POINTER(_Request) * 1)(ctypes.pointer(self._request))
+        self._event = _Event()
+        self._at_once = (ctypes.c_long * 2)(0, 0)
+
+    def _call(self, *arguments: object) -> int:
+        result = int(self._syscall(*arguments))
+        if result < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        return result
+
+    def submit(self, fd: int) -> None:
+        """Begin. Raises OSError when nothing was begun: nothing is known of the descriptor's data then."""
+        self._request.fd = fd
+        self._call(self._io_submit, self._context, ctypes.c_long(1), self._requests)
+
+    def poll(self) -> int | None:
+        """What became of it: 0, or why it failed (errno); None while it is under way. Told once.
+
+        Raises OSError when that cannot be found out.
+        """
+        none, one = ctypes.c_long(0), ctypes.c_long(1)
+        event = ctypes.byref(self._event)
+        if not self._call(self._io_getevents, self._context, none, one, event, self._at_once):
+            return None
+        return -int(self._event.result)
+
+    def clear_event(self) -> None:
+        """``event_fd`` is not readable until the next sync ends."""
+        try:
+            os.eventfd_read(self.event_fd)
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        """Waits for what is under way."""
+        self._call(self._io_destroy, self._context)
+        os.close(self.event_fd)
