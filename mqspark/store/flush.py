@@ -8,6 +8,7 @@ the second time.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +52,7 @@ class Progress:
 
 class FlushJob:
     """Write of what has to go into the active file (``offset``, ``buffers``) and fdatasync of the log up to ``end``,
-    and a note of that (``durable.py``)."""
+    and a note of that (``durable.py``): all of it by ``run``, or by ``write``, a sync of ``active`` and ``synced``."""
 
     __slots__ = (
         "_buffers",
@@ -93,6 +94,16 @@ class FlushJob:
         """What failed, if something did."""
         self.error: OSError | None = None
 
+    @property
+    def unwritten_bytes(self) -> int:
+        """Of what ``write`` writes."""
+        return sum(map(len, self._buffers))
+
+    @property
+    def syncs_only_active(self) -> bool:
+        """No segment was completed and none is new."""
+        return not self.left and not self._directories
+
     def write(self) -> None:
         """What has to go into the file; the same bytes at the same place however often, in whatever thread. Raises
         OSError."""
@@ -108,6 +119,16 @@ class FlushJob:
             self._files.sync(self.active)
             for directory in self._directories:
                 self._files.sync_directory(directory)
+            self._note.write(self.end)
+        except OSError as error:
+            self.error = error
+
+    def synced(self, error_number: int) -> None:
+        """How the sync ended that others did: 0, or its errno."""
+        self.step = "syncing"
+        try:
+            if error_number:
+                raise OSError(error_number, os.strerror(error_number))
             self._note.write(self.end)
         except OSError as error:
             self.error = error

@@ -32,6 +32,7 @@ from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
+from mqspark.store.kernelsync import KernelSync
 from mqspark.store.recovery import RecoveryReport
 from mqspark.store.store import MessageStore
 from mqspark_server.flush import Flusher, Housekeeper, Worker
@@ -69,6 +70,14 @@ _WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
 
 def _cannot_listen(what: str, host: str, port: int, error: OSError) -> OSError:
     return OSError(error.errno, f"{what} cannot listen on {host}:{port}: {error.strerror}")
+
+
+def _kernel_sync() -> KernelSync | None:
+    try:
+        return KernelSync()
+    except OSError as error:
+        log.info("the kernel does not sync by itself (%s): a thread does", error)
+        return None
 
 
 def _remoting(
@@ -247,7 +256,7 @@ class BrokerApp:
         server = self.server = _remoting(
             self.config.broker_name, broker, outbox, server_config, self._after_turn, broker.overload
         )
-        self._flusher = Flusher(broker, store, self._flush_worker, server.write_outbox)
+        self._flusher = Flusher(broker, store, self._flush_worker, server.write_outbox, _kernel_sync())
         self.housekeeper = Housekeeper(broker, self._worker, server.write_outbox)
         self.registrar = Registrar(broker, server.write_outbox)
         self._route_finder = RouteFinder(broker, server.write_outbox)

@@ -1,6 +1,6 @@
 """Blocking disk work away from the event loop: group commit and housekeeping.
 
-While one group is written and synced in its thread the loop goes on appending; when it is durable, everything
+While one group is synced, by the kernel or in a thread, the loop goes on appending; when it is durable, everything
 appended meanwhile is the next group. One group is in flight at a time, so the number of syncs follows from the
 disk's speed and not from the load. Housekeeping (queue files, config files, checkpoint) has a thread of its
 own: it must not delay an acknowledgement. Must not know what a job does.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import queue
 import threading
@@ -18,6 +19,8 @@ from typing import Protocol, TypeVar
 
 from mqspark.broker.broker import Broker
 from mqspark.store.config import FlushDiskType
+from mqspark.store.flush import FlushJob
+from mqspark.store.kernelsync import KernelSync
 from mqspark.store.saved import Job
 from mqspark.store.store import MessageStore
 
@@ -28,6 +31,9 @@ log = logging.getLogger("mqspark.flush")
 R = TypeVar("R")
 
 HOUSEKEEPING_S = 1.0
+
+LOOP_WRITE_BYTES = 1024 * 1024
+"""What is larger is written in the thread, too, while the loop goes on: up to here that takes it about 0.2 ms."""
 
 
 class _HasJobs(Protocol):
@@ -87,15 +93,26 @@ class Worker:
 
 
 class Flusher:
-    """Group commit of one store. ``progressed`` is called after each group, on the loop."""
+    """Group commit of one store. ``progressed`` is called after each group, on the loop.
+
+    With ``kernel`` the loop writes a group and the kernel syncs it. The worker does the rest: groups that are large, or
+    that complete a segment, and all of them where there is no ``kernel``.
+    """
 
     def __init__(
-        self, broker: Broker, store: MessageStore, worker: Worker, progressed: Callable[[], None]
+        self,
+        broker: Broker,
+        store: MessageStore,
+        worker: Worker,
+        progressed: Callable[[], None],
+        kernel: KernelSync | None = None,
     ) -> None:
         self._broker = broker
         self._store = store
         self._worker = worker
         self._progressed = progressed
+        self._kernel = kernel
+        self._with_kernel: FlushJob | None = None
         self._loop = asyncio.get_running_loop()
         self._in_flight = False
         self._stopped = False
@@ -104,11 +121,14 @@ class Flusher:
         self.syncs = 0
 
     def start(self) -> None:
+        if self._kernel is not None:
+            self._loop.add_reader(self._kernel.event_fd, self._kernel_has_news)
         if self._store.config.flush_disk_type is FlushDiskType.ASYNC_FLUSH:
             self._on_timer()
 
     def after_turn(self) -> None:
         """SYNC_FLUSH: begin a group as soon as there is one and none is in flight. What nobody waits for comes last."""
+        self._ask_kernel()
         self._begin_sync()
         self._store.catch_up()
 
@@ -129,25 +149,71 @@ class Flusher:
         if job is None:
             return
         self._in_flight = True
+        kernel = self._kernel
+        if kernel is None or not job.syncs_only_active or job.unwritten_bytes > LOOP_WRITE_BYTES:
+            self._begin_in_thread(job)
+            return
+        try:
+            job.write()
+        except OSError as error:
+            job.error = error
+            self._loop.call_soon(self._ended, job)
+            return
+        try:
+            kernel.submit(job.active)
+        except OSError as error:
+            log.warning("the kernel takes no more syncs, from now on a thread does them: %s", error)
+            self._close_kernel()
+            self._begin_in_thread(job)
+        else:
+            self._with_kernel = job
 
+    def _begin_in_thread(self, job: FlushJob) -> None:
         def done(error: BaseException | None) -> None:
-            self._in_flight = False
             if error is not None:  # a FlushJob keeps its error: this one is a fault in the job itself
                 log.critical("a flush job broke", exc_info=error)
-            progress = self._store.end_flush(job)
-            self.syncs += 1
-            if progress.failed is not None:
-                log.critical("the store accepts no more writes: %s", progress.failed)
-            # The next group first: its sync runs while this one's answers are made and written.
-            self._begin_sync()
-            self._broker.progress(progress)
-            self._begin_sync()  # what the broker itself had to write because of it
-            self._progressed()
-            self._store.catch_up()
-            if self._idle is not None and not self._in_flight and not self._idle.done():
-                self._idle.set_result(None)
+            self._ended(job)
 
         self._worker.submit(job.run, done)
+
+    def _kernel_has_news(self) -> None:
+        if self._kernel is not None:
+            self._kernel.clear_event()
+            self._ask_kernel()
+
+    def _ask_kernel(self) -> None:
+        job, kernel = self._with_kernel, self._kernel
+        if job is None or kernel is None:
+            return
+        try:
+            error_number = kernel.poll()
+        except OSError as error:
+            error_number = error.errno or errno.EIO  # for all that is known it was not synced
+        if error_number is not None:
+            self._with_kernel = None
+            job.synced(error_number)
+            self._ended(job)
+
+    def _ended(self, job: FlushJob) -> None:
+        self._in_flight = False
+        progress = self._store.end_flush(job)
+        self.syncs += 1
+        if progress.failed is not None:
+            log.critical("the store accepts no more writes: %s", progress.failed)
+        # The next group first: its sync runs while this one's answers are made and written.
+        self._begin_sync()
+        self._broker.progress(progress)
+        self._begin_sync()  # what the broker itself had to write because of it
+        self._progressed()
+        self._store.catch_up()
+        if self._idle is not None and not self._in_flight and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _close_kernel(self) -> None:
+        if self._kernel is not None:
+            self._loop.remove_reader(self._kernel.event_fd)
+            self._kernel.close()
+            self._kernel = None
 
     async def stop(self) -> None:
         """Wait for the group in flight, sync what is left, and begin no other."""
@@ -159,6 +225,7 @@ class Flusher:
         self._begin()
         self._stopped = True
         await self._finish()
+        self._close_kernel()
 
     async def sync(self) -> None:
         """Wait until all that is written now is synced."""
@@ -172,6 +239,7 @@ class Flusher:
             self._timer.cancel()
         self._stopped = True
         await self._finish()
+        self._close_kernel()
 
     async def _finish(self) -> None:
         if self._in_flight:

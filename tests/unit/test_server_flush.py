@@ -1,13 +1,21 @@
 from __future__ import annotations
 
+import asyncio
+import errno
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from mqspark.protocol.codes import ResponseCode
+from mqspark.store.kernelsync import KernelSync
 from mqspark.store.saved import Job
 from mqspark_server import flush
-from mqspark_server.flush import Housekeeper, Worker
+from mqspark_server.flush import Flusher, Housekeeper, Worker
+from tests.unit.broker_kit import Bench, Peer
+from tests.unit.test_broker_send import SEND, send_ext
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -64,3 +72,206 @@ async def test_housekeeping_goes_on_after_a_fault(
         if record.exc_info and record.levelno == logging.ERROR
     ]
     assert faults == ["housekeeping found a fault", *["a job of housekeeping found a fault"] * 2]
+
+
+# --- group commit ---
+
+
+class Kernel(KernelSync):
+    """Syncs nothing: what became of it is said by ``end``."""
+
+    def __init__(self, *, refused: bool = False) -> None:
+        self.event_fd = os.eventfd(0, os.EFD_NONBLOCK)
+        self.refused = refused
+        self.begun: list[int] = []
+        self._ended: int | OSError | None = None
+
+    def submit(self, fd: int) -> None:
+        if self.refused:
+            raise OSError(errno.EAGAIN, "no room")
+        self.begun.append(fd)
+
+    def end(self, outcome: int | OSError = 0, *, tell: bool = True) -> None:
+        self._ended = outcome
+        if tell:
+            os.eventfd_write(self.event_fd, 1)
+
+    def poll(self) -> int | None:
+        outcome, self._ended = self._ended, None
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+    def close(self) -> None:
+        os.close(self.event_fd)
+
+
+class Commits:
+    """A broker with SYNC_FLUSH, one producer, and the flusher between them."""
+
+    def __init__(self, directory: Path, kernel: KernelSync | None) -> None:
+        self.bench = Bench(directory, sync=True)
+        self.peer: Peer = self.bench.peer()
+        self.worker = Worker("flush-test")
+        self.flusher = Flusher(self.bench.broker, self.bench.store, self.worker, lambda: None, kernel)
+        self.flusher.start()
+        self._codes: list[int] = []
+
+    def send(self, body: bytes = b"x") -> None:
+        self.peer.give(SEND, send_ext(), body)
+        self.bench.broker.turn()
+        self.flusher.after_turn()
+
+    async def begun(self) -> Commits:
+        """After the first group, which makes a segment."""
+        self.send()
+        await self.answered(0)
+        self._codes.clear()
+        return self
+
+    @property
+    def codes(self) -> list[int]:
+        """Of all answers so far."""
+        self._codes += [answer.code for answer in self.peer.heard()]
+        return self._codes
+
+    async def answered(self, *codes: int) -> None:
+        await until(lambda: len(self.codes) >= len(codes), f"{len(codes)} answers")
+        assert self.codes == list(codes)
+
+    async def stop(self) -> None:
+        await self.flusher.stop()
+        self.worker.close()
+
+
+@pytest.fixture
+def commits(tmp_path: Path) -> Iterator[Callable[[Kernel | None], Commits]]:
+    made: list[Commits] = []
+
+    def make(kernel: Kernel | None) -> Commits:
+        made.append(Commits(tmp_path / str(len(made)), kernel))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.bench.store.abandon()
+
+
+async def test_while_the_kernel_syncs_a_group_the_next_one_gathers(
+    commits: Callable[[Kernel | None], Commits],
+) -> None:
+    kernel = Kernel()
+    group = await commits(kernel).begun()
+    for _ in range(5):
+        group.send()
+    assert len(kernel.begun) == 1
+    assert group.codes == []
+    kernel.end()
+    await group.answered(0)
+    assert len(kernel.begun) == 2, "the next group began with the answers to the first"
+    kernel.end(tell=False)
+    group.flusher.after_turn()  # a turn looks for itself
+    assert group.codes == [0] * 5
+    await group.stop()
+
+
+async def test_a_sync_that_failed_is_never_begun_again(
+    commits: Callable[[Kernel | None], Commits], caplog: pytest.LogCaptureFixture
+) -> None:
+    for outcome in (errno.EIO, OSError(errno.EINVAL, "no such context")):
+        kernel = Kernel()
+        group = await commits(kernel).begun()
+        group.send()
+        kernel.end(outcome)
+        await group.answered(ResponseCode.SERVICE_NOT_AVAILABLE)
+        group.send()
+        await group.answered(*[ResponseCode.SERVICE_NOT_AVAILABLE] * 2)
+        assert len(kernel.begun) == 1
+        assert "syncing the CommitLog failed" in (group.bench.store.read_only or "")
+        await group.stop()
+    assert "the store accepts no more writes" in caplog.text
+
+
+async def test_a_write_that_failed_is_not_synced(
+    commits: Callable[[Kernel | None], Commits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Kernel()
+    group = await commits(kernel).begun()
+
+    def write(fd: int, data: object, offset: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(group.bench.store.files, "write", write)
+    group.send()
+    await group.answered(ResponseCode.SERVICE_NOT_AVAILABLE)
+    assert kernel.begun == []
+    assert "writing the CommitLog failed" in (group.bench.store.read_only or "")
+    await group.stop()
+
+
+async def test_a_thread_takes_over_from_a_kernel_that_refuses(
+    commits: Callable[[Kernel | None], Commits], caplog: pytest.LogCaptureFixture
+) -> None:
+    kernel = Kernel()
+    group = await commits(kernel).begun()
+    group.send()
+    kernel.end()
+    await group.answered(0)
+    kernel.refused = True
+    for _ in range(3):
+        group.send()
+    await group.answered(0, 0, 0, 0)
+    assert len(kernel.begun) == 1
+    assert caplog.text.count("from now on a thread does them") == 1
+    await group.stop()
+
+
+async def test_the_thread_writes_and_syncs_what_is_large_or_new(
+    commits: Callable[[Kernel | None], Commits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flush, "LOOP_WRITE_BYTES", 2000)
+    kernel = Kernel()
+    group = await commits(kernel).begun()
+    group.send(b"x" * 3000)
+    await group.answered(0)
+    assert kernel.begun == []
+    for _ in range(6):  # segments of 4 MiB
+        group.send(b"x" * 1_000_000)
+    await group.answered(*[0] * 7)
+    await until(lambda: group.bench.store.flushed_offset > 1 << 22, "the second segment is synced")
+    assert kernel.begun == []
+    group.send()
+    assert len(kernel.begun) == 1
+    kernel.end()
+    await group.answered(*[0] * 8)
+    await group.stop()
+
+
+async def test_stopping_waits_for_the_kernel_and_syncs_the_rest(
+    commits: Callable[[Kernel | None], Commits],
+) -> None:
+    kernel = Kernel()
+    group = await commits(kernel).begun()
+    group.send()
+    group.send()
+    stopping = asyncio.ensure_future(group.stop())
+    for expected in (1, 2):
+        await until(lambda count=expected: len(kernel.begun) == count, "a sync")
+        assert not stopping.done()
+        kernel.end()
+    await stopping
+    assert group.codes == [0, 0]
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+async def test_a_real_sync_answers(tmp_path: Path, kernel: bool) -> None:
+    try:
+        group = await Commits(tmp_path, KernelSync() if kernel else None).begun()
+    except OSError as error:
+        pytest.skip(f"this machine's kernel does not sync by itself: {error}")
+    for _ in range(20):
+        group.send()
+    await group.answered(*[0] * 20)
+    assert group.bench.store.flushed_offset == group.bench.store.max_physical_offset
+    await group.stop()
+    group.bench.store.close()

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import select
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqspark.store import kernelsync
+from mqspark.store.kernelsync import KernelSync
+
+
+@pytest.fixture
+def kernel() -> Iterator[KernelSync]:
+    try:
+        sync = KernelSync()
+    except OSError as error:
+        pytest.skip(f"this machine's kernel does not sync by itself: {error}")
+    yield sync
+    sync.close()
+
+
+def result(kernel: KernelSync) -> int:
+    ready, _, _ = select.select([kernel.event_fd], [], [], 60)
+    assert ready, "the sync did not end within 60 s"
+    kernel.clear_event()
+    number = kernel.poll()
+    assert number is not None
+    return number
+
+
+def test_a_file_is_synced_as_often_as_asked(kernel: KernelSync, tmp_path: Path) -> None:
+    fd = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT, 0o600)
+    for number in range(3):
+        os.pwrite(fd, b"x" * 10_000, number * 10_000)
+        kernel.submit(fd)
+        assert result(kernel) == 0
+        assert kernel.poll() is None, "told once"
+        assert select.select([kernel.event_fd], [], [], 0)[0] == []
+    os.close(fd)
+
+
+def test_the_descriptor_may_be_closed_meanwhile(kernel: KernelSync, tmp_path: Path) -> None:
+    fd = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT, 0o600)
+    os.write(fd, b"x" * 1_000_000)
+    kernel.submit(fd)
+    os.close(fd)
+    assert result(kernel) == 0
+
+
+def test_what_cannot_be_synced_is_not_begun(kernel: KernelSync) -> None:
+    source, target = os.pipe()
+    with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+        kernel.submit(target)
+    os.close(source)
+    os.close(target)
+    with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+        kernel.submit(target)
+    assert kernel.poll() is None
+
+
+def test_a_closed_one_says_that_it_cannot_tell() -> None:
+    try:
+        kernel = KernelSync()
+    except OSError as error:
+        pytest.skip(f"this machine's kernel does not sync by itself: {error}")
+    kernel.close()
+    with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+        kernel.poll()
+
+
+def test_elsewhere_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(OSError, match=r"not on .* riscv64"):
+        KernelSync()
+    monkeypatch.setattr(kernelsync, "_NUMBERS", {"riscv64": (2**30,) * 4})
+    if sys.platform == "linux":
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSYS)):
+            KernelSync()
