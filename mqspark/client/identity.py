@@ -88,7 +88,7 @@ def local_address(towards: str) -> str:
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(target)
             return str(probe.getsockname()[0])
-    except (OSError, ConnectionLost):
+    except (OSError, ValueError, ConnectionLost):  # ValueError: no name of a host
         return "127.0.0.1"
 
 

@@ -29,6 +29,7 @@ Outcome = Command | ClientError
 _WRITE_HIGH_BYTES = 4 * 1024 * 1024
 """A peer that does not read stops us from buffering more than this (plus one turn's worth)."""
 _MAX_OPAQUE = 0x7FFFFFFF
+_MAX_PORT = 0xFFFF
 
 MIN_SILENCE_MS = 1_000
 """A peer that answers nothing at all for so long, and for the whole of a request's time, is given up
@@ -38,7 +39,7 @@ MIN_SILENCE_MS = 1_000
 def split_address(address: str) -> tuple[str, int]:
     """``host:port``, IPv6 hosts in brackets. Raises ConnectionLost: an address that cannot be reached."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= _MAX_PORT):
         raise ConnectionLost(address, "not an address of the form host:port", made=False)
     return host.strip("[]"), int(port)
 
@@ -385,6 +386,8 @@ class Remoting:
             raise ConnectionLost(address, reason, made=False) from None
         except OSError as error:
             raise ConnectionLost(address, error.strerror or str(error), made=False) from None
+        except ValueError as error:  # no name of a host: a label that is empty or too long, a null character
+            raise ConnectionLost(address, str(error), made=False) from None
         if self._greet is not None:
             await self._greet(channel)
         if not channel.open:

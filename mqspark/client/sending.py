@@ -211,14 +211,14 @@ class Sender:
         window.size_bytes += size_bytes
         if size_bytes >= self._compress_from_bytes and kind != BATCH:
             if size_bytes >= _THREAD_COMPRESS_BYTES:
-                self._tasks.spawn(self._compress_and_dispatch(sending))
+                self._tasks.spawn(self._dispatch(sending, None, compress=True))
                 return
             self._put_compressed(sending, compression.compress(sending.body, level=self._compress_level))
         topic = self.targets.topics.get(sending.topic)
         if topic is not None and topic.targets:
             try:
                 target = self._choose(sending, topic)
-            except MQError as error:
+            except Exception as error:
                 self.finish(sending, None, error)
                 return
             channel = target.channel
@@ -256,21 +256,24 @@ class Sender:
         sending.target = target
         return target
 
-    async def _compress_and_dispatch(self, sending: Sending) -> None:
-        body = await asyncio.to_thread(compression.compress, sending.body, level=self._compress_level)
-        self._put_compressed(sending, body)
-        await self._dispatch(sending, None)
-
     @staticmethod
     def _put_compressed(sending: Sending, body: bytes) -> None:
         if len(body) < len(sending.body):
             sending.body = body
             sending.sys_flag |= _COMPRESSED_ZLIB
 
-    async def _dispatch(self, sending: Sending, target: Target | None, *, refresh: bool = False) -> None:
-        """An attempt that must wait for something first: a route, a connection, a peer that reads slowly."""
+    async def _dispatch(
+        self, sending: Sending, target: Target | None, *, refresh: bool = False, compress: bool = False
+    ) -> None:
+        """An attempt that must wait for something first: a thread that compresses, a route, a connection, a peer that
+        reads slowly. Whatever happens, the send gets its last word: ``stop`` waits for it."""
         try:
             async with asyncio.timeout_at(sending.deadline):
+                if compress:
+                    body = await asyncio.to_thread(
+                        compression.compress, sending.body, level=self._compress_level
+                    )
+                    self._put_compressed(sending, body)
                 if target is None:
                     target = self._choose(sending, await self.targets.find(sending.topic, refresh=refresh))
                 address = self._instance.broker_address(target.broker_name)
@@ -285,7 +288,7 @@ class Sender:
         except TimeoutError:
             where = target.broker_name if target is not None else f"the route of topic {sending.topic}"
             self.finish(sending, None, RequestTimeout(where, sending.timeout_ms))
-        except MQError as error:
+        except Exception as error:
             self.finish(sending, None, error)
         except asyncio.CancelledError:
             self.finish(sending, None, ConnectionLost(sending.topic, "the producer is stopped"))

@@ -19,7 +19,7 @@ from mqspark.protocol.bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
-from tests.scripted import SILENCE, Answer, Scripted, broker, cluster, refusal, sends
+from tests.scripted import SILENCE, Answer, Scripted, broker, cluster, namesrv, refusal, sends
 
 pytestmark = pytest.mark.anyio
 
@@ -134,6 +134,34 @@ async def test_an_answer_that_lacks_its_fields_is_an_error_not_a_hang() -> None:
     async with cluster(a=a) as address, Producer(address, group="g") as producer:
         with pytest.raises(Exception, match="queueId"):
             await producer.send(Message.of("T", "x"))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:70000", "127.0.0.1:\u00b2", "a..b:1", "a\0b:1"])
+async def test_a_broker_at_no_possible_address_cannot_be_reached(address: str) -> None:
+    a = broker()
+    a.address = address
+    async with namesrv({"a": a}).serving() as names, Producer(names.address, group="g") as producer:
+        with pytest.raises(ConnectionLost) as caught:
+            await producer.send(Message.of("T", "x"))
+    assert caught.value.address == address
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [("mqspark.client.remoting.Remoting", "connect"), ("mqspark.compression", "compress")]
+)
+async def test_the_unexpected_is_the_callers_and_the_producer_can_stop(
+    module: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **more: object) -> None:
+        raise MemoryError("no more")
+
+    a = broker()
+    async with cluster(a=a) as address, Producer(address, group="g") as producer:
+        await producer.queues("T")
+        monkeypatch.setattr(f"{module}.{name}", fail)
+        with pytest.raises(MemoryError, match="no more"):
+            await producer.send(Message.of("T", b"x" * 200_000))
+    assert sends(a) == 0
 
 
 async def test_a_new_connection_starts_with_a_heartbeat_and_ends_with_a_goodbye() -> None:

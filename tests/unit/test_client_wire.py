@@ -316,8 +316,9 @@ def hex_of(name: str, code: int) -> str:
 def test_addresses() -> None:
     assert split_address("10.0.0.1:9876") == ("10.0.0.1", 9876)
     assert split_address("[::1]:9876") == ("::1", 9876)
-    with pytest.raises(ConnectionLost):
-        split_address("nowhere")
+    for bad in ("nowhere", ":1", "a:x", "a:\u00b2", "a:65536", "a:" + "9" * 5_000):
+        with pytest.raises(ConnectionLost):
+            split_address(bad)
     assert resolve_namesrv("a:1;b:2, c:3;") == ["a:1", "b:2", "c:3"]
     assert resolve_namesrv(["a:1"]) == ["a:1"]
     for bad in ("a", ":1", "a:x", []):
