@@ -224,7 +224,7 @@ def _integer(members: Mapping[str, object], name: str) -> int:
         return 0
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, str) and value.lstrip("-").isdecimal() and len(value) <= 11:
+    if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) <= 11:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not -0x80000000 <= value <= 0x7FFFFFFF:
         raise ProtocolError(f"header member {name!r} is not a 32-bit integer")

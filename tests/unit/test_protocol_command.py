@@ -309,6 +309,7 @@ def test_bounds_hold_before_the_bytes_come() -> None:
         json_frame('{"code":1.5}'),
         json_frame('{"code":4294967296}'),
         json_frame('{"code":true}'),
+        json_frame('{"code":"--5"}'),
         json_frame('{"code":1,"remark":"\xff"}'.encode("latin-1")),
         json_frame("[" * 60000),
         json_frame('{"code":1,"x":' + "[" * 60000),
