@@ -6,6 +6,8 @@ A deliver time belongs to the tick that ends at it or that it lies in: the slot 
 
 from __future__ import annotations
 
+import re
+
 from mqspark.broker.delays import can_wait, delay_level
 from mqspark.broker.state import BrokerState
 from mqspark.broker.writer import Draft
@@ -26,6 +28,8 @@ from mqspark.protocol.dispatch import Refusal
 from mqspark.store.timerwheel import TimerWheel
 
 __all__ = ["TimerGate"]
+
+_INTEGER = re.compile("[+-]?[0-9]+")
 
 
 class TimerGate:
@@ -79,7 +83,7 @@ class TimerGate:
         ):
             text = properties.get(name)
             if text is not None:
-                if not (text.isascii() and text.lstrip("+-").isdigit() and len(text) <= 19):
+                if not (len(text) <= 19 and _INTEGER.fullmatch(text)):
                     raise self._illegal()
                 return since_ms + int(text) * unit_ms
         raise AssertionError("the caller saw one of them")
