@@ -81,6 +81,19 @@ def _value(text: str, mark: str) -> str | None:
     return text[start : text.index("\x02", start)]
 
 
+def _may_name_ours(text: str) -> bool:
+    """Whether one of these properties is the broker's business, or a value contains the name of one."""
+    return (
+        "MSG_REGION" in text
+        or "TRACE_ON" in text
+        or "CLUSTER" in text
+        or "DELAY" in text
+        or "TIMER_" in text
+        or "TRAN_MSG" in text
+        or "POP_CK" in text
+    )
+
+
 class Sends:
     def __init__(
         self,
@@ -160,18 +173,11 @@ class Sends:
         if text and text[-1] != "\x02":
             text += "\x02"
         if (
-            "MSG_REGION" in text
-            or "TRACE_ON" in text
-            or "CLUSTER" in text
-            or "DELAY" in text
-            or "TIMER_" in text
-            or "TRAN_MSG" in text
-            or "POP_CK" in text
+            _may_name_ours(text)
             or topic.retry_of is not None
             or sys_flag & TRANSACTION_MASK
             or (self._multi_dispatch and "INNER_MULTI" in text)
         ):
-            # One of these names, or a value that contains it.
             self._send_draft(session, command, header, topic, queue_id, sys_flag, text)
             return
         text = f"\x02{text}"
@@ -350,9 +356,10 @@ class Sends:
         shared = header.properties or ""
         if shared and shared[-1] != "\x02":
             shared += "\x02"
-        shared = encode_properties(self._own(shared)).decode()
-        self._check_batch(shared)
-        unique_id = _value(f"\x02{shared}", "\x02UNIQ_KEY\x01")
+        if topic.inner_batch or _may_name_ours(shared):
+            shared = encode_properties(self._own(shared)).decode()
+            self._check_batch(shared)
+        unique_id = _value(f"\x02{shared}", "\x02UNIQ_KEY\x01") or None
         body = self._body(command)
         limit = self._state.store_config.max_message_size
         if len(body) > limit:

@@ -366,9 +366,8 @@ class Appender:
         if body_length > self.max_body_bytes or properties_length > MAX_PROPERTIES_BYTES:
             raise self._too_large(body_length, properties_length)
         sys_flag |= self._store_flag | (BORN_HOST_V6 if len(born_host) == 20 else 0)
-        sizes = members.sizes(HEADS[(sys_flag >> 4) & 3].size + queue.overhead_bytes)
-        ends = np.cumsum(sizes)
-        count, total = len(members), int(ends[-1])
+        starts, sizes, total = members.places(HEADS[(sys_flag >> 4) & 3].size + queue.overhead_bytes)
+        count = len(starts)
         log = self._log
         if queue.next_offset + count > queue.reserved_end:
             self._reserve(queue, count)
@@ -379,7 +378,7 @@ class Appender:
         if not queue.entries:
             self.dirty.append(queue)
         first_offset, position = queue.next_offset, log.position
-        positions = ends - sizes + position
+        positions = starts + position
         head = Head(
             queue.record_magic,
             queue_id,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,16 @@ from mqspark.record import HEADS, split_batch
 from mqspark.store.consumequeue import ENTRY_DTYPE
 from mqspark.store.scan import tags_codes
 
-__all__ = ["HEAD_BYTES", "HEAD_DTYPES", "MIN_BYTES", "MIN_MEMBERS", "Head", "MemberColumns", "queue_entries"]
+__all__ = [
+    "HEAD_BYTES",
+    "HEAD_DTYPES",
+    "MIN_BYTES",
+    "MIN_MEMBERS",
+    "Head",
+    "MemberColumns",
+    "Places",
+    "queue_entries",
+]
 
 Ints = npt.NDArray[np.int64]
 
@@ -50,8 +60,7 @@ HEAD_DTYPES = tuple(_head_dtype(born, store) for store, born in ((8, 8), (8, 20)
 """As ``HEADS``, by (system flag >> 4) & 3."""
 
 
-@dataclass(slots=True, frozen=True)
-class Head:
+class Head(NamedTuple):
     """What the records of a batch have in common."""
 
     magic: int
@@ -69,32 +78,39 @@ class Head:
     def dtype(self) -> np.dtype[np.void]:
         return HEAD_DTYPES[(self.sys_flag >> 4) & 3]
 
-    def packed(self) -> bytes:
+    def packed(self, size: int = 0, body_bytes: int = 0) -> bytes:
         """As bytes, zeros where records differ."""
         # fmt: off
         return HEADS[(self.sys_flag >> 4) & 3].pack(
-            0, self.magic, 0, self.queue_id, 0, 0, 0, self.sys_flag, self.born_timestamp_ms, self.born_host,
-            self.store_timestamp_ms, self.store_host, self.reconsume_times, self.prepared_offset, 0,
+            size, self.magic, 0, self.queue_id, 0, 0, 0, self.sys_flag, self.born_timestamp_ms, self.born_host,
+            self.store_timestamp_ms, self.store_host, self.reconsume_times, self.prepared_offset, body_bytes,
         )
         # fmt: on
 
     @staticmethod
     def fill(
         heads: npt.NDArray[np.void],
-        sizes: Ints,
-        crcs: Ints,
+        bodies: list[bytes],
         flags: npt.NDArray[np.int32],
         positions: Ints,
         first_queue_offset: int,
-        body_bytes: Ints | int,
     ) -> None:
-        """Say where records differ, in heads of this ``dtype``."""
-        heads["size"] = sizes
-        heads["crc"] = crcs & 0x7FFFFFFF
+        """Say in heads of this ``dtype`` where records always differ."""
+        count = len(heads)
+        heads["crc"] = np.fromiter(map(crc32, bodies), np.uint32, count) & 0x7FFFFFFF
         heads["flag"] = flags
-        heads["queue_offset"] = np.arange(first_queue_offset, first_queue_offset + len(heads))
+        heads["queue_offset"] = np.arange(first_queue_offset, first_queue_offset + count)
         heads["position"] = positions
-        heads["body_bytes"] = body_bytes
+
+
+class Places(NamedTuple):
+    """Where records lie that follow each other."""
+
+    starts: Ints
+    """Relative to the first one's."""
+    sizes: Ints | int
+    """Of each, or of all."""
+    total: int
 
 
 @dataclass(slots=True, frozen=True)
@@ -173,26 +189,29 @@ class MemberColumns:
         """Bytes of the longest body and of the longest properties."""
         return int((self.body_ends - self.body_starts).max()), int(self.tail_bytes.max()) - 2
 
-    def sizes(self, overhead_bytes: int) -> Ints:
+    def places(self, overhead_bytes: int) -> Places:
         """Of the records; ``overhead_bytes``: of all that is not body or properties."""
-        return self.body_ends - self.body_starts + self.tail_bytes + (overhead_bytes - 2)
+        sizes = self.body_ends - self.body_starts + self.tail_bytes + (overhead_bytes - 2)
+        ends = np.cumsum(sizes)
+        return Places(ends - sizes, sizes, int(ends[-1]))
 
-    def tags_codes(self) -> Ints:
-        """``mqspark.record.tags_code`` of every member."""
+    def tags_codes(self) -> Ints | int:
+        """``mqspark.record.tags_code`` of every member, or of all."""
         if not self.any_has(b"TAGS\x01"):
-            return np.zeros(len(self), np.int64)
+            return 0
         return tags_codes(memoryview(self.data), self.body_ends + 2, self.ends)
 
-    def records(self, head: Head, sizes: Ints, positions: Ints, first_queue_offset: int) -> bytes:
+    def records(
+        self, head: Head, sizes: Ints | int, positions: Ints, first_queue_offset: int
+    ) -> bytes | memoryview:
         """All records, back to back."""
         data, count = self.data, len(self)
         common = head.packed()
         heads = np.full(count, np.frombuffer(common, head.dtype)[0])
         bounds = zip(self.body_starts.tolist(), self.body_ends.tolist(), strict=True)
         bodies = [data[low:high] for low, high in bounds]
-        crcs = np.array(list(map(crc32, bodies)), np.int64)
-        body_bytes = self.body_ends - self.body_starts
-        head.fill(heads, sizes, crcs, self.flags, positions, first_queue_offset, body_bytes)
+        heads["size"], heads["body_bytes"] = sizes, self.body_ends - self.body_starts
+        head.fill(heads, bodies, self.flags, positions, first_queue_offset)
         packed, step = heads.tobytes(), len(common)
         pieces: list[bytes] = [head.topic_field] * (4 * count)
         pieces[0::4] = [packed[low : low + step] for low in range(0, len(packed), step)]
@@ -201,7 +220,7 @@ class MemberColumns:
         return b"".join(pieces)
 
 
-def queue_entries(positions: Ints, sizes: Ints, codes: Ints) -> bytes:
+def queue_entries(positions: Ints, sizes: Ints | int, codes: Ints | int) -> bytes:
     """The ConsumeQueue entries of such records."""
     found = np.empty(len(positions), ENTRY_DTYPE)
     found["position"], found["size"], found["tags_code"] = positions, sizes, codes

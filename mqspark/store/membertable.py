@@ -1,7 +1,7 @@
 """The members of a batch as a table, when all are of one layout, as what a DataFrame's rows become mostly is.
 
-The batch is a table of bytes, a row a member, and so are its records: each field is one strided copy of a column, and
-nothing but the CRC of a body is a call a member. For thousands of small members that is a fifth of what it costs to
+The batch is an array of structures, one a member, and so are its records: each field is one strided copy of a column,
+and nothing but the CRC of a body is a call a member. For thousands of small members that is a fifth of what it costs to
 find out where each one begins (``mqspark.store.members``); from ``MIN_ALIKE`` on it costs less than to take them one by
 one (``mqspark.record.split_batch``), and they leave for the log in one piece.
 
@@ -10,15 +10,14 @@ Must not know queues or files.
 
 from __future__ import annotations
 
+import functools
 import struct
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.crc import crc32
-from mqspark.store.members import HEAD_BYTES, MIN_BYTES, MIN_MEMBERS, Head, MemberColumns
+from mqspark.store.members import HEAD_BYTES, MIN_BYTES, MIN_MEMBERS, Head, MemberColumns, Places
 from mqspark.store.scan import tags_codes
 
 __all__ = ["MIN_ALIKE", "Many", "MemberTable", "many_of"]
@@ -26,25 +25,57 @@ __all__ = ["MIN_ALIKE", "Many", "MemberTable", "many_of"]
 MIN_ALIKE = 32
 
 Ints = npt.NDArray[np.int64]
-Table = npt.NDArray[np.uint8]
-"""Two dimensions: a row a member."""
 
 _SIZE = struct.Struct(">i")
 _LENGTH = struct.Struct(">h")
 """Of the properties."""
 _FLAG_AT, _BODY_LENGTH_AT = 12, 16
+_LAYOUTS = 256
+"""A producer's batches have few; making one costs some microseconds."""
 
 
-@dataclass(slots=True, frozen=True)
+@functools.lru_cache(_LAYOUTS)
+def _member_dtype(size: int, body_bytes: int) -> np.dtype[np.void]:
+    """Lengths, which have to be alike, are bytes; the tail begins with that of the properties."""
+    body_end = HEAD_BYTES + body_bytes
+    return np.dtype(
+        {
+            "names": ["size", "flag", "body_bytes", "body", "property_bytes", "tail"],
+            "formats": ["V4", ">i4", "V4", f"V{body_bytes}", "V2", f"V{size - body_end}"],
+            "offsets": [0, _FLAG_AT, _BODY_LENGTH_AT, HEAD_BYTES, body_end, body_end],
+            "itemsize": size,
+        }
+    )
+
+
+@functools.lru_cache(_LAYOUTS)
+def _record_dtype(
+    head: np.dtype[np.void], body_bytes: int, topic_bytes: int, tail_bytes: int
+) -> np.dtype[np.void]:
+    """``common`` is the head once more, as bytes: whole heads are copied so in a tenth of the time."""
+    body_at = head.itemsize
+    topic_at = body_at + body_bytes
+    tail_at = topic_at + topic_bytes
+    return np.dtype(
+        {
+            "names": ["head", "common", "body", "topic", "tail"],
+            "formats": [head, f"V{head.itemsize}", f"V{body_bytes}", f"V{topic_bytes}", f"V{tail_bytes}"],
+            "offsets": [0, 0, body_at, topic_at, tail_at],
+            "itemsize": tail_at + tail_bytes,
+        }
+    )
+
+
+@dataclass(slots=True)
 class MemberTable:
     """What ``MemberColumns`` is, for members whose bodies, and whose properties, are of one length."""
 
-    data: bytes | memoryview
-    flags: npt.NDArray[np.int32]
-    bodies: Table
-    """A view of ``data``."""
-    tails: Table
-    """What follows a body in a record: the properties' length, two bytes, and they themselves."""
+    members: npt.NDArray[np.void]
+    """Of a ``_member_dtype``."""
+    tails: bytes
+    """What follows the bodies in the records, back to back: the properties' length, two bytes, and they themselves."""
+    largest: tuple[int, int]
+    """Bytes of each body and of each member's properties."""
 
     @classmethod
     def of(cls, data: bytes | memoryview) -> MemberTable | None:
@@ -55,101 +86,100 @@ class MemberTable:
         if size < MIN_BYTES or len(data) % size or not 0 <= body <= size - MIN_BYTES:
             return None
         count, body_end = len(data) // size, HEAD_BYTES + body
-        if count < MIN_ALIKE:
+        if count < MIN_ALIKE or _LENGTH.unpack_from(data, body_end) != (size - body_end - 2,):
             return None
-        if _LENGTH.unpack_from(data, body_end) != (size - body_end - 2,):
-            return None
-
-        def column(at: int, kind: str) -> npt.NDArray[np.integer[Any]]:
-            return np.ndarray((count,), kind, buffer=data, offset=at, strides=(size,))
-
-        for at, kind, width in ((0, ">i4", 4), (_BODY_LENGTH_AT, ">i4", 4), (body_end, ">i2", 2)):
-            if column(at, kind).tobytes() != bytes(data[at : at + width]) * count:
+        members = np.ndarray((count,), _member_dtype(size, body), data)
+        for name in ("size", "body_bytes", "property_bytes"):
+            lengths = members[name].tobytes()
+            if lengths != lengths[: len(lengths) // count] * count:
                 return None
-        table = np.frombuffer(data, np.uint8).reshape(count, size)
-        flags = column(_FLAG_AT, ">i4").astype(np.int32)
-        return cls(data, flags, table[:, HEAD_BYTES:body_end], table[:, body_end:])
+        return cls(members, members["tail"].tobytes(), (body, size - body_end - 2))
 
     def with_suffix(self, suffix: bytes) -> Many:
         """As ``MemberColumns.with_suffix``; no table when only some properties need a separator before it."""
-        count, old_bytes = self.tails.shape
-        if old_bytes > 2:
-            unfinished = self.tails[:, -1] != 2
-            if unfinished.any():
-                if not unfinished.all():
-                    return self._columns().with_suffix(suffix)
+        body, properties = self.largest
+        if properties:
+            finished = self.tails[properties + 1 :: properties + 2].count(b"\x02")
+            if 0 < finished < len(self):
+                return self._columns().with_suffix(suffix)
+            if not finished:
                 suffix = b"\x02" + suffix
-        tails = np.empty((count, old_bytes + len(suffix)), np.uint8)
-        tails[:, :2] = np.array([tails.shape[1] - 2], ">i2").view(np.uint8)
-        tails[:, 2:old_bytes] = self.tails[:, 2:]
-        tails[:, old_bytes:] = np.frombuffer(suffix, np.uint8)
-        return replace(self, tails=tails)
+        longer = properties + len(suffix)
+        own = np.frombuffer(self.tails, [("length", "V2"), ("properties", f"V{properties}")])
+        tails = np.empty(len(self), [*own.dtype.descr, ("suffix", f"V{len(suffix)}")])
+        tails["length"] = np.void(_LENGTH.pack(longer))
+        tails["properties"] = own["properties"]
+        tails["suffix"] = np.void(suffix)
+        return replace(self, tails=tails.tobytes(), largest=(body, longer))
+
+    def _each_tail(self) -> list[bytes]:
+        step = self.largest[1] + 2
+        return [self.tails[at : at + step] for at in range(0, len(self.tails), step)]
 
     def _columns(self) -> MemberColumns:
-        starts = np.arange(len(self), dtype=np.int64) * self.bodies.strides[0] + HEAD_BYTES
-        body_ends = starts + self.bodies.shape[1]
-        tails = [tail.tobytes() for tail in self.tails]
-        ends = body_ends + self.tails.shape[1]
-        return MemberColumns(bytes(self.data), self.flags, starts, body_ends, ends, tails, ends - body_ends)
+        members, (body, properties) = self.members, self.largest
+        body_starts = np.arange(HEAD_BYTES, members.nbytes, members.itemsize)
+        body_ends = body_starts + body
+        tail_bytes = np.full(len(self), properties + 2)
+        flags = members["flag"].astype(np.int32)
+        return MemberColumns(
+            members.tobytes(),
+            flags,
+            body_starts,
+            body_ends,
+            body_ends + tail_bytes,
+            self._each_tail(),
+            tail_bytes,
+        )
 
     def items(self) -> list[tuple[int, bytes, bytes]]:
-        """Flag, body and properties of each, as ``mqspark.record.split_batch`` gives them."""
-        each = zip(self.flags.tolist(), self.bodies, self.tails, strict=True)
-        return [(flag, body.tobytes(), tail[2:].tobytes()) for flag, body, tail in each]
+        """As ``MemberColumns.items``."""
+        flags, bodies = self.members["flag"].tolist(), self.members["body"].tolist()
+        properties = [tail[2:] for tail in self._each_tail()]
+        return list(zip(flags, bodies, properties, strict=True))
 
     def __len__(self) -> int:
-        return len(self.flags)
+        return len(self.members)
 
     def any_has(self, *texts: bytes) -> bool:
         """As ``MemberColumns.any_has``."""
-        if self.tails.shape[1] == 2:
-            return False
-        joined = self.tails.tobytes()
-        return any(text in joined for text in texts)
+        return any(text in self.tails for text in texts)
 
     @property
     def body_bytes(self) -> int:
-        return self.bodies.size
+        return len(self.members) * self.largest[0]
 
-    @property
-    def largest(self) -> tuple[int, int]:
-        """Bytes of the longest body and of the longest properties."""
-        return self.bodies.shape[1], self.tails.shape[1] - 2
+    def places(self, overhead_bytes: int) -> Places:
+        """As ``MemberColumns.places``."""
+        body, properties = self.largest
+        size = overhead_bytes + body + properties
+        total = len(self.members) * size
+        return Places(np.arange(0, total, size), size, total)
 
-    def sizes(self, overhead_bytes: int) -> Ints:
-        """Of the records; ``overhead_bytes``: of all that is not body or properties."""
-        return np.full(len(self), sum(self.largest) + overhead_bytes, np.int64)
+    def tags_codes(self) -> Ints | int:
+        """As ``MemberColumns.tags_codes``."""
+        if b"TAGS\x01" not in self.tails:
+            return 0
+        properties = self.largest[1]
+        starts = np.arange(2, len(self.tails), properties + 2)
+        return tags_codes(memoryview(self.tails), starts, starts + properties)
 
-    def tags_codes(self) -> Ints:
-        """``mqspark.record.tags_code`` of every member."""
-        if not self.any_has(b"TAGS\x01"):
-            return np.zeros(len(self), np.int64)
-        step = self.tails.shape[1]
-        starts = np.arange(len(self), dtype=np.int64) * step + 2
-        return tags_codes(memoryview(self.tails.tobytes()), starts, starts + (step - 2))
-
-    def records(self, head: Head, sizes: Ints, positions: Ints, first_queue_offset: int) -> memoryview:
-        """All records, back to back."""
-        common, topic = head.packed(), head.topic_field
-        body_end = len(common) + self.bodies.shape[1]
-        tails_at = body_end + len(topic)
-        table = np.empty((len(self), tails_at + self.tails.shape[1]), np.uint8)
-        table[:, : len(common)] = np.frombuffer(common, np.uint8)
-        table[:, len(common) : body_end] = self.bodies
-        table[:, body_end:tails_at] = np.frombuffer(topic, np.uint8)
-        table[:, tails_at:] = self.tails
-        heads = np.ndarray((len(self),), head.dtype, buffer=table.data, strides=table.strides[:1])
-        head.fill(heads, sizes, self._crcs(), self.flags, positions, first_queue_offset, self.bodies.shape[1])
-        return table.reshape(-1).data
-
-    def _crcs(self) -> Ints:
-        body_bytes = self.bodies.shape[1]
-        if not body_bytes:
-            return np.zeros(len(self), np.int64)
-        # Bodies as elements of an array: as a list of bytes they cost a fourth of what slices of the data do.
-        kind, strides = np.dtype((np.void, body_bytes)), self.bodies.strides[:1]
-        bodies = np.ndarray((len(self),), kind, buffer=self.data, offset=HEAD_BYTES, strides=strides)
-        return np.array(list(map(crc32, bodies.tolist())), np.int64)
+    def records(
+        self, head: Head, sizes: Ints | int, positions: Ints, first_queue_offset: int
+    ) -> bytes | memoryview:
+        """As ``MemberColumns.records``."""
+        members, (body, properties) = self.members, self.largest
+        topic = head.topic_field
+        dtype = _record_dtype(head.dtype, body, len(topic), properties + 2)
+        size, count = dtype.itemsize, len(members)
+        data = np.empty(count * size, np.uint8).data
+        records: npt.NDArray[np.void] = np.ndarray((count,), dtype, data)
+        records["common"] = np.void(head.packed(size, body))
+        records["body"] = members["body"]
+        records["topic"] = np.void(topic)
+        records["tail"] = np.frombuffer(self.tails, dtype["tail"])
+        head.fill(records["head"], members["body"].tolist(), members["flag"], positions, first_queue_offset)
+        return data
 
 
 Many = MemberColumns | MemberTable
