@@ -145,7 +145,6 @@ class StoreConfig:
             "mapped_file_size_commit_log",
             "mapped_file_size_consume_queue",
             "mapper_file_size_batch_consume_queue",
-            "mapped_file_size_consume_queue_ext",
             "mapped_file_size_timer_log",
             "compaction_mapped_file_size",
             "flush_interval_commit_log",
@@ -162,6 +161,7 @@ class StoreConfig:
             "max_mapped_files",
         )
         check_numbers(self, "compaction_cq_mapped_file_size", least=3 * 46)  # two entries and the end
+        check_numbers(self, "mapped_file_size_consume_queue_ext", least=24)  # a unit and the end
         check_numbers(self, "max_index_num", least=2)  # the first place of an index file stays empty
         check_numbers(self, "file_reserved_time", least=0)
 

@@ -89,8 +89,7 @@ class QueueExt:
 
     def reserve(self, units: int) -> None:
         """Room for so many more. OSError: nothing changed that matters."""
-        # The end of a file may be skipped, so what is needed may lie one unit and the mark further.
-        need = self.end + units * UNIT_BYTES + UNIT_BYTES + _END_BYTES
+        need = self._end_of(units)
         while self._allocated_end < need:
             low = max(self._allocated_end, self.end)
             start = low - low % self._file_bytes
@@ -111,6 +110,16 @@ class QueueExt:
             if is_new:
                 self.file_starts.append(start)
             self._allocated_end = high
+
+    def _end_of(self, units: int) -> int:
+        """Where the last of so many more ends: each file that they fill leaves its own end free."""
+        used = self.end % self._file_bytes
+        usable = self._file_bytes - _END_BYTES
+        here = max(usable - used, 0) // UNIT_BYTES
+        if units <= here:
+            return self.end + units * UNIT_BYTES
+        files, rest = divmod(units - here, usable // UNIT_BYTES)
+        return self.end - used + (files + 1) * self._file_bytes + rest * UNIT_BYTES
 
     def put(self, tags_code: int, store_ms: int) -> int:
         """Append a unit, for which there is room; gives back its address. ``write`` puts it on disk."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import struct
 import tarfile
 from pathlib import Path
@@ -175,4 +176,19 @@ def test_units_of_a_real_broker(tmp_path: Path) -> None:
         assert count == everything.count(tags)
     _, entries = store.entries("GsPlain", 0, 0, 100)
     assert all(code >= EXT_ADDRESS_BELOW for _, _, code in entries)
+    store.close()
+
+
+@pytest.mark.parametrize("count", [28, 29])
+def test_units_of_many_files_are_made_at_once_when_they_are_lost(tmp_path: Path, count: int) -> None:
+    store = opened(tmp_path)
+    fill(store, count)
+    expected = units(tmp_path)
+    crash(store)
+    shutil.rmtree(tmp_path / "consumequeue")
+    shutil.rmtree(tmp_path / "consumequeue_ext")
+    store = opened(tmp_path)
+    assert units(tmp_path) == expected
+    fill(store, 1)
+    assert len(drain(store, "T", 0)) == count + 1
     store.close()
