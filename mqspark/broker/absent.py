@@ -8,7 +8,7 @@ Everything else is refused with a remark that says what is missing.
 from __future__ import annotations
 
 from mqspark.broker.state import BrokerState
-from mqspark.protocol.bodies import ColdDataFlowInfo, HARuntimeInfo, encode_body
+from mqspark.protocol.bodies import ColdDataFlowInfo, encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
@@ -67,7 +67,6 @@ class Absent:
         self.handlers: dict[int, Handler] = {
             **dict.fromkeys(_NOT_CONFIGURED, self.refuse_unconfigured),
             **dict.fromkeys(_NOT_SUPPORTED, self.refuse_unsupported),
-            RequestCode.GET_BROKER_HA_STATUS: self.ha_status,
             RequestCode.RESET_MASTER_FLUSH_OFFSET: self.nothing_to_do,
             RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: self.nothing_to_do,
             RequestCode.POP_ROLLBACK: self.nothing_to_do,
@@ -88,11 +87,6 @@ class Absent:
         """A master does not follow another's flush offset (908); settings (355) and POP's records (200056) are in
         files and never in RocksDB."""
         return ok(command)
-
-    def ha_status(self, session: Session, command: Command) -> bytes:
-        """A master that nobody follows."""
-        info = HARuntimeInfo(master=True, master_commit_log_max_offset=self._state.store.max_physical_offset)
-        return ok(command, None, encode_body(info))
 
     def cold_data_info(self, session: Session, command: Command) -> bytes:
         """No group is held back, and none can be."""

@@ -66,9 +66,9 @@ class Acks:
         """The store took a message and could not keep its promise: nobody who waits is told that it did."""
         self._answer(None, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
-    def expire(self, timeout_ms: int) -> None:
-        """Sends that waited longer are told so with FLUSH_DISK_TIMEOUT: written, perhaps not yet on the
-        disk."""
+    def expire(self, timeout_ms: int, code: int, remark: str, *, up_to: int | None = None) -> None:
+        """Sends that waited longer, and end at or before ``up_to``, are told so: the message is stored, but perhaps not
+        where it was to be."""
         oldest_ms = self._clock.monotonic_ms() - timeout_ms
         late = None
         for end_offset, added_ms in self._turns:
@@ -76,7 +76,7 @@ class Acks:
                 break
             late = end_offset
         if late is not None:
-            self._answer(late, ResponseCode.FLUSH_DISK_TIMEOUT, "the flush did not finish in time")
+            self._answer(late if up_to is None else min(late, up_to), code, remark)
 
     def _answer(self, up_to: int | None, code: int, remark: str) -> None:
         waiting = self.waiting

@@ -32,6 +32,7 @@ from mqspark.broker.popservice import PopService
 from mqspark.broker.pull import Pulls
 from mqspark.broker.recall import Recalls
 from mqspark.broker.relays import Relays
+from mqspark.broker.replicas import Replicas
 from mqspark.broker.replies import Replies
 from mqspark.broker.retry import SendBacks
 from mqspark.broker.routes import Routes
@@ -219,6 +220,9 @@ class Broker:
             service.load()
         self._service_tables = [table for service in self._services for table in service.saved_tables()]
 
+        self.replicas = Replicas(config, store, clock)
+        self._acked = 0
+        """Position in the log up to which this broker itself would answer."""
         self.pulls = Pulls(state)
         self._sends = Sends(state, self.acks, store_host, self._once_known)
         self.routes = Routes(state)
@@ -236,6 +240,9 @@ class Broker:
             **self._transactions.handlers,
             **Replies(state, self._sends, store_host).handlers,
             **self._pop.handlers,
+            **self._delays.handlers,
+            **self._timers.handlers,
+            **self.replicas.handlers,
             **Assignments(state, modes, self.routes, self._mode_changed).handlers,
         }
         self._is_quiet = False
@@ -272,7 +279,8 @@ class Broker:
 
     def progress(self, progress: Progress) -> None:
         """The store has written or synced more: tell those who wait for it."""
-        self.acks.release(progress.acked)
+        self._acked = progress.acked
+        self.replicated()
         self._pop.progress(progress)
         if progress.failed is not None:
             self.acks.fail(f"the store failed: {progress.failed}")
@@ -283,6 +291,10 @@ class Broker:
                 service.arrived(progress.arrivals)
             if self.store.put_count != puts:  # a check point, say, for which a pop's answer waits
                 self.progress(self.store.commit())
+
+    def replicated(self) -> None:
+        """A slave may have more of the log: tell those who wait for it."""
+        self.acks.release(min(self._acked, self.replicas.confirmed))
 
     def tick(self) -> int:
         state = self.state
@@ -300,13 +312,27 @@ class Broker:
         self.routes.expire()
         state.calls.expire()
         if self.acks:
-            self.acks.expire(self.config.sync_flush_timeout)
+            self._expire_sends()
         self._answer_changes()
         wait_ms = TICK_MS
         for service in self._services if not self._is_quiet else ():
             wait_ms = min(wait_ms, service.tick())
         self.turn()
         return wait_ms
+
+    def _expire_sends(self) -> None:
+        self.acks.expire(
+            self.config.slave_timeout,
+            ResponseCode.FLUSH_SLAVE_TIMEOUT,
+            "the replication did not finish in time",
+            up_to=self._acked,
+        )
+        if len(self.acks) and self.acks.waiting[0][0] > self._acked:
+            self.acks.expire(
+                self.config.sync_flush_timeout,
+                ResponseCode.FLUSH_DISK_TIMEOUT,
+                "the flush did not finish in time",
+            )
 
     def _members_changed(self, group: ConsumerGroup) -> None:
         if self.config.notify_consumer_ids_changed_enable:

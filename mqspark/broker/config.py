@@ -3,13 +3,21 @@ something."""
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 
 from mqspark.config import check_numbers, parse_addresses
 from mqspark.errors import ConfigError
 from mqspark.message import PERM_READ, PERM_WRITE
 
-__all__ = ["BrokerConfig", "UPDATABLE_KEYS"]
+__all__ = ["BrokerConfig", "BrokerRole", "UPDATABLE_KEYS"]
+
+
+class BrokerRole(enum.StrEnum):
+    """Whether a master waits for its slaves before it says that a message is stored."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
 
 
 @dataclass(slots=True)
@@ -19,8 +27,19 @@ class BrokerConfig:
     broker_id: int = 0
     broker_ip1: str = field(default="127.0.0.1", metadata={"key": "brokerIP1"})
     """The address or host name that clients are told. What it stands for is part of every offset message id."""
+    broker_ip2: str | None = field(default=None, metadata={"key": "brokerIP2"})
+    """The address that slaves are told; None: brokerIP1."""
     listen_port: int = 10911
-    ha_listen_port: int | None = None  # None: listenPort + 1; only published, nothing listens there yet
+    broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
+    ha_listen_port: int | None = None  # None: listenPort + 1
+    in_sync_replicas: int = 1
+    """Brokers that must have a message, this one among them, before a SYNC_MASTER says that it is stored. 0 is as 1."""
+    slave_timeout: int = 3_000  # ms; a send that waits longer for them is answered FLUSH_SLAVE_TIMEOUT
+    ha_send_heartbeat_interval: int = 5_000  # ms
+    ha_housekeeping_interval: int = 20_000  # ms; a slave that says nothing for longer is let go
+    ha_transfer_batch_size: int = 32 * 1024  # bytes of the log in one frame
+    ha_max_gap_not_in_sync: int = 256 * 1024 * 1024
+    """Bytes of the log that a slave may lack and still counts as in sync."""
     namesrv_addr: str | None = None
     """``host:port;host:port``."""
     broker_permission: int = PERM_READ | PERM_WRITE
@@ -131,7 +150,7 @@ class BrokerConfig:
         for name, port in (("listenPort", self.listen_port), ("haListenPort", self.ha_listen_port)):
             if port is not None and not 0 <= port <= 65535:
                 raise ConfigError(f"setting {name}={port} is not a port (0 to 65535)", key=name)
-        check_numbers(self, "broker_id", least=0)
+        check_numbers(self, "broker_id", "in_sync_replicas", least=0)
         check_numbers(
             self,
             "register_name_server_period",
@@ -142,6 +161,11 @@ class BrokerConfig:
             "pull_thread_pool_queue_capacity",
             "pull_bytes_per_turn",
             "sync_flush_timeout",
+            "slave_timeout",
+            "ha_send_heartbeat_interval",
+            "ha_housekeeping_interval",
+            "ha_transfer_batch_size",
+            "ha_max_gap_not_in_sync",
             "short_polling_time_mills",
             "revive_queue_num",
             "pop_polling_size",
@@ -167,16 +191,16 @@ class BrokerConfig:
 
     @property
     def address(self) -> str:
-        return f"{self._host}:{self.listen_port}"
+        return f"{_bracketed(self.broker_ip1)}:{self.listen_port}"
 
     @property
     def ha_address(self) -> str:
-        return f"{self._host}:{self.ha_listen_port or self.listen_port + 1}"
+        host, port = self.broker_ip2 or self.broker_ip1, self.ha_listen_port or self.listen_port + 1
+        return f"{_bracketed(host)}:{port}"
 
-    @property
-    def _host(self) -> str:
-        bare = ":" in self.broker_ip1 and not self.broker_ip1.startswith("[")
-        return f"[{self.broker_ip1}]" if bare else self.broker_ip1
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 UPDATABLE_KEYS = frozenset(

@@ -43,8 +43,10 @@ from mqspark.protocol.bodies import (
     decode_body,
     to_document,
 )
-from mqspark.protocol.codes import ResponseCode
-from mqspark.protocol.dispatch import Refusal
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.session import Session
 from mqspark.record import find_property
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.delay import DelayLevels
@@ -180,6 +182,7 @@ class Delays:
             state.clock, state.config.delay_offset_update_version_step, lambda: state.store.flushed_offset
         )
         self._saved = SavedTable(self.offsets, file)
+        self.handlers: dict[int, Handler] = {RequestCode.GET_ALL_DELAY_OFFSET: self.all_offsets}
         self._stuck: dict[int, str] = {}
         """Levels that stand still → why."""
         self.skipped_count = 0
@@ -202,6 +205,10 @@ class Delays:
         properties[REAL_QUEUE_ID] = str(draft.queue_id)
         draft.topic = SCHEDULE_TOPIC
         draft.queue_id = level - 1
+
+    def all_offsets(self, session: Session, command: Command) -> bytes:
+        """For slaves: the file as it would be saved now."""
+        return ok(command, None, self.offsets.snapshot()())
 
     # --- service ---
 

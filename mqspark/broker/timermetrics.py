@@ -68,8 +68,12 @@ class TimerMetrics:
             for topic in [topic for topic in totals if topic not in self._topics]:
                 del totals[topic]
         self.data_version = next_version(self.data_version, self._clock.now_ms())
-        found = _Metrics(
+        found = self.wrapper()
+        return lambda: encode_body(found)
+
+    def wrapper(self) -> Body:
+        """The table as it is now, as the file and slaves have it."""
+        return _Metrics(
             timing_count={topic: _Metric(*entry) for topic, entry in self._table.items()},
             data_version=self.data_version,
         )
-        return lambda: encode_body(found)

@@ -52,6 +52,11 @@ from mqspark.message import (
     encode_properties,
     java_hash,
 )
+from mqspark.protocol.bodies import encode_body
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.session import Session
 from mqspark.record import Parts, find_property
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.saved import Job, SavedTable
@@ -180,10 +185,26 @@ class Timers:
         """Queue offsets that the checkpoint knew as enqueued although their records are gone."""
         self._next_flush_ms = 0
         self.divert = TimerGate(state, files.wheel).divert
+        self.handlers: dict[int, Handler] = {
+            RequestCode.GET_TIMER_CHECK_POINT: self.saved_checkpoint,
+            RequestCode.GET_TIMER_METRICS: self.all_metrics,
+        }
         self.problem: str | None = None
         """Why timer messages are not delivered just now, or None."""
         self._is_broken = False
         self.skipped_count = 0
+
+    # --- requests of slaves ---------------------------------------------------------------------------------
+
+    def saved_checkpoint(self, session: Session, command: Command) -> bytes:
+        if not self._state.store_config.timer_wheel_enable:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
+        return ok(command, None, self._files.checkpoint.encode())
+
+    def all_metrics(self, session: Session, command: Command) -> bytes:
+        if not self._state.store_config.timer_wheel_enable:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
+        return ok(command, None, encode_body(self.metrics.wrapper()))
 
     # --- service --------------------------------------------------------------------------------------------
 

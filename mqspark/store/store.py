@@ -550,6 +550,13 @@ class MessageStore:
         # A crash before the next checkpoint would bring the queues back.
         self._checkpoints.wanted = True
 
+    def log_from(self, position: int, limit_bytes: int) -> memoryview:
+        """What consumers may see of the log from ``position`` on, ends of segments included: so many bytes at most, of
+        one segment; empty when there is none yet."""
+        segment = self._log.segment_of(position)
+        end = min(position + limit_bytes, self._visible_end, segment.end if segment is not None else position)
+        return self._log.slice(position, end - position) or memoryview(b"")
+
     def earliest_store_timestamp(self) -> int:
         """Of the first record of the log; -1 when it is empty."""
         log = self._log
@@ -652,5 +659,14 @@ class MessageStore:
         return self._log.position
 
     @property
+    def newest_segment_start(self) -> int:
+        return self._log.segments[-1].start
+
+    @property
     def flushed_offset(self) -> int:
         return self._log.durable
+
+    @property
+    def acked_offset(self) -> int:
+        """Where the last record ends that producers may be told of and consumers see."""
+        return self._visible_end

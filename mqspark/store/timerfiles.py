@@ -45,6 +45,18 @@ class TimerCheckpoint:
         data = files.read(path)
         return cls(*_FIELDS.unpack_from(data)) if data is not None and len(data) >= _FIELDS.size else None
 
+    def encode(self) -> bytes:
+        """56 bytes: what the file begins with, and what slaves are told."""
+        return _FIELDS.pack(
+            self.read_time_ms,
+            self.log_position,
+            self.queue_offset,
+            self.master_queue_offset,
+            self.state_version,
+            self.version_timestamp_ms,
+            self.version_counter,
+        )
+
     def save(self, path: Path, files: FileLayer) -> None:
         """Blocking; in place, as RocketMQ does. Raises OSError."""
         files.make_directory(path.parent)
@@ -52,16 +64,7 @@ class TimerCheckpoint:
         try:
             if files.length(fd) != _FILE_BYTES:
                 files.set_length(fd, _FILE_BYTES)
-            fields = (
-                self.read_time_ms,
-                self.log_position,
-                self.queue_offset,
-                self.master_queue_offset,
-                self.state_version,
-                self.version_timestamp_ms,
-                self.version_counter,
-            )
-            files.write(fd, _FIELDS.pack(*fields), 0)
+            files.write(fd, self.encode(), 0)
             files.sync(fd)
         finally:
             files.close(fd)

@@ -40,6 +40,7 @@ from mqspark_server.http import HttpServer
 from mqspark_server.lateness import Overload
 from mqspark_server.lifecycle import Lifecycle, Phase
 from mqspark_server.registrar import Registrar
+from mqspark_server.replication import ReplicationServer
 from mqspark_server.routefinder import RouteFinder
 from mqspark_server.settings import (
     DEVELOPMENT,
@@ -201,6 +202,7 @@ class BrokerApp:
         self.server: RemotingServer | None = None
         self.housekeeper: Housekeeper | None = None
         self._flusher: Flusher | None = None
+        self._replication: ReplicationServer | None = None
         self._flush_worker: Worker | None = None
         self._worker: Worker | None = None
         self._http: HttpServer | None = None
@@ -227,6 +229,7 @@ class BrokerApp:
             log.info("settings without a meaning here: %s", ", ".join(self.settings.unused))
         self.lifecycle.advance(Phase.BINDING)
         main, fast = self._bind_remoting()
+        slaves = self._bind_replication()
         self._flush_worker, self._worker = Worker("mqspark-flush"), Worker("mqspark-housekeeping")
         if server_config.http_enable:
             self._http = self._start_http(main.getsockname()[1])
@@ -256,11 +259,13 @@ class BrokerApp:
         server = self.server = _remoting(
             self.config.broker_name, broker, outbox, server_config, self._after_turn, broker.overload
         )
-        self._flusher = Flusher(broker, store, self._flush_worker, server.write_outbox, _kernel_sync())
+        self._flusher = Flusher(broker, store, self._flush_worker, self._flushed, _kernel_sync())
         self.housekeeper = Housekeeper(broker, self._worker, server.write_outbox)
         self.registrar = Registrar(broker, server.write_outbox)
         self._route_finder = RouteFinder(broker, server.write_outbox)
+        self._replication = ReplicationServer(broker.replicas, self._replicated)
         self._sockets.clear()
+        await self._replication.listen(slaves)
         await self._listen(server, main, fast=False)
         if fast is not None:
             await self._listen(server, fast, fast=True)
@@ -348,9 +353,39 @@ class BrokerApp:
 
         return create_api(self)
 
+    def _bind_replication(self) -> socket.socket:
+        """haListenPort. Slaves ask a name server where it is, so unless it is set any port will do when the one behind
+        listenPort is taken."""
+        host, port = self.settings.server.bind_address, self.config.ha_listen_port
+        if port:
+            try:
+                sock = bind_socket(host, port)
+            except OSError as error:
+                raise _cannot_listen("broker's replication", host, port, error) from None
+        else:
+            try:
+                sock = bind_socket(host, self.config.listen_port + 1)
+            except (OSError, OverflowError):
+                sock = bind_socket(host, 0)
+        self._sockets.append(sock)
+        self.config.ha_listen_port = sock.getsockname()[1]
+        return sock
+
+    def _flushed(self) -> None:
+        if self.server is not None and self._replication is not None:
+            self._replication.turned()
+            self.server.write_outbox()
+
+    def _replicated(self) -> None:
+        if self.server is not None and self.broker is not None:
+            self.broker.replicated()
+            self.server.write_outbox()
+
     def _after_turn(self) -> None:
         if self._flusher is not None and self.registrar is not None and self.housekeeper is not None:
             self._flusher.after_turn()
+            if self._replication is not None:
+                self._replication.turned()
             self.registrar.after_turn()
             self.housekeeper.after_turn()
         if self._route_finder is not None:
@@ -384,6 +419,8 @@ class BrokerApp:
         self.lifecycle.advance(Phase.STOPPING)
         if self._flusher is not None:
             await self._flusher.abandon()
+        if self._replication is not None:
+            self._replication.close(abruptly=True)
         if self.server is not None:
             await self.server.close(abruptly=True)
         if self._route_finder is not None:
@@ -421,6 +458,8 @@ class BrokerApp:
             self.broker.quiesce()
             self.broker.turn()
             await self._flusher.stop()
+            if self._replication is not None:
+                self._replication.close()
             await self.server.close()
         if self._http is not None:
             await self._http.stop()

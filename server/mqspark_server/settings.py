@@ -85,7 +85,7 @@ DEVELOPMENT: Mapping[str, Any] = {
 """``mqspark dev`` and ``mqspark.testing``: loopback only, topics appear when they are first written to."""
 
 _REFUSED: Mapping[str, tuple[frozenset[str], str]] = {
-    "brokerRole": (frozenset({"SLAVE"}), "replication is not available"),
+    "brokerRole": (frozenset({"SLAVE"}), "following another master is not available"),
     "enableDLegerCommitLog": (frozenset({"true"}), "DLedger replication is not available"),
     "enableControllerMode": (frozenset({"true"}), "controller mode is not available"),
     "aclEnable": (frozenset({"true"}), "access control is not available"),
@@ -223,7 +223,6 @@ def foreign_keys(*own: type[Any]) -> ForeignKeys:
             _check_promise(key, value)
             if key not in fixed and key not in ROCKETMQ_KEYS:
                 raise _unknown(key, names)
-        _check_replicas(changes)
         return [key for key in changes if key in fixed]
 
     return judge
@@ -267,8 +266,6 @@ def _resolve(
                     unused[key] = None
                 elif layer.source != "profile":
                     raise _unknown(key, canonical.values())
-    with _from(*layers):
-        _check_replicas({key: value for layer in layers for key, value in layer.values.items()})
     built: list[Any] = []
     for cls in classes:
         try:
@@ -297,15 +294,6 @@ def _check_promise(key: str, value: Any) -> None:
     text = str(value).strip()
     if text in values or text.lower() in values:
         raise ConfigError(f"{key}={text}: {reason} in this version", key=key)
-
-
-def _check_replicas(settings: Mapping[str, Any]) -> None:
-    """A master that answers only when replicas have a message (CommitLog.handleDiskFlushAndHA)."""
-    given = {key: str(value).strip() for key, value in settings.items()}
-    by_itself = given.get("enableAutoInSyncReplicas", "").lower() == "true"
-    key = "minInSyncReplicas" if by_itself else "inSyncReplicas"
-    if given.get("brokerRole") == "SYNC_MASTER" and given.get(key, "1") not in ("0", "1"):
-        raise ConfigError(f"{key}={given[key]}: replication is not available in this version", key=key)
 
 
 def _flatten(table: Mapping[str, Any], source: str) -> dict[str, Any]:

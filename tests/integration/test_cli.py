@@ -162,7 +162,7 @@ def test_an_unusable_store_directory_is_named(dev: Callable[..., Process], tmp_p
         (("dev", "--set", "nothing"), "--set 'nothing' is not key=value"),
         (("broker", "run", "-c", "/nowhere/broker.conf"), "cannot read /nowhere/broker.conf"),
         (("broker", "run", "--set", "listenPort=x"), "setting listenPort='x' is not int"),
-        (("broker", "run", "--set", "brokerRole=SLAVE"), "replication is not available"),
+        (("broker", "run", "--set", "brokerRole=SLAVE"), "following another master is not available"),
         (("namesrv", "run", "--set", "listenPort=-1"), "is not a port"),
         (("dev", "--store", ""), "the store directory must not be empty"),
     ],
@@ -181,6 +181,7 @@ def test_an_unmodified_broker_conf(start: Callable[..., Process], tmp_path: Path
         "broker", "run", "-c", str(CONF / "broker.conf"),
         "--set", "listenPort=0", "--set", f"namesrvAddr={namesrv}", "--set", f"storePathRootDir={tmp_path}",
         "--set", "bindAddress=127.0.0.1", "--set", "brokerIP1=127.0.0.1",
+        "--set", "useEpollNativeSelector=true",
     )  # fmt: skip
     ready = process.ready()
     assert READY.match(process.line), process.line
@@ -191,7 +192,7 @@ def test_an_unmodified_broker_conf(start: Callable[..., Process], tmp_path: Path
     assert send(ready["broker"], "unknown").code == ResponseCode.TOPIC_NOT_EXIST
     code, errors = process.stop()
     assert code == 0, errors
-    assert errors.count("settings without a meaning here: brokerRole") == 1
+    assert errors.count("settings without a meaning here: useEpollNativeSelector") == 1
     # It has said good-bye.
     assert b'"broker-a"' not in bytes(request(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO).body)
     assert names.stop()[0] == 0

@@ -122,15 +122,9 @@ KEPT = [
         label="change settings (no number|unknown key)",
     ),
     Difference(
-        "for slaves; there is no replication yet",
-        chapter="consumer groups",
-        label="code (45|60|61)",
-        path="fact.*",
-    ),
-    Difference(
-        "no replication, RocksDB, lite topics or static topics: said plainly",
+        "no controller, RocksDB, lite topics or static topics: said plainly",
         chapter="codes",
-        label="code (45|60|61|354|355|513|90[0-9]|10[01][0-9]|200[1-4]|2000[78][0-9])",
+        label="code (354|355|513|90[0-9]|10[01][0-9]|200[1-4]|2000[78][0-9])",
         path="fact.*",
     ),
     Difference("nothing is asked without a body", chapter="codes", label="code (35|46|200)", path="fact.*"),

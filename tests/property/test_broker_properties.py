@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mqspark.broker.acks import Acks
 from mqspark.broker.hold import ParkedPulls, Pull
 from mqspark.message import MessageExt, decode_properties, encode_properties, java_hash
+from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, send_response_frame
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
@@ -112,7 +113,7 @@ def test_acks_leave_once_in_order_and_never_early(sizes: list[int], steps: list[
         sent += [answer.opaque for answer in Connection().receive_data(b"".join(session.take()))]
         assert sent == [number for number, end in enumerate(ends) if end <= acked]
     clock.advance(5_000)
-    acks.expire(5_000)
+    acks.expire(5_000, ResponseCode.FLUSH_DISK_TIMEOUT, "late")
     late = Connection().receive_data(b"".join(session.take()))
     assert [answer.opaque for answer in late] == list(range(len(sent), len(sizes)))
     assert {answer.code for answer in late} <= {10}

@@ -109,8 +109,10 @@ def test_a_running_process_knows_the_keys_that_its_file_may_have() -> None:
     assert judge({"maxConnections": "1", "useEpollNativeSelector": "true"}) == ["maxConnections"]
     for changes, says in (
         ({"traceOm": "x"}, r"^unknown setting 'traceOm'; did you mean 'traceOn'\?$"),
-        ({"brokerRole": "SLAVE"}, r"^brokerRole=SLAVE: replication is not available in this version$"),
-        ({"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}, "^inSyncReplicas=2: replication"),
+        (
+            {"brokerRole": "SLAVE"},
+            r"^brokerRole=SLAVE: following another master is not available in this version$",
+        ),
     ):
         with pytest.raises(ConfigError, match=says):
             judge(changes)
@@ -129,7 +131,7 @@ def test_a_running_process_knows_the_keys_that_its_file_may_have() -> None:
         ("deleteWhen=25", "--set: setting deleteWhen='25' is not hours of the day"),
         ("diskMaxUsedSpaceRatio=101", "is not a percentage of 1 to 100"),
         ("logLevel=LOUD", "DEBUG, INFO"),
-        ("brokerRole=SLAVE", "replication is not available"),
+        ("brokerRole=SLAVE", "following another master is not available"),
         ("authenticationEnabled=true", "authentication is not available"),
         ("enableControllerInNamesrv=true", "controller mode is not available"),
         ("novalue", "is not key=value"),
@@ -158,18 +160,16 @@ def test_unfit_values_are_one_clear_error(assignment: str, says: str) -> None:
 def test_a_master_has_the_id_0() -> None:
     settings = broker_settings(production(), Layer("f", {"brokerId": "3", "brokerRole": "ASYNC_MASTER"}))
     assert settings.broker.broker_id == 0
-    assert settings.unused == ["brokerRole", "brokerId"]
+    assert settings.unused == ["brokerId"]
 
 
-def test_a_master_that_insists_on_replicas_is_refused() -> None:
-    master = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}
-    with pytest.raises(ConfigError, match="f: inSyncReplicas=2: replication is not available"):
-        broker_settings(production(), Layer("f", master))
-    broker_settings(production(), Layer("f", {**master, "enableAutoInSyncReplicas": "true"}))
-    with pytest.raises(ConfigError, match="minInSyncReplicas=2"):
-        broker_settings(
-            production(), Layer("f", {**master, "enableAutoInSyncReplicas": "true", "minInSyncReplicas": "2"})
-        )
+def test_a_master_may_wait_for_its_slaves() -> None:
+    master = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2", "slaveTimeout": "700", "brokerIP2": "10.0.0.9"}
+    broker = broker_settings(production(), Layer("f", master)).broker
+    assert (broker.broker_role, broker.in_sync_replicas, broker.slave_timeout) == ("SYNC_MASTER", 2, 700)
+    assert broker.ha_address == "10.0.0.9:10912"
+    with pytest.raises(ConfigError, match="f: setting inSyncReplicas=-1 must not be negative"):
+        broker_settings(production(), Layer("f", {"inSyncReplicas": "-1"}))
 
 
 def test_an_ipv6_address_is_told_in_brackets() -> None:
@@ -206,7 +206,7 @@ def test_a_missing_file() -> None:
 
 def test_the_shipped_broker_conf_is_accepted() -> None:
     settings = broker_settings(production(), file_layer(CONF / "broker.conf"))
-    assert settings.unused == ["brokerRole"]
+    assert settings.unused == []
     assert (settings.store.delete_when, settings.store.file_reserved_time) == ("04", 48)
     assert settings.store.flush_disk_type is FlushDiskType.ASYNC_FLUSH
 

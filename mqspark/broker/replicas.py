@@ -1,0 +1,164 @@
+"""The slaves of a master: what each has of the log, what it is sent next, and when enough of them have a message
+(DefaultHAService, DefaultHAConnection, GroupTransferService; reference store-and-broker §9.2, §5.7).
+
+A slave is sent what consumers may see, so under SYNC_FLUSH no power cut here leaves it ahead of its master. It says
+what it has; one that asks for what this log does not hold, or claims more than it was sent, has another log and is let
+go (RocketMQ waits until its own log has grown that far, and sends what follows).
+
+Must not know sockets.
+"""
+
+from __future__ import annotations
+
+from mqspark.broker.config import BrokerConfig, BrokerRole
+from mqspark.clock import Clock
+from mqspark.errors import ProtocolError
+from mqspark.protocol.bodies import HAConnectionRuntimeInfo, HARuntimeInfo, encode_body
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, ok
+from mqspark.protocol.replication import Reports, data_head
+from mqspark.protocol.session import Session
+from mqspark.store.store import MessageStore
+
+__all__ = ["Replica", "Replicas"]
+
+EVERYTHING = (1 << 63) - 1
+"""As a position: beyond every log."""
+
+RATE_MS = 1_000
+
+
+class Replica:
+    """One connection of a slave. ``Replicas.connect`` makes it."""
+
+    def __init__(self, address: str, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
+        self.address = address
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self._reports = Reports()
+        self._next: int | None = None
+        self._heard_ms = self._said_ms = self._rate_ms = clock.monotonic_ms()
+        self._sent_bytes = self._counted_bytes = 0
+        self.acked = -1
+        """What it has of the log; -1 before it has said so."""
+        self.bytes_per_s = 0
+
+    def received(self, data: bytes) -> None:
+        """Raises ProtocolError when it cannot be a slave of this log."""
+        self._heard_ms = self._clock.monotonic_ms()
+        for position in self._reports.receive_data(data):
+            if self._next is None:
+                self._next = self._first(position)
+            elif position > self._next:
+                raise ProtocolError(f"it has {position} bytes of the log and was sent {self._next}")
+            self.acked = position
+
+    def _first(self, position: int) -> int:
+        """Where to begin for a slave that has ``position``: one without anything gets the newest segment only."""
+        store = self._store
+        if position == 0:
+            return max(store.min_physical_offset, store.newest_segment_start)
+        if not store.min_physical_offset <= position <= store.acked_offset:
+            raise ProtocolError(
+                f"it wants the log from {position} on, which goes from {store.min_physical_offset} to"
+                f" {store.acked_offset} here"
+            )
+        return position
+
+    def data(self, limit_bytes: int) -> list[bytes | memoryview]:
+        """What goes out now: about ``limit_bytes`` of the log that it was not sent yet, in frames of at most
+        haTransferBatchSize, or where the log stands when that has not been said for haSendHeartbeatInterval.
+
+        Raises ProtocolError when that part of the log is gone.
+        """
+        out: list[bytes | memoryview] = []
+        if self._next is None:
+            return out
+        store, position, end = self._store, self._next, self._next + limit_bytes
+        if position < store.min_physical_offset:
+            raise ProtocolError(
+                f"it is at {position} of the log, which begins at {store.min_physical_offset} now"
+            )
+        while position < end:
+            part = store.log_from(position, self._config.ha_transfer_batch_size)
+            if not part:
+                break
+            out += (data_head(position, len(part)), part)
+            position += len(part)
+        now_ms = self._clock.monotonic_ms()
+        if not out and now_ms - self._said_ms >= self._config.ha_send_heartbeat_interval:
+            out.append(data_head(position, 0))
+        if out:
+            self._said_ms = now_ms
+            self._sent_bytes += position - self._next
+            self._next = position
+        return out
+
+    @property
+    def is_silent(self) -> bool:
+        """Nothing was heard for haHousekeepingInterval."""
+        return self._clock.monotonic_ms() - self._heard_ms > self._config.ha_housekeeping_interval
+
+    @property
+    def is_in_sync(self) -> bool:
+        """It lacks less than haMaxGapNotInSync."""
+        lacking = self._store.max_physical_offset - self.acked
+        return self.acked >= 0 and lacking < self._config.ha_max_gap_not_in_sync
+
+    def measure(self) -> None:
+        """Once a second or so: what was sent meanwhile."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._rate_ms >= RATE_MS:
+            self.bytes_per_s = (self._sent_bytes - self._counted_bytes) * 1000 // (now_ms - self._rate_ms)
+            self._rate_ms, self._counted_bytes = now_ms, self._sent_bytes
+
+    def info(self) -> HAConnectionRuntimeInfo:
+        return HAConnectionRuntimeInfo(
+            addr=self.address,
+            slave_ack_offset=max(0, self.acked),
+            diff=self._store.max_physical_offset - max(0, self.acked),
+            in_sync=self.is_in_sync,
+            transferred_byte_in_second=self.bytes_per_s,
+            transfer_from_where=self._next or 0,
+        )
+
+
+class Replicas:
+    def __init__(self, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self._all: list[Replica] = []
+        self.handlers: dict[int, Handler] = {RequestCode.GET_BROKER_HA_STATUS: self.status}
+
+    def connect(self, address: str) -> Replica:
+        replica = Replica(address, self._config, self._store, self._clock)
+        self._all.append(replica)
+        return replica
+
+    def disconnect(self, replica: Replica) -> None:
+        self._all.remove(replica)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def confirmed(self) -> int:
+        """How much of the log as many brokers have as a SYNC_MASTER waits for; this one always counts as one."""
+        slaves = self._config.in_sync_replicas - 1
+        if slaves <= 0 or self._config.broker_role is not BrokerRole.SYNC_MASTER:
+            return EVERYTHING
+        if len(self._all) < slaves:
+            return -1
+        return sorted((replica.acked for replica in self._all), reverse=True)[slaves - 1]
+
+    def status(self, session: Session, command: Command) -> bytes:
+        info = HARuntimeInfo(
+            master=True,
+            master_commit_log_max_offset=self._store.max_physical_offset,
+            in_sync_slave_nums=sum(replica.is_in_sync for replica in self._all),
+            ha_connection_info=[replica.info() for replica in self._all],
+        )
+        return ok(command, None, encode_body(info))

@@ -1,0 +1,165 @@
+"""The port that slaves connect to (haListenPort), around ``mqspark.broker.replicas``.
+
+Each connection is given more of the log whenever it has room and the log has grown; ``turned`` says when to look. Must
+not know what a record is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from mqspark.broker.replicas import Replica, Replicas
+from mqspark.errors import ProtocolError
+
+__all__ = ["ReplicationServer"]
+
+log = logging.getLogger("mqspark.replication")
+
+MAX_SLAVES = 64
+
+CHUNK_BYTES = 1024 * 1024
+"""Handed to a connection at once; the loop does other things before the next."""
+
+SCAN_S = 0.5
+"""How often silent slaves are looked for, and heartbeats sent."""
+
+
+class ReplicationServer:
+    """All slaves of one broker. ``confirmed`` is called when one of them said how far it is, or is gone."""
+
+    def __init__(self, replicas: Replicas, confirmed: Callable[[], None]) -> None:
+        self.replicas = replicas
+        self.confirmed = confirmed
+        self._loop = asyncio.get_running_loop()
+        self._server: asyncio.Server | None = None
+        self._connections: set[_SlaveConnection] = set()
+        self._scan: asyncio.TimerHandle | None = None
+
+    async def listen(self, sock: socket.socket) -> None:
+        self._server = await self._loop.create_server(lambda: _SlaveConnection(self), sock=sock)
+        self._scan = self._loop.call_later(SCAN_S, self._look_around)
+
+    def turned(self) -> None:
+        """The log may have grown."""
+        for connection in self._connections:
+            connection.give()
+
+    def _look_around(self) -> None:
+        self._scan = self._loop.call_later(SCAN_S, self._look_around)
+        for connection in list(self._connections):
+            connection.replica.measure()
+            if connection.replica.is_silent:
+                connection.close("it says nothing any more")
+            else:
+                connection.give()
+
+    def joined(self, connection: _SlaveConnection) -> None:
+        self._connections.add(connection)
+
+    def left(self, connection: _SlaveConnection) -> None:
+        if connection in self._connections:  # it was not refused
+            self._connections.remove(connection)
+            self.replicas.disconnect(connection.replica)
+            self.confirmed()
+
+    def close(self, *, abruptly: bool = False) -> None:
+        """Give what slaves take at once; the rest they ask for again. ``abruptly``: nothing more, as when the process
+        dies."""
+        if self._scan is not None:
+            self._scan.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.end(abruptly=abruptly)
+
+
+class _SlaveConnection(asyncio.Protocol):
+    replica: Replica
+
+    def __init__(self, server: ReplicationServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._address = ""
+        self._full = False
+        self._more_due = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
+        self._address = f"{host}:{port}"
+        if len(self._server.replicas) >= MAX_SLAVES:
+            log.warning("slave %s is refused: %d are connected", self._address, MAX_SLAVES)
+            self._transport.abort()
+            return
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._transport.set_write_buffer_limits(high=CHUNK_BYTES)
+        self.replica = self._server.replicas.connect(self._address)
+        self._server.joined(self)
+        log.info("slave %s connected", self._address)
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        begins = self.replica.acked < 0
+        try:
+            self.replica.received(data)
+        except ProtocolError as error:
+            self.close(str(error))
+            return
+        if begins and self.replica.acked >= 0:
+            log.info("slave %s has %d bytes of the log", self._address, self.replica.acked)
+        self._server.confirmed()
+        self.give()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        log.info("slave %s is gone (%s)", self._address, error or "closed")
+        self._transport = None
+        self._server.left(self)
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self.give()
+
+    def give(self) -> None:
+        """Write the next part of the log, if there is one and the slave has taken the last."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._full or self._more_due:
+            return
+        try:
+            out = self.replica.data(CHUNK_BYTES)
+        except ProtocolError as error:
+            self.close(str(error))
+            return
+        if not out:
+            return
+        transport.writelines(out)
+        if len(out) > 2:  # there may be more
+            self._more_due = True
+            self._server._loop.call_soon(self._give_more)
+
+    def _give_more(self) -> None:
+        self._more_due = False
+        self.give()
+
+    def close(self, reason: str) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            log.warning("slave %s is let go: %s", self._address, reason)
+            self._transport.close()
+
+    def end(self, *, abruptly: bool) -> None:
+        if self._transport is None:
+            return
+        if abruptly:
+            self._transport.abort()
+        else:
+            self.give()
+            self._transport.close()

@@ -1,0 +1,209 @@
+"""Slaves on real sockets: the port that a master opens for them."""
+
+from __future__ import annotations
+
+import random
+import select
+import socket
+import struct
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from mqspark import Message, Producer, SendStatus
+from mqspark.testing import Broker
+from mqspark_server import replication
+
+TOPIC = "Copied"
+TIMEOUT_S = 60.0
+
+
+class Slave:
+    """What a RocketMQ slave says and takes; ``log`` is what it has from ``start`` on."""
+
+    def __init__(self, broker: Broker, *, position: int = 0) -> None:
+        host, port = broker.call(lambda: broker.apps[0].config.ha_address).rsplit(":", 1)
+        self.sock = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+        self.start = position
+        self.log = bytearray()
+        self.heartbeats = 0
+        self._data = bytearray()
+        self.report(position)
+
+    def report(self, position: int | None = None) -> None:
+        self.sock.sendall(struct.pack(">q", self.start + len(self.log) if position is None else position))
+
+    def take(self, *, report: bool = True) -> bool:
+        """One read; False when the master has closed."""
+        data = self.sock.recv(1 << 20)
+        self._data += data
+        while len(self._data) >= 12:
+            position, count = struct.unpack_from(">qi", self._data)
+            if len(self._data) < 12 + count:
+                break
+            if not self.log and not self.start:
+                self.start = position  # the newest segment
+            assert position == self.start + len(self.log)
+            self.heartbeats += not count
+            self.log += self._data[12 : 12 + count]
+            del self._data[: 12 + count]
+        if data and report:
+            self.report()
+        return bool(data)
+
+    def take_until(self, position: int) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.start + len(self.log) < position:
+            assert self.take(), "the master closed the connection"
+            assert time.monotonic() < deadline
+        assert self.start + len(self.log) == position
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+def is_refused(broker: Broker) -> bool:
+    try:
+        with closing(Slave(broker)) as slave:
+            return not slave.take()
+    except ConnectionError:
+        return True
+
+
+def log_of(broker: Broker) -> bytes:
+    paths = sorted((broker.store_path / "commitlog").iterdir())
+    return b"".join(path.read_bytes() for path in paths)[: end_of(broker)]
+
+
+def end_of(broker: Broker) -> int:
+    store = broker.apps[0].store
+    assert store is not None
+    return broker.call(lambda: store.max_physical_offset)
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_slave_follows(tmp_path: Path, flush: str) -> None:
+    settings = {"flushDiskType": flush, "mappedFileSizeCommitLog": 1 << 20}
+    with (
+        Broker(store=tmp_path / "s", settings=settings) as broker,
+        Producer(broker.namesrv, group="P") as producer,
+    ):
+        producer.send(Message(TOPIC, b"first"))
+        with closing(Slave(broker)) as slave:
+            for size in (10, 100_000, 300_000, 1, 400_000, 400_000):
+                producer.send(Message(TOPIC, random.Random(size).randbytes(size)))
+                slave.take_until(end_of(broker))
+            assert slave.log == log_of(broker)
+            assert len(slave.log) > 1 << 20
+        begin = len(slave.log) // 2
+        producer.send(Message(TOPIC, b"while it was away"))
+        with closing(Slave(broker, position=begin)) as again:
+            again.take_until(end_of(broker))
+            assert again.log == log_of(broker)[begin:]
+
+
+def test_a_slave_that_does_not_read_costs_little(tmp_path: Path) -> None:
+    settings = {"mappedFileSizeCommitLog": 1 << 26}
+    with (
+        Broker(store=tmp_path / "s", settings=settings) as broker,
+        Producer(broker.namesrv, group="P") as producer,
+    ):
+        with closing(Slave(broker)) as slave:
+            body = random.Random(1).randbytes(1_000_000)  # nothing to compress
+            for _ in range(40):
+                producer.send(Message(TOPIC, body))
+            (connection,) = broker.call(lambda: list(broker.apps[0]._replication._connections))  # type: ignore[union-attr]
+            waiting = broker.call(lambda: connection._transport.get_write_buffer_size())  # type: ignore[union-attr]
+            assert waiting < 4 * replication.CHUNK_BYTES
+            slave.take_until(end_of(broker))
+            assert slave.log == log_of(broker)
+
+
+def test_a_silent_slave_is_let_go_and_a_quiet_one_hears_where_the_log_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replication, "SCAN_S", 0.02)
+    settings = {"haSendHeartbeatInterval": 50, "haHousekeepingInterval": 700}
+    with Broker(store=tmp_path / "s", settings=settings) as broker:
+        with closing(Slave(broker)) as slave:
+            began = time.monotonic()
+            while time.monotonic() - began < 1.5:
+                assert slave.take()
+            assert slave.heartbeats > 5
+            began = time.monotonic()
+            while slave.take(report=False):
+                assert time.monotonic() - began < TIMEOUT_S
+            assert time.monotonic() - began > 0.3
+
+
+@pytest.mark.parametrize("position", [-1, 1 << 40])
+def test_a_slave_with_another_log_is_let_go_with_a_reason(
+    tmp_path: Path, position: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Broker(store=tmp_path / "s") as broker, closing(Slave(broker, position=position)) as slave:
+        assert not slave.take()
+    assert f"is let go: it wants the log from {position} on" in caplog.text
+
+
+def test_too_many_slaves_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replication, "MAX_SLAVES", 1)
+    with Broker(store=tmp_path / "s", settings={"haSendHeartbeatInterval": 50}) as broker:
+        with closing(Slave(broker)) as first:
+            assert first.take()
+            assert is_refused(broker)
+            assert first.take()
+
+
+def test_a_sync_master_waits_for_its_slave(tmp_path: Path) -> None:
+    settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 300}
+    with (
+        Broker(store=tmp_path / "s", settings=settings) as broker,
+        Producer(broker.namesrv, group="P") as producer,
+    ):
+        assert producer.send(Message(TOPIC, b"alone")).status is SendStatus.FLUSH_SLAVE_TIMEOUT
+        slave = Slave(broker)
+        stopped = threading.Event()
+
+        def follow() -> None:
+            while not stopped.is_set():
+                if select.select([slave.sock], [], [], 0.05)[0] and not slave.take():
+                    return
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        try:
+            for number in range(50):
+                assert producer.send(Message(TOPIC, b"%d" % number)).status is SendStatus.SEND_OK
+                assert slave.start + len(slave.log) == end_of(broker)
+        finally:
+            stopped.set()
+            thread.join()
+        slave.close()
+        assert producer.send(Message(TOPIC, b"alone again")).status is SendStatus.FLUSH_SLAVE_TIMEOUT
+
+
+def test_the_port_behind_the_brokers_is_preferred_and_another_taken_when_it_is_not_free(
+    tmp_path: Path,
+) -> None:
+    with Broker(store=tmp_path / "a") as broker:
+        config = broker.apps[0].config
+        port = config.listen_port
+    with socket.socket() as taken:
+        try:
+            taken.bind(("127.0.0.1", port + 1))
+        except OSError as error:
+            pytest.skip(f"port {port + 1} is used by another process: {error}")
+        taken.listen()
+        with Broker(store=tmp_path / "b", broker_port=port) as broker:
+            assert broker.apps[0].config.ha_listen_port not in (None, port + 1)
+            Slave(broker).close()
+        with (
+            pytest.raises(OSError, match=f"replication cannot listen on 127.0.0.1:{port + 1}"),
+            Broker(store=tmp_path / "c", broker_port=port, settings={"haListenPort": port + 1}),
+        ):
+            pass
+    with Broker(store=tmp_path / "d", broker_port=port) as broker:
+        assert broker.apps[0].config.ha_listen_port == port + 1

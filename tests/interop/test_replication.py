@@ -1,0 +1,142 @@
+"""A RocketMQ slave of a master of ours."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mqspark import LitePullConsumer, Message, Producer, SendStatus
+from tests.interop.clusters import (
+    Cluster,
+    brokers_known_to,
+    mqspark_broker,
+    mqspark_namesrv,
+    rocketmq_broker,
+)
+from tests.interop.driver import JavaDriver, body_of
+from tests.interop.jars import Jars
+from tests.interop.remoting import ask
+from tests.interop.topics import create_group, create_topic
+
+GET_ALL_TOPIC_CONFIG, GET_ALL_CONSUMER_OFFSET, GET_BROKER_HA_STATUS = 21, 43, 907
+TOPIC = "Replicated"
+PAIR = {"brokerClusterName": "Pair", "brokerName": "pair", "mappedFileSizeCommitLog": 1 << 20}
+POLL_S = 0.1
+
+pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(POLL_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    namesrv: str
+    cluster: Cluster
+
+    def is_followed(self) -> bool:
+        info = json.loads(ask(self.cluster.broker, GET_BROKER_HA_STATUS).body)
+        return any(slave["inSync"] for slave in info["haConnectionInfo"])
+
+
+@contextmanager
+def master(folder: Path, **settings: object) -> Iterator[Master]:
+    with ExitStack() as running:
+        namesrv = running.enter_context(mqspark_namesrv(folder / "namesrv"))
+        cluster = running.enter_context(mqspark_broker(folder / "master", namesrv, {**PAIR, **settings}))
+        yield Master(namesrv, cluster)
+
+
+@contextmanager
+def slave(jars: Jars, folder: Path, namesrv: str) -> Iterator[Cluster]:
+    settings = {**PAIR, "brokerId": 1, "brokerRole": "SLAVE", "slaveReadEnable": True}
+    with rocketmq_broker(jars, folder / "slave", namesrv, settings=settings, registered=False) as running:
+        yield running
+
+
+def logs(store: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (store / "commitlog").iterdir()}
+
+
+def test_a_rocketmq_slave_has_the_log_of_our_master(java: JavaDriver, jars: Jars, tmp_path: Path) -> None:
+    sync = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 1_000}
+    with master(tmp_path, **sync) as first, Producer(first.namesrv, group="P") as producer:
+        create_topic(first.cluster, TOPIC)
+        assert producer.send(Message(TOPIC, b"alone")).status is SendStatus.FLUSH_SLAVE_TIMEOUT
+        with slave(jars, tmp_path, first.namesrv) as second:
+            until(first.is_followed, "a slave")
+            for number in range(3_000):
+                body = random.Random(number).randbytes(1_000)
+                assert producer.send(Message(TOPIC, body)).status is SendStatus.SEND_OK
+            ours, theirs = logs(first.cluster.store), logs(second.store)
+            assert len(ours) > 3
+            for name, content in ours.items():
+                assert theirs[name] == content, name
+            printed = java.mqadmin("haStatus", "-b", first.cluster.broker, "-n", first.namesrv)
+            assert "#SlaveNum\t1" in printed.replace(" ", ""), printed
+            os.kill(second.broker_pid, signal.SIGKILL)
+            until(lambda: not first.is_followed(), "the end of the slave")
+            assert producer.send(Message(TOPIC, b"alone again")).status is SendStatus.FLUSH_SLAVE_TIMEOUT
+        with slave(jars, tmp_path, first.namesrv) as second:
+            until(first.is_followed, "the slave again")
+            assert producer.send(Message(TOPIC, b"together")).status is SendStatus.SEND_OK
+            ours, theirs = logs(first.cluster.store), logs(second.store)
+            for name, content in ours.items():
+                assert theirs[name] == content, name
+
+
+@pytest.mark.slow
+def test_consumers_go_on_at_the_slave_when_our_master_dies(
+    java: JavaDriver, jars: Jars, tmp_path: Path
+) -> None:
+    with master(tmp_path) as first, slave(jars, tmp_path, first.namesrv) as second:
+        create_topic(first.cluster, TOPIC)
+        for group in ("half", "java"):
+            create_group(first.cluster, group)
+        with Producer(first.namesrv, group="P") as producer:
+            for number in range(200):
+                producer.send(Message(TOPIC, b"%d" % number))
+        read = set()
+        with LitePullConsumer(first.namesrv, group="half", auto_commit=False) as consumer:
+            consumer.subscribe(TOPIC)
+            while len(read) < 100:
+                read |= {message.body for message in consumer.poll(1_000)}
+            consumer.commit()
+
+        def is_told() -> bool:
+            topics = ask(second.broker, GET_ALL_TOPIC_CONFIG).body
+            offsets = ask(second.broker, GET_ALL_CONSUMER_OFFSET).body
+            return TOPIC.encode() in topics and f"{TOPIC}@half".encode() in offsets
+
+        until(is_told, "topics and offsets at the slave, which asks once a minute", 120)
+        until(lambda: "1" in brokers_known_to(first.namesrv)["pair"], "the slave's registration")
+        os.kill(first.cluster.broker_pid, signal.SIGKILL)
+        until(lambda: list(brokers_known_to(first.namesrv)["pair"]) == ["1"], "the end of the master")
+
+        everything = {b"%d" % number for number in range(200)}
+        with LitePullConsumer(first.namesrv, group="half") as consumer:
+            consumer.subscribe(TOPIC)
+            rest: set[bytes] = set()
+            deadline = time.monotonic() + 60
+            while read | rest < everything and time.monotonic() < deadline:
+                rest |= {message.body for message in consumer.poll(1_000)}
+        assert read | rest == everything
+        assert not read & rest, "it went on where it was"
+        handle = java.call(
+            "push.start", namesrv=first.namesrv, topic=TOPIC, group="java", model="CLUSTERING", expression="*",
+            **{"from": "CONSUME_FROM_FIRST_OFFSET"},
+        )["handle"]  # fmt: skip
+        received = java.call("push.take", handle=handle, count=200, timeout_ms=60_000)
+        assert {body_of(one) for one in received} == everything
+        java.call("push.stop", handle=handle)
