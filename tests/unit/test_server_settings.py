@@ -164,7 +164,12 @@ def test_a_master_has_the_id_0() -> None:
 
 
 def test_a_master_may_wait_for_its_slaves() -> None:
-    master = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2", "slaveTimeout": "700", "brokerIP2": "10.0.0.9"}
+    master = {
+        "brokerRole": "SYNC_MASTER",
+        "inSyncReplicas": "2",
+        "slaveTimeout": "700",
+        "brokerIP2": "10.0.0.9",
+    }
     broker = broker_settings(production(), Layer("f", master)).broker
     assert (broker.broker_role, broker.in_sync_replicas, broker.slave_timeout) == ("SYNC_MASTER", 2, 700)
     assert broker.ha_address == "10.0.0.9:10912"
