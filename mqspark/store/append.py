@@ -366,8 +366,8 @@ class Appender:
         if body_length > self.max_body_bytes or properties_length > MAX_PROPERTIES_BYTES:
             raise self._too_large(body_length, properties_length)
         sys_flag |= self._store_flag | (BORN_HOST_V6 if len(born_host) == 20 else 0)
-        starts, sizes, total = members.places(HEADS[(sys_flag >> 4) & 3].size + queue.overhead_bytes)
-        count = len(starts)
+        sizes = members.sizes(HEADS[(sys_flag >> 4) & 3].size + queue.overhead_bytes)
+        count, total = len(members), sizes.total
         log = self._log
         if queue.next_offset + count > queue.reserved_end:
             self._reserve(queue, count)
@@ -378,7 +378,7 @@ class Appender:
         if not queue.entries:
             self.dirty.append(queue)
         first_offset, position = queue.next_offset, log.position
-        positions = starts + position
+        positions = sizes.positions(position)
         head = Head(
             queue.record_magic,
             queue_id,
@@ -391,10 +391,10 @@ class Appender:
             prepared_offset,
             queue.topic_field,
         )
-        log.pending.append(members.records(head, sizes, positions, first_offset))
+        log.pending.append(members.records(head, sizes.each, positions, first_offset))
         if not properties_length:
             self._expect_no_keys(position, position + total)
-        queue.entries += queue_entries(positions, sizes, members.tags_codes())
+        queue.entries += queue_entries(positions, sizes.each, members.tags_codes())
         queue.next_offset = first_offset + count
         log.position = position + total
         self.put_count += count

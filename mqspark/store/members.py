@@ -30,7 +30,7 @@ __all__ = [
     "MIN_MEMBERS",
     "Head",
     "MemberColumns",
-    "Places",
+    "Sizes",
     "queue_entries",
 ]
 
@@ -103,14 +103,18 @@ class Head(NamedTuple):
         heads["position"] = positions
 
 
-class Places(NamedTuple):
-    """Where records lie that follow each other."""
+class Sizes(NamedTuple):
+    """Of records that follow each other."""
 
-    starts: Ints
-    """Relative to the first one's."""
-    sizes: Ints | int
-    """Of each, or of all."""
+    each: Ints | int
+    """A number when it is that of all."""
     total: int
+
+    def positions(self, first: int) -> Ints:
+        """Where they begin, if the first does there."""
+        if isinstance(self.each, int):
+            return np.arange(first, first + self.total, self.each)
+        return np.cumsum(self.each) - self.each + first
 
 
 @dataclass(slots=True, frozen=True)
@@ -189,11 +193,10 @@ class MemberColumns:
         """Bytes of the longest body and of the longest properties."""
         return int((self.body_ends - self.body_starts).max()), int(self.tail_bytes.max()) - 2
 
-    def places(self, overhead_bytes: int) -> Places:
+    def sizes(self, overhead_bytes: int) -> Sizes:
         """Of the records; ``overhead_bytes``: of all that is not body or properties."""
         sizes = self.body_ends - self.body_starts + self.tail_bytes + (overhead_bytes - 2)
-        ends = np.cumsum(sizes)
-        return Places(ends - sizes, sizes, int(ends[-1]))
+        return Sizes(sizes, int(sizes.sum()))
 
     def tags_codes(self) -> Ints | int:
         """``mqspark.record.tags_code`` of every member, or of all."""
