@@ -191,6 +191,8 @@ MAX_GROUP_LENGTH = 120
 MAX_PROPERTIES_BYTES = 32767
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_MAX_DIGITS = 18
+"""So many fit into a long, whatever they are."""
 
 
 def is_system_topic(topic: str) -> bool:
@@ -311,6 +313,14 @@ def encode_recall_handle(topic: str, broker_name: str, deliver_ms: int, unique_i
     return base64.urlsafe_b64encode(text.encode()).decode("ascii")
 
 
+def parse_number(text: str | bytes | None) -> int | None:
+    """Digits that say how many or when; None for anything else, and for more than 18 of them: whoever may send can
+    write what he likes, and ``int`` knows more digits than ASCII has, but refuses thousands of them."""
+    if text is None or len(text) > _MAX_DIGITS or not (text.isascii() and text.isdigit()):
+        return None
+    return int(text)
+
+
 def decode_recall_handle(handle: str) -> tuple[str, str, int, str]:
     """(topic, broker name, deliver time in ms, unique id); -1 for a time that is no number. Raises
     InvalidMessage(field="recallHandle")."""
@@ -327,8 +337,8 @@ def decode_recall_handle(handle: str) -> tuple[str, str, int, str]:
     if len(words) < 5 or words[0] != "v1":
         raise InvalidMessage("recall handle is invalid", field="recallHandle")
     _, topic, broker_name, time_text, unique_id, *_ = words
-    is_number = time_text.isascii() and time_text.isdigit() and len(time_text) < 19
-    return topic, broker_name, int(time_text) if is_number else -1, unique_id
+    deliver_ms = parse_number(time_text)
+    return topic, broker_name, -1 if deliver_ms is None else deliver_ms, unique_id
 
 
 def decode_offset_id(message_id: str) -> tuple[str, int, PhysicalOffset]:

@@ -32,9 +32,12 @@ from mqspark.message import (
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
+    TIMER_TOPIC,
     TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_MASK,
+    parse_number,
 )
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies import (
@@ -53,7 +56,7 @@ from mqspark.store.delay import DelayLevels
 from mqspark.store.saved import SavedTable
 from mqspark.store.store import MessageStore
 
-__all__ = ["DelayOffsets", "Delays", "can_wait", "delay_level", "real_queue"]
+__all__ = ["NOWHERE", "DelayOffsets", "Delays", "can_wait", "delay_level", "real_queue"]
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +68,13 @@ IDLE_MS = 60_000
 """Nothing waits: somebody else will ask for a tick before."""
 RETRY_MS = 100
 """After a put that failed (DELAY_FOR_A_WHILE)."""
+NOWHERE = "its properties name no topic and queue where it may go"
+"""Why a message that waited is passed over."""
+_NO_DESTINATIONS = frozenset(
+    topic.encode() for topic in (SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
+)
+"""Topics whose messages the broker itself takes further: one would go round for ever, or decide about a transaction.
+Anyone may send to the timer topic, and name them."""
 _EXT_ADDRESS_BELOW = -(1 << 31)
 """A tags code below is the address of a ConsumeQueueExt unit, which nobody writes here."""
 
@@ -89,7 +99,8 @@ def can_wait(draft: Draft) -> bool:
 
 
 def real_queue(properties: bytes) -> tuple[str, int] | None:
-    """Topic and queue id where a diverted message is going; None when its properties do not say."""
+    """Topic and queue id where a diverted message is going; None when its properties do not say, or name a topic where
+    it must not go."""
     # The broker has put them last, so most messages of a queue end alike.
     start = properties.rfind(b"\x02REAL_TOPIC\x01")
     return _real_queue(properties if start < 0 else properties[start + 1 :]) or _real_queue(properties)
@@ -98,10 +109,10 @@ def real_queue(properties: bytes) -> tuple[str, int] | None:
 @functools.lru_cache(4096)
 def _real_queue(properties: bytes) -> tuple[str, int] | None:
     topic = find_property(properties, b"REAL_TOPIC")
-    queue_id = find_property(properties, b"REAL_QID")
-    if topic is None or queue_id is None or not queue_id.isdigit():
+    queue_id = parse_number(find_property(properties, b"REAL_QID"))
+    if topic is None or queue_id is None or topic in _NO_DESTINATIONS:
         return None
-    return topic.decode("utf-8", "replace"), int(queue_id)
+    return topic.decode("utf-8", "replace"), queue_id
 
 
 class DelayOffsets:
@@ -289,8 +300,8 @@ class Delays:
             self._skip(position, "it cannot be read")
             return
         target = real_queue(record.properties)
-        if target is None or target[0] == TRANS_HALF_TOPIC:
-            self._skip(position, f"its real topic and queue are {target}")
+        if target is None:
+            self._skip(position, NOWHERE)
             return
         try:
             self._writer.relay(record, *target, record.properties)

@@ -37,6 +37,7 @@ from mqspark.message import (
     TIMER_ENQUEUE_MS,
     decode_properties,
     encode_properties,
+    parse_number,
 )
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.receipts import normal_topic, retry_topic_v1, retry_topic_v2
@@ -245,8 +246,8 @@ class PopRevival:
                     self._keep_early(queue, key, offsets)
         except InvalidMessage as error:
             _log.error("revive queue %d, offset %d: %s", queue.queue_id, record.queue_offset, error)
-        due_ms = _integer(find_property(properties, TIMER_DELIVER_MS.encode()))
-        entered_ms = _integer(find_property(properties, TIMER_ENQUEUE_MS.encode()))
+        due_ms = parse_number(find_property(properties, TIMER_DELIVER_MS.encode())) or 0
+        entered_ms = parse_number(find_property(properties, TIMER_ENQUEUE_MS.encode())) or 0
         # What was due already was stored at once, before earlier ones that the timer may still have.
         if 0 < entered_ms <= record.store_timestamp_ms:
             # RocketMQ's timer delivers up to a second early.
@@ -372,7 +373,3 @@ class PopRevival:
             invisible_ms += _RE_PUT_DELAYS_MS[min(tries, len(_RE_PUT_DELAYS_MS) - 1)]
         again = CheckPoint(key, invisible_ms, [0], re_puts=tries + 1)
         self._last_end = max(self._last_end, self._log.put_check_point(queue.queue_id, again))
-
-
-def _integer(text: bytes | None) -> int:
-    return int(text) if text is not None and text.isdigit() else 0

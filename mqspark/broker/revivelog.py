@@ -14,7 +14,7 @@ from typing import NamedTuple
 from mqspark.broker.state import BrokerState
 from mqspark.broker.writer import Draft
 from mqspark.errors import InvalidMessage, ProtocolError
-from mqspark.message import TAGS, TIMER_DELIVER_MS, UNIQ_KEY
+from mqspark.message import TAGS, TIMER_DELIVER_MS, UNIQ_KEY, parse_number
 from mqspark.protocol.bodies import Body, decode_body
 
 __all__ = [
@@ -140,13 +140,12 @@ def parse_check_point(body: bytes | memoryview, broker_name: str) -> CheckPoint:
     if not 0 <= parsed.n <= MAX_MESSAGES:
         raise InvalidMessage(f"a check point of {parsed.n} messages", field="n")
     diffs: Sequence[int] = range(parsed.n) if not parsed.d else parsed.d[: parsed.n]
-    re_puts = parsed.rp or ""
     return CheckPoint(
         parsed.key(broker_name),
         parsed.it,
         diffs,
         acked=parsed.bm,
-        re_puts=int(re_puts) if re_puts.isdigit() else 0,
+        re_puts=parse_number(parsed.rp) or 0,
     )
 
 

@@ -34,7 +34,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mqspark.broker.delays import real_queue
+from mqspark.broker.delays import NOWHERE, real_queue
 from mqspark.broker.state import BrokerState
 from mqspark.broker.timergate import TimerGate
 from mqspark.broker.timermetrics import TimerMetrics
@@ -47,10 +47,10 @@ from mqspark.message import (
     TIMER_ENQUEUE_MS,
     TIMER_ROLL_TIMES,
     TIMER_TOPIC,
-    TRANS_HALF_TOPIC,
     decode_properties,
     encode_properties,
     java_hash,
+    parse_number,
 )
 from mqspark.protocol.bodies import encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -312,12 +312,12 @@ class Timers:
             self._skip(position, "it cannot be read")
             return
         properties = record.properties
-        text = find_property(properties, b"TIMER_OUT_MS")
+        out_ms = parse_number(find_property(properties, b"TIMER_OUT_MS"))
         target = real_queue(properties)
-        if text is None or not text.isdigit() or target is None:
+        if out_ms is None or target is None:
             self._skip(position, "it does not say when or where")
             return
-        tick = int(text) // self._precision_ms
+        tick = out_ms // self._precision_ms
         if offset < self._rebuilt_before and tick * self._precision_ms < self._files.checkpoint.read_time_ms:
             return  # delivered before its record was lost
         is_delete = b"TIMER_DEL_UNIQKEY" in properties and _deletes(properties)
@@ -504,8 +504,8 @@ class Timers:
         """Store a timer message again: on its way to its topic, or for another round. Raises StoreReadOnly,
         DiskFull."""
         target = real_queue(record.properties)
-        if target is None or target[0] == TRANS_HALF_TOPIC:
-            self._skip(record.physical_offset, f"its real topic and queue are {target}")
+        if target is None:
+            self._skip(record.physical_offset, NOWHERE)
             return
         topic, queue_id = (TIMER_TOPIC, 0) if is_roll else target
         try:
@@ -622,9 +622,9 @@ def _due_ms(message: Parts) -> int:
         (b"TIMER_DELIVER_MS", 1, 0),
     ):
         if name in properties:
-            text = find_property(properties, name)
-            if text is not None and text.isdigit():
-                return min(since_ms + int(text) * unit_ms, _NEVER_MS)
+            number = parse_number(find_property(properties, name))
+            if number is not None:
+                return min(since_ms + number * unit_ms, _NEVER_MS)
     return 0
 
 
@@ -638,8 +638,7 @@ def _stamped(properties: bytes, enqueue_ms: int, now_ms: int, *, is_roll: bool) 
         found = decode_properties(properties)
         found[TIMER_ENQUEUE_MS] = str(enqueue_ms)
         if is_roll:
-            rounds = found.get(TIMER_ROLL_TIMES, "0")
-            found[TIMER_ROLL_TIMES] = str(int(rounds) + 1 if rounds.isdigit() else 1)
+            found[TIMER_ROLL_TIMES] = str((parse_number(found.get(TIMER_ROLL_TIMES)) or 0) + 1)
         found[TIMER_DEQUEUE_MS] = str(now_ms)
         return encode_properties(found)
     joint = b"" if properties.endswith(b"\x02") else b"\x02"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue
+from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue, parse_number
 from mqspark.protocol.bodies import TopicRouteData
 
 __all__ = ["MASTER_ID", "TopicRoute", "address_of"]
@@ -69,6 +69,6 @@ def _ordered(topic: str, configuration: str) -> list[MessageQueue]:
     queues: list[MessageQueue] = []
     for item in configuration.split(";"):
         broker_name, _, count = item.rpartition(":")
-        if broker_name and count.isascii() and count.isdigit():
-            queues += [MessageQueue(topic, broker_name, number) for number in range(int(count))]
+        if broker_name:
+            queues += [MessageQueue(topic, broker_name, number) for number in range(parse_number(count) or 0)]
     return queues

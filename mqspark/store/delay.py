@@ -7,7 +7,7 @@ In SCHEDULE_TOPIC_XXXX it is the deliver time, elsewhere the hash of the tags
 from __future__ import annotations
 
 from mqspark.errors import ConfigError
-from mqspark.message import SCHEDULE_TOPIC
+from mqspark.message import SCHEDULE_TOPIC, parse_number
 from mqspark.record import CheckedRecord, find_property, tags_code
 
 __all__ = ["DelayLevels"]
@@ -44,7 +44,5 @@ class DelayLevels:
 
     def schedule_tags_code(self, properties: bytes, tags_code: int, store_timestamp_ms: int) -> int:
         """What an entry of SCHEDULE_TOPIC_XXXX carries instead of ``tags_code``."""
-        text = find_property(properties, b"DELAY")
-        if text is None or not text.isdigit() or int(text) == 0:
-            return tags_code
-        return self.deliver_time_ms(int(text), store_timestamp_ms)
+        level = parse_number(find_property(properties, b"DELAY"))
+        return self.deliver_time_ms(level, store_timestamp_ms) if level else tags_code

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import RETRY_PREFIX, SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from mqspark.message import RETRY_PREFIX, SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, parse_number
 from mqspark.record import find_property
 from mqspark.store.layout import is_storable_topic
 
@@ -73,5 +73,6 @@ def dispatched_queues(topic: str, properties: bytes) -> Iterator[tuple[str, int]
     if len(pairs[0]) != len(pairs[1]):
         return
     for name, offset in zip(*pairs, strict=True):
-        if is_lmq(name.strip()) and offset.isdigit():
-            yield name.strip(), int(offset)
+        number = parse_number(offset)
+        if is_lmq(name.strip()) and number is not None:
+            yield name.strip(), number

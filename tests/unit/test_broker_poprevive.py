@@ -169,6 +169,12 @@ def test_what_cannot_be_read_is_passed_over(bench: Bench, body: bytes) -> None:
     assert revived(bench) == "abc"
 
 
+@pytest.mark.parametrize("count", ["many", "\u00b2", "9" * 5_000])
+def test_a_count_of_copies_that_is_none_is_0(bench: Bench, count: str) -> None:
+    put_record(bench, "ck", check_point(bench, rp=count))
+    assert revived(bench) == "abc"
+
+
 def test_messages_that_are_gone_are_done_with(bench: Bench) -> None:
     put_record(bench, "ck", check_point(bench, d=[0, 500, 2]))
     assert revived(bench) == "ac"

@@ -139,6 +139,36 @@ def test_what_is_refused(bench: Bench, properties: str) -> None:
     assert bench.store.max_physical_offset == 0
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"REAL_TOPIC": WHEEL},
+        {"REAL_TOPIC": "SCHEDULE_TOPIC_XXXX"},
+        {"REAL_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC"},
+        {"REAL_TOPIC": "RMQ_SYS_TRANS_OP_HALF_TOPIC"},
+        {"REAL_QID": "9" * 5_000},
+        {"TIMER_DELAY_MS": "9" * 5_000, "REAL_QID": "1"},
+        {"TIMER_ROLL_TIMES": "\u00b2", "TIMER_OUT_MS": "1700864000000", "REAL_QID": "1"},
+    ],
+)
+def test_what_anyone_may_put_into_the_wheels_topic_holds_up_nobody(
+    bench: Bench, change: dict[str, str]
+) -> None:
+    properties = {"TIMER_OUT_MS": "1700000001000", "REAL_TOPIC": "T", "REAL_QID": "0", **change}
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    assert bench.peer().ask(SEND, send_ext(WHEEL, 0, text), b"strange").code == 0
+    bench.run_for(5_000)
+    send(bench, b"fine", delay_ms=1_000)
+    bench.run_for(3_000)
+    bench.reopen()
+    for _ in range(50):  # hours, until what is far goes round again
+        bench.clock.advance(DAY_MS // 24)
+        bench.run_for(0)
+    assert bodies(bench) == [b"fine"]
+    assert bench.records("RMQ_SYS_TRANS_OP_HALF_TOPIC") == []
+    assert bench.store.put_count < 10, "something goes round"
+
+
 def test_a_wheel_that_is_off_refuses(bench: Bench) -> None:
     bench.store_config.timer_wheel_enable = False
     answer = bench.peer().ask(SEND, send_ext("T", 0, "TIMER_DELAY_MS\x0199\x02"), b"x")

@@ -32,6 +32,7 @@ from mqspark.message import (
     format_host,
     is_system_topic,
     java_hash,
+    parse_number,
     retry_topic,
 )
 
@@ -98,6 +99,13 @@ def test_unique_id_layout(vector: dict[str, Any]) -> None:
     assert abs((now - start).total_seconds() * 1000 - elapsed_ms) < 60_000
     counters = [int(text[52:], 16) for text in ids]
     assert all((b - a) % 65536 == 1 for a, b in itertools.pairwise(counters))
+
+
+def test_numbers() -> None:
+    for text, number in (("0", 0), ("007", 7), ("9" * 18, 10**18 - 1)):
+        assert parse_number(text) == parse_number(text.encode()) == number
+    for no_number in (None, "", "-1", "+1", " 1", "1_0", "1.0", "\u00b2", "\u0663", "9" * 19, "9" * 5_000):
+        assert parse_number(no_number) is None
 
 
 def test_unique_ids_of_ipv4_have_32_characters() -> None:

@@ -138,7 +138,7 @@ def test_a_running_process_knows_the_keys_that_its_file_may_have() -> None:
         ("mappedFileSizeCommitLog=0", "--set: setting mappedFileSizeCommitLog=0 must be positive"),
         ("mappedFileSizeCommitLog=2147483648", "must be at most 2147483647"),
         ("mappedFileSizeConsumeQueue=-20", "must be positive"),
-        ("mappedFileSizeConsumeQueueExt=0", "must be positive"),
+        ("mappedFileSizeConsumeQueueExt=0", "must be at least 24"),
         ("mapperFileSizeBatchConsumeQueue=0", "must be positive"),
         ("maxHashSlotNum=0", "must be positive"),
         ("maxIndexNum=1", "setting maxIndexNum=1 must be at least 2"),
