@@ -34,14 +34,14 @@ class ReplicationServer:
     def __init__(self, replicas: Replicas, confirmed: Callable[[], None]) -> None:
         self.replicas = replicas
         self.confirmed = confirmed
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
         self._connections: set[_SlaveConnection] = set()
         self._scan: asyncio.TimerHandle | None = None
 
     async def listen(self, sock: socket.socket) -> None:
-        self._server = await self._loop.create_server(lambda: _SlaveConnection(self), sock=sock)
-        self._scan = self._loop.call_later(SCAN_S, self._look_around)
+        self._server = await self.loop.create_server(lambda: _SlaveConnection(self), sock=sock)
+        self._scan = self.loop.call_later(SCAN_S, self._look_around)
 
     def turned(self) -> None:
         """The log may have grown."""
@@ -49,11 +49,11 @@ class ReplicationServer:
             connection.give()
 
     def _look_around(self) -> None:
-        self._scan = self._loop.call_later(SCAN_S, self._look_around)
+        self._scan = self.loop.call_later(SCAN_S, self._look_around)
         for connection in list(self._connections):
             connection.replica.measure()
             if connection.replica.is_silent:
-                connection.close("it says nothing any more")
+                connection.let_go("it says nothing any more")
             else:
                 connection.give()
 
@@ -110,7 +110,7 @@ class _SlaveConnection(asyncio.Protocol):
         try:
             self.replica.received(data)
         except ProtocolError as error:
-            self.close(str(error))
+            self.let_go(str(error))
             return
         if begins and self.replica.acked >= 0:
             log.info("slave %s has %d bytes of the log", self._address, self.replica.acked)
@@ -137,23 +137,23 @@ class _SlaveConnection(asyncio.Protocol):
         try:
             out = self.replica.data(CHUNK_BYTES)
         except ProtocolError as error:
-            self.close(str(error))
+            self.let_go(str(error))
             return
         if not out:
             return
         transport.writelines(out)
-        if len(out) > 2:  # there may be more
+        if sum(map(len, out)) >= CHUNK_BYTES:  # there may be more
             self._more_due = True
-            self._server._loop.call_soon(self._give_more)
+            self._server.loop.call_soon(self._give_more)
 
     def _give_more(self) -> None:
         self._more_due = False
         self.give()
 
-    def close(self, reason: str) -> None:
+    def let_go(self, reason: str) -> None:
         if self._transport is not None and not self._transport.is_closing():
             log.warning("slave %s is let go: %s", self._address, reason)
-            self._transport.close()
+            self._transport.abort()  # it may not read what it was given
 
     def end(self, *, abruptly: bool) -> None:
         if self._transport is None:

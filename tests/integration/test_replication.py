@@ -38,7 +38,10 @@ class Slave:
 
     def take(self, *, report: bool = True) -> bool:
         """One read; False when the master has closed."""
-        data = self.sock.recv(1 << 20)
+        try:
+            data = self.sock.recv(1 << 20)
+        except ConnectionResetError:
+            return False
         self._data += data
         while len(self._data) >= 12:
             position, count = struct.unpack_from(">qi", self._data)
