@@ -7,7 +7,7 @@ One flat name space of RocketMQ's keys. A value is looked up in this order, the 
 Every key may be spelled as RocketMQ does (``flushDiskType``) or in snake case (``flush_disk_type``). A TOML
 file may group keys under table headers; the headers carry no meaning. Keys of RocketMQ that mqspark has no
 use for are collected in ``Settings.unused`` for one line in the log; all others that nobody knows are a
-ConfigError. So are settings that would promise something this version does not do (replication,
+ConfigError. So are settings that would promise something this version does not do (the role of a slave,
 authentication): accepting them silently would be a lie.
 """
 
