@@ -83,7 +83,16 @@ def flush(store: MessageStore) -> list[tuple[str, int, int]]:
 
 
 def checkpoint(store: MessageStore) -> None:
+    finish_deletions(store)
     for job in store.maintenance():
+        job.run()
+        job.done()
+
+
+def finish_deletions(store: MessageStore) -> None:
+    """From now on no crash brings a deleted topic back."""
+    if store.deletions.behind:
+        job = store.deletions.job()
         job.run()
         job.done()
 

@@ -25,7 +25,9 @@ from mqspark.errors import ConfigError, StoreLocked
 from mqspark.message import LMQ_PREFIX
 from mqspark.store.batchqueue import BATCH_ENTRY, batch_topics
 from mqspark.store.config import StoreConfig
+from mqspark.store.configfile import ConfigFile
 from mqspark.store.consumequeue import ENTRY_BYTES
+from mqspark.store.deletions import load_deletions
 from mqspark.store.files import OsFiles
 from mqspark.store.indexfile import DEFAULT_SHAPE, HEADER_BYTES, Header, Shape, find_shape
 from mqspark.store.layout import StorePaths
@@ -164,6 +166,7 @@ class _Rebuild:
                 # A store with LMQ queues is one whose broker dispatches to them.
                 multi_dispatch=any(name.startswith(LMQ_PREFIX) for name in names_in(paths.consume_queue)),
                 with_times=self._has_ext,
+                deleted=load_deletions(ConfigFile(paths.deletions)),
             )
             manifests = run_tasks(self._spark, scan, scans, self._progress, "scanned", "segments")
             found = {topic for manifest in manifests for topic in manifest.batch_topics}

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import heapq
 import shutil
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,6 +67,7 @@ class ScanTask:
     verify_crc: bool
     multi_dispatch: bool
     with_times: bool
+    deleted: Mapping[str, int]
     is_last: bool
 
 
@@ -111,9 +113,13 @@ def plan_scans(
     sealed_only: bool,
     multi_dispatch: bool = False,
     with_times: bool = False,
+    deleted: Mapping[str, int] | None = None,
 ) -> list[ScanTask]:
-    """One task a segment. ``sealed_only`` leaves out the last one, which is being written."""
+    """One task a segment. ``sealed_only`` leaves out the last one, which is being written. ``deleted``: topics and
+    positions as in ``Deletions.positions``."""
     size = segment_bytes_of(list(log))
+    deleted = deleted or {}
+    deletions = zlib.crc32(repr(sorted(deleted.items())).encode())
     wanted = log[:-1] if sealed_only else log
     return [
         ScanTask(
@@ -121,12 +127,13 @@ def plan_scans(
             size,
             work / "scan" / f"{file.start:020d}",
             f"3:{file.length}:{file.stamp}:{options.delay_levels}:{options.verify_crc}:{sorted(batch_topics)}:"
-            f"{multi_dispatch}:{with_times}",
+            f"{multi_dispatch}:{with_times}:{deletions}",
             options.delay_levels,
             batch_topics,
             options.verify_crc,
             multi_dispatch,
             with_times,
+            deleted,
             is_last=file is log[-1],
         )
         for file in wanted
@@ -193,6 +200,7 @@ def scan(task: ScanTask) -> ScanManifest:
             is_last=task.is_last,
             multi_dispatch=task.multi_dispatch,
             with_times=task.with_times,
+            deleted=task.deleted,
         )
 
 

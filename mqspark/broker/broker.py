@@ -70,6 +70,7 @@ from mqspark.protocol.headers import (
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.configfile import ConfigFile
+from mqspark.store.deletions import Deletions
 from mqspark.store.saved import Job, SavedTable
 from mqspark.store.store import MessageStore, Progress
 from mqspark.store.timerfiles import TimerFiles
@@ -175,6 +176,7 @@ class Broker:
             config_file = store.config_file
         self._published_generation = -1
         self._changes: list[_Change] = []
+        store.deletions.on_removed = self._answer_changes
         self._saved_topics = SavedTable(state.topics, config_file("topics.json"), self._answer_changes)
         self._saved_groups = SavedTable(
             state.subscriptions, config_file("subscriptionGroup.json"), self._answer_changes
@@ -443,7 +445,9 @@ class Broker:
         now_ms = self._clock.monotonic_ms()
         waiting = []
         for change in self._changes:
-            is_saved = change.saved is None or change.saved.saved_generation >= change.generation
+            is_saved = change.saved is None or (
+                change.saved.saved_generation >= change.generation and not self.store.deletions.behind
+            )
             is_published = not change.published or self._published_generation >= change.generation
             if is_saved and (is_published or change.deadline_ms <= now_ms):
                 change.session.send(change.done)
@@ -458,7 +462,7 @@ class Broker:
     def jobs(self) -> list[Job]:
         """What is due for a worker thread; asked for about once a second, and not again before these are
         done."""
-        urgent = (self._saved_topics, self._saved_groups, self._saved_modes)
+        urgent = (self.store.deletions, self._saved_topics, self._saved_groups, self._saved_modes)
         jobs: list[Job] = [table.job() for table in urgent if table.behind]
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._next_offsets_ms:
@@ -473,7 +477,8 @@ class Broker:
     def jobs_due(self) -> bool:
         """An operator changed something, or the log wants room: ``jobs`` should not wait for its second."""
         return (
-            self._saved_topics.behind
+            self.store.deletions.behind
+            or self._saved_topics.behind
             or self._saved_groups.behind
             or self._saved_modes.behind
             or self.store.room_due
@@ -488,7 +493,8 @@ class Broker:
         """The last saves, to be run before the store is closed. No command may be given to the broker after
         this."""
         self._transactions.stop()
-        tables = (
+        tables: tuple[Deletions | SavedTable, ...] = (
+            self.store.deletions,
             self._saved_topics,
             self._saved_groups,
             self._saved_modes,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -181,10 +182,17 @@ class BatchTable(QueueTable):
         self.batch_queues[array.key] = BatchQueue(array)
         return array
 
-    def remove_topic(self, topic: str) -> None:
-        for key in [key for key in self.batch_queues if key[0] == topic]:
+    def hide_topic(self, topic: str) -> None:
+        super().hide_topic(topic)
+        self._follow()
+
+    def leave_out(self, positions: Mapping[str, int], *, remove: bool = False) -> None:
+        super().leave_out(positions, remove=remove)
+        self._follow()
+
+    def _follow(self) -> None:
+        for key in self.batch_queues.keys() - self.queues.keys():
             del self.batch_queues[key]
-        super().remove_topic(topic)
 
 
 def batch_topics(topics_file: Path, files: FileLayer) -> set[str]:

@@ -21,7 +21,8 @@ import json
 import mmap
 import os
 import shutil
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,9 @@ KEPT_DTYPE = np.dtype([("offset", "<i8"), ("position", "<i8"), ("size", "<i4"), 
 _LOOK_MS = 1000
 """How old the knowledge of ``current`` may be."""
 _WRITE_BYTES = 1 << 20
+_PHYSICAL_OFFSET = struct.Struct(">q")
+_PHYSICAL_OFFSET_AT = 28
+"""In a record."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -224,6 +228,23 @@ class CompactedQueues:
         """Whether reading may begin at 0, whatever the log still has."""
         return self._generation(topic, queue_id) is not None or self._rocketmq(topic, queue_id) is not None
 
+    def leave_out(self, deleted: Mapping[str, int]) -> None:
+        """Remove what is left of deleted topics (``Deletions.positions``)."""
+        for topic, position in deleted.items():
+            if (self._root / topic).is_dir() and self._is_before(topic, position):
+                self.forget(topic)
+
+    def _is_before(self, topic: str, position: int) -> bool:
+        """Whether the records that are kept of it lay before a position of the log."""
+        for directory in (self._root / topic).iterdir():
+            current = read_current(directory)
+            generation = Generation(directory, current) if current is not None else None
+            if generation is not None and len(generation.entries):
+                offset = int(generation.entries["offset"][-1])
+                (at,) = _PHYSICAL_OFFSET.unpack_from(generation.record(offset), _PHYSICAL_OFFSET_AT)
+                return bool(at < position)
+        return True
+
     def forget(self, topic: str) -> None:
         """The topic was deleted: its generations go, and what RocketMQ has compacted of it. RocketMQ itself leaves that
         and then takes no message of a new topic of the name until its offsets are higher."""
@@ -236,7 +257,7 @@ class CompactedQueues:
         for key in [key for key in self._known if key[0] == topic]:
             del self._known[key]
         directory = self._root / topic
-        if topic in self._topics and directory.is_dir():
+        if directory.is_dir():
             for queue in directory.iterdir():
                 for path in queue.iterdir():
                     path.unlink()

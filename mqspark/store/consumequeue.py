@@ -474,10 +474,12 @@ class ConsumeQueue:
 
     @property
     def dead_files(self) -> int:
-        """How many files lie wholly before the min offset. Never the last: it keeps the max offset."""
+        """How many files lie wholly before the min offset. Never that of the last entry: it keeps the max offset, which
+        in a BatchConsumeQueue nothing but an entry says."""
+        last = bisect.bisect_right(self.file_starts, (self.max_offset - 1) * self._entry_bytes) - 1
         return min(
             bisect.bisect_right(self.file_starts, self.min_offset * self._entry_bytes - self._file_bytes),
-            max(len(self.file_starts) - 1, 0),
+            max(last, 0),
         )
 
     @property
@@ -504,9 +506,31 @@ class ConsumeQueue:
         if self.ext is not None and first is not None and first[2] < EXT_ADDRESS_BELOW:
             self.ext.delete_before(first[2])
 
-    def remove(self) -> None:
+    def files_before(self, position: int) -> list[int]:
+        """Those that have no entry of a record at or behind a position of the log. One that has nothing but fillers, or
+        where a queue begins that has nothing yet, says nothing of it."""
+        found = []
         for start in self.file_starts:
+            fd = self._table.files.open(self._path(start))
+            try:
+                count = used = self._count_entries(fd, None)
+                while count and self._read_entry(fd, count - 1)[1] == FILLER_SIZE:
+                    count -= 1
+                if (start and not used) or (count and self._read_entry(fd, count - 1)[0] < position):
+                    found.append(start)
+            finally:
+                self._table.files.close(fd)
+        return found
+
+    def remove_files(self, starts: list[int]) -> None:
+        """Some of them, or all; the next checkpoint makes that durable."""
+        if starts:
+            self.unsettle()
+        for start in starts:
             self._remove_file(start)
+
+    def remove(self) -> None:
+        self.remove_files(self.file_starts)
         self.file_starts = []
         self._table.files.remove(self._directory)
         if self.ext is not None:

@@ -40,6 +40,7 @@ class StorePaths:
         "config",
         "consume_queue",
         "consume_queue_ext",
+        "deletions",
         "index",
         "index_mark",
         "lock",
@@ -70,5 +71,7 @@ class StorePaths:
         """Ours: the exact position behind RocketMQ's timestamps. RocketMQ ignores it."""
         self.index_mark = root / "mqspark.index"
         """Ours: how much of the index is on disk. RocketMQ ignores it."""
+        self.deletions = root / "mqspark.deletions"
+        """Ours: which topics were deleted, and where in the log. RocketMQ ignores it."""
         self.nonce = root / "mqspark.nonce"
         """Ours: proves to a process on this host that a directory is the one a broker serves."""

@@ -22,8 +22,10 @@ from mqspark.store.batchqueue import BatchTable, batch_topics
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog, Segment
 from mqspark.store.config import StoreConfig
+from mqspark.store.configfile import ConfigFile
 from mqspark.store.consumequeue import Entries
 from mqspark.store.delay import DelayLevels
+from mqspark.store.deletions import load_deletions
 from mqspark.store.files import OsFiles, StrPath
 from mqspark.store.indexfile import HEADER_BYTES, Header, IndexFile, IndexMaps, Shape, find_shape
 from mqspark.store.keys import KeyColumns, run_keys
@@ -162,8 +164,16 @@ class OfflineStore:
             file_bytes=config.mapper_file_size_batch_consume_queue,
             max_mapped=_MAX_MAPPED,
         )
-        self.table.load(paths.batch_consume_queue)
+        self.deleted = {
+            topic: position
+            for topic, position in load_deletions(ConfigFile(paths.deletions, files)).items()
+            if position > self.log.min_offset
+        }
+        """As ``Deletions.positions``."""
         self.batch_table.load()
+        self.batch_table.leave_out(self.deleted)
+        self.table.load(paths.batch_consume_queue)
+        self.table.leave_out(self.deleted)
         self.table.batch_topics |= batch_topics(paths.config / "topics.json", files)
         for table in (self.table, self.batch_table):
             for queue in table.queues.values():
@@ -233,6 +243,7 @@ class LogScan(Recovery):
             verify_property_crc=config.enabled_append_prop_crc or config.force_verify_prop_crc,
             batch_table=store.batch_table,
             multi_dispatch=config.multi_dispatch,
+            deleted=store.deleted,
         )
         self._table.batch_topics = set(store.table.batch_topics)
         self._released = 0

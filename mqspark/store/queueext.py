@@ -217,7 +217,8 @@ class QueueExt:
             self._remove(start)
         self.file_starts = []
         self._files.remove(self._directory)
-        self._files.remove(self._directory.parent)
+        if not self._files.names(self._directory.parent):
+            self._files.remove(self._directory.parent)
 
     def _remove(self, start: int) -> None:
         self._maps.pop(start, None)

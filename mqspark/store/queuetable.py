@@ -5,7 +5,7 @@ Must not know the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ class QueueTable:
 
     __slots__ = (
         "batch_topics",
+        "before_create",
         "cut_short",
         "directory",
         "dirty_files",
@@ -39,6 +40,7 @@ class QueueTable:
         "ext_file_bytes",
         "file_bytes",
         "files",
+        "hidden",
         "maps",
         "new_directories",
         "queues",
@@ -68,6 +70,10 @@ class QueueTable:
         self.ext_enabled = ext_enabled
         self.maps = MappedFiles(files, max_mapped, dtype)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.hidden: dict[str, list[ConsumeQueue]] = {}
+        """Queues of deleted topics whose files are still there."""
+        self.before_create: Callable[[str], None] = lambda topic: None
+        """Called with the topic of a queue that is about to be made."""
         self.batch_topics: set[str] = set()
         """Topics whose queues are BatchConsumeQueues and kept in another table."""
         self.dirty_files: set[str] = set()
@@ -131,6 +137,7 @@ class QueueTable:
             raise InvalidMessage(
                 f"topic {topic!r} has BatchCQ queues, which are kept elsewhere", field="topic"
             )
+        self.before_create(topic)
         queue = ConsumeQueue(self, topic, queue_id)
         self.queues[queue.key] = queue
         return queue
@@ -159,7 +166,36 @@ class QueueTable:
         """Queues that ever got a message."""
         return sum(1 for queue in self.queues.values() if queue.file_starts)
 
-    def remove_topic(self, topic: str) -> None:
+    def hide_topic(self, topic: str) -> None:
+        """From now on it has no queues; their files stay until ``remove_topic``."""
         for key in [key for key in self.queues if key[0] == topic]:
-            self.queues.pop(key).remove()
-        self.files.remove(self.directory / topic)
+            self.hidden.setdefault(topic, []).append(self.queues.pop(key))
+
+    def remove_topic(self, topic: str) -> None:
+        """Its queues and their files. Raises OSError; another call then goes on."""
+        self.hide_topic(topic)
+        hidden = self.hidden.get(topic, [])
+        while hidden:
+            hidden[-1].remove()
+            hidden.pop()
+        self.hidden.pop(topic, None)
+        self._remove_if_empty(topic)
+
+    def leave_out(self, positions: Mapping[str, int], *, remove: bool = False) -> None:
+        """Without the files that are left of deleted topics (``Deletions.positions``), before anything is read of them.
+        ``remove``: from the disk, too."""
+        for key in [key for key in self.queues if key[0] in positions]:
+            queue = self.queues[key]
+            old = queue.files_before(positions[queue.topic])
+            if remove:
+                queue.remove_files(old)
+            queue.file_starts = [start for start in queue.file_starts if start not in old]
+            if old and not queue.file_starts:
+                del self.queues[key]
+                if remove:
+                    queue.remove()
+                    self._remove_if_empty(queue.topic)
+
+    def _remove_if_empty(self, topic: str) -> None:
+        if not self.files.names(self.directory / topic):
+            self.files.remove(self.directory / topic)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -174,6 +174,7 @@ class _SegmentScan(Recovery):
         verify_crc: bool,
         multi_dispatch: bool = False,
         with_times: bool = False,
+        deleted: Mapping[str, int] | None = None,
     ) -> None:
         files = OsFiles()
         log = CommitLog(
@@ -195,6 +196,7 @@ class _SegmentScan(Recovery):
             verify_crc=verify_crc,
             multi_dispatch=multi_dispatch,
             batch_table=BatchTable(Path(), files, file_bytes=BATCH_ENTRY.size, max_mapped=1),
+            deleted=deleted,
         )
         self._segment = segment
         self.view = log.view(segment)
@@ -310,11 +312,12 @@ def scan_segment(
     is_last: bool,
     multi_dispatch: bool = False,
     with_times: bool = False,
+    deleted: Mapping[str, int] | None = None,
 ) -> ScanManifest:
     """Scan the segment at ``path`` (``start``: of its first byte in the log) into ``directory``.
 
     ``multi_dispatch``: records also enter the LMQ queues that they name. ``with_times``: store times are written down,
-    too, for ConsumeQueueExt.
+    too, for ConsumeQueueExt. ``deleted``: topics and positions as in ``Deletions.positions``.
 
     A directory with a manifest of the same ``identity`` is done already. Raises OSError.
     """
@@ -331,6 +334,7 @@ def scan_segment(
         verify_crc=verify_crc,
         multi_dispatch=multi_dispatch,
         with_times=with_times,
+        deleted=deleted,
     )
     with ExitStack() as stack:
         names = ("entries", "keys", "batches")

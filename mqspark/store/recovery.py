@@ -12,7 +12,8 @@ makes the queues agree with what it read:
 3. Write again what no sync is known to have reached. A failed sync leaves pages that this system shows and calls clean
    although the disk never got them: syncing them once more does nothing, writing them does.
 4. Queues get one entry for each record, in order. The place of a lost record becomes a filler, so that no
-   offset ever means something else. A record whose offset cannot be right is counted, not followed.
+   offset ever means something else. A record whose offset cannot be right is counted, not followed. Records that lie
+   before the deletion of their topic get none (``deletions``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 import itertools
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -122,11 +123,13 @@ class Recovery(LogReader):
         verify_property_crc: bool = False,
         batch_table: BatchTable | None = None,
         multi_dispatch: bool = False,
+        deleted: Mapping[str, int] | None = None,
     ) -> None:
         """``synced``: so much of the log was on disk when the last process ended, as far as it could say.
 
         ``batch_table``: where inner batches go; without it they go nowhere. ``multi_dispatch``: whether records
-        also enter the LMQ queues that they name."""
+        also enter the LMQ queues that they name. ``deleted``: records of these topics before these positions enter no
+        queue (``Deletions.positions``)."""
         super().__init__(log, verify_crc=verify_crc, verify_property_crc=verify_property_crc)
         self._table = table
         self._checkpoint = checkpoint
@@ -134,6 +137,7 @@ class Recovery(LogReader):
         self._levels = levels
         self._batch_table = batch_table
         self._multi_dispatch = multi_dispatch
+        self._deleted = deleted or {}
         self._batch_chunk: dict[tuple[str, int], list[BatchEntry]] = {}
         self._chunk: dict[tuple[str, int], QueueChunk] = {}
         self._chunk_records = 0
@@ -255,7 +259,10 @@ class Recovery(LogReader):
         if position < self._queued_before or record.sys_flag & TRANSACTION_PREPARED_TYPE:
             return
         code = self._levels.tags_code_of(record)
+        is_deleted = self._is_deleted(record.topic, position)
         if record.sys_flag & INNER_BATCH or record.topic in self._table.batch_topics:
+            if is_deleted:
+                return
             self._collect_batch(
                 (record.topic, record.queue_id),
                 record.sys_flag,
@@ -266,27 +273,35 @@ class Recovery(LogReader):
             )
             return
         entry = ENTRY.pack(position, record.size_bytes, code)
-        self._collect(record, entry)
+        if not is_deleted:
+            self._collect(record, entry)
         if self._multi_dispatch:
             for name, offset in dispatched_queues(record.topic, record.properties):
-                self._collect(record._replace(topic=name, queue_id=LMQ_QUEUE_ID, queue_offset=offset), entry)
+                if not self._is_deleted(name, position):
+                    self._collect(
+                        record._replace(topic=name, queue_id=LMQ_QUEUE_ID, queue_offset=offset), entry
+                    )
 
     def _take_run(self, run: Run) -> None:
         """``_take`` for all records of a run."""
         self.report.records += len(run.positions)
         self.report.last_store_timestamp_ms = int(run.store_timestamps_ms[-1])
         wanted = (run.positions >= self._queued_before) & (run.sys_flags & _NOT_QUEUED == 0)
-        batched = (run.sys_flags & INNER_BATCH != 0) & (run.sys_flags & TRANSACTION_PREPARED_TYPE == 0)
+        there = self._not_deleted(run)
+        batched = (
+            (run.sys_flags & INNER_BATCH != 0) & (run.sys_flags & TRANSACTION_PREPARED_TYPE == 0) & there
+        )
         batch_topics = self._table.batch_topics
         if batched.any():
             for topic_id in np.unique(run.topic_ids[batched]).tolist():
                 self._adopt(run.topics[topic_id])
         if not batch_topics.isdisjoint(run.topics):
-            batched |= wanted & np.array([topic in batch_topics for topic in run.topics])[run.topic_ids]
+            of_batch_topic = np.array([topic in batch_topics for topic in run.topics])[run.topic_ids]
+            batched |= wanted & there & of_batch_topic
+            wanted &= ~of_batch_topic
         if batched.any():
             batched &= run.positions >= self._queued_before
             self._collect_batches(run, np.flatnonzero(batched).tolist())
-            wanted &= ~batched
         if not wanted.any():
             return
         entries = np.empty(len(run.positions), ENTRY_DTYPE)
@@ -300,12 +315,22 @@ class Recovery(LogReader):
                     int(entries["tags_code"][index]),
                     int(run.store_timestamps_ms[index]),
                 )
-        self._collect_run(run, wanted, entries)
+        self._collect_run(run, wanted & there, entries)
         if self._multi_dispatch:
             self._dispatch_run(run, wanted, entries)
         self._chunk_records += int(np.count_nonzero(wanted))
         if self._chunk_records >= _SETTLE_RECORDS:
             self._settle()
+
+    def _is_deleted(self, topic: str, position: int) -> bool:
+        return position < self._deleted.get(topic, 0)
+
+    def _not_deleted(self, run: Run) -> npt.NDArray[np.bool_] | np.bool_:
+        """Which records of a run."""
+        if self._deleted.keys().isdisjoint(run.topics):
+            return np.True_
+        begins = np.array([self._deleted.get(topic, 0) for topic in run.topics], np.int64)
+        return run.positions >= begins[run.topic_ids]
 
     def _collect_run(self, run: Run, wanted: npt.NDArray[np.bool_], entries: Entries) -> None:
         """The wanted ones to their queues, in the log's order."""
@@ -315,6 +340,8 @@ class Recovery(LogReader):
         order = np.argsort(queues, kind="stable")
         if not wanted.all():
             order = order[wanted[order]]
+            if not len(order):
+                return
         queues = queues[order]
         bounds = [0, *(np.flatnonzero(queues[1:] != queues[:-1]) + 1).tolist(), len(order)]
         queue_offsets = run.queue_offsets[order].view(np.uint8).data
@@ -332,6 +359,8 @@ class Recovery(LogReader):
             if DISPATCH_MARK in properties and wanted[index]:
                 topic = run.topics[int(run.topic_ids[index])]
                 for name, offset in dispatched_queues(topic, properties):
+                    if self._is_deleted(name, int(run.positions[index])):
+                        continue
                     offsets, packed = self._chunk_of((name, LMQ_QUEUE_ID))
                     offsets.append(offset)
                     packed += entries[index].tobytes()
@@ -390,7 +419,11 @@ class Recovery(LogReader):
 
     def _lost(self, record: CheckedRecord, position: int) -> None:
         """Its queue offset is known, even when it was the queue's last."""
-        if is_queued(record.sys_flag) and position >= self._queued_before:
+        if (
+            is_queued(record.sys_flag)
+            and position >= self._queued_before
+            and not self._is_deleted(record.topic, position)
+        ):
             self._collect(record, FILLER)
 
     def _collect(self, record: CheckedRecord, entry: bytes) -> None:

@@ -5,7 +5,7 @@ Everything is made beside the store and swapped in at its end; in between ``abor
 cleanly and no checkpoint speaks of queues, so that a start after a crash in any moment settles it.
 
 What the log cannot say is taken from the old queues: offsets whose records were deleted by age are never given out
-again. Queues of a topic that was deleted come back with what the log still has of them.
+again.
 """
 
 from __future__ import annotations
@@ -209,6 +209,7 @@ class _Remake(Recovery):
             verify_property_crc=config.enabled_append_prop_crc or config.force_verify_prop_crc,
             batch_table=batch_table,
             multi_dispatch=config.multi_dispatch,
+            deleted=old.deleted,
         )
         self._old = old
         self._progress = progress

@@ -33,9 +33,10 @@ from mqspark.store.compacted import CompactedQueues
 from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.delay import DelayLevels
+from mqspark.store.deletions import Deletions
 from mqspark.store.durable import DurableNote
 from mqspark.store.fetch import Fetcher, GetResult, GetStatus
-from mqspark.store.files import FileLayer, OsFiles, descriptor_limit
+from mqspark.store.files import FileLayer, OsFiles, descriptor_limit, disk_full_as_typed
 from mqspark.store.flush import CheckpointJob, FlushJob, Job, Progress
 from mqspark.store.index import MessageIndex
 from mqspark.store.indexer import Indexer
@@ -97,6 +98,11 @@ class MessageStore:
         )
         self._batch_queues = self._batch_table.batch_queues
         self._compacted = CompactedQueues(root, clock.monotonic_ms)
+        self.deletions = Deletions(
+            ConfigFile(self.paths.deletions, self._files, self.distrust), self._remove_topic
+        )
+        """Which topics were deleted: while it is behind, somebody has to run its job, and may wait for that."""
+        self._table.before_create = self._batch_table.before_create = self._finish_deletion
         self._fetcher = Fetcher(config, self._log, self._table, self._batch_table, lambda: self._visible_end)
         self._index = MessageIndex(
             self.paths.index,
@@ -194,9 +200,14 @@ class MessageStore:
             synced = self._note.load()
             checkpoint = self._checkpoints.load()
             self._log.load()
-            self._table.load(paths.batch_consume_queue)
+            self.deletions.load(self._log.min_offset)
+            deleted = self.deletions.positions
             self._batch_table.load()
+            self._batch_table.leave_out(deleted, remove=True)
+            self._table.load(paths.batch_consume_queue)
+            self._table.leave_out(deleted, remove=True)
             self._table.batch_topics |= batch_topics(paths.config / "topics.json", files)
+            self._compacted.leave_out(deleted)
             report = Recovery(
                 self._log,
                 self._table,
@@ -208,7 +219,10 @@ class MessageStore:
                 verify_property_crc=self.config.enabled_append_prop_crc or self.config.force_verify_prop_crc,
                 batch_table=self._batch_table,
                 multi_dispatch=self.config.multi_dispatch,
+                deleted=deleted,
             ).run()
+            with disk_full_as_typed("the list of deleted topics"):
+                self.deletions.end_at(report.end_position)
             if self._indexer is not None:
                 self._indexer.open(
                     report.end_position,
@@ -249,6 +263,8 @@ class MessageStore:
             if job is not None:
                 job.run()
                 self.end_flush(job)
+            if self.read_only is None:
+                self._finish_deletions()
             if self.read_only is None:
                 if self._indexer is not None:
                     self._indexer.close(self._visible_end, self._log.durable)
@@ -439,7 +455,7 @@ class MessageStore:
     # --- maintenance ----------------------------------------------------------------------------------------
 
     def maintenance(self) -> list[Job]:
-        """Blocking work that is due; call about once a second.
+        """Blocking work that is due, but for the job of ``deletions``, which comes first; call about once a second.
 
         Run the jobs in another thread than the flushes: a producer must not wait for them.
         """
@@ -468,7 +484,8 @@ class MessageStore:
         if self._cleaner.needs_checkpoint and not checkpoints.is_running:
             self._cleaner.needs_checkpoint = False
             checkpoints.wanted = True
-        if checkpoints.is_due(self._log.durable):
+        # Not before deletions are on disk: what is cut from queues in between must still come from the log.
+        if not self.deletions.behind and checkpoints.is_due(self._log.durable):
             jobs.append(self._begin_checkpoint())
         return jobs
 
@@ -536,19 +553,46 @@ class MessageStore:
     # --- topics -----------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> None:
-        """Remove its queues. Its records stay in the log until that is cleaned."""
+        """Remove its queues: they are out of sight at once, and gone for good, whatever happens, when ``deletions`` is
+        not behind any more. Its records stay in the log until that is cleaned."""
         arrivals = self._write().arrivals
         self._untold = [arrival for arrival in arrivals if arrival[0] != topic]
         self._groups = [
             (end, [(queue, entries) for queue, entries in group if queue.topic != topic])
             for end, group in self._groups
         ]
+        self._table.hide_topic(topic)
+        self._batch_table.hide_topic(topic)
+        self._table.batch_topics.discard(topic)
+        if topic in self._table.hidden or topic in self._batch_table.hidden:
+            self.deletions.add(topic, self._log.min_offset, self._log.position)
+        else:
+            self._compacted.forget(topic)
+
+    def _remove_topic(self, topic: str) -> None:
+        """The deletion is on disk."""
         self._table.remove_topic(topic)
         self._batch_table.remove_topic(topic)
         self._compacted.forget(topic)
-        self._table.batch_topics.discard(topic)
-        # A crash before the next checkpoint would bring the queues back.
+        # Until then a start finds fewer queues than the last checkpoint has counted, and reads the whole log.
         self._checkpoints.wanted = True
+
+    def _finish_deletion(self, topic: str) -> None:
+        """Before a queue of it is made again. Raises DiskFull, StoreReadOnly."""
+        try:
+            with disk_full_as_typed("the list of deleted topics"):
+                self.deletions.finish(topic)
+        except OSError as error:
+            raise self._poison(f"deleting topic {topic} failed", error) from error
+
+    def _finish_deletions(self) -> None:
+        try:
+            if self.deletions.behind:
+                job = self.deletions.job()
+                job.run()
+                job.done()
+        except OSError as error:
+            self._poison("deleting topics failed", error)
 
     def log_from(self, position: int, limit_bytes: int) -> memoryview:
         """What consumers may see of the log from ``position`` on, ends of segments included: so many bytes at most, of

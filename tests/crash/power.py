@@ -27,7 +27,7 @@ from tests.crash.disk import (
     Tree,
     digest,
 )
-from tests.store_tools import TestClock, checkpoint, crash, drain, make_store, put
+from tests.store_tools import TestClock, checkpoint, crash, drain, finish_deletions, make_store, put
 
 ROOT = Path("/disk")
 BATCHES = ("Batches", 0)
@@ -63,6 +63,21 @@ class Acked:
 
 
 @dataclass(frozen=True, slots=True)
+class Deleting:
+    """A topic, by somebody who has no answer yet: all that was acknowledged is there, or nothing of it."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """From now on nothing of the topic that lies before ``position`` comes back."""
+
+    topic: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigSaved:
     number: int
 
@@ -93,6 +108,7 @@ class Script:
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
         self._unacked: list[tuple[int, Sent]] = []
+        self._deleting: list[Deleted] = []
         self._count = 0
         if not self.config_number:
             # As in a broker: the table that says BatchCQ is on the disk before the topic is used.
@@ -106,6 +122,7 @@ class Script:
         self.store.use_batch_queues(BATCHES[0])
         self._config = self.store.config_file("topics.json")
         self._unacked.clear()
+        self._deleting.clear()
         found = []
         for queue in QUEUES:
             for message in drain(self.store, *queue):
@@ -138,6 +155,7 @@ class Script:
             put(self.store, topic, queue_id, body, properties, sys_flag=TRANSACTION_PREPARED_TYPE)
             return
         offset, position, end = put(self.store, topic, queue_id, body, properties)
+        self._look_at_deletions()
         sent = Sent((topic, queue_id, offset), position, body, properties)
         self.sent.setdefault(sent.place, []).append(sent)
         self._unacked.append((end, sent))
@@ -202,6 +220,25 @@ class Script:
         assert self.store.read_only is None or self.tolerant
         self.told += filter(None, (self.store.index_problem, self.store.checkpoint_problem))
 
+    def delete_topic(self, topic: str) -> None:
+        self.files.note(Deleting(topic))
+        self._unacked = [item for item in self._unacked if item[1].place[0] != topic]
+        self.store.delete_topic(topic)
+        self._deleting.append(Deleted(topic, self.store.max_physical_offset))
+        self._look_at_deletions()
+
+    def finish_deletions(self, meanwhile: Callable[[], None] | None = None) -> None:
+        self.files.during_sync = meanwhile
+        finish_deletions(self.store)
+        self.files.during_sync = None
+        self._look_at_deletions()
+
+    def _look_at_deletions(self) -> None:
+        if not self.store.deletions.behind:
+            for deleted in self._deleting:
+                self.files.note(deleted)
+            self._deleting.clear()
+
     def delete_oldest(self) -> None:
         """Every segment is old enough for retention."""
         self.store.clean_expired()
@@ -237,6 +274,7 @@ class Script:
     def stop(self) -> None:
         self.flush()
         self.store.close()
+        self._look_at_deletions()
         self.start()
 
 
@@ -307,6 +345,38 @@ def restarts(sync: bool, seed: int, rounds: int, **settings: object) -> Script:
     return script
 
 
+def deletions(sync: bool, seed: int, rounds: int, **settings: object) -> Script:
+    """Topics are deleted and made again, at once or later; in between kills, stops and the deletion of old segments."""
+    script = Script(sync, seed, settings)
+    chance = random.Random(seed)
+
+    def meanwhile() -> None:
+        script.put(queue=("Other" if topic == "Orders" else "Orders", 0))
+        script.commit()
+
+    for number in range(rounds):
+        topic = chance.choice(("Orders", "Other"))
+        for _ in range(4):
+            script.put()
+        script.flush()
+        if number % 3 == 1:
+            script.checkpoint()
+        script.put()
+        script.delete_topic(topic)
+        if chance.random() < 0.3:
+            script.put()
+        if chance.random() < 0.7:
+            script.finish_deletions(meanwhile if number % 2 else None)
+        script.put()
+        if number % 5 == 2:
+            script.delete_oldest()
+        if number % 5 == 3:
+            script.kill()
+        elif number % 7 == 5:
+            script.stop()
+    return script
+
+
 # --- images ----------------------------------------------------------------------------------------------------
 
 
@@ -321,6 +391,9 @@ class Image:
     begin: int
     ends: tuple[int, ...]
     config_number: int
+    deleting: dict[str, dict[Place, Sent]]
+    """What was acknowledged of topics that nobody was told to be deleted."""
+    deleted: dict[str, int]
 
 
 def images(
@@ -332,16 +405,28 @@ def images(
     acked = dict(before.acked) if before else {}
     begin, config_number = (before.begin, before.config_number) if before else (0, 0)
     ends = before.ends if before else ()
-    seen: set[tuple[bytes, int, int]] = set()
+    deleting = dict(before.deleting) if before else {}
+    deleted = dict(before.deleted) if before else {}
+    seen: set[tuple[object, ...]] = set()
     for number, event in enumerate([*script.files.events, None]):
         is_sync = event is None or isinstance(event, Synced | DirectorySynced)
         choices = power.choices(limit, chance) if is_sync else ({},)
         for choice in choices if number >= first_event else ():
             tree = power.image(choice)
-            name = (digest(tree), len(acked), config_number)
+            name = (digest(tree), len(acked), config_number, *deleting, *deleted.items())
             if name not in seen:
                 seen.add(name)
-                yield Image(tree, number, choice, dict(acked), begin, ends, config_number)
+                yield Image(
+                    tree,
+                    number,
+                    choice,
+                    dict(acked),
+                    begin,
+                    ends,
+                    config_number,
+                    dict(deleting),
+                    dict(deleted),
+                )
         if event is None:
             return
         power.follow(event)
@@ -350,6 +435,17 @@ def images(
                 acked.update((sent.place, sent) for sent in event.what.messages)
                 begin = max(begin, event.what.begin)
                 ends = event.what.ends or ends
+            elif isinstance(event.what, Deleting):
+                topic = event.what.topic
+                lost = {place: sent for place, sent in acked.items() if place[0] == topic}
+                deleting[topic] = deleting.get(topic, {}) | lost
+                acked = {place: sent for place, sent in acked.items() if place not in lost}
+                ends = tuple(
+                    0 if queue[0] == topic else end for queue, end in zip(QUEUES, ends, strict=False)
+                )
+            elif isinstance(event.what, Deleted):
+                deleting.pop(event.what.topic, None)
+                deleted[event.what.topic] = event.what.position
             elif isinstance(event.what, ConfigSaved):
                 config_number = event.what.number
 
@@ -407,7 +503,14 @@ def check(script: Script, image: Image, files: MemoryFiles | None = None) -> Non
             (sent.position, sent.body) == (m.physical_offset, m.body) and _has(m, sent)
             for sent in script.sent.get(place, ())
         ), f"{place} at {m.physical_offset} was never sent"
-    for place, sent in image.acked.items():
+    acked = dict(image.acked)
+    for topic, position in image.deleted.items():
+        old = [place for place, m in served.items() if place[0] == topic and m.physical_offset < position]
+        assert not old, f"{old} is back"
+    for topic, lost in image.deleting.items():
+        if any(store.max_offset(*queue) for queue in QUEUES if queue[0] == topic):
+            acked |= lost
+    for place, sent in acked.items():
         if sent.position >= image.begin:
             assert place in served, f"acknowledged at {place} ({sent.position}) and lost"
             assert served[place].body == sent.body, f"acknowledged at {place}, replaced"
@@ -420,7 +523,7 @@ def check(script: Script, image: Image, files: MemoryFiles | None = None) -> Non
             if (topic, queue_id, offset) not in served:
                 if (topic, queue_id) != BATCHES:  # whose entries say which offsets they have
                     assert store._queues[topic, queue_id].entry(offset) == (0, 0x7FFFFFFF, 0), "a hole"
-                assert (topic, queue_id, offset) not in image.acked
+                assert (topic, queue_id, offset) not in acked
     for queue, end in zip(QUEUES, image.ends, strict=False):
         assert store.max_offset(*queue) >= end, f"{queue} had {end} messages before"
     config = ConfigFile(ROOT / "config" / "topics.json", files).load()
@@ -503,6 +606,7 @@ __all__ = [
     "assert_images",
     "assert_part",
     "check",
+    "deletions",
     "describe",
     "everyday",
     "images",

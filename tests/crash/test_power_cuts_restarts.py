@@ -8,8 +8,10 @@ import pytest
 
 from tests.crash.power import (
     PARTS,
+    Script,
     assert_images,
     assert_part,
+    deletions,
     everyday,
     images,
     images_of_recovery,
@@ -27,6 +29,11 @@ def test_a_power_cut_under_async_flush() -> None:
     assert_images(everyday(False, 2, 16), 50, at_least=1500)
 
 
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_power_cut_while_topics_are_deleted_and_made_again(sync: bool) -> None:
+    assert_images(deletions(sync, 1, 8), 12, at_least=600)
+
+
 def test_a_second_power_cut_in_the_recovery_after_restarts() -> None:
     script = restarts(True, 5, 8)
     chance = random.Random(5)
@@ -38,8 +45,9 @@ def test_a_second_power_cut_in_the_recovery_after_restarts() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", [restarts, deletions])
 @pytest.mark.parametrize("seed", range(20, 22))
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_subset_of_what_was_not_synced(sync: bool, seed: int, part: int) -> None:
-    assert_part(restarts(sync, seed, 20), part, at_least=5000)
+def test_every_subset_of_what_was_not_synced(kind: type[Script], sync: bool, seed: int, part: int) -> None:
+    assert_part(kind(sync, seed, 20), part, at_least=5000)

@@ -3,6 +3,7 @@ happens between."""
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mqspark.message import java_hash
 from mqspark.store import GetStatus, MessageStore, StoreReader
-from tests.store_tools import TestClock, checkpoint, crash, drain, make_store
+from tests.store_tools import TestClock, checkpoint, crash, drain, finish_deletions, make_store
 from tests.store_tools import put as put_message
 
 TOPICS = ["A", "Long" * 40]  # the second is stored as V2
@@ -35,6 +36,8 @@ class StoreLife(RuleBasedStateMachine):
         self.written: dict[tuple[str, int], list[Stored]] = {}
         self.visible: dict[tuple[str, int], int] = {}
         self.pending: list[tuple[tuple[str, int], Stored]] = []
+        self.dying: dict[tuple[str, int], list[Stored]] = {}
+        """Of topics whose deletion is not on disk: a kill brings them back, whole."""
 
     @initialize(
         sync=st.booleans(), segment=st.sampled_from([2048, 4096]), queue_file=st.sampled_from([60, 400])
@@ -78,6 +81,7 @@ class StoreLife(RuleBasedStateMachine):
     def put(self, key: tuple[str, int], body: bytes, tag: str) -> None:
         properties = f"TAGS\x01{tag}\x02".encode() if tag else b""
         offset, physical, end = put_message(self.store, *key, body, properties)
+        self._look_at_deletions()
         self._expect(key, offset)
         assert end > physical
         # A roll writes what was pending before it: a crash keeps that part, so the model commits first.
@@ -91,6 +95,7 @@ class StoreLife(RuleBasedStateMachine):
         first, positions, _ = self.store.put_batch(
             *key, [(0, body, properties) for body in bodies], 1, b"\x0a\x00\x00\x01\x00\x00\x00\x01"
         )
+        self._look_at_deletions()
         self._expect(key, first)
         assert positions == sorted(positions)
         assert positions[0] // self.sizes["mapped_file_size_commit_log"] == (
@@ -120,6 +125,26 @@ class StoreLife(RuleBasedStateMachine):
     @rule()
     def checkpoint(self) -> None:
         checkpoint(self.store)
+        self.dying.clear()
+
+    @rule(topic=st.sampled_from(TOPICS))
+    def delete_topic(self, topic: str) -> None:
+        self.store.delete_topic(topic)
+        self._note_written()
+        self._see(self.store.commit().arrivals)
+        for key in [key for key in self.written if key[0] == topic]:
+            self.dying[key] = self.written.pop(key)
+            self.visible.pop(key, None)
+
+    @rule()
+    def finish_deletions(self) -> None:
+        finish_deletions(self.store)
+        self.dying.clear()
+
+    def _look_at_deletions(self) -> None:
+        """A topic that is made again waits until its deletion, and all others with it, are on disk."""
+        if not self.store.deletions.behind:
+            self.dying.clear()
 
     @rule(ms=st.integers(-5000, 5000))
     def time_passes(self, ms: int) -> None:
@@ -129,21 +154,28 @@ class StoreLife(RuleBasedStateMachine):
     def restart(self) -> None:
         self._commit()
         self.store.close()
+        self.dying.clear()
         self._open()
 
     @rule()
     def kill(self) -> None:
         self.pending.clear()
-        crash(self.store)
+        self._crash()
         self._open()
+
+    def _crash(self) -> None:
+        crash(self.store)
+        self.written |= self.dying
+        self.dying.clear()
 
     @rule(kill=st.booleans())
     def lose_all_queues(self, kill: bool) -> None:
         self._commit()
         if kill:
-            crash(self.store)
+            self._crash()
         else:
             self.store.close()
+            self.dying.clear()
         shutil.rmtree(self.root / "consumequeue")
         self._open()
 
@@ -176,7 +208,8 @@ class StoreLife(RuleBasedStateMachine):
     def all_visible_is_served(self) -> None:
         if not hasattr(self, "store"):
             return
-        for key, messages in self.written.items():
+        for key in itertools.product(TOPICS, range(2)):
+            messages = self.written.get(key, [])
             served = drain(self.store, *key)
             assert len(served) == self.visible.get(key, 0) == self.store.max_offset(*key)
             for offset, (message, (body, tag, time_ms)) in enumerate(zip(served, messages, strict=False)):

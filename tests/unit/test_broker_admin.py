@@ -54,6 +54,28 @@ def test_create_change_and_delete_a_topic(bench: Bench) -> None:
     assert gone.code == ResponseCode.TOPIC_NOT_EXIST
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_deletion_is_answered_when_no_crash_takes_it_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """Also of a topic that has queues, but is not configured."""
+    peer = bench.peer()
+    assert create(peer, "New") == 0
+    assert peer.ask(SEND, send_ext("New", 0), b"x").code == 0
+    if not is_known:
+        bench.broker.state.topics.remove("New")
+        bench.run_jobs()
+    monkeypatch.setattr(bench, "run_jobs", lambda: None)
+    opaque = peer.give(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "New"})
+    bench.broker.turn()
+    assert bench.broker.jobs_due
+    assert peer.heard() == []
+    monkeypatch.undo()
+    bench.run_jobs()
+    assert not bench.store.deletions.behind
+    assert [(answer.opaque, answer.code) for answer in peer.heard()] == [(opaque, 0)]
+
+
 @pytest.mark.parametrize(
     ("topic", "more", "code"),
     [

@@ -14,7 +14,7 @@ from mqspark.record import decode_record, encode_record, tags_code
 from mqspark.store.compacted import KEPT_DTYPE, Current, GenerationWriter, publish
 from mqspark.store.rocketcompaction import RocketCompaction
 from mqspark_jobs.compact import CompactOptions, _plans, read_keys, write_generations
-from tests.store_tools import flush, opened, put
+from tests.store_tools import finish_deletions, flush, opened, put
 
 HOST = encode_host("127.0.0.1", 10911)
 FILE_BYTES = 600
@@ -165,6 +165,7 @@ def test_a_store_serves_what_the_log_has_no_longer_from_theirs(store: Path) -> N
     assert pull(low, 3)[1] == [low, low + 1, low + 2]
     assert pull(100)[0] == "OFFSET_OVERFLOW_ONE"
     own.delete_topic("C")
+    finish_deletions(own)
     assert not (store / "compaction/compactionLog/C").exists()
     assert own.min_offset("C", 0) == -1
     own.close()

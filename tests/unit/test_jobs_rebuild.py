@@ -245,10 +245,13 @@ def test_damage_becomes_fillers_as_in_the_brokers_recovery(tmp_path: Path) -> No
     again.close()
 
 
-@pytest.mark.parametrize("bodies", [2, 30])
+@pytest.mark.parametrize(("bodies", "listed"), [(2, False), (30, False), (0, True), (1, True), (30, True)])
 @pytest.mark.parametrize("ahead", [0, 1, 2])
-def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path, bodies: int, ahead: int) -> None:
-    """Wherever segments end between the messages of its second life."""
+def test_a_topic_that_was_deleted_and_made_again(
+    tmp_path: Path, bodies: int, listed: bool, ahead: int
+) -> None:
+    """Wherever segments end between the messages of its second life; without the list, as when RocketMQ has deleted it,
+    its records have to tell."""
     store = opened(tmp_path, mapped_file_size_commit_log=400)
     for _ in range(30):
         put(store, "T", 0, b"before")
@@ -258,9 +261,27 @@ def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path, bodies: int, ah
     for number in range(bodies):
         put(store, "T", 0, b"%d" % number)
     store.close()
+    if not listed:
+        (tmp_path / "mqspark.deletions").unlink()
     own = tree(tmp_path / "consumequeue")
     rebuilt(tmp_path)
     assert tree(tmp_path / "consumequeue") == own
+
+
+def test_batches_of_a_deleted_topic_do_not_tell_what_its_queues_are_now(tmp_path: Path) -> None:
+    store = opened(tmp_path, mapped_file_size_commit_log=400)
+    store.use_batch_queues("T")
+    store.put_inner_batch("T", 0, bytes(100), 2, b"", 0, 1, bytes(8))
+    store.delete_topic("T")
+    for _ in range(9):
+        put(store, "T", 0, b"simple")
+    store.close()
+    own = tree(tmp_path / "consumequeue")
+    rebuilt(tmp_path)
+    assert tree(tmp_path / "consumequeue") == own
+    assert not (tmp_path / "batchconsumequeue").exists() or not any(
+        (tmp_path / "batchconsumequeue").iterdir()
+    )
 
 
 def test_the_log_may_be_anywhere(tmp_path: Path) -> None:

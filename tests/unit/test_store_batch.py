@@ -209,6 +209,33 @@ def test_retention(tmp_path: Path) -> None:
     store.close()
 
 
+def test_offsets_go_on_when_all_records_of_full_files_are_gone(tmp_path: Path) -> None:
+    """The file behind them was made for a message that a kill took: no entry in it says where offsets go on."""
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    settings = {**SMALL, "clean_resource_interval": 1}
+    store = make_store(tmp_path, clock, files, **settings)
+    store.open()
+    array_entries = store._batch_table.file_bytes // store._batch_table.entry_bytes
+    bodies = fill(store, 2 * array_entries)
+    for _ in range(100):
+        put(store, "Other", 0, bytes(200))
+    flush(store)
+    files.expired = {path.name for path in (tmp_path / "commitlog").iterdir()}
+    checkpoint(store)
+    assert put_many(store, [b"lost"]) == len(bodies)
+    store._checkpoints.wanted = True
+    store.clean_expired()
+    for _ in range(4):
+        clock.now += 10
+        checkpoint(store)
+    assert store.min_offset("B", 0) == store.max_offset("B", 0) == len(bodies)
+    crash(store)
+    store = opened(tmp_path, clock, files, **settings)
+    assert put_many(store, [b"next"]) == len(bodies)
+    store.close()
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     store = opened(tmp_path)
     put(store, "T", 0, b"simple")

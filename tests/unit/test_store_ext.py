@@ -22,6 +22,7 @@ from tests.store_tools import (
     checkpoint,
     crash,
     drain,
+    finish_deletions,
     flush,
     make_store,
     put,
@@ -125,6 +126,7 @@ def test_units_go_with_their_entries(tmp_path: Path) -> None:
     assert int(first.name) > 0
     assert store.get("T", 0, low, 10, 1 << 20, frozenset({java_hash("red")})).count > 0
     store.delete_topic("T")
+    finish_deletions(store)
     assert not (tmp_path / "consumequeue_ext/T").exists()
     store.close()
 

@@ -1,0 +1,381 @@
+"""Deleted topics stay deleted, whatever happens, and a topic that is made again has a life of its own."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mqspark.errors import DiskFull, StoreCorrupt, StoreReadOnly
+from mqspark.store import ConfigFile, MessageStore
+from mqspark.store.compacted import Current, GenerationWriter, publish
+from mqspark.store.deletions import Deletions, load_deletions
+from mqspark.store.fsck import fsck
+from mqspark.store.offline import OfflineStore
+from mqspark.store.remake import remake
+from tests.store_tools import (
+    BORN_HOST,
+    FaultyFiles,
+    RoomyFiles,
+    TestClock,
+    checkpoint,
+    crash,
+    drain,
+    finish_deletions,
+    flush,
+    make_store,
+    opened,
+    put,
+)
+
+
+def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    return [message.body for message in drain(store, topic, queue_id)]
+
+
+def fill(store: MessageStore, count: int, topic: str = "T", what: bytes = b"old") -> list[bytes]:
+    for _ in range(count):
+        put(store, topic, 0, what)
+    flush(store)
+    return [what] * count
+
+
+def listed(root: Path) -> dict[str, int]:
+    return load_deletions(ConfigFile(root / "mqspark.deletions"))
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_kill_leaves_a_topic_whole_or_nothing_of_it(tmp_path: Path, sync: bool, noted: bool) -> None:
+    """Of what was put before and behind the last checkpoint."""
+    store = opened(tmp_path, sync=sync)
+    fill(store, 7)
+    checkpoint(store)
+    fill(store, 1)
+    store.delete_topic("T")
+    assert store.queues() == {}
+    assert store.max_offset("T", 0) == 0
+    if noted:
+        finish_deletions(store)
+        assert not (tmp_path / "consumequeue/T").exists()
+    fill(store, 3, "Another")
+    crash(store)
+    store = make_store(tmp_path, sync=sync)
+    report = store.open()
+    assert (report.lost_entries, report.ignored_records) == (0, 0)
+    assert bodies(store) == ([] if noted else [b"old"] * 8)
+    assert store.max_offset("T", 0) == (0 if noted else 8)
+    assert len(bodies(store, "Another")) == 3
+    store.close()
+
+
+def test_no_checkpoint_comes_before_a_deletion_is_on_disk(tmp_path: Path) -> None:
+    """It would speak of entries that were cut from the queue, and a kill would then bring back the others."""
+    store = opened(tmp_path)
+    fill(store, 3)
+    store.delete_topic("T")
+    mark = tmp_path / "mqspark.checkpoint"
+    for job in store.maintenance():
+        job.run()
+        job.done()
+    assert not mark.exists()
+    checkpoint(store)
+    assert mark.exists()
+    store.close()
+
+
+def test_closing_carries_deletions_out(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    fill(store, 3)
+    store.delete_topic("T")
+    store.close()
+    assert not (tmp_path / "consumequeue/T").exists()
+    store = opened(tmp_path)
+    assert store.queues() == {}
+    store.close()
+
+
+@pytest.mark.parametrize("settings", [{}, {"enable_consume_queue_ext": True}])
+def test_what_a_kill_left_of_the_files_goes_at_the_start(tmp_path: Path, settings: dict[str, bool]) -> None:
+    store = opened(tmp_path, **settings)
+    store.use_batch_queues("B")
+    fill(store, 35)
+    fill(store, 12, "B")
+    put(store, "T", 1, b"old")
+    flush(store)
+    checkpoint(store)
+    for topic in ("T", "B"):
+        store.delete_topic(topic)
+    store.deletions.job().run()
+    crash(store)
+    assert len(list((tmp_path / "consumequeue/T/0").iterdir())) > 1
+    store = opened(tmp_path, **settings)
+    assert store.queues() == {}
+    for name in ("consumequeue/T", "consumequeue_ext/T", "batchconsumequeue/B"):
+        assert not (tmp_path / name).exists()
+    fill(store, 2, "B", b"simple now")
+    assert bodies(store, "B") == [b"simple now"] * 2
+    store.close()
+
+
+@pytest.mark.parametrize("how", ["kill", "queues lost", "rebuilt"])
+@pytest.mark.parametrize("before", [1, 3, 40])
+def test_a_topic_made_again_begins_at_0(tmp_path: Path, before: int, how: str) -> None:
+    """Also where the log has but one message of the new life, or records of both side by side."""
+    store = opened(tmp_path)
+    fill(store, before)
+    store.delete_topic("T")
+    assert put(store, "T", 0, b"new")[0] == 0
+    assert not store.deletions.behind, "what is there of the old life goes first"
+    flush(store)
+    crash(store)
+    if how == "queues lost":
+        shutil.rmtree(tmp_path / "consumequeue")
+    elif how == "rebuilt":
+        assert remake(store.config, TestClock()).lost_entries == 0
+    report = fsck(OfflineStore(store.config))
+    assert how == "queues lost" or not report.errors + report.lost, report.findings
+    store = make_store(tmp_path)
+    found = store.open()
+    assert (found.lost_entries, found.ignored_records) == (0, 0)
+    assert bodies(store) == [b"new"]
+    assert put(store, "T", 0, b"next")[0] == 1
+    store.close()
+
+
+@pytest.mark.parametrize("deleted", ["T", "%LMQ%a"])
+@pytest.mark.parametrize("count", [3, 100])
+def test_messages_that_are_in_light_queues_too(tmp_path: Path, deleted: str, count: int) -> None:
+    """Each of their queues is deleted by itself."""
+    settings = {"enable_lmq": True, "enable_multi_dispatch": True}
+    store = opened(tmp_path, **settings)
+    names = ["%LMQ%a", "%LMQ%b"]
+    properties = b"INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02"
+    for _ in range(count):
+        store.put_dispatched(names, "T", 0, b"x", properties, 0, 1, BORN_HOST)
+    flush(store)
+    store.delete_topic(deleted)
+    finish_deletions(store)
+    crash(store)
+    shutil.rmtree(tmp_path / "consumequeue")
+    store = opened(tmp_path, **settings)
+    for name in ("T", *names):
+        assert store.max_offset(name, 0) == (0 if name == deleted else count), name
+    store.close()
+
+
+def test_a_rebuild_leaves_deleted_topics_out(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    fill(store, 5)
+    fill(store, 2, "Stays")
+    store.delete_topic("T")
+    store.close()
+    assert not fsck(OfflineStore(store.config)).counts
+    assert remake(store.config, TestClock()).queues == 1
+    store = opened(tmp_path)
+    assert store.queues() == {"Stays": [0]}
+    store.close()
+
+
+def test_files_whose_removal_a_power_cut_took_back(tmp_path: Path) -> None:
+    """Old ones and new ones side by side in the queue's directory."""
+    store = opened(tmp_path)
+    fill(store, 35)
+    directory = tmp_path / "consumequeue/T/0"
+    shutil.copytree(directory, tmp_path / "copy")
+    store.delete_topic("T")
+    new = fill(store, 12, "T", b"new")
+    crash(store)
+    for path in sorted((tmp_path / "copy").iterdir())[2:]:
+        shutil.copy(path, directory / path.name)
+    store = make_store(tmp_path)
+    report = store.open()
+    assert (report.lost_entries, report.ignored_records) == (0, 0)
+    assert bodies(store) == new
+    store.close()
+
+
+def test_a_queue_that_rocketmq_has_taken_up_again(tmp_path: Path) -> None:
+    """It does not read the list: after a kill of ours it goes on with the files that were left. What it has put behind
+    is there."""
+    store = opened(tmp_path)
+    fill(store, 12)
+    checkpoint(store)
+    store.delete_topic("T")
+    store.deletions.job().run()
+    crash(store)
+    (tmp_path / "mqspark.deletions").rename(tmp_path / "hidden")
+    store = opened(tmp_path)
+    assert put(store, "T", 0, b"theirs")[0] == 12
+    flush(store)
+    store.close()
+    (tmp_path / "hidden").rename(tmp_path / "mqspark.deletions")
+    store = opened(tmp_path)
+    assert store.max_offset("T", 0) == 13
+    assert bodies(store)[-1] == b"theirs"
+    store.close()
+
+
+def test_a_power_cut_that_takes_the_end_of_the_log(tmp_path: Path) -> None:
+    """What is put where the lost records were is no part of the deleted topic."""
+    store = opened(tmp_path)
+    fill(store, 3)
+    segment = tmp_path / "commitlog" / ("0" * 20)
+    end, content = store.max_physical_offset, segment.read_bytes()
+    fill(store, 5)
+    store.delete_topic("T")
+    finish_deletions(store)
+    crash(store)
+    segment.write_bytes(content)
+    (tmp_path / "abort").write_text("1")
+    store = opened(tmp_path)
+    assert store.max_physical_offset == end
+    assert listed(tmp_path) == {"T": end}
+    assert put(store, "T", 0, b"new")[0] == 0
+    flush(store)
+    for _ in range(2):
+        crash(store)
+        shutil.rmtree(tmp_path / "consumequeue")
+        store = opened(tmp_path)
+        assert bodies(store) == [b"new"]
+    store.close()
+
+
+def test_the_list_ends_with_the_records(tmp_path: Path) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    store = opened(tmp_path, clock, files)
+    fill(store, 5)
+    store.delete_topic("T")
+    fill(store, 200, "Other")
+    checkpoint(store)
+    assert list(listed(tmp_path)) == ["T"]
+    files.expired = {path.name for path in (tmp_path / "commitlog").iterdir()}
+    store.clean_expired()
+    for _ in range(3):
+        clock.now += 10_000
+        checkpoint(store)
+    assert store.min_physical_offset > 0
+    store.delete_topic("Other")
+    finish_deletions(store)
+    assert list(listed(tmp_path)) == ["Other"]
+    store.close()
+    store = opened(tmp_path, clock, files)
+    assert list(store.deletions.positions) == ["Other"]
+    store.close()
+
+
+def test_a_full_disk_keeps_a_topic_from_being_made_again(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, None, files)
+    fill(store, 3)
+    store.delete_topic("T")
+    files.fail("write", errno.ENOSPC)
+    with pytest.raises(DiskFull, match="deleted topics"):
+        put(store, "T", 0, b"new")
+    assert store.deletions.behind
+    files.heal()
+    assert put(store, "T", 0, b"new")[0] == 0
+    store.close()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_failing_disk(tmp_path: Path, again: bool) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, None, files)
+    fill(store, 3)
+    store.delete_topic("T")
+    files.fail("rename", errno.EIO)
+    if again:
+        with pytest.raises(StoreReadOnly, match="T failed"):
+            put(store, "T", 0, b"new")
+    with pytest.raises(StoreReadOnly):
+        store.close()
+    files.heal()
+    store = opened(tmp_path)
+    assert bodies(store) == [b"old"] * 3, "nobody was told"
+    store.close()
+
+
+def test_files_that_cannot_be_removed_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next round tries again; until then the topic is not made."""
+    store = opened(tmp_path)
+    fill(store, 25)
+    store.delete_topic("T")
+    remove, calls = store.files.remove, list[str]()
+
+    def fail_once(path: Path | str) -> None:
+        calls.append(str(path))
+        if len(calls) == 2:
+            raise OSError(errno.EACCES, "no")
+        remove(path)
+
+    monkeypatch.setattr(store.files, "remove", fail_once)
+    with pytest.raises(OSError, match="no"):
+        finish_deletions(store)
+    assert store.deletions.behind
+    finish_deletions(store)
+    assert not store.deletions.behind
+    assert not (tmp_path / "consumequeue/T").exists()
+    store.close()
+
+
+def test_an_older_list_never_follows_a_newer_one(tmp_path: Path) -> None:
+    """A job may have waited for its thread while a topic that was made again had its own."""
+    removed: list[str] = []
+    file = ConfigFile(tmp_path / "list")
+    deletions = Deletions(file, removed.append)
+    deletions.add("A", 0, 100)
+    waiting = deletions.job()
+    deletions.add("B", 0, 200)
+    deletions.finish("B")
+    waiting.run()
+    waiting.done()
+    assert load_deletions(file) == {"A": 100, "B": 200}
+    assert removed == ["A", "B"]
+    assert not deletions.behind
+
+
+def test_a_list_that_is_damaged(tmp_path: Path) -> None:
+    file = ConfigFile(tmp_path / "list")
+    deletions = Deletions(file, lambda topic: None)
+    assert load_deletions(file) == {}
+    deletions.add("%RETRY%group|1", 0, 4711)
+    deletions.finish("%RETRY%group|1")
+    assert file.path.read_bytes().splitlines()[1] == b"00000000000000004711 %RETRY%group|1"
+    deletions.add("B", 0, 5000)
+    deletions.finish("B")
+    content = file.path.read_bytes()
+    for at in range(len(content)):
+        file.path.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+        assert load_deletions(file) == {"%RETRY%group|1": 4711}, at
+    (tmp_path / "list.bak").write_bytes(b"")
+    with pytest.raises(StoreCorrupt, match="deleted topics"):
+        load_deletions(file)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_what_a_kill_left_of_compacted_queues(tmp_path: Path, is_old: bool) -> None:
+    store = opened(tmp_path)
+    if not is_old:
+        fill(store, 1)
+        store.delete_topic("T")
+    _, position, end = put(store, "T", 0, b"kept")
+    flush(store)
+    directory = tmp_path / "mqspark.compacted/T/0"
+    writer = GenerationWriter(directory, "1")
+    writer.append(bytes(store._log.slice(position, end - position) or b""), 0, 0)
+    writer.finish()
+    for path in (writer.log_path, writer.queue_path):
+        path.rename(path.with_suffix(""))
+    publish(directory, Current(1, 1, 1, end - position))
+    if is_old:
+        store.delete_topic("T")
+        store.deletions.job().run()
+    crash(store)
+    store = opened(tmp_path)
+    assert directory.exists() is not is_old
+    assert bodies(store) == ([] if is_old else [b"kept"])
+    store.close()
