@@ -36,6 +36,7 @@ from mqspark.store import FlushDiskType, MessageStore, StoreConfig
 QUEUES = 8
 PIECE_BYTES = 64 * 1024
 """After so much the event loop ends a turn (``mqspark_server.tcp.TURN_BYTES``)."""
+MEMORY = Path("/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir())
 PASS_MESSAGES = 16_384
 PASSES = 6
 NOW_MS = 1_700_000_000_000
@@ -195,7 +196,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--against", type=Path, help="another clone of the repository: B")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--shape", nargs="+", choices=list(SHAPES), default=list(SHAPES))
-    parser.add_argument("--store", type=Path, default=Path("/dev/shm"), help="memory, so that no disk counts")
+    parser.add_argument("--store", type=Path, default=MEMORY, help="a directory in memory: no disk counts")
     parser.add_argument("--once", action="store_true", help="one measurement, as JSON")
     asked = parser.parse_args(arguments)
     if asked.once:
