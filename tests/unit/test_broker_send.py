@@ -237,6 +237,22 @@ def test_a_batch_is_recognised_by_its_flag(bench: Bench) -> None:
     assert bench.store.get("T", 0, 0, 9, 1 << 20, frozenset({java_hash("t1")})).count == 1
 
 
+@pytest.mark.parametrize(
+    ("properties", "unique_id"),
+    [
+        ("", None),
+        ("UNIQ_KEY\x01\x02", None),
+        ("WAIT\x01true\x02UNIQ_KEY\x01B", "B"),
+        ("UNIQ_KEY\x01A\x02CLUSTER\x01x\x02UNIQ_KEY\x01B\x02", "B"),
+        ("no property\x02UNIQ_KEY\x01B\x02", "B"),
+    ],
+)
+def test_a_batch_is_answered_with_the_id_it_has(bench: Bench, properties: str, unique_id: str | None) -> None:
+    answer = bench.peer().ask(SEND, send_ext(m="true", properties=properties), batch(b"a", b"b"))
+    assert answer.code == 0
+    assert answer.ext.get("transactionId") == unique_id
+
+
 def test_every_member_of_a_large_batch_gets_its_id(bench: Bench) -> None:
     bodies = [b"row %d" % number for number in range(300)]
     answer = bench.peer().ask(RequestCode.SEND_BATCH_MESSAGE, send_ext(m="true"), batch(*bodies))
