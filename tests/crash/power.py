@@ -360,7 +360,7 @@ def deletions(sync: bool, seed: int, rounds: int, **settings: object) -> Script:
             script.put()
         script.flush()
         if number % 3 == 1:
-            script.checkpoint()
+            script.sync_index()
         script.put()
         script.delete_topic(topic)
         if chance.random() < 0.3:
