@@ -21,6 +21,7 @@ from mqspark.store.batchqueue import BatchTable
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.config import StoreConfig
+from mqspark.store.consumequeue import ConsumeQueue
 from mqspark.store.durable import DurableNote
 from mqspark.store.files import OsFiles
 from mqspark.store.flush import CheckpointJob
@@ -212,6 +213,7 @@ class _Remake(Recovery):
             deleted=old.deleted,
         )
         self._old = old
+        self._new_batches = batch_table
         self._progress = progress
         self._released = 0
         self._total = sum(segment.length for segment in log.segments)
@@ -228,7 +230,21 @@ class _Remake(Recovery):
                 queue.min_offset = begin
                 if begin == old_queue.max_offset:
                     queue.reserve(1)  # no record is left of it: its last file keeps the offset
+        for old_array in self._old.batch_table.queues.values():
+            low, high = old_array.min_offset, old_array.max_offset
+            if high and old_array.first_kept(minimum, old_array.file_starts, low, high) == high:
+                self._keep_last(old_array)
         return minimum
+
+    def _keep_last(self, old_array: ConsumeQueue) -> None:
+        """No record is left of a BatchConsumeQueue: its last entry keeps the offset."""
+        last = old_array.packed_entry(old_array.max_offset - 1)
+        if last is not None:
+            array = self._new_batches.create(*old_array.key)
+            array.reserve(1)
+            array.append(last)
+            array.next_offset = array.max_offset
+            self._new_batches.batch_queues[array.key].recovered()
 
     def _take_run(self, run: Run) -> None:
         super()._take_run(run)

@@ -12,6 +12,7 @@ from mqspark.message import Message
 from mqspark.record import decode_records, encode_batch
 from mqspark.store import GetStatus, MessageStore
 from mqspark.store.batchqueue import BATCH_DTYPE
+from mqspark.store.remake import remake
 from tests.store_tools import (
     BORN_HOST,
     RoomyFiles,
@@ -233,6 +234,39 @@ def test_offsets_go_on_when_all_records_of_full_files_are_gone(tmp_path: Path) -
     crash(store)
     store = opened(tmp_path, clock, files, **settings)
     assert put_many(store, [b"next"]) == len(bodies)
+    store.close()
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_offsets_go_on_behind_a_rebuild_that_finds_no_record(tmp_path: Path, more: int) -> None:
+    clock = TestClock()
+    files = RoomyFiles(clock)
+    settings = {**SMALL, "clean_resource_interval": 1}
+    store = make_store(tmp_path, clock, files, **settings)
+    store.open()
+    bodies = fill(store, 17)
+    for _ in range(100):
+        put(store, "Other", 0, bytes(200))
+    flush(store)
+    files.expired = {path.name for path in (tmp_path / "commitlog").iterdir()}
+    checkpoint(store)
+    store.clean_expired()
+    for _ in range(4):
+        clock.now += 10
+        checkpoint(store)
+    assert store.min_offset("B", 0) == len(bodies)
+    for _ in range(more):
+        put_many(store, [b"a", b"b"])
+    store.close()
+    end = len(bodies) + 2 * more
+    for _ in range(2):
+        remake(store.config, clock)
+        store = opened(tmp_path, clock, files, **settings)
+        assert (store.min_offset("B", 0), store.max_offset("B", 0)) == (len(bodies), end)
+        assert served(store) == [b"a", b"b"] * more
+        store.close()
+    store = opened(tmp_path, clock, files, **settings)
+    assert put_many(store, [b"next"]) == end
     store.close()
 
 
