@@ -15,7 +15,8 @@ files is removed at the start. A topic that is made again before the save waits 
 
 An entry counts until the log begins behind its place. No place may be behind the log's end, where records to come
 would be taken for those that were deleted: a start after a power cut, which may have taken the end of the log, moves it
-there before anything is put.
+there before anything is put. (A broker of RocketMQ that takes a store over moves nothing: what it puts where it has cut
+the log itself, as it does at damage, is not told from what was deleted.)
 """
 
 from __future__ import annotations
