@@ -75,11 +75,16 @@ def test_what_goes_wrong_is_one_line(
     delta: SparkSession, cluster: DevCluster, topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def failed(arguments: str) -> str:
-        assert main(arguments.format(ns=cluster.nameserver, root=tmp_path).split(), spark=delta) == 1
-        printed = capfd.readouterr()
-        summary = json.loads(printed.out)
-        assert summary["ok"] is False
-        assert "Traceback" not in printed.err
+        for _ in range(3):
+            assert main(arguments.format(ns=cluster.nameserver, root=tmp_path).split(), spark=delta) == 1
+            printed = capfd.readouterr()
+            summary = json.loads(printed.out)
+            assert summary["ok"] is False
+            assert "/mqspark_jobs/" not in printed.err, "a traceback of the job"
+            # Spark gives a Python process ten seconds to start, which on a busy machine may not be enough; one that is
+            # late has a traceback of its own.
+            if "waiting for the Python worker to connect back" not in summary["error"]:
+                break
         return str(summary["error"])
 
     assert "127.0.0.1:1" in failed("redeliver --nameserver 127.0.0.1:1 --dlq g --state {root}/s")
