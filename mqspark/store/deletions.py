@@ -11,7 +11,8 @@ one rename deletes it.) A file of ours, which RocketMQ ignores and a store that 
 
 The topic is out of sight at once, then this file is saved, then the files of its queues are removed. A crash before the
 save leaves the topic as it was: nobody was told otherwise. A crash after it leaves it deleted: what it left of the
-files is removed at the start. A topic that is made again before the save waits for it.
+files is removed at the start. A topic that is made again before the save waits for it. Room for the next list is kept
+in a file beside it: on a full disk topics are deleted to get some.
 
 An entry counts until the log begins behind its place. No place may be behind the log's end, where records to come
 would be taken for those that were deleted: a start after a power cut, which may have taken the end of the log, moves it
@@ -21,16 +22,19 @@ the log itself, as it does at damage, is not told from what was deleted.)
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import zlib
 from collections.abc import Callable, Mapping
 
 from mqspark.errors import StoreCorrupt
 from mqspark.store.configfile import ConfigFile
+from mqspark.store.files import FileLayer, is_disk_full
 
 __all__ = ["Deletions", "load_deletions"]
 
 _TITLE = b"mqspark-deletions-1\n"
+_BLOCK_BYTES = 4096
 
 
 def load_deletions(file: ConfigFile) -> dict[str, int]:
@@ -68,19 +72,25 @@ class Deletions:
     __slots__ = (
         "_begin",
         "_file",
+        "_files",
         "_generation",
         "_lock",
         "_pending",
         "_remove",
+        "_room",
+        "_room_generation",
         "_saved_generation",
         "on_removed",
         "positions",
     )
 
-    def __init__(self, file: ConfigFile, remove: Callable[[str], None]) -> None:
+    def __init__(self, file: ConfigFile, files: FileLayer, remove: Callable[[str], None]) -> None:
         """``remove(topic)`` removes the files of its queues; an OSError of it is raised by ``done`` of the job, and the
         next one tries again."""
         self._file = file
+        self._files = files
+        self._room_generation = -1
+        self._room = file.path.with_name(file.path.name + ".room")
         self._remove = remove
         self._lock = threading.Lock()
         self._begin = 0
@@ -97,6 +107,7 @@ class Deletions:
         self._pending.clear()
         self._saved_generation = self._generation
         self._begin = 0
+        self._room_generation = -1
         self.positions = load_deletions(self._file)
         self._forget_before(log_begin)
 
@@ -108,6 +119,7 @@ class Deletions:
             self.positions.update(dict.fromkeys(behind, log_end))
             self._generation += 1
             self.job().run()
+        self.keep_room()
 
     def add(self, topic: str, log_begin: int, position: int) -> None:
         """All of its records that there are lie before ``position``, where the log ends."""
@@ -142,8 +154,33 @@ class Deletions:
         """Unless that, or what came later, is on disk already. Any thread. Raises OSError."""
         with self._lock:
             if generation > self._saved_generation:
-                self._file.save(_encode(positions))
+                self._save(_encode(positions))
                 self._saved_generation = generation
+
+    def _save(self, data: bytes) -> None:
+        try:
+            self._file.save(data)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self._files.remove(self._room)
+            self._room_generation = -1
+            self._file.save(data)
+
+    def keep_room(self) -> None:
+        """For the next list, if there is any by now. Not at once when files were removed: others wait for it, too."""
+        if self._room_generation == self._generation:
+            return
+        length = len(_encode(self.positions)) + _BLOCK_BYTES
+        length -= length % _BLOCK_BYTES
+        with contextlib.suppress(OSError):  # there is none: the next time perhaps
+            fd = self._files.open(self._room, create=True)
+            try:
+                self._files.set_length(fd, length)
+                self._files.allocate(fd, 0, length)
+                self._room_generation = self._generation
+            finally:
+                self._files.close(fd)
 
     def saved(self) -> None:
         for topic, generation in list(self._pending.items()):

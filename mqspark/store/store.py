@@ -99,7 +99,7 @@ class MessageStore:
         self._batch_queues = self._batch_table.batch_queues
         self._compacted = CompactedQueues(root, clock.monotonic_ms)
         self.deletions = Deletions(
-            ConfigFile(self.paths.deletions, self._files, self.distrust), self._remove_topic
+            ConfigFile(self.paths.deletions, self._files, self.distrust), self._files, self._remove_topic
         )
         """Which topics were deleted: while it is behind, somebody has to run its job, and may wait for that."""
         self._table.before_create = self._batch_table.before_create = self._finish_deletion
@@ -475,6 +475,7 @@ class MessageStore:
             index_job = self._indexer.idle(self._visible_end, self._log.durable)
             if index_job is not None:
                 jobs.append(index_job)
+        self.deletions.keep_room()
         checkpoints = self._checkpoints
         cleaning_job = self._cleaner.round(checkpoints.settled, checkpoint_running=checkpoints.is_running)
         if cleaning_job is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.errors import DiskFull, StoreCorrupt, StoreReadOnly
-from mqspark.store import ConfigFile, MessageStore
+from mqspark.store import ConfigFile, MessageStore, OsFiles
 from mqspark.store.compacted import Current, GenerationWriter, publish
 from mqspark.store.deletions import Deletions, load_deletions
 from mqspark.store.fsck import fsck
@@ -281,6 +281,32 @@ def test_a_full_disk_keeps_a_topic_from_being_made_again(tmp_path: Path) -> None
     store.close()
 
 
+def test_a_topic_is_deleted_to_get_room(tmp_path: Path) -> None:
+    """What was kept for the list goes when nothing else is left."""
+    files = FaultyFiles()
+    store = opened(tmp_path, None, files)
+    room = tmp_path / "mqspark.deletions.room"
+    assert room.stat().st_blocks * 512 == 4096
+    fill(store, 3)
+    store.delete_topic("T")
+    there: list[bool] = []
+
+    def full() -> None:
+        there.append(room.exists())
+        if there[-1]:
+            raise OSError(errno.ENOSPC, "full")
+
+    files.faults["write"] = full
+    finish_deletions(store)
+    assert there[:2] == [True, False]
+    files.heal()
+    assert listed(tmp_path) == {"T": store.max_physical_offset}
+    assert not (tmp_path / "consumequeue/T").exists()
+    checkpoint(store)
+    assert room.stat().st_blocks * 512 == 4096
+    store.close()
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_a_failing_disk(tmp_path: Path, again: bool) -> None:
     files = FaultyFiles()
@@ -326,7 +352,7 @@ def test_an_older_list_never_follows_a_newer_one(tmp_path: Path) -> None:
     """A job may have waited for its thread while a topic that was made again had its own."""
     removed: list[str] = []
     file = ConfigFile(tmp_path / "list")
-    deletions = Deletions(file, removed.append)
+    deletions = Deletions(file, OsFiles(), removed.append)
     deletions.add("A", 0, 100)
     waiting = deletions.job()
     deletions.add("B", 0, 200)
@@ -340,7 +366,7 @@ def test_an_older_list_never_follows_a_newer_one(tmp_path: Path) -> None:
 
 def test_a_list_that_is_damaged(tmp_path: Path) -> None:
     file = ConfigFile(tmp_path / "list")
-    deletions = Deletions(file, lambda topic: None)
+    deletions = Deletions(file, OsFiles(), lambda topic: None)
     assert load_deletions(file) == {}
     deletions.add("%RETRY%group|1", 0, 4711)
     deletions.finish("%RETRY%group|1")
