@@ -50,6 +50,7 @@ from mqspark.message import (
     encode_properties,
     encode_recall_handle,
     java_hash,
+    parse_number,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, send_response_frame
@@ -289,13 +290,12 @@ class Sends:
             )
 
     def _recall_handle(self, draft: Draft, unique_id: str) -> str | None:
-        """Of a message that waits for its time."""
-        if draft.topic != TIMER_TOPIC or draft.properties[REAL_TOPIC].startswith(RETRY_PREFIX):
+        """Of a message that waits for its time. One that was sent to the timer's topic itself may say anything."""
+        topic, due_ms = draft.properties.get(REAL_TOPIC), parse_number(draft.properties.get(TIMER_OUT_MS))
+        if draft.topic != TIMER_TOPIC or topic is None or due_ms is None or topic.startswith(RETRY_PREFIX):
             return None
-        deliver_ms = int(draft.properties[TIMER_OUT_MS]) + 1  # the handle is read as a deliver time again
-        return encode_recall_handle(
-            draft.properties[REAL_TOPIC], self._state.config.broker_name, deliver_ms, unique_id
-        )
+        # The handle is read as a deliver time again.
+        return encode_recall_handle(topic, self._state.config.broker_name, due_ms + 1, unique_id)
 
     def _prepare(self, draft: Draft) -> None:
         """Make a half message of a prepared one."""

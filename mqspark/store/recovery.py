@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqspark.errors import InvalidMessage
-from mqspark.message import INNER_BATCH, SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE
+from mqspark.message import INNER_BATCH, SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE, parse_number
 from mqspark.record import (
     MIN_RECORD_BYTES,
     CheckedRecord,
@@ -407,11 +407,11 @@ class Recovery(LogReader):
             return
         if sys_flag & INNER_BATCH:
             self._adopt(key[0])
-            messages = find_property(properties, b"INNER_NUM") or b""
-            if not messages.isdigit() or not 0 < int(messages) <= MAX_BATCH:
+            messages = parse_number(find_property(properties, b"INNER_NUM"))
+            if messages is None or not 0 < messages <= MAX_BATCH:
                 self.report.ignored_records += 1
                 return
-            entry = entry._replace(messages=int(messages))
+            entry = entry._replace(messages=messages)
         self._batch_chunk.setdefault(key, []).append(entry)
         self._chunk_records += 1
         if self._chunk_records >= _SETTLE_RECORDS:

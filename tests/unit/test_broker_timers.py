@@ -820,3 +820,12 @@ def test_rates_of_the_wheel(bench: Bench) -> None:
     table = bench.broker.runtime_info()
     assert table["timerEnqueueTps"] == "0.0"
     assert float(table["timerDequeueTps"]) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    "more", ["DELAY\x01-1\x02", "DELAY\x01-1\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02TIMER_OUT_MS\x01soon\x02"]
+)
+def test_what_is_sent_to_the_timers_topic_itself_has_no_handle(bench: Bench, more: str) -> None:
+    answer = bench.peer().ask(SEND, send_ext(WHEEL, 0, more), b"x")
+    assert (answer.code, answer.remark) == (0, None)
+    assert "recallHandle" not in answer.ext

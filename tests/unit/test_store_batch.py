@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.errors import InvalidMessage, MessageTooLarge
-from mqspark.message import Message
+from mqspark.message import INNER_BATCH, Message
 from mqspark.record import decode_records, encode_batch
 from mqspark.store import GetStatus, MessageStore
 from mqspark.store.batchqueue import BATCH_DTYPE
@@ -305,3 +305,19 @@ def test_the_topic_table_says_the_type_when_the_queues_are_gone(tmp_path: Path) 
     assert [message.body for message in drain(store, "B", 0)] == [b"single"]
     assert not (tmp_path / "consumequeue/B").exists()
     store.close()
+
+
+@pytest.mark.parametrize("number", [b"9" * 5000, "²".encode(), b"", b"0"])
+def test_a_batch_that_does_not_say_how_many_it_holds_costs_itself(tmp_path: Path, number: bytes) -> None:
+    store = opened(tmp_path, mapped_file_size_commit_log=1 << 16)
+    put(store, "B", 0, b"x", b"INNER_NUM\x01" + number + b"\x02", sys_flag=INNER_BATCH)
+    put(store, "T", 0, b"after")
+    flush(store)
+    crash(store)
+    shutil.rmtree(tmp_path / "consumequeue")
+    (tmp_path / "checkpoint").unlink(missing_ok=True)
+    again = make_store(tmp_path, mapped_file_size_commit_log=1 << 16)
+    report = again.open()
+    assert report.ignored_records == 1
+    assert [message.body for message in drain(again, "T", 0)] == [b"after"]
+    again.close()
