@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from mqspark.errors import ConfigError
 
 __all__ = [
+    "INT64_MAX",
     "ForeignKeys",
     "camel_case",
     "check_numbers",
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 INT32_MAX = 0x7FFFFFFF
+INT64_MAX = 0x7FFFFFFFFFFFFFFF
 
 T = TypeVar("T")
 

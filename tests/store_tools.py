@@ -9,10 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mqspark.message import MessageExt, encode_host
 from mqspark.record import decode_records, tags_code
 from mqspark.store import FileLayer, FlushDiskType, GetStatus, MessageStore, OsFiles, StoreConfig
 from mqspark.store.files import StrPath
+from mqspark.store.kernelsync import KernelSync
 from mqspark.store.retention import DiskUsage, OldSegment
 
 BORN_HOST = encode_host("10.0.0.1", 50000)
@@ -218,3 +221,11 @@ class FaultyFiles(OsFiles):
     def rename(self, source: StrPath, target: StrPath) -> None:
         self._note("rename")
         super().rename(source, target)
+
+
+def kernel_sync() -> KernelSync:
+    """Skips the test where there is none."""
+    try:
+        return KernelSync()
+    except OSError as error:
+        pytest.skip(f"this machine's kernel does not sync by itself: {error}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from mqspark.broker.config import BrokerConfig, BrokerRole
 from mqspark.clock import Clock
+from mqspark.config import INT64_MAX
 from mqspark.errors import ProtocolError
 from mqspark.protocol.bodies import HAConnectionRuntimeInfo, HARuntimeInfo, encode_body
 from mqspark.protocol.codes import RequestCode
@@ -22,9 +23,6 @@ from mqspark.protocol.session import Session
 from mqspark.store.store import MessageStore
 
 __all__ = ["Replica", "Replicas"]
-
-EVERYTHING = (1 << 63) - 1
-"""As a position: beyond every log."""
 
 RATE_MS = 1_000
 
@@ -71,7 +69,7 @@ class Replica:
         """What goes out now: about ``limit_bytes`` of the log that it was not sent yet, in frames of at most
         haTransferBatchSize, or where the log stands when that has not been said for haSendHeartbeatInterval.
 
-        Raises ProtocolError when that part of the log is gone.
+        Raises ProtocolError when that part of the log is gone, OSError when it cannot be mapped.
         """
         out: list[bytes | memoryview] = []
         if self._next is None:
@@ -149,7 +147,7 @@ class Replicas:
         """How much of the log as many brokers have as a SYNC_MASTER waits for; this one always counts as one."""
         slaves = self._config.in_sync_replicas - 1
         if slaves <= 0 or self._config.broker_role is not BrokerRole.SYNC_MASTER:
-            return EVERYTHING
+            return INT64_MAX
         if len(self._all) < slaves:
             return -1
         return sorted((replica.acked for replica in self._all), reverse=True)[slaves - 1]

@@ -5,7 +5,7 @@ machine it waits for both longer than for the disk. Here one call hands the desc
 an eventfd tells when that has called ``vfs_fsync`` (fs/aio.c, ``aio_fsync_work``), as ``fdatasync`` does, with the same
 result. Containers that forbid io_uring mostly allow it.
 
-Must not know what is synced.
+For descriptors of real files (``OsFiles``). Must not know what is synced.
 """
 
 from __future__ import annotations
@@ -68,9 +68,13 @@ class KernelSync:
         self._syscall = ctypes.PyDLL(None, use_errno=True).syscall
         self._syscall.restype = ctypes.c_long
         self._context = ctypes.c_ulong(0)
-        self._call(self._io_setup, ctypes.c_long(1), ctypes.byref(self._context))
         self.event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """Readable when a sync has ended; also when ``poll`` has told so already."""
+        try:
+            self._call(self._io_setup, ctypes.c_long(1), ctypes.byref(self._context))
+        except OSError:
+            os.close(self.event_fd)
+            raise
         self._request = _Request(opcode=_FDSYNC, flags=_FLAG_RESFD, result_fd=self.event_fd)
         self._requests = (ctypes.POINTER(_Request) * 1)(ctypes.pointer(self._request))
         self._event = _Event()

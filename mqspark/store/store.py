@@ -535,6 +535,13 @@ class MessageStore:
         """The same, taken apart: body and properties as they are stored."""
         return self._fetcher.parts_at(physical_offset)
 
+    def log_from(self, position: int, limit_bytes: int) -> memoryview:
+        """What consumers may see of the log from ``position`` on, ends of segments included: so many bytes at most, of
+        one segment; empty when there is none yet."""
+        segment = self._log.segment_of(position)
+        end = min(position + limit_bytes, self._visible_end, segment.end if segment is not None else position)
+        return self._log.slice(position, end - position) or memoryview(b"")
+
     def query_message(
         self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int
     ) -> list[memoryview]:
@@ -594,13 +601,6 @@ class MessageStore:
                 job.done()
         except OSError as error:
             self._poison("deleting topics failed", error)
-
-    def log_from(self, position: int, limit_bytes: int) -> memoryview:
-        """What consumers may see of the log from ``position`` on, ends of segments included: so many bytes at most, of
-        one segment; empty when there is none yet."""
-        segment = self._log.segment_of(position)
-        end = min(position + limit_bytes, self._visible_end, segment.end if segment is not None else position)
-        return self._log.slice(position, end - position) or memoryview(b"")
 
     def earliest_store_timestamp(self) -> int:
         """Of the first record of the log; -1 when it is empty."""

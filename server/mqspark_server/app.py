@@ -265,10 +265,10 @@ class BrokerApp:
         self._route_finder = RouteFinder(broker, server.write_outbox)
         self._replication = ReplicationServer(broker.replicas, self._replicated)
         self._sockets.clear()
-        await self._replication.listen(slaves)
         await self._listen(server, main, fast=False)
         if fast is not None:
             await self._listen(server, fast, fast=True)
+        await self._listen_for_slaves(self._replication, slaves)
         self._flusher.start()
         self.housekeeper.start()
         server.start()
@@ -324,6 +324,14 @@ class BrokerApp:
         except OSError as error:  # two processes may have bound the port; one of them listens
             sock.close()
             raise _cannot_listen("broker", host, port, error) from None
+
+    async def _listen_for_slaves(self, replication: ReplicationServer, sock: socket.socket) -> None:
+        host, port = sock.getsockname()[:2]
+        try:
+            await replication.listen(sock)
+        except OSError as error:
+            sock.close()
+            raise _cannot_listen("broker's replication", host, port, error) from None
 
     def _start_http(self, listen_port: int) -> HttpServer:
         config = self.settings.server

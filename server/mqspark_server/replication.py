@@ -136,7 +136,7 @@ class _SlaveConnection(asyncio.Protocol):
             return
         try:
             out = self.replica.data(CHUNK_BYTES)
-        except ProtocolError as error:
+        except (ProtocolError, OSError) as error:  # OSError: a segment cannot be mapped
             self.let_go(str(error))
             return
         if not out:

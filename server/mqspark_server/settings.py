@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mqspark.broker.config import BrokerConfig
-from mqspark.config import ForeignKeys, check_numbers, known_keys, parse_settings, rocketmq_key
+from mqspark.config import INT64_MAX, ForeignKeys, check_numbers, known_keys, parse_settings, rocketmq_key
 from mqspark.errors import ConfigError
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import StoreConfig
@@ -47,7 +47,6 @@ __all__ = [
 ]
 
 HIGH_WATER_BYTES = 4 * 1024 * 1024
-INT64_MAX = 0x7FFFFFFFFFFFFFFF
 
 
 def production() -> dict[str, Any]:

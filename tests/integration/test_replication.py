@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import select
 import socket
@@ -149,6 +150,23 @@ def test_a_slave_with_another_log_is_let_go_with_a_reason(
     with Broker(store=tmp_path / "s") as broker, closing(Slave(broker, position=position)) as slave:
         assert not slave.take()
     assert f"is let go: it wants the log from {position} on" in caplog.text
+
+
+def test_a_segment_that_cannot_be_mapped_costs_the_slave_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_map(position: int, limit_bytes: int) -> memoryview:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with Broker(store=tmp_path / "s") as broker, Producer(broker.namesrv, group="P") as producer:
+        producer.send(Message(TOPIC, b"first"))
+        with closing(Slave(broker)) as slave:
+            slave.take_until(end_of(broker))
+            monkeypatch.setattr(broker.apps[0].store, "log_from", no_map)
+            assert producer.send(Message(TOPIC, b"second")).status is SendStatus.SEND_OK
+            assert not slave.take()
+        assert "is let go: [Errno 24] Too many open files" in caplog.text
+        assert producer.send(Message(TOPIC, b"third")).status is SendStatus.SEND_OK
 
 
 def test_too_many_slaves_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

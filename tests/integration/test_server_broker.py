@@ -19,6 +19,7 @@ from mqspark.store.kernelsync import KernelSync
 from mqspark.testing import Broker, Cluster
 from mqspark_server import app
 from mqspark_server.lifecycle import Lifecycle, Phase
+from tests.store_tools import kernel_sync
 
 
 class Wire:
@@ -85,8 +86,8 @@ def test_one_sync_serves_all_who_wait_and_nobody_is_answered_before_it(
 ) -> None:
     if who == "thread":
         monkeypatch.setattr(app, "_kernel_sync", lambda: None)
-    elif app._kernel_sync() is None:
-        pytest.skip("this machine's kernel does not sync by itself")
+    else:
+        kernel_sync().close()
     with Broker(settings={"flushDiskType": "SYNC_FLUSH"}) as broker:
         store = broker.apps[0].store
         assert store is not None

@@ -5,7 +5,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from tests.interop.clusters import (
     rocketmq_broker,
 )
 from tests.interop.driver import JavaDriver, body_of
+from tests.interop.handles import until
 from tests.interop.jars import Jars
 from tests.interop.remoting import ask
 from tests.interop.topics import create_group, create_topic
@@ -28,16 +29,10 @@ from tests.interop.topics import create_group, create_topic
 GET_ALL_TOPIC_CONFIG, GET_ALL_CONSUMER_OFFSET, GET_BROKER_HA_STATUS = 21, 43, 907
 TOPIC = "Replicated"
 PAIR = {"brokerClusterName": "Pair", "brokerName": "pair", "mappedFileSizeCommitLog": 1 << 20}
-POLL_S = 0.1
+START_S = 60.0
+"""A busy machine's time for a Java broker."""
 
 pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
-
-
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(POLL_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +70,7 @@ def test_a_rocketmq_slave_has_the_log_of_our_master(java: JavaDriver, jars: Jars
         create_topic(first.cluster, TOPIC)
         assert producer.send(Message(TOPIC, b"alone")).status is SendStatus.FLUSH_SLAVE_TIMEOUT
         with slave(jars, tmp_path, first.namesrv) as second:
-            until(first.is_followed, "a slave")
+            until(first.is_followed, "a slave", START_S)
             for number in range(3_000):
                 body = random.Random(number).randbytes(1_000)
                 assert producer.send(Message(TOPIC, body)).status is SendStatus.SEND_OK
@@ -89,7 +84,7 @@ def test_a_rocketmq_slave_has_the_log_of_our_master(java: JavaDriver, jars: Jars
             until(lambda: not first.is_followed(), "the end of the slave")
             assert producer.send(Message(TOPIC, b"alone again")).status is SendStatus.FLUSH_SLAVE_TIMEOUT
         with slave(jars, tmp_path, first.namesrv) as second:
-            until(first.is_followed, "the slave again")
+            until(first.is_followed, "the slave again", START_S)
             assert producer.send(Message(TOPIC, b"together")).status is SendStatus.SEND_OK
             ours, theirs = logs(first.cluster.store), logs(second.store)
             for name, content in ours.items():
@@ -120,7 +115,7 @@ def test_consumers_go_on_at_the_slave_when_our_master_dies(
             return TOPIC.encode() in topics and f"{TOPIC}@half".encode() in offsets
 
         until(is_told, "topics and offsets at the slave, which asks once a minute", 120)
-        until(lambda: "1" in brokers_known_to(first.namesrv)["pair"], "the slave's registration")
+        until(lambda: "1" in brokers_known_to(first.namesrv)["pair"], "the slave's registration", START_S)
         os.kill(first.cluster.broker_pid, signal.SIGKILL)
         until(lambda: list(brokers_known_to(first.namesrv)["pair"]) == ["1"], "the end of the master")
 

@@ -14,8 +14,8 @@ from mqspark.store.kernelsync import KernelSync
 from mqspark.store.saved import Job
 from mqspark_server import flush
 from mqspark_server.flush import Flusher, Housekeeper, Worker
-from tests.unit.broker_kit import Bench, Peer
-from tests.unit.test_broker_send import SEND, send_ext
+from tests.store_tools import kernel_sync
+from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -265,10 +265,7 @@ async def test_stopping_waits_for_the_kernel_and_syncs_the_rest(
 
 @pytest.mark.parametrize("kernel", [True, False])
 async def test_a_real_sync_answers(tmp_path: Path, kernel: bool) -> None:
-    try:
-        group = await Commits(tmp_path, KernelSync() if kernel else None).begun()
-    except OSError as error:
-        pytest.skip(f"this machine's kernel does not sync by itself: {error}")
+    group = await Commits(tmp_path, kernel_sync() if kernel else None).begun()
     for _ in range(20):
         group.send()
     await group.answered(*[0] * 20)

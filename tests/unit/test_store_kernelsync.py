@@ -12,14 +12,12 @@ import pytest
 
 from mqspark.store import kernelsync
 from mqspark.store.kernelsync import KernelSync
+from tests.store_tools import kernel_sync
 
 
 @pytest.fixture
 def kernel() -> Iterator[KernelSync]:
-    try:
-        sync = KernelSync()
-    except OSError as error:
-        pytest.skip(f"this machine's kernel does not sync by itself: {error}")
+    sync = kernel_sync()
     yield sync
     sync.close()
 
@@ -64,10 +62,7 @@ def test_what_cannot_be_synced_is_not_begun(kernel: KernelSync) -> None:
 
 
 def test_a_closed_one_says_that_it_cannot_tell() -> None:
-    try:
-        kernel = KernelSync()
-    except OSError as error:
-        pytest.skip(f"this machine's kernel does not sync by itself: {error}")
+    kernel = kernel_sync()
     kernel.close()
     with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
         kernel.poll()
@@ -79,5 +74,7 @@ def test_elsewhere_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         KernelSync()
     monkeypatch.setattr(kernelsync, "_NUMBERS", {"riscv64": (2**30,) * 4})
     if sys.platform == "linux":
+        before = len(os.listdir("/proc/self/fd"))
         with pytest.raises(OSError, match=os.strerror(errno.ENOSYS)):
             KernelSync()
+        assert len(os.listdir("/proc/self/fd")) == before
