@@ -15,7 +15,6 @@ whole delay from when that is noticed, by the clock that does not step.
 from __future__ import annotations
 
 import functools
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -24,6 +23,7 @@ from mqspark.broker.topics import next_version
 from mqspark.broker.writer import Draft, Writer
 from mqspark.clock import Clock
 from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
+from mqspark.logs import sparing
 from mqspark.message import (
     DELAY,
     REAL_QUEUE_ID,
@@ -58,7 +58,7 @@ from mqspark.store.store import MessageStore
 
 __all__ = ["NOWHERE", "DelayOffsets", "Delays", "can_wait", "delay_level", "real_queue"]
 
-_log = logging.getLogger(__name__)
+_log = sparing(__name__)
 
 BATCH_MESSAGES = 128
 """What one level delivers in a tick; then it is the next one's turn, and the clients'."""

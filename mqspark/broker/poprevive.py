@@ -10,7 +10,6 @@ that a crash at any moment brings a message back at least once.
 from __future__ import annotations
 
 import heapq
-import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from mqspark.broker.acks import Deferred
@@ -28,6 +27,7 @@ from mqspark.broker.revivelog import (
 )
 from mqspark.broker.state import BrokerState
 from mqspark.errors import DiskFull, InvalidMessage, StoreReadOnly
+from mqspark.logs import sparing
 from mqspark.message import (
     FIRST_POP_TIME,
     ORIGIN_GROUP,
@@ -53,7 +53,7 @@ from mqspark.store.store import GetStatus
 
 __all__ = ["PopRevival"]
 
-_log = logging.getLogger(__name__)
+_log = sparing(__name__)
 
 GRACE_MS = ACK_INTERVAL_MS + 1_000
 """A check point is judged when the records read are this much younger than its time: timed messages of one second

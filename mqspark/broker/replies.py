@@ -8,14 +8,13 @@ the client has taken it. It is also stored, in the cluster's reply topic.
 
 from __future__ import annotations
 
-import logging
-
 from mqspark.broker.calls import CallFailed, Done
 from mqspark.broker.send import SendHeader, Sends
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topics import Topic
 from mqspark.broker.writer import Draft, Stored
 from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
+from mqspark.logs import sparing
 from mqspark.message import (
     BORN_HOST_V6,
     MSG_REGION,
@@ -44,7 +43,7 @@ __all__ = ["Replies"]
 _RESERVED_FLAGS = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6
 """Not the sender's to choose."""
 
-_log = logging.getLogger(__name__)
+_log = sparing(__name__)
 
 PUSH_TIMEOUT_MS = 10_000
 """Broker2Client.callClient."""

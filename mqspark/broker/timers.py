@@ -26,7 +26,6 @@ due before that at once.) A slot that is half delivered then, or when the broker
 from __future__ import annotations
 
 import functools
-import logging
 from array import array
 from collections import deque
 from collections.abc import Sequence
@@ -39,6 +38,7 @@ from mqspark.broker.state import BrokerState
 from mqspark.broker.timergate import TimerGate
 from mqspark.broker.timermetrics import TimerMetrics
 from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
+from mqspark.logs import sparing
 from mqspark.message import (
     MAX_PROPERTIES_BYTES,
     REAL_TOPIC,
@@ -66,7 +66,7 @@ from mqspark.store.timerwheel import SLOTS, Slot
 
 __all__ = ["Timers"]
 
-_log = logging.getLogger(__name__)
+_log = sparing(__name__)
 
 _hash = functools.lru_cache(10_000)(java_hash)
 

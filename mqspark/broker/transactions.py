@@ -14,7 +14,6 @@ What differs from RocketMQ, and why:
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -34,6 +33,7 @@ from mqspark.broker.openhalves import GROUP, recover
 from mqspark.broker.state import BrokerState
 from mqspark.broker.writer import Draft, Stored
 from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
+from mqspark.logs import sparing
 from mqspark.message import (
     TAGS,
     TRANS_CHECK_MAX_TIME_TOPIC,
@@ -60,7 +60,7 @@ from mqspark.store.saved import SavedTable
 
 __all__ = ["Transactions"]
 
-_log = logging.getLogger(__name__)
+_log = sparing(__name__, lines=5)
 
 OP_TAG = "d"
 SLICE_MESSAGES = 256

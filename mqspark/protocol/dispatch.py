@@ -7,13 +7,13 @@ never. To answer anything but success it raises ``Refusal``. One-way requests ar
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import Field
 from typing import Any
 
 from mqspark.config import ForeignKeys, rocketmq_key
 from mqspark.errors import ConfigError, InvalidMessage, MQError, ProtocolError
+from mqspark.logs import sparing
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.headers import Header
@@ -23,7 +23,7 @@ __all__ = ["Handler", "Refusal", "dispatch", "ok", "parse_properties", "settings
 
 Handler = Callable[[Session, Command], bytes | None]
 
-_log = logging.getLogger(__name__)
+_log = sparing(__name__)
 
 
 class Refusal(MQError):

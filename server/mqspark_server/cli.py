@@ -29,6 +29,7 @@ from typing import Protocol
 import click
 
 from mqspark.errors import ConfigError, MQError
+from mqspark.logs import OneLine, sparing
 from mqspark_server.job_cli import doctor, job
 from mqspark_server.store_cli import store
 
@@ -151,9 +152,10 @@ cli.add_command(doctor)
 
 
 def _log_to_stderr(level: str) -> None:
-    logging.basicConfig(
-        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
+    sparing("asyncio")  # which tells of each accept that fails, say
 
 
 def _serve(app: _App, ready_line: Callable[[], str]) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
 import queue
 import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from mqspark.broker.broker import Broker
+from mqspark.logs import sparing
 from mqspark.store.config import FlushDiskType
 from mqspark.store.flush import FlushJob
 from mqspark.store.kernelsync import KernelSync
@@ -26,7 +26,7 @@ from mqspark.store.store import MessageStore
 
 __all__ = ["Flusher", "Housekeeper", "Worker"]
 
-log = logging.getLogger("mqspark.flush")
+log = sparing("mqspark.flush", lines=5)
 
 R = TypeVar("R")
 

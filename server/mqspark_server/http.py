@@ -18,6 +18,7 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from mqspark.logs import sparing
 from mqspark_server.flush import Worker
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpServer"]
 
-log = logging.getLogger("mqspark.http")
+log = sparing("mqspark.http")
 
 BACKLOG = 128
 
@@ -41,6 +42,7 @@ class _Import:
         import uvicorn
 
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
+        sparing("uvicorn.error")
 
         class Server(uvicorn.Server):
             @contextlib.contextmanager

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 
 from mqspark.broker.broker import Broker
 from mqspark.config import parse_addresses
 from mqspark.errors import ClientError, ProtocolError
+from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark_server.outbound import Outbound
 
 __all__ = ["Registrar"]
 
-log = logging.getLogger("mqspark.registrar")
+log = sparing("mqspark.registrar")
 
 RETRY_S = 1.0
 FIRST_TIMEOUT_S = 3.0

@@ -7,17 +7,17 @@ not know what a record is.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable
 from typing import cast
 
 from mqspark.broker.replicas import Replica, Replicas
 from mqspark.errors import ProtocolError
+from mqspark.logs import sparing
 
 __all__ = ["ReplicationServer"]
 
-log = logging.getLogger("mqspark.replication")
+log = sparing("mqspark.replication", lines=10)
 
 MAX_SLAVES = 64
 

@@ -7,19 +7,19 @@ out is asked again when the broker says that it is due. Must not know what a rou
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from mqspark.broker.broker import Broker
 from mqspark.config import parse_addresses
 from mqspark.errors import ClientError, ProtocolError
+from mqspark.logs import sparing
 from mqspark.protocol.bodies import TopicRouteData, decode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark_server.outbound import Outbound
 
 __all__ = ["RouteFinder"]
 
-log = logging.getLogger("mqspark.routes")
+log = sparing("mqspark.routes")
 
 TIMEOUT_S = 1.0
 

@@ -26,6 +26,7 @@ from time import monotonic
 from typing import Protocol, cast
 
 from mqspark.errors import ProtocolError
+from mqspark.logs import sparing
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import MAX_KNOWN_HEADER_BYTES, Connection
 from mqspark.protocol.headers import Header
@@ -34,7 +35,7 @@ from mqspark_server.lateness import Lateness, Overload
 
 __all__ = ["Listener", "LocalPeer", "RemotingServer", "bind_pair", "bind_socket"]
 
-log = logging.getLogger("mqspark.tcp")
+log = sparing("mqspark.tcp")
 
 SLICE_COMMANDS = 64
 """Commands handed to the core before the size of its answers is looked at."""

@@ -1,0 +1,109 @@
+"""Log lines that a peer or a damaged disk can cause: at most so many of a kind and minute, and each of them one line.
+
+``sparing`` puts a filter on a module's logger. The kind of a line is its level and its template, so templates must be
+constants. What was left out is counted in the next line of its kind. Text among the arguments, and that of exceptions,
+is cut to a length and its control characters are escaped: nobody outside writes a second line, or a long one.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+__all__ = ["OneLine", "Sparing", "forget", "printable", "sparing"]
+
+PERIOD_S = 60.0
+MAX_KINDS = 1_000
+MAX_TEXT = 300
+MAX_FRAMES = 20
+MAX_CAUSES = 3
+MAX_LINE = 2_000
+
+_filters: list[Sparing] = []
+
+
+def printable(text: str, limit: int = MAX_TEXT) -> str:
+    """In one line, and not longer than about ``limit`` characters."""
+    if len(text) > limit:
+        text = f"{text[:limit]}... ({len(text)} characters)"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class Sparing(logging.Filter):
+    """``lines`` of each kind in PERIOD_S."""
+
+    def __init__(self, lines: int = 1) -> None:
+        super().__init__()
+        self._lines = lines
+        self._kinds: dict[tuple[int, str], tuple[float, int]] = {}
+        """When the period of a kind began, and its lines since then."""
+
+    def forget(self) -> None:
+        self._kinds.clear()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno <= logging.DEBUG:
+            return True
+        kind = record.levelno, str(record.msg)
+        begun, count = self._kinds.get(kind, (0.0, 0))
+        left_out = 0
+        if 0 <= record.created - begun < PERIOD_S:
+            self._kinds[kind] = begun, count + 1
+            if count >= self._lines:
+                return False
+        else:
+            left_out = max(0, count - self._lines)
+            if len(self._kinds) >= MAX_KINDS:
+                self._kinds.clear()
+            self._kinds[kind] = record.created, 1
+        _clean(record)
+        if left_out:
+            record.msg = f"{printable(record.getMessage(), MAX_LINE)} (and {left_out} more like the last)"
+            record.args = ()
+        return True
+
+
+def _clean(record: logging.LogRecord) -> None:
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            argument if hasattr(argument, "__float__") else printable(str(argument))
+            for argument in record.args
+        )
+    if record.exc_info and record.exc_info[1] is not None:
+        record.exc_text = _traceback(record.exc_info[1])
+
+
+def _traceback(error: BaseException) -> str:
+    parts: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None and len(parts) < MAX_CAUSES:
+        frames = "".join(traceback.format_tb(cause.__traceback__, -MAX_FRAMES))
+        parts.append(f"{frames}{type(cause).__qualname__}: {printable(str(cause))}")
+        cause = cause.__cause__ or cause.__context__
+    return "\nbecause of\n".join(parts)
+
+
+class OneLine(logging.Formatter):
+    """What nobody has cleaned is in one line all the same; a traceback follows in lines of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message, MAX_LINE)
+        return super().formatMessage(record)
+
+
+def sparing(name: str, *, lines: int = 1) -> logging.Logger:
+    """The logger ``name``, with at most ``lines`` of a kind and minute."""
+    logger = logging.getLogger(name)
+    if not any(isinstance(each, Sparing) for each in logger.filters):
+        quiet = Sparing(lines)
+        logger.addFilter(quiet)
+        _filters.append(quiet)
+    return logger
+
+
+def forget() -> None:
+    """Begin all periods anew: for tests."""
+    for each in _filters:
+        each.forget()

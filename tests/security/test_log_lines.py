@@ -1,0 +1,143 @@
+"""The log as a target: a peer, or a damaged disk, that causes a line an event fills a disk, and one that chooses the
+text writes lines of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import struct
+
+import pytest
+
+from mqspark.logs import PERIOD_S, OneLine, Sparing, printable, sparing
+from mqspark.protocol.session import Session
+from mqspark_server import app
+from mqspark_server.tcp import RemotingServer, bind_socket
+
+
+class NoCore:
+    def connected(self, session: Session) -> None: ...
+
+    def received(self, session: Session, commands: object) -> None: ...
+
+    def disconnected(self, session: Session) -> None: ...
+
+    def turn(self) -> None: ...
+
+    def work(self) -> bool:
+        return False
+
+    def tick(self) -> int:
+        return 1000
+
+
+@pytest.mark.anyio
+async def test_refused_and_garbling_peers_cost_one_line_of_a_kind(caplog: pytest.LogCaptureFixture) -> None:
+    server = RemotingServer(NoCore(), [], name="toy", max_connections=2)
+    listener = await server.listen(bind_socket("127.0.0.1", 0))
+    with caplog.at_level(logging.INFO):
+        for _ in range(30):
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+            writer.write(struct.pack(">II", 1 << 30, 16) + b"\0" * 16)
+            await reader.read()
+            writer.close()
+        idle = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(2)]
+        for _ in range(30):
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+            await asyncio.gather(reader.read(), return_exceptions=True)
+            writer.close()
+    for _, writer in idle:
+        writer.close()
+    await server.close()
+    lines = [record.getMessage() for record in caplog.records if record.name == "mqspark.tcp"]
+    assert len(lines) == 2, lines
+    assert server.rejected_connections == 30
+    assert server.protocol_errors == 30
+
+
+def test_a_fault_that_a_peer_can_repeat_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    log = sparing("mqspark.protocol.dispatch")
+    for number in range(50):
+        try:
+            raise RuntimeError("x\n2026-01-01 CRITICAL broker: all is lost" + "y" * 100_000)
+        except RuntimeError:
+            log.exception("request %d from %s failed", number, "127.0.0.1:5")
+    (record,) = caplog.records
+    text = OneLine("%(message)s").format(record)
+    assert "all is lost" in text
+    assert "\n2026-01-01" not in text
+    assert len(text) < 5_000
+
+
+def test_what_was_left_out_is_counted() -> None:
+    quiet = Sparing(2)
+    shown = []
+    for number in range(10):
+        record = logging.LogRecord(
+            "x", logging.WARNING, "", 0, "peer %s sent %d bytes", ("a\nb", number), None
+        )
+        record.created = 1000.0
+        if quiet.filter(record):
+            shown.append(record.getMessage())
+    assert shown == ["peer a\\nb sent 0 bytes", "peer a\\nb sent 1 bytes"]
+    record = logging.LogRecord("x", logging.WARNING, "", 0, "peer %s sent %d bytes", ("c", 10), None)
+    record.created = 1000.0 + PERIOD_S
+    assert quiet.filter(record)
+    assert record.getMessage() == "peer c sent 10 bytes (and 8 more like the last)"
+
+
+def test_kinds_do_not_grow_without_bound() -> None:
+    quiet = Sparing()
+    for number in range(5_000):
+        quiet.filter(logging.LogRecord("x", logging.WARNING, "", 0, f"template {number}", (), None))
+    assert len(quiet._kinds) <= 1_000
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\r\nb", "a\\r\\nb"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("\u2028\u202e", "\\u2028\\u202e"),
+        ("\udc80", "\\udc80"),
+        ("Zürich 上海", "Zürich 上海"),
+        ("z" * 1000, "z" * 300 + "... (1000 characters)"),
+    ],
+)
+def test_text_of_strangers_stays_in_its_line(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_lines_of_modules_that_know_nothing_of_it_stay_lines() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(OneLine("%(message)s"))
+    logger = logging.Logger("plain")
+    logger.addHandler(handler)
+    logger.warning("topic %s", "a\nERROR b")
+    assert stream.getvalue() == "topic a\\nERROR b\n"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mqspark.tcp",
+        "mqspark.http",
+        "mqspark.replication",
+        "mqspark.flush",
+        "mqspark.registrar",
+        "mqspark.routes",
+        "mqspark.protocol.dispatch",
+        "mqspark.broker.delays",
+        "mqspark.broker.poprevive",
+        "mqspark.broker.replies",
+        "mqspark.broker.timers",
+        "mqspark.broker.transactions",
+    ],
+)
+def test_whatever_peers_and_disks_can_reach_is_sparing(name: str) -> None:
+    assert app  # with which all of them are loaded
+    assert any(isinstance(each, Sparing) for each in logging.getLogger(name).filters)
+    assert sparing(name) is logging.getLogger(name)
+    assert len([each for each in logging.getLogger(name).filters if isinstance(each, Sparing)]) == 1
