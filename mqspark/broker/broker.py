@@ -1,6 +1,7 @@
 """The broker as a core: commands of sessions in, frames and blocking jobs out.
 
     received   one command after the other to its handler; sends go into the store's pending buffer
+    work       a slice of an answer that takes long
     turn       everything appended since the last turn is written at once; what that made true is answered
     progress   a group has been synced: answers that waited for it leave, parked pulls are served
     tick       what only time brings about: expired clients, locks and suspensions, rates
@@ -12,7 +13,7 @@ The shell calls these from one thread, runs ``jobs`` in another, and asks for ``
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -260,8 +261,15 @@ class Broker:
     def connected(self, session: Session) -> None:
         """Nothing to do: a client is nobody until its first heartbeat."""
 
-    def received(self, session: Session, commands: list[Command]) -> None:
-        dispatch(self.handlers, session, commands, self.state.calls.answered)
+    def received(self, session: Session, commands: Iterable[Command]) -> None:
+        dispatch(self.handlers, session, commands, self.state.long_work, self.state.calls.answered)
+
+    @property
+    def work_waits(self) -> bool:
+        return len(self.state.long_work) > 0
+
+    def work(self) -> bool:
+        return self.state.long_work.step()
 
     def disconnected(self, session: Session) -> None:
         self.state.clients.disconnected(session)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from mqspark.broker.calls import Calls
@@ -16,6 +16,7 @@ from mqspark.broker.subscriptions import SubscriptionGroups
 from mqspark.broker.topics import Topics
 from mqspark.broker.writer import Writer
 from mqspark.clock import Clock
+from mqspark.protocol.slices import LongWork
 from mqspark.store.config import StoreConfig
 from mqspark.store.store import MessageStore
 
@@ -44,5 +45,6 @@ class BrokerState:
     stats: Stats
     writer: Writer
     calls: Calls
+    long_work: LongWork = field(default_factory=LongWork)
     ahead_ms: int = 0
     """How far somebody has moved our clock ahead of those that clients go by."""

@@ -58,6 +58,7 @@ from mqspark.protocol.headers import (
     WipeWritePermOfBrokerRequestHeader,
 )
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import LongWork
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.saved import Job, SavedTable
 
@@ -94,6 +95,7 @@ class NameServer:
         self._route_cache: dict[str, bytes] = {}
         self._cached_generation = -1
         self._next_scan_ms = clock.monotonic_ms() + config.scan_not_active_broker_interval
+        self._long_work = LongWork()
         self.handlers: dict[int, Handler] = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
             RequestCode.REGISTER_BROKER: self.register_broker,
@@ -125,8 +127,15 @@ class NameServer:
     def connected(self, session: Session) -> None:
         """Nothing to do: most connections only ask for routes."""
 
-    def received(self, session: Session, commands: list[Command]) -> None:
-        dispatch(self.handlers, session, commands)
+    def received(self, session: Session, commands: Iterable[Command]) -> None:
+        dispatch(self.handlers, session, commands, self._long_work)
+
+    @property
+    def work_waits(self) -> bool:
+        return len(self._long_work) > 0
+
+    def work(self) -> bool:
+        return self._long_work.step()
 
     def disconnected(self, session: Session) -> None:
         self.routes.disconnected(session)

@@ -2,7 +2,8 @@
 server's core.
 
 A handler takes (session, command) and gives back the response frame, or None when it will answer later or
-never. To answer anything but success it raises ``Refusal``. One-way requests are handled and never answered.
+never. One whose work may be long is a generator (``slices``). To answer anything but success it raises
+``Refusal``. One-way requests are handled and never answered.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.headers import Header
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import LongWork, Slices, Work
 
 __all__ = ["Handler", "Refusal", "dispatch", "ok", "parse_properties", "settings_to_change"]
 
-Handler = Callable[[Session, Command], bytes | None]
+Handler = Callable[[Session, Command], bytes | Slices | None]
 
 _log = sparing(__name__)
 
@@ -49,6 +51,7 @@ def dispatch(
     handlers: Mapping[int, Handler],
     session: Session,
     commands: Iterable[Command],
+    long_work: LongWork,
     answered: Callable[[Session, Command], None] | None = None,
 ) -> None:
     """Answer every command; no fault of a handler reaches the caller or another command.
@@ -64,7 +67,7 @@ def dispatch(
                     _log.exception("answer %d from %s failed", command.opaque, session.peer)
             continue
         handler = handlers.get(command.code)
-        frame: bytes | None
+        frame: bytes | Slices | None
         try:
             if handler is None:
                 frame = encode_response(
@@ -74,19 +77,35 @@ def dispatch(
                 )
             else:
                 frame = handler(session, command)
-        except Refusal as refusal:
-            frame = encode_response(command.opaque, refusal.code, refusal.header, remark=refusal.remark)
-        except (ProtocolError, InvalidMessage) as error:
-            frame = encode_response(command.opaque, ResponseCode.SYSTEM_ERROR, remark=str(error))
         except Exception as error:
-            _log.exception("request %d from %s failed", command.code, session.peer)
-            frame = encode_response(
-                command.opaque,
-                ResponseCode.SYSTEM_ERROR,
-                remark=f"internal error: {type(error).__name__}: {error}",
-            )
-        if frame is not None and not command.flag & 2:
-            session.send(frame)
+            frame = _failed(session, command, error)
+        if isinstance(frame, bytes):
+            if not command.flag & 2:
+                session.send(frame)
+        elif frame is not None:
+            long_work.begin(session, _answer_later(session, command, frame))
+
+
+def _answer_later(session: Session, command: Command, slices: Slices) -> Work[None]:
+    try:
+        frame = yield from slices
+    except Exception as error:
+        frame = _failed(session, command, error)
+    if frame is not None and not command.flag & 2:
+        session.send(frame)
+
+
+def _failed(session: Session, command: Command, error: Exception) -> bytes:
+    if isinstance(error, Refusal):
+        return encode_response(command.opaque, error.code, error.header, remark=error.remark)
+    if isinstance(error, (ProtocolError, InvalidMessage)):
+        return encode_response(command.opaque, ResponseCode.SYSTEM_ERROR, remark=str(error))
+    _log.error("request %d from %s failed", command.code, session.peer, exc_info=error)
+    return encode_response(
+        command.opaque,
+        ResponseCode.SYSTEM_ERROR,
+        remark=f"internal error: {type(error).__name__}: {error}",
+    )
 
 
 def parse_properties(body: bytes | memoryview) -> dict[str, str]:

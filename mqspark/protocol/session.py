@@ -7,6 +7,7 @@ other's types.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from mqspark.message import encode_host
@@ -30,6 +31,7 @@ class Session:
         "fast",
         "id",
         "local_port",
+        "long_answers",
         "open",
         "out",
         "peer",
@@ -52,6 +54,8 @@ class Session:
         self.local_port = local_port
         self.fast = fast
         self.open = True
+        self.long_answers = 0
+        """Under way in slices; while there is one, the shell hands over no further command."""
         self.out: list[bytes | memoryview] = []
         self.attributes: dict[str, object] = {}
         self._outbox = outbox
@@ -94,13 +98,21 @@ class Core(Protocol):
 
     def connected(self, session: Session) -> None: ...
 
-    def received(self, session: Session, commands: list[Command]) -> None: ...
+    def received(self, session: Session, commands: Iterable[Command]) -> None:
+        """Handle one after the other, as they are taken: whoever gives them ends them when the time is over."""
 
     def disconnected(self, session: Session) -> None:
         """The connection has ended; ``session.open`` is False already."""
 
     def turn(self) -> None:
         """The end of one turn of the loop: everything received in it has been handed over."""
+
+    @property
+    def work_waits(self) -> bool:
+        """Something takes long and wants ``work`` to be called."""
+
+    def work(self) -> bool:
+        """One slice of what takes long; whether more is left. A turn follows."""
 
     def tick(self) -> int:
         """Run what is due; the milliseconds until it wants to be called again."""

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -49,12 +50,17 @@ class BusyCore:
 
     def connected(self, session: Session) -> None: ...
 
-    def received(self, session: Session, commands: list[Command]) -> None:
-        self.now += WORK_S * len(commands)
+    def received(self, session: Session, commands: Iterable[Command]) -> None:
+        self.now += WORK_S * len(list(commands))
 
     def disconnected(self, session: Session) -> None: ...
 
     def turn(self) -> None: ...
+
+    work_waits = False
+
+    def work(self) -> bool:
+        return False
 
     def tick(self) -> int:
         return 1000

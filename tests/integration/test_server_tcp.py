@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -41,9 +41,9 @@ class EchoCore:
     def connected(self, session: Session) -> None:
         self.sessions.append(session)
 
-    def received(self, session: Session, commands: list[Command]) -> None:
-        self.received_commands += len(commands)
+    def received(self, session: Session, commands: Iterable[Command]) -> None:
         for command in commands:
+            self.received_commands += 1
             if command.code == 1:
                 raise RuntimeError("a fault in the core")
             if command.code == 2:
@@ -57,6 +57,11 @@ class EchoCore:
 
     def turn(self) -> None:
         self.turns += 1
+
+    work_waits = False
+
+    def work(self) -> bool:
+        return False
 
     def tick(self) -> int:
         return 1000

@@ -78,6 +78,8 @@ class Peer:
         self, code: int, header: Header | Mapping[str, str] | None = None, body: bytes = b"", **more: Any
     ) -> Command:
         opaque = self.give(code, header, body, **more)
+        while self.core.work():
+            pass
         self.core.turn()
         self._housekeeping()
         answers = [command for command in self.heard() if command.is_response]
