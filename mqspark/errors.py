@@ -6,7 +6,8 @@
     ├── InvalidFilter            a SQL92 filter does not compile                       (.expression, .position)
     ├── FilterFailed             a filter has no value for these properties; counts as no match
     ├── ProtocolError            bytes on a connection are not the remoting protocol
-    │   └── FrameTooLarge        a length field exceeds its bound                      (.length, .limit)
+    │   ├── FrameTooLarge        a length field exceeds its bound                      (.length, .limit)
+    │   └── IllegalName          a topic, group, broker … is called what none may be   (.what)
     ├── StoreError               the disk part
     │   ├── StoreLocked          another process owns the directory                    (.path)
     │   ├── StoreCorrupt         a file is not what its name says                      (.path, .offset)
@@ -33,6 +34,7 @@ __all__ = [
     "FilterFailed",
     "ProtocolError",
     "FrameTooLarge",
+    "IllegalName",
     "StoreError",
     "StoreLocked",
     "StoreCorrupt",
@@ -89,6 +91,14 @@ class FrameTooLarge(ProtocolError):
         super().__init__(f"{what} of {length} bytes exceeds the limit of {limit}")
         self.length = length
         self.limit = limit
+
+
+class IllegalName(ProtocolError):
+    """``what``: the kind of name, "topic" or "group", say."""
+
+    def __init__(self, message: str, what: str) -> None:
+        super().__init__(message)
+        self.what = what
 
 
 class StoreError(MQError):

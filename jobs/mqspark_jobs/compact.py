@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mqspark.errors import ConfigError
+from mqspark.names import path_below
 from mqspark.store.compacted import (
     COMPACTED,
     Current,
@@ -124,7 +125,7 @@ def check(options: CompactOptions) -> None:
     if not (options.store / "consumequeue").is_dir():
         raise ConfigError(f"store: there is no store at {options.store}", key="store")
     for topic in options.topics:
-        if not (options.store / "consumequeue" / topic).is_dir():
+        if not path_below(options.store / "consumequeue", topic).is_dir():
             raise ConfigError(f"topic: the store has no queues of {topic}", key="topic")
     if not 0 <= options.min_dirty_ratio <= 1 or options.delete_retention_ms < 0:
         raise ConfigError(
@@ -168,7 +169,7 @@ def run(options: CompactOptions, spark: SparkSession, progress: Progress) -> Sum
 def _plans(options: CompactOptions, topics: Iterable[str]) -> list[QueuePlan]:
     plans = []
     for topic in topics:
-        directory = options.store / "consumequeue" / topic
+        directory = path_below(options.store / "consumequeue", topic)
         names = os.listdir(directory) if directory.is_dir() else []
         for queue_id in sorted(int(name) for name in names if name.isdigit()):
             low, high = StoreReader(options.store, options.commit_log).bounds(topic, queue_id)
@@ -247,7 +248,7 @@ def _publish(store: Path, plan: QueuePlan, written: dict[str, Any] | None) -> No
 
 
 def _directory(store: Path, topic: str, queue_id: int) -> Path:
-    return store / COMPACTED / topic / str(queue_id)
+    return path_below(store / COMPACTED, topic, queue_id)
 
 
 # --- what workers run -----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mqspark.names import path_below
 from mqspark.store.config import DEFAULT_DELAY_LEVELS
 from mqspark.store.indexfile import Shape
 from mqspark.store.rebuild import (
@@ -214,6 +215,6 @@ def build(task: QueueTask | IndexTask) -> Built:
         # What an attempt before this one has written would be taken for the queue's beginning.
         for directory in (task.shape.directory, task.shape.ext_directory):
             if directory is not None:
-                shutil.rmtree(directory / topic / str(queue_id), ignore_errors=True)
+                shutil.rmtree(path_below(directory, topic, queue_id), ignore_errors=True)
         built.append(BuiltQueue(topic, queue_id, *build_queue(parts, task.shape)))
     return Built(tuple(built))

@@ -11,6 +11,7 @@ import shutil
 import struct
 from pathlib import Path
 
+from mqspark.names import path_below
 from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES
 from mqspark.store.files import OsFiles
 from mqspark.store.index import MessageIndex
@@ -34,13 +35,13 @@ class Swap:
         for root in (self._paths.consume_queue, self._paths.batch_consume_queue):
             for topic in names_in(root):
                 for queue in names_in(root / topic):
-                    directory = root / topic / queue
+                    directory = path_below(root, topic, queue)
                     names = [name for name in names_in(directory) if file_start(name) is not None]
                     if queue.isdigit() and names and (topic, int(queue)) not in built:
-                        target = self._new / root.name / topic / queue
+                        target = path_below(self._new / root.name, topic, queue)
                         target.mkdir(parents=True)
                         shutil.copyfile(directory / max(names), target / max(names))
-                        units = self._paths.consume_queue_ext / topic / queue
+                        units = path_below(self._paths.consume_queue_ext, topic, queue)
                         if has_ext and root == self._paths.consume_queue and units.is_dir():
                             shutil.copytree(units, self._new / units.parent.parent.name / topic / queue)
 

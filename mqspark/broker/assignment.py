@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from mqspark.broker.routes import Routes
 from mqspark.broker.state import BrokerState
 from mqspark.message import LMQ_PREFIX, RETRY_PREFIX, MessageQueue
+from mqspark.names import sound_only
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies import (
     MessageQueueAssignment,
@@ -17,6 +18,7 @@ from mqspark.protocol.bodies import (
     Queue,
     SetMessageRequestModeRequestBody,
     decode_body,
+    decode_table,
     encode_body,
     to_document,
 )
@@ -93,8 +95,11 @@ class RequestModes:
 
     def load(self, data: bytes) -> None:
         """Raises ProtocolError."""
-        wrapper = decode_body(MessageRequestModeSerializeWrapper, data)
-        self._modes = {topic: dict(groups) for topic, groups in wrapper.message_request_mode_map.items()}
+        wrapper = decode_table(MessageRequestModeSerializeWrapper, data)
+        modes = sound_only("message request modes", wrapper.message_request_mode_map)
+        self._modes = {
+            topic: sound_only("message request modes of a topic", groups) for topic, groups in modes.items()
+        }
 
 
 class Assignments:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqspark.clock import Clock
+from mqspark.names import sound_only
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies import (
     ConsumerOffsetSerializeWrapper,
     DataVersion,
     LmqConsumerOffsetSerializeWrapper,
-    decode_body,
+    decode_table,
     to_document,
 )
 from mqspark.store.dispatch import LMQ_QUEUE_ID, is_lmq
@@ -159,9 +160,9 @@ class ConsumerOffsets:
 
     def load(self, data: bytes) -> None:
         """From ``consumerOffset.json`` or ``lmqConsumerOffset.json``. Raises ProtocolError when it is neither."""
-        wrapper = decode_body(LmqConsumerOffsetSerializeWrapper, data)
+        wrapper = decode_table(LmqConsumerOffsetSerializeWrapper, data)
         light = {key: {LMQ_QUEUE_ID: offset} for key, offset in wrapper.lmq_offset_table.items()}
-        for key, queues in (*wrapper.offset_table.items(), *light.items()):
+        for key, queues in sound_only("offsets", wrapper.offset_table | light, separator="@").items():
             topic, at, group = key.partition("@")
             if at:
                 self._table[(topic, group)] = queues

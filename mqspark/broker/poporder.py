@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from msgspec import field
 
 from mqspark.broker.state import BrokerState
+from mqspark.names import sound_only
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import Body, decode_body, to_document
+from mqspark.protocol.bodies import Body, decode_table, to_document
 from mqspark.protocol.receipts import NORMAL
 
 __all__ = ["ILLEGAL", "PopOrder"]
@@ -211,7 +212,8 @@ class PopOrder:
 
     def load(self, data: bytes) -> None:
         """Raises ProtocolError."""
-        for name, queues in decode_body(_File, data).table.items():
+        table = decode_table(_File, data).table
+        for name, queues in sound_only("ordered pops", table, separator="@").items():
             topic, at, group = name.partition("@")
             for queue_id, info in queues.items():
                 if at:

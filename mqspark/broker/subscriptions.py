@@ -10,12 +10,13 @@ from mqspark.broker.topics import next_version
 from mqspark.clock import Clock
 from mqspark.errors import InvalidMessage
 from mqspark.message import SYSTEM_GROUP_PREFIX, check_group
+from mqspark.names import sound_only
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies import (
     DataVersion,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
-    decode_body,
+    decode_table,
     to_document,
 )
 from mqspark.store.dispatch import is_lmq
@@ -126,10 +127,13 @@ class SubscriptionGroups:
 
     def load(self, data: bytes) -> None:
         """From ``subscriptionGroup.json``. Raises ProtocolError."""
-        wrapper = decode_body(SubscriptionGroupWrapper, data)
-        for name, config in wrapper.subscription_group_table.items():
+        wrapper = decode_table(SubscriptionGroupWrapper, data)
+        for name, config in sound_only("groups", wrapper.subscription_group_table).items():
             config.group_name = name
             self._table[name] = config
-        self._forbidden = {group: dict(topics) for group, topics in (wrapper.forbidden_table or {}).items()}
+        forbidden = sound_only("forbidden groups", wrapper.forbidden_table or {})
+        self._forbidden = {
+            group: sound_only("topics of a forbidden group", topics) for group, topics in forbidden.items()
+        }
         if wrapper.data_version is not None:
             self.data_version = wrapper.data_version

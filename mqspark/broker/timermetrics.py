@@ -9,7 +9,8 @@ import msgspec
 
 from mqspark.broker.topics import Topics, next_version
 from mqspark.clock import Clock
-from mqspark.protocol.bodies import Body, DataVersion, decode_body, encode_body
+from mqspark.names import sound_only
+from mqspark.protocol.bodies import Body, DataVersion, decode_table, encode_body
 
 __all__ = ["TimerMetrics"]
 
@@ -55,9 +56,10 @@ class TimerMetrics:
 
     def load(self, data: bytes) -> None:
         """Raises ProtocolError when it is not that file."""
-        found = decode_body(_Metrics, data)
+        found = decode_table(_Metrics, data)
         self._table = {
-            topic: (metric.count, metric.time_stamp) for topic, metric in found.timing_count.items()
+            topic: (metric.count, metric.time_stamp)
+            for topic, metric in sound_only("timer metrics", found.timing_count).items()
         }
         if found.data_version is not None:
             self.data_version = found.data_version

@@ -7,7 +7,7 @@ from mqspark.broker.attributes import attribute_changes, changed_attributes
 from mqspark.broker.change import Change
 from mqspark.broker.paging import page_of
 from mqspark.broker.state import BrokerState
-from mqspark.broker.topics import MULTI_TAG, SINGLE_TAG, Topic, copy_config
+from mqspark.broker.topics import MULTI_TAG, SINGLE_TAG, Topic, check_kept_topic, copy_config
 from mqspark.errors import InvalidMessage
 from mqspark.message import check_topic
 from mqspark.protocol.bodies import (
@@ -119,6 +119,10 @@ class TopicAdmin:
             raise Refusal(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         if state.topics.is_system(name):
             raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+        try:
+            check_kept_topic(name)
+        except InvalidMessage as error:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
         doomed = [name]
         for group in state.offsets.groups_of(name):  # what groups popped in vain goes with it
             doomed += filter(state.topics.get, (retry_topic_v1(name, group), retry_topic_v2(name, group)))

@@ -28,17 +28,18 @@ from mqspark.message import (
     check_topic,
     is_system_topic,
 )
+from mqspark.names import sound_only
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies import (
     DataVersion,
     TopicConfig,
     TopicConfigSerializeWrapper,
-    decode_body,
+    decode_table,
     to_document,
 )
 from mqspark.store.dispatch import is_lmq
 
-__all__ = ["Topic", "Topics", "next_version"]
+__all__ = ["Topic", "Topics", "check_kept_topic", "next_version"]
 
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 SINGLE_TAG, MULTI_TAG = "SINGLE_TAG", "MULTI_TAG"
@@ -220,7 +221,7 @@ class Topics:
         topic = self._table.get(name)
         if topic is not None:
             return topic
-        _check_name(name)
+        check_kept_topic(name)
         config = _topic(name, queues)
         config.topic_sys_flag = sys_flag
         return self.put(config)
@@ -275,12 +276,9 @@ class Topics:
     def load(self, data: bytes) -> None:
         """From ``topics.json``. What the file says goes before the built-in system topics. Raises
         ProtocolError."""
-        wrapper = decode_body(TopicConfigSerializeWrapper, data)
-        for name, config in wrapper.topic_config_table.items():
-            try:
-                _check_name(name)
-            except InvalidMessage:
-                continue
+        wrapper = decode_table(TopicConfigSerializeWrapper, data)
+        table = sound_only("topics", wrapper.topic_config_table, accepts=_is_kept)
+        for name, config in table.items():
             config.topic_name = name
             self._table[name] = Topic(config)
         if wrapper.data_version is not None:
@@ -288,10 +286,18 @@ class Topics:
         self.follow_auto_create_setting()
 
 
-def _check_name(name: str) -> None:
+def check_kept_topic(name: str) -> None:
     """What a broker may have in its table: POP's newer retry topics have a plus in their names, which nobody may
     choose. Raises InvalidMessage."""
     check_topic(name.replace("+", "_", 1) if name.startswith(RETRY_PREFIX) else name)
+
+
+def _is_kept(name: str) -> bool:
+    try:
+        check_kept_topic(name)
+    except InvalidMessage:
+        return False
+    return True
 
 
 def copy_config(config: TopicConfig) -> TopicConfig:

@@ -17,6 +17,7 @@ from mqspark.client.commits import commit_waves
 from mqspark.client.instance import ClientInstance
 from mqspark.errors import ClientError, ConnectionLost, MQError, NoRoute, ProtocolError
 from mqspark.message import MessageQueue
+from mqspark.names import path_below
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies import encode_body, queue_key, queue_of
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -120,7 +121,7 @@ class LocalOffsets:
     """``<directory>/<client id>/<group>/offsets.json`` in RocketMQ's shape, the one before in ``.bak``."""
 
     def __init__(self, directory: Path, client_id: str, group: str) -> None:
-        self._path = directory / client_id / group / "offsets.json"
+        self._path = path_below(directory, client_id, group, "offsets.json")
         self._table: dict[MessageQueue, int] | None = None
         self._lock = asyncio.Lock()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from mqspark.names import ID, sound_only
 from mqspark.protocol import fastjson
 
 __all__ = ["KVConfig", "ORDER_TOPICS"]
@@ -44,11 +46,17 @@ class KVConfig:
         if not isinstance(table, dict):
             raise ValueError("the key-value table is not a JSON object with a configTable")
         self._table = {
-            str(namespace): {str(key): str(value) for key, value in (entries or {}).items()}
-            for namespace, entries in table.items()
+            namespace: {
+                key: str(value) for key, value in _by_text("keys of a namespace", entries or {}).items()
+            }
+            for namespace, entries in _by_text("key-value table", table).items()
         }
 
     def snapshot(self) -> Callable[[], bytes]:
         """What encodes the file, from a copy."""
         document = {"configTable": {namespace: dict(entries) for namespace, entries in self._table.items()}}
         return lambda: fastjson.dumps_pretty(document).encode()
+
+
+def _by_text(what: str, table: dict[Any, Any]) -> dict[str, Any]:
+    return sound_only(what, {str(key): value for key, value in table.items()}, ID)

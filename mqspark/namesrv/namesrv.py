@@ -22,6 +22,7 @@ from mqspark.config import (
 )
 from mqspark.errors import ConfigError
 from mqspark.message import crc32
+from mqspark.names import check
 from mqspark.namesrv.config import UPDATABLE_KEYS, NamesrvConfig
 from mqspark.namesrv.kv import ORDER_TOPICS, KVConfig
 from mqspark.namesrv.routes import BrokerIdentity, RouteTable
@@ -204,6 +205,9 @@ class NameServer:
         if header.body_crc32 and crc32(command.body) != header.body_crc32:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         wrapper = decode_register_body(command.body, command.version).topic_config_serialize_wrapper
+        zone = command.ext.get("__ZONE_NAME")
+        if zone:
+            check("zone", zone)
         result = self.routes.register(
             BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr),
             wrapper.topic_config_table,
@@ -212,7 +216,7 @@ class NameServer:
             session=session,
             timeout_ms=header.heartbeat_timeout_millis,
             acting_master=header.enable_acting_master,
-            zone=command.ext.get("__ZONE_NAME"),
+            zone=zone,
         )
         if result is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "register broker failed")

@@ -29,6 +29,7 @@ from mqspark.message import MessageQueue, java_hash, split_tags
 from mqspark.protocol import fastjson
 from mqspark.protocol.codes import Language
 from mqspark.protocol.headers import I32, I64
+from mqspark.protocol.named import check_names
 
 T = TypeVar("T")
 
@@ -44,7 +45,14 @@ class Body(msgspec.Struct, rename="camel"):
 
 
 def decode_body(body_type: type[T], body: bytes | bytearray | memoryview) -> T:
-    """Raises ProtocolError when the bytes are no such body."""
+    """Raises ProtocolError when the bytes are no such body, IllegalName when one of its names may be none."""
+    decoded = decode_table(body_type, body)
+    check_names(decoded)
+    return decoded
+
+
+def decode_table(body_type: type[T], body: bytes | bytearray | memoryview) -> T:
+    """The same with whatever names: for files, whose readers leave out the rows that are none. Raises ProtocolError."""
     text = bytes(body)
     if b"$ref" not in text:
         try:
@@ -296,6 +304,7 @@ def decode_register_body(body: bytes | memoryview, version: int) -> RegisterBrok
         for _ in range(reader.count()):
             mapping = decode_body(TopicQueueMappingInfo, reader.part())
             wrapper.topic_queue_mapping_info_map[mapping.topic or ""] = mapping
+    check_names(wrapper)
     return RegisterBrokerBody(wrapper, filter_servers)
 
 

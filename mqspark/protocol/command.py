@@ -24,9 +24,11 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from mqspark.errors import ProtocolError
+from mqspark.names import are_sound
 from mqspark.protocol import fastjson
 from mqspark.protocol.codes import CURRENT_VERSION, Language
 from mqspark.protocol.headers import I32, Header, from_ext, from_texts, json_decoder, to_ext
+from mqspark.protocol.named import check_header, names_getter
 
 __all__ = [
     "JSON",
@@ -50,6 +52,9 @@ RESPONSE_FLAG, ONEWAY_FLAG = 0x1, 0x2
 """Bits of ``Command.flag``."""
 
 MAX_BINARY_CODE = 0x7FFF
+
+MAX_REMARK_LENGTH = 4096
+"""Characters. What a peer sent may be in a remark, and is not sent back at any length."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Fields: TypeAlias = Header | Mapping[str, str] | None
@@ -134,26 +139,43 @@ class Command:
         return self._ext
 
     def header(self, header_type: type[H]) -> H:
-        """``extFields`` as a typed header. ProtocolError names the field that is missing or malformed."""
+        """``extFields`` as a typed header. ProtocolError names the field that is missing or malformed, IllegalName
+        says which name none may have."""
+        decode, names = _reader(header_type)
+        if self._raw and self.serialize_type == JSON:
+            header: H
+            try:
+                header = decode(self._raw)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                header = from_ext(header_type, self.ext)
+        else:
+            header = self._from_texts(header_type)
+        if names is not None and not are_sound(names(header)):
+            check_header(header)
+        return header
+
+    def _from_texts(self, header_type: type[H]) -> H:
+        ext = self.ext
         if self.serialize_type != JSON:
-            ext = self._ext or {}
             if "" in ext.values():
                 # The binary form cannot tell an empty text from null; RocketMQ reads null (§2.3).
                 ext = {name: value for name, value in ext.items() if value}
             header = from_texts(header_type, ext)
-            return header if header is not None else from_ext(header_type, ext)
-        if not self._raw:
-            return from_ext(header_type, self.ext)
-        decode: Callable[[msgspec.Raw], H] = json_decoder(header_type)
-        try:
-            return decode(self._raw)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return from_ext(header_type, self.ext)
+            if header is not None:
+                return header
+        return from_ext(header_type, ext)
 
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
         remark = f" remark={self.remark!r}" if self.remark else ""
         return f"<Command {kind} code={self.code} opaque={self.opaque} body={len(self.body)} bytes{remark}>"
+
+
+@functools.cache
+def _reader(
+    header_type: type[H],
+) -> tuple[Callable[[msgspec.Raw], H], Callable[[H], tuple[str | None, ...]] | None]:
+    return json_decoder(header_type), names_getter(header_type)
 
 
 # --- decode -------------------------------------------------------------------------------------------------
@@ -476,6 +498,8 @@ def _encode_head(
     serialize_type: int,
 ) -> bytes:
     ext = to_ext(header) if isinstance(header, Header) else header
+    if remark is not None:
+        remark = remark[:MAX_REMARK_LENGTH].encode("utf-8", "replace").decode()
     if serialize_type == BINARY and -MAX_BINARY_CODE <= code <= MAX_BINARY_CODE:
         text = _encode_binary(code, flag, opaque, ext, remark, language, version)
         kind = BINARY << 24

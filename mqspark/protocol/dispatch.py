@@ -13,9 +13,9 @@ from dataclasses import Field
 from typing import Any
 
 from mqspark.config import ForeignKeys, rocketmq_key
-from mqspark.errors import ConfigError, InvalidMessage, MQError, ProtocolError
+from mqspark.errors import ConfigError, IllegalName, InvalidMessage, MQError, ProtocolError
 from mqspark.logs import sparing
-from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.headers import Header
 from mqspark.protocol.session import Session
@@ -26,6 +26,31 @@ __all__ = ["Handler", "Refusal", "dispatch", "ok", "parse_properties", "settings
 Handler = Callable[[Session, Command], bytes | Slices | None]
 
 _log = sparing(__name__)
+
+_LOOK_UP_TOPIC = frozenset(
+    {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_TOPIC_CONFIG,
+        RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.QUERY_CONSUME_TIME_SPAN,
+        RequestCode.RECALL_MESSAGE,
+    }
+)
+_LOOK_UP_GROUP = frozenset({RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG})
+_LOOK_UP_BOTH = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.BATCH_ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.POLLING_INFO,
+    }
+)
+"""Requests that RocketMQ answers as if a name that none may be were one that nobody has."""
 
 
 class Refusal(MQError):
@@ -98,6 +123,8 @@ def _answer_later(session: Session, command: Command, slices: Slices) -> Work[No
 def _failed(session: Session, command: Command, error: Exception) -> bytes:
     if isinstance(error, Refusal):
         return encode_response(command.opaque, error.code, error.header, remark=error.remark)
+    if isinstance(error, IllegalName):
+        return encode_response(command.opaque, _illegal_name(command.code, error.what), remark=str(error))
     if isinstance(error, (ProtocolError, InvalidMessage)):
         return encode_response(command.opaque, ResponseCode.SYSTEM_ERROR, remark=str(error))
     _log.error("request %d from %s failed", command.code, session.peer, exc_info=error)
@@ -106,6 +133,14 @@ def _failed(session: Session, command: Command, error: Exception) -> bytes:
         ResponseCode.SYSTEM_ERROR,
         remark=f"internal error: {type(error).__name__}: {error}",
     )
+
+
+def _illegal_name(code: int, what: str) -> int:
+    if what == "topic" and (code in _LOOK_UP_TOPIC or code in _LOOK_UP_BOTH):
+        return ResponseCode.TOPIC_NOT_EXIST
+    if what == "group" and (code in _LOOK_UP_GROUP or code in _LOOK_UP_BOTH):
+        return ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    return ResponseCode.INVALID_PARAMETER
 
 
 def parse_properties(body: bytes | memoryview) -> dict[str, str]:

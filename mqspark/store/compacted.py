@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqspark.errors import ConfigError
+from mqspark.names import path_below
 from mqspark.store.fetch import GetResult, GetStatus
 from mqspark.store.rocketcompaction import COMPACTION, RocketCompaction, compacted_by_rocketmq
 
@@ -108,7 +109,7 @@ def compaction_topics(root: Path) -> list[str]:
 
 def is_compacted(root: Path, topic: str) -> bool:
     """Whether the log alone is not what the broker serves of a topic. ``root``: storePathRootDir."""
-    return (root / COMPACTED / topic).is_dir() or compacted_by_rocketmq(root, topic)
+    return path_below(root / COMPACTED, topic).is_dir() or compacted_by_rocketmq(root, topic)
 
 
 class Generation:
@@ -189,7 +190,7 @@ class CompactedQueues:
             return None
         looked_at_ms, known = self._known.get((topic, queue_id), (-_LOOK_MS, None))
         if now_ms - looked_at_ms >= _LOOK_MS:
-            directory = self._root / topic / str(queue_id)
+            directory = path_below(self._root, topic, queue_id)
             current = read_current(directory)
             if current is None:
                 known = None
@@ -231,12 +232,12 @@ class CompactedQueues:
     def leave_out(self, deleted: Mapping[str, int]) -> None:
         """Remove what is left of deleted topics (``Deletions.positions``)."""
         for topic, position in deleted.items():
-            if (self._root / topic).is_dir() and self._is_before(topic, position):
+            if path_below(self._root, topic).is_dir() and self._is_before(topic, position):
                 self.forget(topic)
 
     def _is_before(self, topic: str, position: int) -> bool:
         """Whether the records that are kept of it lay before a position of the log."""
-        for directory in (self._root / topic).iterdir():
+        for directory in path_below(self._root, topic).iterdir():
             current = read_current(directory)
             generation = Generation(directory, current) if current is not None else None
             if generation is not None and len(generation.entries):
@@ -252,11 +253,11 @@ class CompactedQueues:
             del self._theirs[key]
         self._their_topics.pop(topic, None)
         for name in ("compactionLog", "compactionCq"):
-            if (theirs := self._store / COMPACTION / name / topic).is_dir():
+            if (theirs := path_below(self._store / COMPACTION, name, topic)).is_dir():
                 shutil.rmtree(theirs)
         for key in [key for key in self._known if key[0] == topic]:
             del self._known[key]
-        directory = self._root / topic
+        directory = path_below(self._root, topic)
         if directory.is_dir():
             for queue in directory.iterdir():
                 for path in queue.iterdir():

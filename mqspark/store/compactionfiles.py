@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mqspark.errors import ConfigError
+from mqspark.names import path_below
 from mqspark.record import BLANK_MAGIC, check_record
 from mqspark.store.batchqueue import BATCH_ENTRY, BatchEntry
 from mqspark.store.compacted import COMPACTED, Generation, read_current
@@ -72,7 +73,7 @@ def write_compaction(config: StoreConfig, topics: Iterable[str]) -> Written:
         new.mkdir()
         reader = StoreReader(root, config.store_path_commit_log)
         for topic in topics:
-            directory = paths.consume_queue / topic
+            directory = path_below(paths.consume_queue, topic)
             names = os.listdir(directory) if directory.is_dir() else []
             for queue_id in sorted(int(name) for name in names if name.isdigit()):
                 writer = _QueueWriter(config, new, topic, queue_id)
@@ -96,7 +97,7 @@ def write_compaction(config: StoreConfig, topics: Iterable[str]) -> Written:
 def served(reader: StoreReader, topic: str, queue_id: int) -> Iterator[Served]:
     """What our broker serves of a queue, in the order of offsets."""
     root, end = reader.paths.root, 0
-    directory = root / COMPACTED / topic / str(queue_id)
+    directory = path_below(root / COMPACTED, topic, queue_id)
     current = read_current(directory)
     if current is not None:
         end = current.end
@@ -120,7 +121,9 @@ class _QueueWriter:
     """The two files of one queue that are being filled."""
 
     def __init__(self, config: StoreConfig, root: Path, topic: str, queue_id: int) -> None:
-        self._folders = [root / name / topic / str(queue_id) for name in ("compactionLog", "compactionCq")]
+        self._folders = [
+            path_below(root, name, topic, queue_id) for name in ("compactionLog", "compactionCq")
+        ]
         for folder in self._folders:
             folder.mkdir(parents=True)
         self._queue_bytes = config.compaction_cq_mapped_file_size // _ENTRY_BYTES * _ENTRY_BYTES

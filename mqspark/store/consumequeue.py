@@ -28,6 +28,7 @@ import numpy as np
 
 from mqspark.errors import StoreCorrupt
 from mqspark.message import MAX_TOPIC_LENGTH, SCHEDULE_TOPIC
+from mqspark.names import path_below
 from mqspark.record import MAGIC_V1, MAGIC_V2
 from mqspark.store.files import disk_full_as_typed
 from mqspark.store.layout import file_name, file_start
@@ -91,7 +92,7 @@ class ConsumeQueue:
         topic_bytes = topic.encode()
         wide = len(topic_bytes) > MAX_TOPIC_LENGTH
         self._table = table
-        self._directory = f"{table.directory}/{topic}/{queue_id}"
+        self._directory = str(path_below(table.directory, topic, queue_id))
         self._file_bytes = table.file_bytes
         self._entry_bytes = table.entry_bytes
         self.topic = topic

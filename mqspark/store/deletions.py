@@ -30,6 +30,7 @@ from collections.abc import Callable, Mapping
 from mqspark.errors import StoreCorrupt
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.files import FileLayer, is_disk_full
+from mqspark.store.layout import is_storable_topic
 
 __all__ = ["Deletions", "load_deletions"]
 
@@ -58,7 +59,7 @@ def load_deletions(file: ConfigFile) -> dict[str, int]:
             )
         return {}
     rows = (line.split(" ", 1) for line in data.decode().splitlines()[1:-1])
-    return {topic: int(position) for position, topic in rows}
+    return {topic: int(position) for position, topic in rows if is_storable_topic(topic)}
 
 
 def _encode(positions: Mapping[str, int]) -> bytes:

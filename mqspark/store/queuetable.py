@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from mqspark.errors import InvalidMessage
+from mqspark.names import path_below
 from mqspark.store.consumequeue import ENTRY_DTYPE, ConsumeQueue
 from mqspark.store.dispatch import is_lmq
 from mqspark.store.files import FileLayer
@@ -113,9 +114,9 @@ class QueueTable:
 
     def _directories(self) -> Iterator[tuple[str, int, Path]]:
         for topic in filter(is_storable_topic, self.files.names(self.directory)):
-            for queue in self.files.names(self.directory / topic):
+            for queue in self.files.names(path_below(self.directory, topic)):
                 if queue.isascii() and queue.isdigit():
-                    yield topic, int(queue), self.directory / topic / queue
+                    yield topic, int(queue), path_below(self.directory, topic, queue)
 
     def _length(self, path: Path) -> int:
         fd = self.files.open(path)
@@ -147,7 +148,7 @@ class QueueTable:
         if self.ext_directory is None or is_lmq(topic):
             return None
         return QueueExt(
-            self.ext_directory / topic / str(queue_id),
+            path_below(self.ext_directory, topic, queue_id),
             self.files,
             file_bytes=self.ext_file_bytes,
             dirty_files=self.dirty_files,
@@ -197,5 +198,6 @@ class QueueTable:
                     self._remove_if_empty(queue.topic)
 
     def _remove_if_empty(self, topic: str) -> None:
-        if not self.files.names(self.directory / topic):
-            self.files.remove(self.directory / topic)
+        directory = path_below(self.directory, topic)
+        if not self.files.names(directory):
+            self.files.remove(directory)

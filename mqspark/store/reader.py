@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from mqspark.errors import InvalidMessage, StoreCorrupt
+from mqspark.names import path_below
 from mqspark.store.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, Entries
 from mqspark.store.files import OsFiles
 from mqspark.store.layout import StorePaths, file_name, file_start, is_storable_topic
@@ -55,7 +56,7 @@ class StoreReader:
         """
         if not is_storable_topic(topic):
             raise InvalidMessage(f"topic {topic!r} has characters that no topic has", field="topic")
-        directory = self.paths.consume_queue / topic / str(queue_id)
+        directory = path_below(self.paths.consume_queue, topic, queue_id)
         parts: list[Entries] = []
         low, end = max(from_offset, 0) * ENTRY_BYTES, to_offset * ENTRY_BYTES
         for start, length in _files(directory):
@@ -82,7 +83,7 @@ class StoreReader:
             native[name] = found[name]
         if (native["tags_code"] < EXT_ADDRESS_BELOW).any():
             ext = QueueExt(
-                self.paths.consume_queue_ext / topic / str(queue_id),
+                path_below(self.paths.consume_queue_ext, topic, queue_id),
                 OsFiles(),
                 file_bytes=1,
                 dirty_files=set(),
@@ -93,7 +94,7 @@ class StoreReader:
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """The first offset whose record the log has, and the first that is not visible yet."""
-        directory = self.paths.consume_queue / topic / str(queue_id)
+        directory = path_below(self.paths.consume_queue, topic, queue_id)
         queue_files = _files(directory)
         if not queue_files:
             return 0, 0

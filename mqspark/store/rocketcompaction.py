@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mqspark.names import path_below
 from mqspark.record import check_record, tags_code
 from mqspark.store.keys import Ints
 from mqspark.store.layout import file_start
@@ -37,7 +38,7 @@ _REPLACED = ".delete"
 
 def compacted_by_rocketmq(root: Path, topic: str) -> bool:
     """Whether it has anything of the topic. ``root``: storePathRootDir."""
-    return (root / COMPACTION / "compactionLog" / topic).is_dir()
+    return path_below(root / COMPACTION, "compactionLog", topic).is_dir()
 
 
 class RocketCompaction:
@@ -45,7 +46,7 @@ class RocketCompaction:
 
     def __init__(self, root: Path, topic: str, queue_id: int) -> None:
         """``root``: storePathRootDir."""
-        directory = root / COMPACTION / "compactionLog" / topic / str(queue_id)
+        directory = path_below(root / COMPACTION, "compactionLog", topic, queue_id)
         places = [place for name in _PLACES if (place := directory / name).is_dir()]
         self._files = sorted(
             (start, path)

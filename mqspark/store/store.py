@@ -22,7 +22,8 @@ import secrets
 from pathlib import Path
 
 from mqspark.clock import Clock
-from mqspark.errors import DiskFull, StoreReadOnly
+from mqspark.errors import DiskFull, InvalidMessage, StoreReadOnly
+from mqspark.logs import printable
 from mqspark.record import Parts
 from mqspark.store.append import Appender, Group, Queue
 from mqspark.store.batchqueue import BatchTable, batch_topics
@@ -41,7 +42,7 @@ from mqspark.store.flush import CheckpointJob, FlushJob, Job, Progress
 from mqspark.store.index import MessageIndex
 from mqspark.store.indexer import Indexer
 from mqspark.store.indexfile import Shape
-from mqspark.store.layout import StorePaths
+from mqspark.store.layout import StorePaths, is_storable_topic
 from mqspark.store.offsets import QueueOffsets
 from mqspark.store.queuetable import QueueTable
 from mqspark.store.recovery import Recovery, RecoveryReport
@@ -562,7 +563,12 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Remove its queues: they are out of sight at once, and gone for good, whatever happens, when ``deletions`` is
-        not behind any more. Its records stay in the log until that is cleaned."""
+        not behind any more. Its records stay in the log until that is cleaned. Raises InvalidMessage for a name that no
+        topic can have."""
+        if not is_storable_topic(topic):
+            raise InvalidMessage(
+                f"topic {printable(topic, 40)} cannot be stored, so it cannot be deleted", field="topic"
+            )
         arrivals = self._write().arrivals
         self._untold = [arrival for arrival in arrivals if arrival[0] != topic]
         self._groups = [

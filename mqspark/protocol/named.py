@@ -1,0 +1,283 @@
+"""Which texts of headers and bodies are names, and the check of all of them: found by what their fields are called, so
+that a header or body that is new is checked like all others (``mqspark.names`` has the rules).
+
+Must not know what a name names.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import inspect
+
+from mqspark.names import ID, NAME, Rule, are_sound, check
+
+__all__ = ["FREE_TEXTS", "NAMES", "check_header", "check_names", "names_getter"]
+
+
+class Name(NamedTuple):
+    what: str
+    rule: Rule = NAME
+
+
+_TOPIC, _GROUP, _BROKER, _CLUSTER = Name("topic"), Name("group"), Name("broker"), Name("cluster")
+_CLIENT, _ADDRESS = Name("client id", ID), Name("address", ID)
+
+NAMES: dict[str, Name | tuple[Name, Name]] = {
+    "topic": _TOPIC,
+    "topic_name": _TOPIC,
+    "origin_topic": _TOPIC,
+    "topic_list": _TOPIC,
+    "lite_topic": Name("topic", ID),
+    "group": _GROUP,
+    "group_name": _GROUP,
+    "consumer_group": _GROUP,
+    "producer_group": _GROUP,
+    "src_group": _GROUP,
+    "dest_group": _GROUP,
+    "compare_group": _GROUP,
+    "group_list": _GROUP,
+    "broker_name": _BROKER,
+    "cluster": _CLUSTER,
+    "cluster_name": _CLUSTER,
+    "broker_cluster_name": _CLUSTER,
+    "zone_name": Name("zone"),
+    "namespace": Name("namespace", ID),
+    "key": Name("key", ID),
+    "client_id": _CLIENT,
+    "proxy_froward_client_id": _CLIENT,
+    "consumer_id_list": _CLIENT,
+    "attempt_id": Name("attempt id", ID),
+    "username": Name("user", ID),
+    "broker_addr": _ADDRESS,
+    "broker_address": _ADDRESS,
+    "client_addr": _ADDRESS,
+    "ha_server_addr": _ADDRESS,
+    "master_addr": _ADDRESS,
+    "master_address": _ADDRESS,
+    "master_ha_address": _ADDRESS,
+    "min_broker_addr": _ADDRESS,
+    "offline_broker_addr": _ADDRESS,
+    "ha_broker_addr": _ADDRESS,
+    "born_host": _ADDRESS,
+    "store_host": _ADDRESS,
+    "addr": _ADDRESS,
+    # Tables: what their keys are, and what their values are when these are texts.
+    "topic_config_table": _TOPIC,
+    "topic_queue_mapping_info_map": _TOPIC,
+    "topic_queue_mapping_detail_map": _TOPIC,
+    "topic_queue_mapping_by_broker": _BROKER,
+    "broker_addr_table": _BROKER,
+    "broker_addrs": _ADDRESS,
+    "cluster_addr_table": (_CLUSTER, _BROKER),
+    "subscription_table": _TOPIC,
+    "subscription_group_table": _GROUP,
+    "forbidden_table": (_GROUP, _TOPIC),
+    "status_table": _TOPIC,
+    "replicas_info_table": _BROKER,
+    "message_request_mode_map": (_TOPIC, _GROUP),
+}
+"""Attribute → what it names; of a table, its keys and, as a second, the keys or texts within."""
+
+FREE_TEXTS = frozenset(
+    {
+        "attributes",
+        "bname",
+        "default_topic",
+        "ns",
+        "bit_map",
+        "config_path",
+        "config_table",
+        "config_type",
+        "consume_from_where",
+        "consume_result",
+        "consume_stats_list",
+        "consume_type",
+        "consumer_table",
+        "controller_leader_address",
+        "controller_leader_id",
+        "broker_controller_ids_to_clean",
+        "data",
+        "data_version",
+        "exp",
+        "exp_type",
+        "expression",
+        "expression_type",
+        "extend_data_json",
+        "extra_info",
+        "filter",
+        "filter_data",
+        "filter_groups",
+        "filter_server_list",
+        "filter_server_table",
+        "index_type",
+        "boundary_type",
+        "jstack",
+        "last_key",
+        "lmq_offset_table",
+        "message_model",
+        "message_queue_table",
+        "mode",
+        "mq_pop_table",
+        "mq_table",
+        "msg",
+        "msg_id",
+        "msg_offset_info",
+        "offset_msg_id",
+        "offset_table",
+        "order_count_info",
+        "order_topic_conf",
+        "order_topic_string",
+        "origin_msg_id",
+        "password",
+        "peers",
+        "policy_type",
+        "decision",
+        "actions",
+        "source_ips",
+        "properties",
+        "recall_handle",
+        "register_check_code",
+        "remark",
+        "remote_ip",
+        "resource",
+        "resource_filter",
+        "retry",
+        "runtime_table",
+        "scope",
+        "start_offset_info",
+        "stats_key",
+        "stats_name",
+        "strategy_name",
+        "sub_string",
+        "subject",
+        "subject_filter",
+        "subscription",
+        "table",
+        "tags_set",
+        "topic_filter_type",
+        "transaction_id",
+        "batch_uniq_id",
+        "attachments",
+        "type",
+        "user_consumer_info",
+        "user_status",
+        "user_type",
+        "value",
+        "version",
+        "language",
+    }
+)
+"""Attributes whose texts are no names: they are looked at by whoever uses them."""
+
+Check = Callable[[Any], None]
+
+
+def names_getter(header_type: type[msgspec.Struct]) -> Callable[[Any], tuple[str | None, ...]] | None:
+    """What gives all names of such a header, or None when it names nothing. A header has no structs in it."""
+    names = list(_header_names(header_type))
+    if not names:
+        return None
+    # Of one attribute alone attrgetter gives no tuple.
+    return operator.attrgetter(*names) if len(names) > 1 else operator.attrgetter(*names, *names)
+
+
+def check_header(header: msgspec.Struct) -> None:
+    """Raises IllegalName for the first name that is none."""
+    for attribute, (what, rule) in _header_names(type(header)).items():
+        value = getattr(header, attribute)
+        if value is not None:
+            check(what, value, rule)
+
+
+@functools.cache
+def _header_names(header_type: type[msgspec.Struct]) -> dict[str, Name]:
+    attributes = header_type.__struct_fields__
+    names = {}
+    for attribute in attributes:
+        name = NAMES.get(attribute)
+        if isinstance(name, Name) and (attribute != "key" or "namespace" in attributes):
+            names[attribute] = name
+    return names
+
+
+def check_names(body: object) -> None:
+    """All names in a body, those of bodies within it too. Raises IllegalName."""
+    checker = _checker_of(type(body)) if isinstance(body, msgspec.Struct) else None
+    if checker is not None:
+        checker(body)
+    elif isinstance(body, list):
+        for each in body:
+            check_names(each)
+
+
+@functools.cache
+def _checker_of(body_type: type[msgspec.Struct]) -> Check | None:
+    return _of_struct(inspect.type_info(body_type), {})
+
+
+def _of_struct(info: inspect.Type, known: dict[type, Check | None]) -> Check | None:
+    assert isinstance(info, inspect.StructType)  # noqa: S101 - narrows the type
+    if info.cls in known:
+        return known[info.cls]
+    known[info.cls] = None
+    checks = []
+    for each in info.fields:
+        name = NAMES.get(each.name)
+        if each.name == "key" and not any(other.name == "namespace" for other in info.fields):
+            name = None
+        names = (name,) if isinstance(name, Name) else name or ()
+        found = _of_value(each.type, names, known)
+        if found is not None:
+            checks.append((operator.attrgetter(each.name), found))
+
+    def check_struct(body: Any) -> None:
+        for get, found in checks:
+            value = get(body)
+            if value:
+                found(value)
+
+    known[info.cls] = check_struct if checks else None
+    return known[info.cls]
+
+
+def _of_value(info: inspect.Type, names: tuple[Name, ...], known: dict[type, Check | None]) -> Check | None:
+    """``names``: what the texts are, from the outermost in; the last one holds for all further in."""
+    if isinstance(info, inspect.UnionType):
+        kinds = [each for each in info.types if not isinstance(each, inspect.NoneType)]
+        return _of_value(kinds[0], names, known) if len(kinds) == 1 else None
+    if isinstance(info, inspect.StructType):
+        return _of_struct(info, known)
+    if isinstance(info, inspect.StrType):
+        if not names:
+            return None
+        what, rule = names[0]
+        return lambda value: check(what, value, rule)
+    if isinstance(info, inspect.ListType | inspect.SetType):
+        of_item = _of_value(info.item_type, names, known)
+        return None if of_item is None else functools.partial(_each, of_item)
+    if isinstance(info, inspect.DictType):
+        keyed = isinstance(info.key_type, inspect.StrType)
+        of_key = _of_value(info.key_type, names, known)
+        of_item = _of_value(info.value_type, names[1:] if keyed else names, known)
+        if of_key is None and of_item is None:
+            return None
+
+        def check_table(table: dict[Any, Any]) -> None:
+            if of_key is not None and not are_sound(table):
+                _each(of_key, table)
+            if of_item is not None:
+                _each(of_item, table.values())
+
+        return check_table
+    return None
+
+
+def _each(found: Check, values: Any) -> None:
+    for value in values:
+        if value is not None:
+            found(value)
