@@ -52,7 +52,7 @@ ID = Rule(
 
 V = TypeVar("V")
 
-_log = sparing(__name__)
+_log = sparing(__name__, lines=20)
 
 _MAX_KNOWN, _MAX_KNOWN_LENGTH = 4096, 64
 _known: set[object] = {None, ""}

@@ -22,7 +22,7 @@ from mqspark.errors import IllegalName, InvalidMessage, ProtocolError
 from mqspark.message import retry_topic
 from mqspark.names import ID, NAME, check, is_sound, path_below
 from mqspark.namesrv.kv import KVConfig
-from mqspark.protocol import bodies, headers
+from mqspark.protocol import bodies, fastjson, headers
 from mqspark.protocol.bodies import TopicRouteData, decode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import DeleteTopicRequestHeader
@@ -256,7 +256,7 @@ def test_rows_of_files_that_nothing_may_be_called_are_left_out(
         ("consumerOffset.json", "offsetTable", "T@CG"),
     ):
         path = tmp_path / "config" / file
-        document = json.loads(path.read_text())
+        document = fastjson.loads(path.read_bytes())
         row = document[table][key]
         for name in hostile:
             document[table][f"{name}@CG" if "@" in key else name] = row
