@@ -146,6 +146,7 @@ RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 LMQ_PREFIX = "%LMQ%"
 SYSTEM_PREFIX = "rmq_sys_"
+TRACE_DATA_PREFIX = "rmq_sys_TRACE_DATA_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 DEFAULT_TOPIC = "TBW102"
 """The template that auto-created topics copy (autoCreateTopicEnable)."""
@@ -184,6 +185,10 @@ SEND_FORBIDDEN_TOPICS = frozenset(
     }
 )
 
+SINK_DECISIONS_TOPIC = "mqspark_sink_decisions"
+"""Ours: what the exactly-once sink of Spark decides (``pyspark_pymq.exactlyonce``). Nothing but a committed transaction
+gets into it."""
+
 MAX_TOPIC_LENGTH = 127
 MAX_LONG_TOPIC_LENGTH = 255
 """For ``%RETRY%`` and ``%DLQ%`` topics."""
@@ -197,6 +202,15 @@ _MAX_DIGITS = 18
 
 def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+
+
+def is_broker_topic(topic: str) -> bool:
+    """One in which a broker believes what it finds: it alone writes there. RocketMQ refuses clients the first of them
+    (TopicValidator), and lets them write into its timer and POP's revive log. ``rmq_sys_TRACE_DATA_*`` is written by
+    clients that trace (TraceConstants), ``*_REPLY_TOPIC`` and ``RMQ_SYS_TRACE_TOPIC`` by them, too."""
+    return topic in SEND_FORBIDDEN_TOPICS or (
+        topic.startswith(SYSTEM_PREFIX) and not topic.startswith(TRACE_DATA_PREFIX)
+    )
 
 
 def check_text(what: str, value: object) -> None:

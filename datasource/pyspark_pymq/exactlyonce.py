@@ -16,11 +16,23 @@ Beside an at-least-once write the broker stores every row twice and the tasks do
 The decision log is a topic of one queue (``mqspark_sink_decisions``). A decision is found again as long as that topic
 keeps its messages: restart a query within that time. Needs our broker, where a transaction is decided once and may be
 a batch; a RocketMQ broker would deliver twice what is committed twice.
+
+Whose decision it is. Our brokers let nothing into the decision log but what was a half message and was committed by its
+producer group. A reader believes what the group of its identity committed, and only with a code (HMAC) that needs the
+identity itself, of which the log holds but a hash: the query's id, 122 random bits in its checkpoint, or what
+``transactionId`` says. What is forged, damaged or of others is passed over; the code is compared before anything is
+inflated. The group's offset is a hint of where to begin and believed only where a decision of an earlier batch lies.
+
+What remains without authentication: who can guess a ``transactionId`` can decide in its name (choose one that nobody
+guesses); who reads the half messages can end them in the name of their producer group, and so take rows back or show
+them early; anyone can delete topics, or make a search long by committing much under a query's hash. On RocketMQ's
+brokers, which the sink refuses, the decision log would take plain sends.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import logging
 import secrets
@@ -32,16 +44,30 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mqspark.client.blocking import BlockingClient, pull_header
-from mqspark.errors import BrokerError, ConfigError, ConnectionLost, MQError, NoRoute, RequestTimeout
+from mqspark.compression import ZLIB, decompress
+from mqspark.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectionLost,
+    InvalidMessage,
+    MQError,
+    NoRoute,
+    RequestTimeout,
+)
 from mqspark.message import (
     DEFAULT_TOPIC,
+    KEYS,
     PRODUCER_GROUP,
+    SINK_DECISIONS_TOPIC,
+    TAGS,
     TRANSACTION_BATCH,
     TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     UNIQ_KEY,
+    MessageExt,
     MessageQueue,
     decode_offset_id,
     encode_properties,
@@ -68,9 +94,14 @@ __all__ = ["DECISIONS", "DecisionLog", "Half", "Halves", "Preparer", "abort", "c
 
 log = logging.getLogger("pyspark_pymq")
 
-DECISIONS = "mqspark_sink_decisions"
+DECISIONS = SINK_DECISIONS_TOPIC
 _PART_HALVES = 50_000
 """Of half messages in one message of the decision log: under a megabyte."""
+_MAX_DECISION_BYTES = 16 << 20
+"""Of such a message, inflated."""
+_MAX_PARTS = 100_000
+_CODE_BYTES = 32
+_READ_MESSAGES = 1024
 _IN_FLIGHT_BYTES = 8 << 20
 _COMMITTED_AT_ONCE_BYTES = 16 << 20
 """About so much a broker stores before it is asked for more."""
@@ -329,8 +360,9 @@ class DecisionLog:
         self._client = client
         self._topic = topic
         self._identity = identity
-        digest = hashlib.sha256(identity.encode()).hexdigest()[:24]
-        self._group = f"mqspark-sink-{digest}"
+        self._digest = hashlib.sha256(identity.encode()).hexdigest()[:24]
+        self._group = f"mqspark-sink-{self._digest}"
+        self._key = hashlib.sha256(b"mqspark sink decision\0" + identity.encode()).digest()
         self._found_at = -1
 
     def find(self, batch: int) -> list[Halves] | None:
@@ -345,16 +377,9 @@ class DecisionLog:
         token = secrets.token_hex(8)
         parts = list(_parts(halves))
         for number, part in enumerate(parts):
-            document = {
-                "identity": self._identity,
-                "batch": batch,
-                "token": token,
-                "part": number,
-                "parts": len(parts),
-                "halves": part,
-            }
-            body = zlib.compress(json.dumps(document).encode())
-            self._append(queue, address, body)
+            document = {"batch": batch, "token": token, "part": number, "parts": len(parts), "halves": part}
+            packed = zlib.compress(json.dumps(document).encode())
+            self._append(queue, address, self._code_of(packed) + packed)
         decision = self._find(batch)
         if decision is None:
             raise MQError(f"the decision for batch {batch} of {self._identity} was stored but is not found")
@@ -366,24 +391,47 @@ class DecisionLog:
             queue, address = self._queue(make=False)
             self._client.commit_group_offsets(address, self._group, {queue: self._found_at})
 
+    def _code_of(self, packed: bytes) -> bytes:
+        return hmac.digest(self._key, packed, "sha256")
+
     def _append(self, queue: MessageQueue, address: str, body: bytes) -> None:
+        """As a transaction of the group: the broker takes nothing else."""
+        properties = {
+            KEYS: self._group,
+            TAGS: self._digest,
+            TRANSACTION_PREPARED: "true",
+            PRODUCER_GROUP: self._group,
+        }
         header = SendMessageRequestHeaderV2(
             producer_group=self._group,
             topic=queue.topic,
             default_topic=DEFAULT_TOPIC,
             default_topic_queue_nums=1,
             queue_id=queue.queue_id,
-            sys_flag=0,
+            sys_flag=TRANSACTION_PREPARED_TYPE,
             born_timestamp=time.time_ns() // 1_000_000,
             flag=0,
-            properties=f"KEYS\x01{self._group}\x02",
+            properties=encode_properties(properties).decode(),
             reconsume_times=0,
             unit_mode=False,
             batch=False,
             bname=queue.broker_name,
         )
-        # Said twice is harmless: parts carry the token of their decision, and the first of each counts.
-        self._client.request(address, RequestCode.SEND_MESSAGE_V2, header, body)
+        # Said twice is harmless: parts carry the token of their decision, and the first of each counts. A half message
+        # whose answer was lost is never committed.
+        answer = self._client.request(address, RequestCode.SEND_MESSAGE_V2, header, body)
+        stored = answer.header(SendMessageResponseHeader)
+        end = EndTransactionRequestHeader(
+            topic=queue.topic,
+            producer_group=self._group,
+            tran_state_table_offset=stored.queue_offset,
+            commit_log_offset=decode_offset_id(stored.msg_id)[2],
+            commit_or_rollback=TRANSACTION_COMMIT_TYPE,
+            from_transaction_check=True,
+            msg_id="",
+            bname=queue.broker_name,
+        )
+        self._client.request(address, RequestCode.END_TRANSACTION, end)
 
     def _find(self, batch: int) -> tuple[int, list[Halves]] | None:
         try:
@@ -392,8 +440,9 @@ class DecisionLog:
             return None
         decisions: dict[str, dict[int, Any]] = {}
         firsts: dict[str, int] = {}
-        for offset, document in self._documents(queue, address):
-            if document["identity"] != self._identity or document["batch"] < batch:
+        begin, end = self._bounds(queue, address, batch)
+        for offset, document in self._documents(queue, address, begin, end):
+            if document["batch"] < batch:
                 continue
             if document["batch"] > batch:
                 # Batches are decided one after the other: this one is done, and its decision lies behind the pointer.
@@ -410,21 +459,61 @@ class DecisionLog:
                 ]
         return None
 
-    def _documents(self, queue: MessageQueue, address: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _bounds(self, queue: MessageQueue, address: str, batch: int) -> tuple[int, int]:
+        """Where to search. Anyone can commit an offset for the group: it counts where an earlier batch is decided."""
         (end,) = self._client.max_offsets(address, [queue])
         (begin,) = self._client.min_offsets(address, [queue])
         (pointer,) = self._client.group_offsets(address, self._group, [queue])
-        position = max(int(begin), int(pointer or 0))
+        pointer = int(pointer or 0)
+        begin = max(0, int(begin))
+        if begin < pointer < end:
+            found = next(self._documents(queue, address, pointer, pointer + 1), None)
+            if found is not None and found[0] == pointer and found[1]["batch"] < batch:
+                begin = pointer
+        return begin, int(end)
+
+    def _documents(
+        self, queue: MessageQueue, address: str, position: int, end: int
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """What this identity wrote between two offsets."""
         while position < end:
-            header = pull_header(self._group, queue, position, max_messages=32)
+            header = pull_header(
+                self._group,
+                queue,
+                position,
+                max_messages=min(_READ_MESSAGES, end - position),
+                expression=self._digest,
+                bulk=True,
+            )
             answer = self._client.request(address, RequestCode.PULL_MESSAGE, header, accept=PULL_ANSWERS)
-            following = answer.header(PullMessageResponseHeader).next_begin_offset
+            following = int(answer.header(PullMessageResponseHeader).next_begin_offset)
             if answer.code == ResponseCode.SUCCESS:
-                for message in decode_records(answer.body):
-                    yield message.queue_offset, json.loads(zlib.decompress(message.body))
+                for message in decode_records(answer.body, decompress=False):
+                    document = self._document(message) if position <= message.queue_offset < end else None
+                    if document is not None:
+                        yield message.queue_offset, document
             elif following <= position:
                 time.sleep(0.05)  # not visible yet
-            position = max(position, int(following))
+            position = max(position, following)
+
+    def _document(self, message: MessageExt) -> dict[str, Any] | None:
+        """None for what this identity did not write."""
+        is_ours = (
+            message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT_TYPE
+            and message.properties.get(PRODUCER_GROUP) == self._group
+        )
+        code, packed = message.body[:_CODE_BYTES], message.body[_CODE_BYTES:]
+        if not is_ours or not hmac.compare_digest(code, self._code_of(packed)):
+            return None
+        try:
+            document = json.loads(decompress(packed, ZLIB, _MAX_DECISION_BYTES))
+            if _is_decision(document):
+                return document  # type: ignore[no-any-return]
+            why = "it is no decision"
+        except (InvalidMessage, ValueError, RecursionError) as error:
+            why = str(error)
+        log.error("offset %d of %s is passed over: %s", message.queue_offset, DECISIONS, why)
+        return None
 
     def _queue(self, *, make: bool) -> tuple[MessageQueue, str]:
         """The one queue of the log, at the first broker by name that has it. Raises NoRoute."""
@@ -462,6 +551,30 @@ class DecisionLog:
             order=False,
         )
         self._client.request(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+
+def _is_decision(document: Any) -> bool:
+    """Whoever guesses the identity writes what he likes."""
+    if not isinstance(document, dict):
+        return False
+    numbers = [document.get(name) for name in ("batch", "part", "parts")]
+    if not all(type(number) is int for number in numbers) or not isinstance(document.get("token"), str):
+        return False
+    _, part, parts = numbers
+    rows = document.get("halves")
+    return 0 <= part < parts <= _MAX_PARTS and isinstance(rows, list) and all(_is_row(row) for row in rows)
+
+
+def _is_row(row: Any) -> bool:
+    if not isinstance(row, list) or len(row) != 4 or not isinstance(row[2], list):
+        return False
+    topic, broker, places, group = row
+    return all(isinstance(text, str) for text in (topic, broker, group)) and all(
+        isinstance(place, list)
+        and len(place) == 2
+        and all(type(number) is int and 0 <= number < 1 << 62 for number in place)
+        for place in places
+    )
 
 
 def _parts(halves: Sequence[Halves]) -> Iterator[list[Any]]:

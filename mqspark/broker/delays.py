@@ -33,6 +33,7 @@ from mqspark.message import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TIMER_TOPIC,
+    TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
     TRANSACTION_COMMIT_TYPE,
@@ -71,10 +72,17 @@ RETRY_MS = 100
 NOWHERE = "its properties name no topic and queue where it may go"
 """Why a message that waited is passed over."""
 _NO_DESTINATIONS = frozenset(
-    topic.encode() for topic in (SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
+    topic.encode()
+    for topic in (
+        SCHEDULE_TOPIC,
+        TIMER_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+    )
 )
 """Topics whose messages the broker itself takes further: one would go round for ever, or decide about a transaction.
-Anyone may send to the timer topic, and name them."""
+RocketMQ lets anyone send to the timer topic, and name them."""
 _EXT_ADDRESS_BELOW = -(1 << 31)
 """A tags code below is the address of a ConsumeQueueExt unit, which nobody writes here."""
 

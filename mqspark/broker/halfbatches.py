@@ -28,6 +28,7 @@ from mqspark.message import (
     MSG_REGION,
     REAL_QUEUE_ID,
     REAL_TOPIC,
+    SINK_DECISIONS_TOPIC,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -108,6 +109,9 @@ def check_batch(draft: Draft) -> None:
             f"{TRANSACTION_BATCH}={text}: count:flags with 1 to {MAX_MEMBERS} messages is needed",
             field="properties",
         )
+    if draft.properties.get(REAL_TOPIC) == SINK_DECISIONS_TOPIC:
+        # The messages of a batch say themselves whose they are.
+        raise InvalidMessage(f"{SINK_DECISIONS_TOPIC} takes no batches", field="topic")
     if not _NOT_IN_A_BATCH.isdisjoint(draft.properties.keys() - {TRANSACTION_PREPARED, TRANSACTION_BATCH}):
         raise InvalidMessage("a transactional batch cannot be delayed", field="properties")
     found, largest, marked = _look(bytes(draft.body))

@@ -173,6 +173,7 @@ class Half:
             parts.flag,
             parts.reconsume_times,
             parts.physical_offset,
+            is_commit=True,
         )
 
     def checked_properties(self) -> dict[str, str]:

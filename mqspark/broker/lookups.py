@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 
-from mqspark.broker.offsets import NOT_FOUND
+from mqspark.broker.offsets import NOT_FOUND, is_brokers_own
 from mqspark.broker.state import BrokerState
 from mqspark.message import PhysicalOffset
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -90,6 +90,8 @@ class Lookups:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!", {})
         if queue_id < 0 or header.commit_offset < 0:
             raise Refusal(ResponseCode.INVALID_PARAMETER, "queueId and commitOffset must not be negative", {})
+        if is_brokers_own(topic, group):
+            raise Refusal(ResponseCode.NO_PERMISSION, f"how far {group} is in {topic} the broker says", {})
         if state.offsets.pending_reset(group, topic, queue_id) is None:
             state.offsets.commit(group, topic, queue_id, header.commit_offset)
         return ok(command, {})

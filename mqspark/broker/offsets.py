@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqspark.clock import Clock
+from mqspark.message import SYSTEM_GROUP_PREFIX, is_broker_topic
 from mqspark.names import sound_only
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies import (
@@ -20,12 +21,17 @@ from mqspark.protocol.bodies import (
 )
 from mqspark.store.dispatch import LMQ_QUEUE_ID, is_lmq
 
-__all__ = ["ConsumerOffsets", "NOT_FOUND"]
+__all__ = ["ConsumerOffsets", "NOT_FOUND", "is_brokers_own"]
 
 NOT_FOUND = -1
 
 Table = dict[tuple[str, str], dict[int, int]]
 """(topic, group) → queue id → offset."""
+
+
+def is_brokers_own(topic: str, group: str) -> bool:
+    """Whether the group is one of the broker's that reads a topic of the broker's."""
+    return group.startswith(SYSTEM_GROUP_PREFIX) and is_broker_topic(topic)
 
 
 class ConsumerOffsets:
@@ -42,7 +48,11 @@ class ConsumerOffsets:
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, *, is_brokers: bool = False) -> None:
+        """How far the broker itself is in a topic of its own (POP's revival, transactions) only it says
+        (``is_brokers``): what anyone else commits there changes nothing."""
+        if not is_brokers and is_brokers_own(topic, group):
+            return
         if self._lmq and is_lmq(group):
             queue_id = LMQ_QUEUE_ID
         key = (topic, group)
@@ -80,6 +90,8 @@ class ConsumerOffsets:
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """The next pull of the queue is told to go to ``offset``, which is stored at once as well."""
+        if is_brokers_own(topic, group):
+            return
         self._resets.setdefault((topic, group), {})[queue_id] = offset
         self.commit(group, topic, queue_id, offset)
 
@@ -112,7 +124,7 @@ class ConsumerOffsets:
     def clone(self, source: str, target: str, topic: str) -> None:
         """Replace the target's offsets of ``topic`` by the source's."""
         queues = self._table.get((topic, source))
-        if queues is not None:
+        if queues is not None and not is_brokers_own(topic, target):
             self._table[(topic, target)] = dict(queues)
             self._changed()
 
@@ -120,7 +132,7 @@ class ConsumerOffsets:
         self._remove(lambda key: key[0] == topic)
 
     def remove_group(self, group: str) -> None:
-        self._remove(lambda key: key[1] == group)
+        self._remove(lambda key: key[1] == group and not is_brokers_own(*key))
 
     def _remove(self, doomed: Callable[[tuple[str, str]], bool]) -> None:
         for table in (self._table, self._pulled, self._resets):

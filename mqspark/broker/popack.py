@@ -7,15 +7,15 @@ record at the end of the turn; each is answered when that is acked by the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from mqspark.broker.acks import Acks
 from mqspark.broker.popchecks import check_invisible_time
 from mqspark.broker.poporder import ILLEGAL, PopOrder
 from mqspark.broker.pull import FAQ
-from mqspark.broker.revivelog import CheckKey, CheckPoint, ReviveLog
+from mqspark.broker.revivelog import MAX_MESSAGES, CheckKey, CheckPoint, ReviveLog
 from mqspark.broker.state import BrokerState
-from mqspark.errors import DiskFull, InvalidMessage, StoreReadOnly
+from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
 from mqspark.protocol.bodies import BatchAck, BatchAckMessageRequestBody, decode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
@@ -33,19 +33,21 @@ __all__ = ["PopAcks"]
 MAX_BITS = 1 << 16
 """Of one entry of a batch: a check point has 32 messages, which a filter may have picked out of many."""
 
-Answer = tuple[Session, int]
-"""Who waits, and the opaque."""
-
 
 class _Record:
     """The acknowledgements of one check point that came in this turn."""
 
-    __slots__ = ("answers", "invisible_time_ms", "offsets")
+    __slots__ = ("answers", "offsets", "problem")
 
-    def __init__(self, invisible_time_ms: int) -> None:
-        self.invisible_time_ms = invisible_time_ms
+    def __init__(self) -> None:
         self.offsets: dict[int, None] = {}
         self.answers: list[Answer] = []
+        self.problem: Exception | None = None
+        """Why it could not be stored."""
+
+
+Answer = tuple[Session, int, Sequence[_Record]]
+"""Who waits, the opaque, and for which records: the last of them has the answer."""
 
 
 class PopAcks:
@@ -63,8 +65,8 @@ class PopAcks:
         self._freed = freed
         self._log = log
         self._acks = acks
-        self._records: dict[tuple[CheckKey, int], _Record] = {}
-        """(check point, revive queue) → what is to be written at the end of this turn."""
+        self._records: dict[tuple[CheckKey, int, int], _Record] = {}
+        """(check point, revive queue, invisible time) → what is to be written at the end of this turn."""
         self.handlers: dict[int, Handler] = {
             RequestCode.ACK_MESSAGE: self.ack,
             RequestCode.BATCH_ACK_MESSAGE: self.batch_ack,
@@ -91,7 +93,7 @@ class PopAcks:
         record = self._record(_key(header.topic, header.consumer_group, header.queue_id, receipt), receipt)
         record.offsets[header.offset] = None
         if not command.is_oneway:
-            record.answers.append((session, command.opaque))
+            record.answers.append((session, command.opaque, (record,)))
         return None
 
     def batch_ack(self, session: Session, command: Command) -> bytes | None:
@@ -101,7 +103,7 @@ class PopAcks:
             raise Refusal(ResponseCode.NO_MESSAGE, "the batch has no acknowledgements")
         self._check_busy()
         broker_name = body.broker_name or self._state.config.broker_name
-        last = None
+        own: list[_Record] = []
         for entry in body.acks:
             topic = real_topic(entry.topic, entry.consumer_group, entry.retry)
             offsets = self._existing(topic, entry)
@@ -119,13 +121,13 @@ class PopAcks:
                 broker_name,
                 entry.queue_id,
             )
-            last = self._record(_key(topic, entry.consumer_group, entry.queue_id, receipt), receipt)
-            last.offsets.update(dict.fromkeys(offsets))
-        if last is None:
+            own.append(self._record(_key(topic, entry.consumer_group, entry.queue_id, receipt), receipt))
+            own[-1].offsets.update(dict.fromkeys(offsets))
+        if not own:
             return ok(command)
         if not command.is_oneway:
             # Records are written in the order of their first acknowledgement; the answer waits for all.
-            next(reversed(self._records.values())).answers.append((session, command.opaque))
+            next(reversed(self._records.values())).answers.append((session, command.opaque, own))
         return None
 
     def change_invisible_time(self, session: Session, command: Command) -> bytes | None:
@@ -171,17 +173,21 @@ class PopAcks:
             return
         records, self._records = self._records, {}
         waiting = self._acks.waiting
-        problem: Exception | None = None
+        store_problem: Exception | None = None
         end_offset = 0
-        for (key, revive_queue), record in records.items():
-            if problem is None:
-                try:
-                    end_offset = self._log.put_ack(
-                        revive_queue, key, record.invisible_time_ms, list(record.offsets)
-                    )
-                except (Refusal, StoreReadOnly, DiskFull, InvalidMessage) as error:
-                    problem = error
-            for session, opaque in record.answers:
+        for (key, revive_queue, invisible_time_ms), record in records.items():
+            record.problem = store_problem
+            offsets = list(record.offsets) if store_problem is None else []
+            try:
+                for first in range(0, len(offsets), MAX_MESSAGES):
+                    some = offsets[first : first + MAX_MESSAGES]
+                    end_offset = self._log.put_ack(revive_queue, key, invisible_time_ms, some)
+            except (StoreReadOnly, DiskFull) as error:
+                record.problem = store_problem = error
+            except (Refusal, InvalidMessage, MessageTooLarge) as error:
+                record.problem = error  # of this receipt: others have theirs
+            for session, opaque, waited_for in record.answers:
+                problem = next((each.problem for each in waited_for if each.problem is not None), None)
                 if problem is None:
                     waiting.append((end_offset, session, encode_response(opaque, ResponseCode.SUCCESS)))
                 else:
@@ -240,10 +246,10 @@ class PopAcks:
             )
 
     def _record(self, key: CheckKey, receipt: Receipt) -> _Record:
-        place = key, self._revive_queue(receipt)
+        place = key, self._revive_queue(receipt), receipt.invisible_time_ms
         record = self._records.get(place)
         if record is None:
-            record = self._records[place] = _Record(receipt.invisible_time_ms)
+            record = self._records[place] = _Record()
         return record
 
     def _revive_queue(self, receipt: Receipt) -> int:

@@ -228,6 +228,7 @@ class PopRevival:
             if tag == CK_TAG:
                 check_point = parse_check_point(record.body, broker_name)
                 check_point.revive_offset = record.queue_offset
+                self._check_time(check_point, record)
                 self._count(queue, check_point.key, CK_TAG)
                 queue.open[check_point.key] = check_point
                 place = check_point.revive_time_ms, check_point.revive_offset, check_point.key
@@ -244,8 +245,8 @@ class PopRevival:
                         open_check_point.ack(offset)
                 else:
                     self._keep_early(queue, key, offsets)
-        except InvalidMessage as error:
-            _log.error("revive queue %d, offset %d: %s", queue.queue_id, record.queue_offset, error)
+        except (InvalidMessage, ValueError, RecursionError) as error:
+            self._pass_over(queue, record.queue_offset, error)
         due_ms = parse_number(find_property(properties, TIMER_DELIVER_MS.encode())) or 0
         entered_ms = parse_number(find_property(properties, TIMER_ENQUEUE_MS.encode())) or 0
         # What was due already was stored at once, before earlier ones that the timer may still have.
@@ -253,7 +254,25 @@ class PopRevival:
             # RocketMQ's timer delivers up to a second early.
             queue.horizon_ms = max(queue.horizon_ms, min(due_ms, record.store_timestamp_ms))
 
+    def _pass_over(self, queue: _ReviveQueue, offset: int, why: Exception) -> None:
+        """A record that cannot be POP's: one that a client could write once, or a disk has changed."""
+        self._state.stats.junk["revive"] += 1
+        _log.error("revive queue %d, offset %d is passed over: %s", queue.queue_id, offset, why)
+
+    def _check_time(self, check_point: CheckPoint, record: Parts) -> None:
+        """Raises InvalidMessage for a check point whose time nobody can have asked for when it was stored: it would
+        hold the group's offset where it is until then."""
+        ahead_ms = check_point.revive_time_ms - record.store_timestamp_ms
+        longest_ms = self._state.store_config.timer_max_delay_sec * 1000 + GRACE_MS
+        if ahead_ms > longest_ms:
+            raise InvalidMessage(
+                f"its messages would be invisible for {ahead_ms} ms more, the longest is {longest_ms}",
+                field="it",
+            )
+
     def _count(self, queue: _ReviveQueue, key: CheckKey, kind: str) -> None:
+        if self._state.topics.get(key.topic) is None or key.group not in self._state.subscriptions:
+            return
         read = self._state.stats.revival(key.topic, key.group).read
         place = queue.queue_id, kind
         read[place] = read.get(place, 0) + 1
@@ -287,6 +306,8 @@ class PopRevival:
                 except (Refusal, StoreReadOnly, DiskFull) as error:
                     _log.error("messages of %s cannot be revived now: %s", key.topic, error)
                     return None
+                except InvalidMessage as error:
+                    self._pass_over(queue, revive_offset, error)
                 del queue.open[key]
                 revived += 1 + len(offsets)
             heapq.heappop(queue.by_time)
@@ -303,7 +324,7 @@ class PopRevival:
 
         def commit(is_durable: bool) -> None:
             if is_durable and offsets.query(REVIVE_GROUP, topic, queue_id) != done:
-                offsets.commit(REVIVE_GROUP, topic, queue_id, done)
+                offsets.commit(REVIVE_GROUP, topic, queue_id, done, is_brokers=True)
 
         if done >= 0:
             self._durably.when(self._last_end, commit)
@@ -370,6 +391,8 @@ class PopRevival:
         tries = check_point.re_puts
         invisible_ms = check_point.invisible_time_ms
         if check_point.revive_time_ms <= self._state.clock.now_ms():
-            invisible_ms += _RE_PUT_DELAYS_MS[min(tries, len(_RE_PUT_DELAYS_MS) - 1)]
+            # No further ahead than the timer goes, which would refuse it for ever.
+            longest_ms = self._state.store_config.timer_max_delay_sec * 1000
+            invisible_ms += min(_RE_PUT_DELAYS_MS[min(tries, len(_RE_PUT_DELAYS_MS) - 1)], longest_ms)
         again = CheckPoint(key, invisible_ms, [0], re_puts=tries + 1)
         self._last_end = max(self._last_end, self._log.put_check_point(queue.queue_id, again))

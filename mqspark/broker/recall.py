@@ -21,6 +21,7 @@ from mqspark.message import (
     TIMER_DELIVER_MS,
     UNIQ_KEY,
     decode_recall_handle,
+    is_broker_topic,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -54,6 +55,8 @@ class Recalls:
             raise self._refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "broker service not available")
         if header.topic not in state.topics:
             raise self._refusal(ResponseCode.TOPIC_NOT_EXIST, f"the topic[{header.topic}] not exist")
+        if is_broker_topic(header.topic):
+            raise self._refusal(ResponseCode.NO_PERMISSION, f"topic[{header.topic}] is the broker's own")
         try:
             topic, broker_name, deliver_ms, unique_id = decode_recall_handle(header.recall_handle)
         except InvalidMessage as error:

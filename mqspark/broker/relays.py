@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from mqspark.broker.calls import CallFailed, Calls
 from mqspark.broker.groups import Member
+from mqspark.broker.offsets import is_brokers_own
 from mqspark.broker.state import BrokerState
 from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import MessageQueue, decode_offset_id
@@ -186,6 +187,10 @@ class Relays:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist")
         if header.group not in state.subscriptions:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist")
+        if is_brokers_own(topic.name, header.group):
+            raise Refusal(
+                ResponseCode.NO_PERMISSION, f"how far {header.group} is in {topic.name} the broker says"
+            )
         if header.queue_id >= topic.read_queue_nums:
             raise Refusal(
                 ResponseCode.INVALID_PARAMETER, f"topic {topic.name} has no queue {header.queue_id}"

@@ -22,6 +22,7 @@ __all__ = [
     "ACK_TAG",
     "BATCH_ACK_TAG",
     "CK_TAG",
+    "MAX_MESSAGES",
     "REVIVE_GROUP",
     "CheckKey",
     "CheckPoint",
@@ -123,28 +124,49 @@ class _Body(Body):
         )
 
 
+MAX_MESSAGES = 64
+"""Of one check point: RocketMQ keeps the acknowledged ones in the bits of one byte count and one int."""
+MAX_BODY_BYTES = 16 << 10
+"""Of one record: the numbers of so many messages, a topic, a group and a broker."""
+_MAX_QUEUE_ID = 1 << 31
+_MAX_NUMBER = 1 << 60
+"""Offsets, and milliseconds since the epoch: two of them still fit into a long."""
+
+
 def _parse(body: bytes | memoryview) -> _Body:
+    if len(body) > MAX_BODY_BYTES:
+        raise InvalidMessage(f"a record of the revive log of {len(body)} bytes", field="body")
     try:
         return decode_body(_Body, body)
     except ProtocolError as error:
         raise InvalidMessage(f"a record of the revive log: {error}", field="body") from None
 
 
-MAX_MESSAGES = 64
-"""Of one check point: RocketMQ keeps the acknowledged ones in the bits of one byte count and one int."""
+def _check(what: str, number: int, most: int) -> None:
+    if not 0 <= number < most:
+        raise InvalidMessage(f"{what}={number} in a record of the revive log", field=what)
+
+
+def _checked(key: CheckKey) -> CheckKey:
+    _check("queueId", key.queue_id, _MAX_QUEUE_ID)
+    _check("startOffset", key.start_offset, _MAX_NUMBER)
+    _check("popTime", key.pop_time_ms, _MAX_NUMBER)
+    return key
 
 
 def parse_check_point(body: bytes | memoryview, broker_name: str) -> CheckPoint:
-    """Raises InvalidMessage."""
+    """Raises InvalidMessage when a number in it cannot be one of a check point."""
     parsed = _parse(body)
-    if not 0 <= parsed.n <= MAX_MESSAGES:
-        raise InvalidMessage(f"a check point of {parsed.n} messages", field="n")
+    _check("n", parsed.n, MAX_MESSAGES + 1)
+    _check("it", parsed.it, _MAX_NUMBER)
     diffs: Sequence[int] = range(parsed.n) if not parsed.d else parsed.d[: parsed.n]
+    for diff in diffs:
+        _check("d", diff, _MAX_NUMBER)
     return CheckPoint(
-        parsed.key(broker_name),
+        _checked(parsed.key(broker_name)),
         parsed.it,
         diffs,
-        acked=parsed.bm,
+        acked=parsed.bm & ((1 << MAX_MESSAGES) - 1),
         re_puts=parse_number(parsed.rp) or 0,
     )
 
@@ -155,7 +177,10 @@ def parse_ack(body: bytes | memoryview, broker_name: str) -> tuple[CheckKey, lis
     offsets = parsed.aol
     if offsets is None:
         offsets = [parsed.ao if parsed.ao is not None else parsed.ack_offset]
-    return parsed.key(broker_name), offsets
+    _check("acknowledgements", len(offsets), MAX_MESSAGES + 1)
+    for offset in offsets:
+        _check("ackOffset", offset, _MAX_NUMBER)
+    return _checked(parsed.key(broker_name)), offsets
 
 
 _quote = json.dumps

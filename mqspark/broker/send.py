@@ -49,6 +49,7 @@ from mqspark.message import (
     decode_properties,
     encode_properties,
     encode_recall_handle,
+    is_broker_topic,
     java_hash,
     parse_number,
 )
@@ -93,6 +94,10 @@ def _may_name_ours(text: str) -> bool:
         or "TRAN_MSG" in text
         or "POP_CK" in text
     )
+
+
+def _is_prepared(text: str) -> bool:
+    return "TRAN_MSG" in text and decode_properties(text).get(TRANSACTION_PREPARED, "").lower() == "true"
 
 
 class Sends:
@@ -307,6 +312,8 @@ class Sends:
                     f"sysFlag {draft.sys_flag:#x} says transaction, but the property"
                     f" {TRANSACTION_PREPARED} does not",
                 )
+            # That something was committed is for the broker to say.
+            draft.sys_flag &= ~TRANSACTION_MASK
         elif draft.reconsume_times > 0 and delay_level(properties.get(DELAY)) > 0:
             # A consumer's retry of what was committed long ago, by a client that keeps all properties.
             draft.sys_flag &= ~TRANSACTION_MASK
@@ -511,6 +518,8 @@ class Sends:
                 check_topic(header.topic)
             except InvalidMessage as error:
                 raise self._refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+            if is_broker_topic(header.topic):
+                raise self._forbidden(header.topic)
             topic = state.topics.auto_create(
                 header.topic, header.default_topic, header.default_topic_queue_nums
             )
@@ -522,9 +531,11 @@ class Sends:
                     f"topic[{header.topic}] not exist, apply first please! See"
                     " https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.",
                 )
-        if topic.send_forbidden:
+        if topic.send_forbidden and topic.name != state.config.msg_trace_topic_name:
+            raise self._forbidden(topic.name)
+        if topic.commits_only and (header.batch or not _is_prepared(header.properties or "")):
             raise self._refusal(
-                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic.name}] is forbidden."
+                ResponseCode.NO_PERMISSION, f"topic[{topic.name}] takes transactional messages only"
             )
         if topic.inner_batch:
             try:
@@ -532,6 +543,9 @@ class Sends:
             except InvalidMessage as error:
                 raise self._store_refusal(error) from None
         return topic
+
+    def _forbidden(self, topic: str) -> Refusal:
+        return self._refusal(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
 
     def _is_dead(self, header: SendHeader, version: int, group: str) -> bool:
         """Whether a message for the retry topic of ``group`` has had all its attempts, or belongs to a group that
@@ -553,7 +567,7 @@ class Sends:
         self._check_member(text)
 
     def _check_member(self, text: str) -> None:
-        if "TRAN_MSG" in text and decode_properties(text).get(TRANSACTION_PREPARED, "").lower() == "true":
+        if _is_prepared(text):
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a batch cannot be transactional")
 
     def _own(self, text: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ notes.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -118,6 +118,8 @@ class Stats:
         """(topic, group) → messages that consumers sent back."""
         self.revivals: dict[tuple[str, str], Revival] = {}
         """(topic, group) → what of it is in the revive log."""
+        self.junk: Counter[str] = Counter()
+        """Records of the broker's own topics that were passed over because they are none: of ``revive``."""
         self._totals = {
             name: Totals(TEN_MINUTE_SAMPLES) for name in ("put", "found", "missed", "pulls", "transferred")
         }

@@ -49,6 +49,7 @@ from mqspark.message import (
     TIMER_TOPIC,
     decode_properties,
     encode_properties,
+    is_broker_topic,
     java_hash,
     parse_number,
 )
@@ -461,7 +462,9 @@ class Timers:
             unique_id = (find_property(properties, b"UNIQ_KEY") or b"").decode("utf-8", "replace")
             topic = (find_property(properties, b"REAL_TOPIC") or b"").decode("utf-8", "replace")
             # With the topic up to RocketMQ 5.3, and later if appendTopicForTimerDeleteKey says so.
-            if unique_id in walk.deleted or f"{topic}+{unique_id}" in walk.deleted:
+            # What the broker has put there for itself, POP's check points above all, nobody takes back.
+            is_deleted = unique_id in walk.deleted or f"{topic}+{unique_id}" in walk.deleted
+            if is_deleted and not is_broker_topic(topic):
                 self.metrics.add(topic, -1, now_ms)
                 return None
         return entry, record

@@ -21,11 +21,12 @@ from mqspark.message import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
-    SEND_FORBIDDEN_TOPICS,
+    SINK_DECISIONS_TOPIC,
     TIMER_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
     check_topic,
+    is_broker_topic,
     is_system_topic,
 )
 from mqspark.names import sound_only
@@ -58,6 +59,7 @@ class Topic:
     """One topic: its configuration flattened for the hot paths, and its counters since start."""
 
     __slots__ = (
+        "commits_only",
         "config",
         "get_count",
         "inner_batch",
@@ -82,7 +84,9 @@ class Topic:
         self.put_count = 0
         self.put_bytes = 0
         self.get_count = 0
-        self.send_forbidden = self.name in SEND_FORBIDDEN_TOPICS
+        self.send_forbidden = is_broker_topic(self.name)
+        self.commits_only = self.name == SINK_DECISIONS_TOPIC
+        """Nothing but what was a half message may enter it."""
         self.retry_of = self.name.removeprefix(RETRY_PREFIX) if self.name.startswith(RETRY_PREFIX) else None
         """The group whose retry topic this is."""
         self.configure(config)
@@ -98,7 +102,9 @@ class Topic:
         self.multi_tag = config.topic_filter_type == MULTI_TAG
         self.inner_batch = config.attributes.get("queue.type") == "BatchCQ"
         self.needs_key = config.attributes.get("cleanup.policy") == "COMPACTION"
-        self.plain = not (self.order or self.send_forbidden or self.inner_batch or self.retry_of)
+        self.plain = not (
+            self.order or self.send_forbidden or self.commits_only or self.inner_batch or self.retry_of
+        )
         """A send needs no check but that of its queue id."""
 
     def describe(self) -> str:

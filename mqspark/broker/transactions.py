@@ -520,7 +520,7 @@ class Transactions:
         topics = (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
         for topic, offset, before in zip(topics, due, self._saved, strict=True):
             if offset != before:
-                self._state.offsets.commit(GROUP, topic, 0, offset)
+                self._state.offsets.commit(GROUP, topic, 0, offset, is_brokers=True)
         self._saved = due
 
     def _report(self, problem: str) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from mqspark.broker.stats import Stats
 from mqspark.broker.topics import Topic, Topics
+from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BORN_HOST_V6,
     CRC32,
@@ -55,6 +56,8 @@ class Draft:
     prepared_offset: int = 0
     tags_code: int | None = None
     """None: the hash of the tags, as almost always."""
+    is_commit: bool = False
+    """It was a half message, and its producer group has decided."""
 
 
 class Stored(NamedTuple):
@@ -78,10 +81,13 @@ class Writer:
         """Asked in this order, each with what the one before made of the draft."""
 
     def put(self, draft: Draft) -> Stored:
-        """Append; the end of the turn writes it. Raises Refusal, and what ``MessageStore.put`` raises."""
+        """Append; the end of the turn writes it. Raises Refusal, and what ``MessageStore.put`` raises (InvalidMessage
+        also for a topic that takes committed transactions only)."""
         for divert in self.diversions:
             divert(draft)
         topic = self._topics.get(draft.topic)
+        if topic is not None and topic.commits_only and not draft.is_commit:
+            raise InvalidMessage(f"{draft.topic} takes committed transactions only", field="topic")
         sys_flag = draft.sys_flag
         if topic is not None and topic.multi_tag:
             sys_flag |= MULTI_TAGS
@@ -121,6 +127,8 @@ class Writer:
         """Append messages (flag, body, properties) to one queue, all or none, past the diversions. Gives back where
         the first begins. Raises what ``MessageStore.put`` raises."""
         target = self._topics.get(topic)
+        if target is not None and target.commits_only:
+            raise InvalidMessage(f"{topic} takes no batches", field="topic")
         if target is not None and target.multi_tag:
             sys_flag |= MULTI_TAGS
         where = (born_timestamp_ms, born_host, sys_flag, 0, prepared_offset)
@@ -146,6 +154,8 @@ class Writer:
             found.pop(CRC32, None)
             properties = encode_properties(found)
         target = self._topics.get(topic)
+        if target is not None and target.commits_only:
+            raise InvalidMessage(f"{topic} takes committed transactions only", field="topic")
         if target is not None and target.inner_batch:
             self._store.use_batch_queues(topic)
         stored = self._append(

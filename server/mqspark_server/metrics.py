@@ -135,6 +135,10 @@ class _Collector:
         failures = self._counter("send_failures", "sends that were refused since start")
         failures.add_metric(node, state.stats.put_failures)
         yield failures
+        junk = self._counter("broker_junk_records", "records of the broker's topics that are none", "kind")
+        for kind, count in state.stats.junk.items():
+            junk.add_metric((*node, kind), count)
+        yield junk
         permission = self._gauge("broker_permission", "bits: 4 read, 2 write")
         permission.add_metric(node, self._app.config.broker_permission)
         yield permission

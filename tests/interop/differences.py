@@ -38,6 +38,19 @@ KEPT = [
         chapter="sends",
         label="system flag 0x(4|c)",
     ),
+    Difference(
+        "that a message was committed is for the broker to say",
+        chapter="sends",
+        path=r".*sysFlag",
+        ours="^0$",
+        theirs="^8$",
+    ),
+    Difference(
+        "what a broker believes only it writes; RocketMQ lets clients write into its timer and into POP's revive log",
+        chapter="sends",
+        label=".*rmq_sys_.*",
+        path=".*",
+    ),
     Difference("only a broker makes inner batches", chapter="sends", label="system flag 0x40"),
     Difference(
         "a batch whose lengths are wrong is the sender's fault (13); RocketMQ falls over it (1) or stores what it"

@@ -322,10 +322,10 @@ def test_a_sender_does_not_say_how_long_the_hosts_are(bench: Bench, m: str) -> N
     assert (message.body, message.sys_flag, message.born_host.split(":")[0]) == (b"a", 0, "127.0.0.1")
 
 
-def test_a_sender_may_say_that_a_message_is_committed(bench: Bench) -> None:
+def test_that_a_message_is_committed_is_for_the_broker_to_say(bench: Bench) -> None:
     answers = [bench.peer().ask(SEND, send_ext(f=str(flag)), b"a").code for flag in (0x8, 0x4, 0xC)]
     assert answers == [0, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.MESSAGE_ILLEGAL]
-    assert [m.sys_flag for m in stored(bench)] == [0x8]
+    assert [m.sys_flag for m in stored(bench)] == [0]
 
 
 # --- answers and the disk ---

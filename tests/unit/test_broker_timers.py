@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from mqspark.broker.writer import Draft
 from mqspark.errors import DiskFull
 from mqspark.message import MessageExt
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -151,12 +152,13 @@ def test_what_is_refused(bench: Bench, properties: str) -> None:
         {"TIMER_ROLL_TIMES": "\u00b2", "TIMER_OUT_MS": "1700864000000", "REAL_QID": "1"},
     ],
 )
-def test_what_anyone_may_put_into_the_wheels_topic_holds_up_nobody(
+def test_what_rocketmq_let_anyone_put_into_the_wheels_topic_holds_up_nobody(
     bench: Bench, change: dict[str, str]
 ) -> None:
     properties = {"TIMER_OUT_MS": "1700000001000", "REAL_TOPIC": "T", "REAL_QID": "0", **change}
-    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
-    assert bench.peer().ask(SEND, send_ext(WHEEL, 0, text), b"strange").code == 0
+    now_ms, host = bench.clock.now_ms(), bench.store.store_host
+    bench.broker.state.writer.put(Draft(WHEEL, 0, b"strange", properties, now_ms, host))
+    bench.broker.turn()
     bench.run_for(5_000)
     send(bench, b"fine", delay_ms=1_000)
     bench.run_for(3_000)
@@ -179,7 +181,10 @@ def test_a_wheel_that_is_off_refuses(bench: Bench) -> None:
 def test_a_wheel_that_is_off_lets_system_messages_pass(bench: Bench) -> None:
     bench.store_config.timer_wheel_enable = False
     topic = "rmq_sys_REVIVE_LOG_C"
-    send(bench, topic=topic, deliver_ms=1_700_000_009_000)
+    properties = {"TIMER_DELIVER_MS": "1700000009000"}
+    now_ms, host = bench.clock.now_ms(), bench.store.store_host
+    bench.broker.state.writer.put(Draft(topic, 0, b"x", properties, now_ms, host))
+    bench.broker.turn()
     assert len(bench.records(topic)) == 1
 
 
@@ -820,12 +825,3 @@ def test_rates_of_the_wheel(bench: Bench) -> None:
     table = bench.broker.runtime_info()
     assert table["timerEnqueueTps"] == "0.0"
     assert float(table["timerDequeueTps"]) == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize(
-    "more", ["DELAY\x01-1\x02", "DELAY\x01-1\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02TIMER_OUT_MS\x01soon\x02"]
-)
-def test_what_is_sent_to_the_timers_topic_itself_has_no_handle(bench: Bench, more: str) -> None:
-    answer = bench.peer().ask(SEND, send_ext(WHEEL, 0, more), b"x")
-    assert (answer.code, answer.remark) == (0, None)
-    assert "recallHandle" not in answer.ext
