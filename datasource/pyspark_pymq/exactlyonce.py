@@ -463,14 +463,14 @@ class DecisionLog:
         """Where to search. Anyone can commit an offset for the group: it counts where an earlier batch is decided."""
         (end,) = self._client.max_offsets(address, [queue])
         (begin,) = self._client.min_offsets(address, [queue])
-        (pointer,) = self._client.group_offsets(address, self._group, [queue])
-        pointer = int(pointer or 0)
-        begin = max(0, int(begin))
-        if begin < pointer < end:
+        (committed,) = self._client.group_offsets(address, self._group, [queue])
+        pointer = int(committed or 0)
+        low = max(0, int(begin))
+        if low < pointer < end:
             found = next(self._documents(queue, address, pointer, pointer + 1), None)
             if found is not None and found[0] == pointer and found[1]["batch"] < batch:
-                begin = pointer
-        return begin, int(end)
+                low = pointer
+        return low, int(end)
 
     def _documents(
         self, queue: MessageQueue, address: str, position: int, end: int
@@ -557,12 +557,16 @@ def _is_decision(document: Any) -> bool:
     """Whoever guesses the identity writes what he likes."""
     if not isinstance(document, dict):
         return False
-    numbers = [document.get(name) for name in ("batch", "part", "parts")]
-    if not all(type(number) is int for number in numbers) or not isinstance(document.get("token"), str):
+    batch, part, parts = (document.get(name) for name in ("batch", "part", "parts"))
+    token, rows = document.get("token"), document.get("halves")
+    if not (isinstance(batch, int) and isinstance(part, int) and isinstance(parts, int)):
         return False
-    _, part, parts = numbers
-    rows = document.get("halves")
-    return 0 <= part < parts <= _MAX_PARTS and isinstance(rows, list) and all(_is_row(row) for row in rows)
+    return (
+        0 <= part < parts <= _MAX_PARTS
+        and isinstance(token, str)
+        and isinstance(rows, list)
+        and all(_is_row(row) for row in rows)
+    )
 
 
 def _is_row(row: Any) -> bool:

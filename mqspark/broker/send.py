@@ -295,7 +295,7 @@ class Sends:
             )
 
     def _recall_handle(self, draft: Draft, unique_id: str) -> str | None:
-        """Of a message that waits for its time. One that was sent to the timer's topic itself may say anything."""
+        """Of a message that waits for its time."""
         topic, due_ms = draft.properties.get(REAL_TOPIC), parse_number(draft.properties.get(TIMER_OUT_MS))
         if draft.topic != TIMER_TOPIC or topic is None or due_ms is None or topic.startswith(RETRY_PREFIX):
             return None
@@ -533,9 +533,13 @@ class Sends:
                 )
         if topic.send_forbidden and topic.name != state.config.msg_trace_topic_name:
             raise self._forbidden(topic.name)
-        if topic.commits_only and (header.batch or not _is_prepared(header.properties or "")):
+        text = header.properties or ""
+        if topic.commits_only and (
+            header.batch or not _is_prepared(text) or "DELAY" in text or "TIMER_" in text
+        ):
             raise self._refusal(
-                ResponseCode.NO_PERMISSION, f"topic[{topic.name}] takes transactional messages only"
+                ResponseCode.NO_PERMISSION,
+                f"topic[{topic.name}] takes transactional messages only, without a delay",
             )
         if topic.inner_batch:
             try:
