@@ -44,7 +44,7 @@ from mqspark.protocol import fastjson
 from mqspark.protocol.bodies import (
     DataVersion,
     DelayOffsetSerializeWrapper,
-    decode_body,
+    decode_table,
     to_document,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -158,7 +158,7 @@ class DelayOffsets:
 
     def load(self, data: bytes) -> None:
         """Raises ProtocolError when it is not that file."""
-        wrapper = decode_body(DelayOffsetSerializeWrapper, data)
+        wrapper = decode_table(DelayOffsetSerializeWrapper, data)
         self.table = dict(wrapper.offset_table)
         if wrapper.data_version is not None:
             self.data_version = wrapper.data_version

@@ -178,7 +178,7 @@ class LocalOffsets:
 def _parse(text: bytes) -> dict[MessageQueue, int]:
     if not text.strip():
         raise ProtocolError("the file is empty")
-    document = fastjson.loads(text)
+    document = fastjson.loads(text, fastjson.FILE)
     table = document.get("offsetTable") if isinstance(document, dict) else None
     if not isinstance(table, dict):
         raise ProtocolError("no offsetTable in it")

@@ -41,7 +41,7 @@ class KVConfig:
 
     def load(self, data: bytes) -> None:
         """From ``kvConfig.json``. Raises ValueError when it is not that file."""
-        document = fastjson.loads(data)
+        document = fastjson.loads(data, fastjson.FILE)
         table = document.get("configTable") if isinstance(document, dict) else None
         if not isinstance(table, dict):
             raise ValueError("the key-value table is not a JSON object with a configTable")

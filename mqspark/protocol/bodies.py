@@ -46,21 +46,27 @@ class Body(msgspec.Struct, rename="camel"):
 
 def decode_body(body_type: type[T], body: bytes | bytearray | memoryview) -> T:
     """Raises ProtocolError when the bytes are no such body, IllegalName when one of its names may be none."""
-    decoded = decode_table(body_type, body)
+    decoded = _decoded(body_type, body, fastjson.PEER)
     check_names(decoded)
     return decoded
 
 
 def decode_table(body_type: type[T], body: bytes | bytearray | memoryview) -> T:
-    """The same with whatever names: for files, whose readers leave out the rows that are none. Raises ProtocolError."""
+    """The same with whatever names and of any size: for files, whose readers leave out the rows that are none. Raises
+    ProtocolError."""
+    return _decoded(body_type, body, fastjson.FILE)
+
+
+def _decoded(body_type: type[T], body: bytes | bytearray | memoryview, limits: fastjson.Limits) -> T:
     text = bytes(body)
+    fastjson.check_containers(text, limits)
     if b"$ref" not in text:
         try:
             decode: Callable[[bytes], T] = _decoder(body_type)
             return decode(text)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             pass
-    document = _without_nulls(fastjson.loads(text))
+    document = _without_nulls(fastjson.loads(text, limits))
     if body_type is HeartbeatData:
         _name_ordinals(document)
     try:
@@ -105,10 +111,19 @@ def _decoder(body_type: Any) -> Callable[[bytes], Any]:
 
 
 def _without_nulls(value: Any) -> Any:
+    # A call for each number would be most of the cost.
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+        return {
+            key: _without_nulls(item) if isinstance(item, (dict, list)) else item
+            for key, item in value.items()
+            if item is not None
+        }
     if isinstance(value, list):
-        return [_without_nulls(item) for item in value if item is not None]
+        return [
+            _without_nulls(item) if isinstance(item, (dict, list)) else item
+            for item in value
+            if item is not None
+        ]
     return value
 
 

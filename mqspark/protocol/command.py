@@ -224,7 +224,7 @@ def decode_header(serialize_type: int, header: bytes, body: bytes | memoryview) 
 
 def _decode_odd_json_header(header: bytes) -> _JsonHeader:
     """What fastjson reads but msgspec refuses."""
-    members = fastjson.loads(header)
+    members = fastjson.loads(header, fastjson.HEADER)
     if not isinstance(members, dict):
         raise ProtocolError("the header is not a JSON object")
     remark, language = members.get("remark"), members.get("language", "JAVA")
@@ -263,7 +263,7 @@ def _decode_ext(raw: msgspec.Raw) -> dict[str, str]:
     try:
         return _decode_ext_texts(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        fields = fastjson.loads(bytes(raw))
+        fields = fastjson.loads(bytes(raw), fastjson.HEADER)
     if not isinstance(fields, dict):
         raise ProtocolError("extFields is not a JSON object")
     return {name: _text(value) for name, value in fields.items() if value is not None}
@@ -312,7 +312,9 @@ class _Layout(NamedTuple):
     names: tuple[str, ...]
 
 
-_MAX_LENGTHS, _MAX_LAYOUTS, _MAX_FRAMES_BYTES = 512, 4, 1024
+_MAX_LENGTHS, _MAX_LAYOUTS = 256, 4
+_MAX_FRAMES, _MAX_FRAMES_BYTES = 40, 1024
+"""Of one layout: RocketMQ's longest header has some 25 fields. All of them together take 8 MB at most."""
 _layouts: dict[int, tuple[_Layout, ...]] = {}
 """By length of the block: the last ones of that length, the newest first."""
 
@@ -343,7 +345,7 @@ def _decode_binary_ext(block: bytes) -> dict[str, str]:
         ext[name] = block[start:position].decode()
         frames.append(block[begin:start])
         lengths += (start - begin, length)
-    if sum(map(len, frames)) > _MAX_FRAMES_BYTES:
+    if len(frames) > _MAX_FRAMES or sum(map(len, frames)) > _MAX_FRAMES_BYTES:
         return ext
     if len(_layouts) >= _MAX_LENGTHS:
         _layouts.clear()

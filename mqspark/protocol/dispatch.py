@@ -25,6 +25,9 @@ __all__ = ["Handler", "Refusal", "dispatch", "ok", "parse_properties", "settings
 
 Handler = Callable[[Session, Command], bytes | Slices | None]
 
+MAX_SETTINGS_BYTES = 256 * 1024
+"""Of a request that changes settings; all that there are take 20 KB."""
+
 _log = sparing(__name__)
 
 _LOOK_UP_TOPIC = frozenset(
@@ -145,6 +148,10 @@ def _illegal_name(code: int, what: str) -> int:
 
 def parse_properties(body: bytes | memoryview) -> dict[str, str]:
     """The ``key=value`` lines of codes 25 and 318 (MixAll.string2Properties). Raises Refusal."""
+    if len(body) > MAX_SETTINGS_BYTES:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR, f"settings of {len(body)} bytes, at most {MAX_SETTINGS_BYTES} are read"
+        )
     try:
         text = str(body, "utf-8")
     except UnicodeDecodeError:

@@ -6,69 +6,101 @@ commas. Source: reference remoting-protocol §7.1. Three steps, each for what th
 msgspec as it is; msgspec after one pass that quotes bare keys, which is all that RocketMQ itself needs; a
 parser for the rest.
 
-Everything is bounded, since the bytes may be hostile: nesting by MAX_DEPTH, what the last step looks at by
-MAX_ODD_BYTES, what references expand to by MAX_REFERENCED_NODES. Reading raises ProtocolError and nothing else.
+Everything is bounded, since the bytes may be hostile: nesting by MAX_DEPTH, what references cost by
+REFERENCE_BUDGET, and by ``Limits`` how many values there are (each of three bytes costs a hundred in memory) and
+what the second and the third step look at. Each step is linear in its bytes. Reading raises ProtocolError and
+nothing else.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from mqspark.errors import ProtocolError
 
-__all__ = ["loads", "dumps_pretty", "canonical"]
+__all__ = ["Limits", "FILE", "HEADER", "PEER", "canonical", "check_containers", "dumps_pretty", "loads"]
 
 MAX_DEPTH = 64
 """RocketMQ's deepest body has 8 levels."""
 
-MAX_ODD_BYTES = 256 * 1024
-"""What is neither JSON nor JSON with bare keys is read at some MB/s only, and no large body is like that."""
+REFERENCE_BUDGET = 100_000
+"""What all ``$ref`` of one text may cost: characters of paths, values looked at, values that they stand for. RocketMQ
+has a handful in a body, none in a request of a client; a small text could otherwise claim a machine's time and memory.
+"""
 
-MAX_REFERENCED_NODES = 1_000_000
-"""What all ``$ref`` of one text may expand to; a small text could otherwise claim a machine's memory."""
+
+class Limits(NamedTuple):
+    """What a text may cost by where it comes from."""
+
+    odd_bytes: int
+    """What is neither JSON nor JSON with bare keys is read at 1 MB/s only, and no large body is like that."""
+    bare_keys: int
+    containers: int
+    """Objects and lists, besides one for every 64 bytes: no body of RocketMQ's is more crowded."""
+
+
+PEER = Limits(odd_bytes=24 * 1024, bare_keys=400_000, containers=64 * 1024)
+HEADER = Limits(odd_bytes=8 * 1024, bare_keys=1_000, containers=1_000)
+FILE = Limits(odd_bytes=256 * 1024, bare_keys=1 << 40, containers=1 << 40)
+"""Of a file in the broker's own directory, which is read once."""
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder().decode
 
 
-def loads(text: bytes | bytearray | memoryview) -> Any:
+def check_containers(text: bytes, limits: Limits = PEER) -> int:
+    """The number of objects and lists that the text can have at most. Raises ProtocolError over the limit."""
+    count = text.count(b"{") + text.count(b"[")
+    most = limits.containers + len(text) // 64
+    if count > most:
+        raise ProtocolError(
+            f"not JSON that is read: {count} objects and lists in {len(text)} bytes, at most {most}"
+        )
+    return count
+
+
+def loads(text: bytes | bytearray | memoryview, limits: Limits = PEER) -> Any:
     """dict with text keys, list, str, int, float, bool or None.
 
     An object that was a key becomes its canonical text.
     """
     data = bytes(text)
+    containers = check_containers(data, limits)
     value = _fast(data)
     if value is _NOT_JSON:
-        value = _fast(_KEY.sub(_quoted, data))
+        value = _fast(_KEY.sub(_quoted, data, limits.bare_keys))
         if value is _NOT_JSON:
-            return _Parser(_to_text(data)).parse()
-    return _Resolver(value).resolve() if b"$ref" in data else value
+            return _Parser(_to_text(data, limits.odd_bytes)).parse()
+    if containers <= MAX_DEPTH and b"$ref" not in data:
+        return value
+    return _resolved(value)
 
 
 _NOT_JSON = object()
 
+_FLAT = rb'\{(?:[^{}"]|"(?:[^"\\]|\\.)*+")*+\}'
+
 _KEY = re.compile(
-    # Strings (or what is left of one without end) and all that cannot begin a key are passed over in one go; an
-    # integer or a flat object where a key stands is caught. Nothing is tried twice on the same text, so the cost
-    # is linear.
-    rb'(?:"(?:[^"\\]|\\.?)*+(?:"|\Z)|[^"{,]|[{,](?!\s*+[-0-9{]))++'
-    rb"|([{,]\s*+)(-?[0-9]{1,20})\s*+(?=:)"
-    rb'|([{,]\s*+)(\{(?:[^{}"]|"(?:[^"\\]|\\.)*+")*+\})\s*+(?=:)',
+    # Strings (or what is left of one without end) and all that is no key are passed over in one go, as far as an
+    # integer or a flat object where a key stands, or the end. Looking for the end of such an object stops where the
+    # next could begin, and nothing is tried again from a later place, so the cost is linear.
+    rb'((?:"(?:[^"\\]|\\.?)*+(?:"|\Z)|[^"{,]|[{,](?!\s*+(?:-?[0-9]{1,20}|%b)\s*+:))*+)' % _FLAT
+    + rb"(?:\Z|([{,]\s*+)(?:(-?[0-9]{1,20})|(%b))\s*+(?=:))" % _FLAT,
     re.DOTALL,
 )
 
 
 def _quoted(match: re.Match[bytes]) -> bytes:
-    before_number, number, before_document, document = match.groups()
+    passed, before, number, document = match.groups()
     if number is not None:
-        return b'%b"%b"' % (before_number, number)
+        return b'%b%b"%b"' % (passed, before, number)
     if document is not None:
         key = _fast(document)
         if key is not _NOT_JSON:
-            return bytes(before_document) + _encode(canonical(key))
+            return b"%b%b%b" % (passed, before, _encode(canonical(key)))
     return match.group()
 
 
@@ -117,8 +149,8 @@ def _write_pretty(value: Any, newline: str, write: Any) -> None:
         write(_encode(value).decode())
 
 
-def _to_text(text: bytes) -> str:
-    if len(text) > MAX_ODD_BYTES:
+def _to_text(text: bytes, most: int) -> str:
+    if len(text) > most:
         raise ProtocolError(f"not JSON: {len(text)} bytes are too many to look for what else they might be")
     try:
         return str(text, "utf-8")
@@ -141,14 +173,14 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._position = 0
-        self._references = False
+        self._is_key = False
 
     def parse(self) -> Any:
         value = self._value(0)
         self._skip(_SPACE)
         if self._position != len(self._text):
             raise self._error("something follows the value")
-        return _Resolver(value).resolve() if self._references else value
+        return _resolved(value)
 
     def _error(self, what: str) -> ProtocolError:
         return ProtocolError(f"not JSON: {what} at character {self._position}")
@@ -205,7 +237,6 @@ class _Parser:
             if self._skip(_SPACE) not in (",", "}"):
                 raise self._error("no ',' or '}'")
         self._position += 1
-        self._references = self._references or "$ref" in members
         return members
 
     def _key(self, depth: int) -> str:
@@ -213,7 +244,13 @@ class _Parser:
         if character and character in "\"'":
             return self._string(character)
         if character == "{":
-            return canonical(self._value(depth + 1))
+            if self._is_key:
+                # Each level doubles the backslashes of the ones within; RocketMQ's keys are flat.
+                raise self._error("an object as a key within a key")
+            self._is_key = True
+            key = canonical(self._value(depth + 1))
+            self._is_key = False
+            return key
         match = _NUMBER.match(self._text, self._position) or _WORD.match(self._text, self._position)
         if match is None:
             raise self._error("no key")
@@ -263,6 +300,38 @@ def _without_surrogates(text: str) -> str:
 _STEP = re.compile(r"\.((?:\\.|[^.\[\\])+)|\[(\d{1,9})\]|\[(?:'([^']*)'|\"([^\"]*)\")\]")
 
 
+def _resolved(root: Any) -> Any:
+    if _is_reference(root):
+        return None
+    references = _references(root)
+    return _Resolver(root).resolve(references) if references else root
+
+
+def _references(root: Any) -> list[tuple[Any, Any, Any]]:
+    """Where references stand, as (object or list, key or index, path). Raises ProtocolError when the tree is too
+    deep."""
+    found: list[tuple[Any, Any, Any]] = []
+    level = [root] if isinstance(root, (dict, list)) else []
+    for _ in range(MAX_DEPTH + 1):
+        if not level:
+            return found
+        below: list[Any] = []
+        for node in level:
+            if type(node) is dict:
+                inner = [child for child in node.values() if type(child) is dict or type(child) is list]
+            else:
+                inner = [child for child in node if type(child) is dict or type(child) is list]
+            if not inner:
+                continue
+            if any(map(_is_reference, inner)):
+                items: Any = node.items() if type(node) is dict else enumerate(node)
+                found += [(node, place, child["$ref"]) for place, child in items if _is_reference(child)]
+                inner = [child for child in inner if not _is_reference(child)]
+            below += inner
+        level = below
+    raise ProtocolError(f"not JSON: more than {MAX_DEPTH} levels")
+
+
 class _Resolver:
     """Puts the object it names in the place of every ``{"$ref": path}``; what leads nowhere becomes None.
 
@@ -272,29 +341,24 @@ class _Resolver:
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._sizes: dict[int, int] = {}
-        self._budget = MAX_REFERENCED_NODES
+        self._budget = REFERENCE_BUDGET
 
-    def resolve(self) -> Any:
-        if _is_reference(self._root):
-            return None
-        stack: list[Any] = [self._root]
-        found: list[tuple[Any, Any, Any]] = []
-        while stack:
-            node = stack.pop()
-            items: Any = node.items() if isinstance(node, dict) else enumerate(node)
-            for place, child in items:
-                if _is_reference(child):
-                    found.append((node, place, self._target(child["$ref"])))
-                elif isinstance(child, (dict, list)):
-                    stack.append(child)
-        for node, place, target in found:
+    def resolve(self, references: list[tuple[Any, Any, Any]]) -> Any:
+        targets = [self._target(path) for _, _, path in references]
+        for (node, place, _), target in zip(references, targets, strict=True):
             node[place] = target
         return self._root
 
+    def _charge(self, cost: int) -> None:
+        self._budget -= cost
+        if self._budget < 0:
+            raise ProtocolError(f"not JSON: its references cost more than {REFERENCE_BUDGET} steps")
+
     def _target(self, path: Any) -> Any:
+        self._charge(1)
         if not isinstance(path, str) or not path.startswith("$"):
             return None
+        self._charge(len(path))
         node = self._root
         position = 1
         while position < len(path):
@@ -318,34 +382,24 @@ class _Resolver:
                 if not isinstance(node, dict) or key not in node:
                     return None
                 node = node[key]
-        size = self._size(node)
-        if size < 0:
-            return None
-        self._budget -= size
-        if self._budget < 0:
-            raise ProtocolError(f"not JSON: references expand to more than {MAX_REFERENCED_NODES} values")
-        return node
+        return node if self._is_plain(node) else None
 
-    def _size(self, target: Any) -> int:
-        """Values in the tree; -1 when a reference is among them."""
-        known = self._sizes.get(id(target))
-        if known is not None:
-            return known
-        size = 0
+    def _is_plain(self, target: Any) -> bool:
+        """Whether no reference is in the tree. Every value looked at is charged, also one that was seen before: it is
+        one value more in the result."""
         stack = [target]
         while stack:
+            self._charge(1)
             node = stack.pop()
-            size += 1
             if _is_reference(node):
-                size = -1
-                break
+                return False
             if isinstance(node, dict):
+                self._charge(len(node))
                 stack.extend(node.values())
             elif isinstance(node, list):
+                self._charge(len(node))
                 stack.extend(node)
-        if isinstance(target, (dict, list)):
-            self._sizes[id(target)] = size
-        return size
+        return True
 
 
 def _is_reference(node: Any) -> bool:

@@ -66,7 +66,7 @@ def test_references_cannot_grow_without_bound() -> None:
     assert document["l1"] == [[0, 0], [0, 0]]
     assert document["l2"] == [None, None]
     wide = b'{"b":[' + b"1," * 20_000 + b'1],"c":[' + b",".join([b'{"$ref":"$.b"}'] * 100) + b"]}"
-    with pytest.raises(ProtocolError, match="expand"):
+    with pytest.raises(ProtocolError, match="references cost"):
         loads(wide)
 
 
@@ -163,5 +163,5 @@ def test_bare_keys_are_read_without_the_slow_parser(monkeypatch: pytest.MonkeyPa
 )
 @pytest.mark.timeout(20)
 def test_a_megabyte_of_anything_is_refused_at_once(text: bytes) -> None:
-    with pytest.raises(ProtocolError, match="too many"):
+    with pytest.raises(ProtocolError, match=r"too many|at most"):
         loads(text)

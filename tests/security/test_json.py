@@ -1,0 +1,218 @@
+"""JSON that is made to be costly: bodies and headers of an anonymous peer hold the loop, or claim memory, far beyond
+what their bytes are worth.
+
+Costs are CPU seconds of this thread, with room for a slow machine: what is bounded here took 5 to 20 s, or for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mqspark.errors import ProtocolError
+from mqspark.protocol import fastjson
+from mqspark.protocol.bodies import ConsumerOffsetSerializeWrapper, HeartbeatData, decode_body
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import BINARY, JSON, decode_header
+from mqspark.protocol.connection import MAX_FRAME_BYTES, MAX_KNOWN_HEADER_BYTES
+from mqspark.protocol.dispatch import Refusal, parse_properties
+from tests.unit.broker_kit import Bench
+
+BODY = MAX_FRAME_BYTES - 1_000
+ODD = fastjson.PEER.odd_bytes - 100
+
+
+def cost_s(work: Callable[[], object]) -> float:
+    began = time.thread_time()
+    with contextlib.suppress(ProtocolError):  # refusing is as good as reading
+        work()
+    return time.thread_time() - began
+
+
+def references(bytes_: int) -> bytes:
+    """A document whose every reference misses late: each path leads to a tree with a reference at its end."""
+    tree = b'{"a":[' + b"0," * 20_000 + b'{"$ref":"$.x"}],"r":['
+    return tree + b'{"$ref":"$.a"},' * ((bytes_ - len(tree)) // 15) + b"0]}"
+
+
+def test_references_cost_what_their_bytes_cost_in_a_body() -> None:
+    assert cost_s(lambda: decode_body(HeartbeatData, references(2_000_000))) < 1.0
+
+
+def test_references_to_every_level_of_a_deep_tree() -> None:
+    paths = b",".join(b'{"$ref":"$.a%b"}' % (b"[0]" * level) for level in range(58)) * 1
+    body = b'{"a":' + b"[" * 58 + (paths + b",") * 600 + b"0" + b"]" * 58 + b"}"
+    assert len(body) > 2_000_000
+    assert cost_s(lambda: decode_body(HeartbeatData, body)) < 1.0
+
+
+def test_references_of_a_broker_are_still_resolved() -> None:
+    body = b'{"a":{"x":[1]},"r":[' + b'{"$ref":"$.a"},' * 5_000 + b"{}]}"
+    assert fastjson.loads(body)["r"][4_999] == {"x": [1]}
+
+
+def test_references_in_a_header() -> None:
+    header = b'{"code":"x","extFields":' + references(58_000) + b"}"
+    assert cost_s(lambda: decode_header(JSON, header, b"").ext) < 0.1
+    header = b"{'code':1,'extFields':" + references(58_000) + b"}"
+    assert cost_s(lambda: decode_header(JSON, header, b"").ext) < 0.1
+
+
+def test_a_heartbeat_of_references_is_answered_and_the_broker_goes_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    began = time.thread_time()
+    answer = peer.ask(RequestCode.HEART_BEAT, {}, references(1_000_000))
+    assert time.thread_time() - began < 1.0
+    assert answer.code != 0
+    assert "references" in (answer.remark or "")
+    assert peer.ask(RequestCode.HEART_BEAT, {}, b'{"clientID":"c@1"}').code == 0
+    bench.close()
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [b"{}", b"[]", b'{"groupName":"g"}', b'{"a":{}}', b"[[]]", b'{"subscriptionDataSet":[{}]}'],
+    ids=bytes.decode,
+)
+def test_empty_objects_do_not_turn_a_frame_into_gigabytes(unit: bytes) -> None:
+    body = b'{"clientID":"c","consumerDataSet":[' + (unit + b",") * (BODY // (len(unit) + 1) - 20) + b"null]}"
+    tracemalloc.start()
+    try:
+        seconds = cost_s(lambda: decode_body(HeartbeatData, body))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 128 << 20
+    assert seconds < 8.0, "tracing included"
+
+
+def test_real_tables_are_not_too_crowded() -> None:
+    """The most crowded body of RocketMQ's: offsets of many groups with one queue each, and short names."""
+    table = b",".join(b'"Orders%d@Group%d":{0:%d}' % (n, n, n) for n in range(60_000))
+    body = b'{"offsetTable":{' + table + b"}}"
+    assert len(decode_body(ConsumerOffsetSerializeWrapper, body).offset_table) == 60_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" + b"1," * (BODY // 2 - 10) + b"null]",
+        b'{"consumerDataSet":[{"subscriptionDataSet":[{"codeSet":['
+        + b"1," * (BODY // 2 - 99)
+        + b"null]}]}]}",
+        b"," * BODY,
+        b"1" * BODY,
+        b"1." + b"1" * BODY,
+        b'"' + b"\\" * BODY,
+        b"[" + b"1," * (BODY // 2 - 10) + b"x",
+        b"[" + b"-," * (BODY // 2 - 10) + b"x",
+        b"{" + b"1:1," * (BODY // 4 - 10) + b"x",
+        b"{{" + b"a" * BODY,
+        b"{{" + b'"a"' * (BODY // 3),
+        b"{" + b" " * BODY,
+        (b"," + b" " * 1_000) * (BODY // 1_001),
+        b'{"a":{' * (BODY // 6),
+        b"[" + (b"1" * 4_300 + b",") * (BODY // 4_301) + b"x",
+    ],
+    ids=lambda body: f"{bytes(body[:12]).decode()}..{bytes(body[-6:]).decode()}",
+)
+def test_a_whole_frame_costs_some_seconds_at_most_whatever_is_in_it(body: bytes) -> None:
+    # About 1 s on an idle core; each of the slow ones took 5 s and more.
+    assert cost_s(lambda: decode_body(HeartbeatData, body)) < 3.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"['" + b"\\a" * (ODD // 2) + b"']",
+        b"['" + b"\\u0041" * (ODD // 6) + b"']",
+        b"[''," + b"1," * (ODD // 2) + b"]",
+        b"[''," + b"[]," * (ODD // 3) + b"]",
+        b"[''," + b"{a:1}," * (ODD // 6) + b"]",
+        b"[" + b"''," * (ODD // 3) + b"]",
+        b"{'a':1," + b"{a:1}:1," * (ODD // 8) + b"}",
+        b"[''," + b"1.," * (ODD // 3) + b"]",
+        b"[''," + b"1" * ODD + b"]",
+        b"[" + (b"[" * 60 + b"''" + b"]" * 60 + b",") * (ODD // 123) + b"]",
+    ],
+    ids=lambda text: bytes(text[:12]).decode(),
+)
+def test_odd_text_costs_milliseconds(text: bytes) -> None:
+    assert len(text) < fastjson.PEER.odd_bytes
+    assert cost_s(lambda: fastjson.loads(text)) < 0.25
+
+
+def test_objects_as_keys_of_objects_as_keys_do_not_double_with_each_level() -> None:
+    text = b"{" * 40 + b'"a":1' + b"}:1" * 39 + b"}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="a key within a key"):
+            fastjson.loads(text)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert fastjson.loads(b"{{'a':{'b':1}}:2,{'c':[1]}:{{'d':1}:3}}") == {
+        '{"a":{"b":1}}': 2,
+        '{"c":[1]}': {'{"d":1}': 3},
+    }
+
+
+@pytest.mark.parametrize("levels", [70, 900, 100_000])
+def test_deep_nesting_is_refused_as_such(levels: int) -> None:
+    for before, after in ((b"[", b"]"), (b'{"a":', b"}")):
+        with pytest.raises(ProtocolError, match="not JSON"):
+            fastjson.loads(before * levels + b"1" + after * levels)
+        header = b'{"code":1,"extFields":{"a":' + before * levels + b"1" + after * levels + b"}}"
+        with pytest.raises(ProtocolError, match="not JSON"):
+            decode_header(JSON, header, b"").ext  # noqa: B018
+    nested = b'{"clientID":null,"consumerDataSet":' + b"[" * levels + b"]" * levels + b"}"
+    with pytest.raises(ProtocolError):
+        decode_body(HeartbeatData, nested)
+
+
+@pytest.mark.parametrize(
+    "ext",
+    [
+        b'{"a":[' + b"1," * 120_000 + b"1]}",
+        b"{" + b",".join(b'"%d":1' % n for n in range(24_000)) + b"}",
+        b"{" + b",".join(b'"%d":[]' % n for n in range(20_000)) + b"}",
+        b'{"queueId":' + b"1" * 250_000 + b"}",
+        b'{"a":"' + b"\\u0041" * 40_000 + b'"}',
+    ],
+    ids=lambda ext: bytes(ext[:12]).decode(),
+)
+def test_a_header_as_long_as_may_be(ext: bytes) -> None:
+    header = b'{"code":1,"extFields":' + ext + b"}"
+    assert len(header) < MAX_KNOWN_HEADER_BYTES
+    assert cost_s(lambda: decode_header(JSON, header, b"").ext) < 0.25
+    odd = b"{'code':1,'extFields':" + ext + b"}"
+    assert cost_s(lambda: decode_header(JSON, odd, b"").ext) < 0.25
+
+
+def test_a_binary_header_of_many_fields_is_read_once_and_not_remembered() -> None:
+    def header(fields: int, value: bytes = b"") -> bytes:
+        ext = b"".join(struct.pack(">h4si", 4, b"%04d" % n, len(value)) + value for n in range(fields))
+        return struct.pack(">hbhiiii", 10, 0, 0, 1, 0, 0, len(ext)) + ext
+
+    longest = header(9_999)
+    assert cost_s(lambda: decode_header(BINARY, longest, b"")) < 0.5
+    tracemalloc.start()
+    try:
+        for length in range(300):
+            decode_header(BINARY, header(40, b"x" * length), b"")
+        remembered, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert remembered < 10 << 20
+
+
+def test_settings_of_a_whole_frame_are_not_taken_apart() -> None:
+    with pytest.raises(Refusal, match="settings of"):
+        parse_properties(b"\n" * BODY)
