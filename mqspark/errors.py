@@ -12,7 +12,9 @@
     │   ├── StoreLocked          another process owns the directory                    (.path)
     │   ├── StoreCorrupt         a file is not what its name says                      (.path, .offset)
     │   ├── StoreReadOnly        a write or sync failed once; nothing is acked again   (.reason)
-    │   ├── DiskFull             no space for another segment step
+    │   ├── NotNow               nothing was changed, and the same may succeed later
+    │   │   ├── DiskFull         no space for another segment step
+    │   │   └── NoResources      the process has no descriptor or no memory left       (.errno)
     │   └── MessageTooLarge      body, properties or record over a limit               (.size_bytes, .limit_bytes)
     └── ClientError              the client part
         ├── BrokerError          a server answered with a response code                (.code, .remark, .address)
@@ -25,6 +27,8 @@ Messages tell the user what to do; fields carry what a program needs. Must not i
 """
 
 from __future__ import annotations
+
+import errno
 
 __all__ = [
     "MQError",
@@ -39,7 +43,10 @@ __all__ = [
     "StoreLocked",
     "StoreCorrupt",
     "StoreReadOnly",
+    "NotNow",
     "DiskFull",
+    "NoResources",
+    "is_shortage",
     "MessageTooLarge",
     "ClientError",
     "BrokerError",
@@ -124,8 +131,18 @@ class StoreReadOnly(StoreError):
         self.reason = reason
 
 
-class DiskFull(StoreError):
+class NotNow(StoreError):
     pass
+
+
+class DiskFull(NotNow):
+    pass
+
+
+class NoResources(NotNow):
+    def __init__(self, what: str, error: OSError) -> None:
+        super().__init__(f"{what}: {error}")
+        self.errno = error.errno
 
 
 class MessageTooLarge(StoreError, InvalidMessage):
@@ -196,3 +213,12 @@ class NotYet(ClientError, NotImplementedError):
     def __init__(self, feature: str) -> None:
         super().__init__(f"{feature} is not available yet in this version of mqspark")
         self.feature = feature
+
+
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+
+
+def is_shortage(error: OSError) -> bool:
+    """Nothing is wrong with the disk: what was asked for was not begun, because just now the process or the system has
+    no descriptor, memory or mapping for it."""
+    return error.errno in _SHORTAGES

@@ -22,7 +22,7 @@ from mqspark.broker.state import BrokerState
 from mqspark.broker.topics import next_version
 from mqspark.broker.writer import Draft, Writer
 from mqspark.clock import Clock
-from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
+from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.logs import sparing
 from mqspark.message import (
     DELAY,
@@ -270,7 +270,7 @@ class Delays:
                 break
             try:
                 self._send_on(position)
-            except (StoreReadOnly, DiskFull, MessageTooLarge) as error:
+            except (StoreReadOnly, NotNow, MessageTooLarge) as error:
                 # The message stays where it is, and those behind it wait with it.
                 problem = f"delay level {level.number} stands still at offset {offset}: {error}"
                 if self._stuck.get(level.number) != problem:

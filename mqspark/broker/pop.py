@@ -25,7 +25,7 @@ from mqspark.broker.revivelog import CheckKey, CheckPoint, ReviveLog
 from mqspark.broker.selection import Wanted, get_wanted
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topics import Topic
-from mqspark.errors import DiskFull, InvalidMessage, StoreReadOnly
+from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
 from mqspark.message import POP_CK
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
@@ -390,7 +390,7 @@ class Pops:
         check_point = CheckPoint(key, pop.invisible_time_ms, [offset - start for offset in offsets])
         try:
             taking.end_offset = self._log.put_check_point(taking.revive_queue, check_point)
-        except (Refusal, StoreReadOnly, DiskFull, InvalidMessage) as error:
+        except (Refusal, StoreReadOnly, NotNow, InvalidMessage) as error:
             taking.problem = error
             taking.rest += result.count
             return False

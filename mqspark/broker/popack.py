@@ -15,7 +15,7 @@ from mqspark.broker.poporder import ILLEGAL, PopOrder
 from mqspark.broker.pull import FAQ
 from mqspark.broker.revivelog import MAX_MESSAGES, CheckKey, CheckPoint, ReviveLog
 from mqspark.broker.state import BrokerState
-from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
+from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.protocol.bodies import BatchAck, BatchAckMessageRequestBody, decode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
@@ -156,7 +156,7 @@ class PopAcks:
         try:
             self._log.put_check_point(queue, CheckPoint(new, header.invisible_time, [0]))
             end_offset = self._log.put_ack(queue, old, receipt.invisible_time_ms, [header.offset])
-        except (StoreReadOnly, DiskFull, InvalidMessage) as error:
+        except (StoreReadOnly, NotNow, InvalidMessage) as error:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR, f"the invisible time could not be changed: {error}"
             ) from None
@@ -182,7 +182,7 @@ class PopAcks:
                 for first in range(0, len(offsets), MAX_MESSAGES):
                     some = offsets[first : first + MAX_MESSAGES]
                     end_offset = self._log.put_ack(revive_queue, key, invisible_time_ms, some)
-            except (StoreReadOnly, DiskFull) as error:
+            except (StoreReadOnly, NotNow) as error:
                 record.problem = store_problem = error
             except (Refusal, InvalidMessage, MessageTooLarge) as error:
                 record.problem = error  # of this receipt: others have theirs

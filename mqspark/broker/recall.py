@@ -10,7 +10,7 @@ from __future__ import annotations
 from mqspark.broker.acks import Acks
 from mqspark.broker.state import BrokerState
 from mqspark.broker.writer import Draft
-from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
+from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.message import (
     BORN_TIMESTAMP,
     MSG_REGION,
@@ -81,7 +81,7 @@ class Recalls:
             properties[PRODUCER_GROUP] = header.producer_group
         try:
             stored = state.writer.put(Draft(topic, 0, _BODY, properties, now_ms, session.peer_host))
-        except (Refusal, MessageTooLarge, InvalidMessage, StoreReadOnly, DiskFull) as error:
+        except (Refusal, MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
             raise self._refusal(ResponseCode.SYSTEM_ERROR, f"execute error: {error}") from None
         if not command.is_oneway:
             answer = ok(command, {"msgId": unique_id, **self._region}, remark=_REMARK)

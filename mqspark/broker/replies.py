@@ -13,7 +13,7 @@ from mqspark.broker.send import SendHeader, Sends
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topics import Topic
 from mqspark.broker.writer import Draft, Stored
-from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
+from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.logs import sparing
 from mqspark.message import (
     BORN_HOST_V6,
@@ -150,7 +150,7 @@ class Replies:
         )
         try:
             return self._state.writer.put(draft)
-        except (MessageTooLarge, InvalidMessage, StoreReadOnly, DiskFull, Refusal) as error:
+        except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow, Refusal) as error:
             _log.warning("a reply of %s is not stored: %s", session.peer, error)
             return None
 

@@ -12,7 +12,7 @@ from mqspark.broker.acks import Acks
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topics import UNIT_SUB, Topic
 from mqspark.broker.writer import Draft
-from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
+from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.message import (
     BORN_HOST_V6,
     DELAY,
@@ -109,7 +109,7 @@ class SendBacks:
             stored = state.writer.put(draft)
         except (InvalidMessage, MessageTooLarge):
             raise Refusal(ResponseCode.SYSTEM_ERROR, "MESSAGE_ILLEGAL") from None
-        except (StoreReadOnly, DiskFull) as error:
+        except (StoreReadOnly, NotNow) as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"SERVICE_NOT_AVAILABLE: {error}") from None
         state.stats.was_sent_back(draft.properties[RETRY_TOPIC], header.group)
         if not command.is_oneway:

@@ -20,7 +20,7 @@ from mqspark.broker.retry import dead_letter_topic, retry_limit
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topics import Topic
 from mqspark.broker.writer import Draft, Stored
-from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
+from mqspark.errors import InvalidMessage, MessageTooLarge, NoResources, NotNow, StoreReadOnly
 from mqspark.message import (
     BORN_HOST_V6,
     CLUSTER,
@@ -211,7 +211,7 @@ class Sends:
                 header.flag,
                 header.reconsume_times or 0,
             )
-        except (MessageTooLarge, InvalidMessage, StoreReadOnly, DiskFull) as error:
+        except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
             raise self._store_refusal(error) from None
         stats = self._state.stats
         stats.put_messages += 1
@@ -287,7 +287,7 @@ class Sends:
             self._prepare(draft)
         try:
             stored = self._state.writer.put(draft)
-        except (MessageTooLarge, InvalidMessage, StoreReadOnly, DiskFull) as error:
+        except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
             raise self._store_refusal(error) from None
         if not command.is_oneway:
             self._answer_later(
@@ -412,7 +412,7 @@ class Sends:
         except MessageTooLarge as error:  # RocketMQ: 13 for a single message, 1 for a batch
             self._state.stats.put_failures += 1
             raise self._refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        except (InvalidMessage, StoreReadOnly, DiskFull) as error:
+        except (InvalidMessage, StoreReadOnly, NotNow) as error:
             raise self._store_refusal(error) from None
         self._state.stats.put_messages += count
         topic.put_count += count
@@ -585,7 +585,10 @@ class Sends:
         self._state.stats.put_failures += 1
         if isinstance(error, InvalidMessage | MessageTooLarge):
             return self._refusal(ResponseCode.MESSAGE_ILLEGAL, str(error))
-        return self._refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+        code = (
+            ResponseCode.SYSTEM_BUSY if isinstance(error, NoResources) else ResponseCode.SERVICE_NOT_AVAILABLE
+        )
+        return self._refusal(code, str(error))
 
     def _refusal(self, code: int, remark: str) -> Refusal:
         return Refusal(code, remark, self._trace)

@@ -37,7 +37,7 @@ from mqspark.broker.delays import NOWHERE, real_queue
 from mqspark.broker.state import BrokerState
 from mqspark.broker.timergate import TimerGate
 from mqspark.broker.timermetrics import TimerMetrics
-from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
+from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly, is_shortage
 from mqspark.logs import sparing
 from mqspark.message import (
     MAX_PROPERTIES_BYTES,
@@ -253,14 +253,18 @@ class Timers:
         now_tick = now_ms // self._precision_ms
         offset = self._queue_offset
         try:
+            self._timer_log.write()  # what a shortage has left
             self._go_back(now_ms)
             enqueued = self._enqueue(now_ms, now_tick)
             dequeued = self._dequeue(now_ms, now_tick)
-        except (StoreReadOnly, DiskFull) as error:
+        except (StoreReadOnly, NotNow) as error:
             # Nothing is lost: what was to be done is found again in the queue and in the wheel.
             self._report(f"timer messages stand still: {error}")
             return RETRY_MS
         except OSError as error:
+            if is_shortage(error):
+                self._report(f"timer messages stand still: {error}")
+                return RETRY_MS
             self._broke(error)
             return IDLE_MS
         self.problem = None
@@ -587,10 +591,13 @@ class Timers:
     def _end(self) -> None:
         try:
             self._interrupt(self._clock.now_ms())
-        except DiskFull as error:
+        except NotNow as error:
             self._report(f"messages of a tick will be delivered again: {error}")
         except OSError as error:
-            self._broke(error)
+            if is_shortage(error):
+                self._report(f"messages of a tick will be delivered again: {error}")
+            else:
+                self._broke(error)
             return
         self._note()
 

@@ -32,7 +32,7 @@ from mqspark.broker.halfmessages import (
 from mqspark.broker.openhalves import GROUP, recover
 from mqspark.broker.state import BrokerState
 from mqspark.broker.writer import Draft, Stored
-from mqspark.errors import DiskFull, InvalidMessage, MessageTooLarge, StoreReadOnly
+from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.logs import sparing
 from mqspark.message import (
     TAGS,
@@ -76,7 +76,7 @@ UNWRITTEN_BYTES = 64 << 20
 BATCH_KEEP_BYTES = 128 << 20
 """An open batch is stored again when the log has grown by that. A start reads so much for it, and what a killed query
 left behind costs its own size once for that."""
-_STORE_ERRORS = (StoreReadOnly, DiskFull)
+_STORE_ERRORS = (StoreReadOnly, NotNow)
 _PUT_ERRORS = (*_STORE_ERRORS, MessageTooLarge, InvalidMessage)
 ACK_WAIT_MS = 5
 """Between two looks at whether the copies of a slice are acked."""

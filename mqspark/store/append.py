@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from mqspark.clock import Clock
 from mqspark.crc import crc32
-from mqspark.errors import InvalidMessage, MessageTooLarge, StoreReadOnly
+from mqspark.errors import InvalidMessage, MessageTooLarge, StoreError
 from mqspark.message import (
     BORN_HOST_V6,
     INNER_BATCH,
@@ -60,7 +60,8 @@ Group = list[tuple[Queue, bytearray]]
 
 
 class Appender:
-    """Puts of every kind. ``check_writable`` raises when nothing may be stored; ``poison`` makes it so; ``before_roll``
+    """Puts of every kind. ``check_writable`` raises when nothing may be stored; ``poison`` makes it so and gives
+    back what to raise, or only that for want of descriptors or memory; ``before_roll``
     is called before the end of a segment is written, ``expect_no_keys`` with stretches of the log where nothing has
     properties."""
 
@@ -98,7 +99,7 @@ class Appender:
         store_host: bytes,
         check_writable: Callable[[], None],
         before_roll: Callable[[], None],
-        poison: Callable[[str, Exception], StoreReadOnly],
+        poison: Callable[[str, Exception], StoreError],
         expect_no_keys: Callable[[int, int], None],
     ) -> None:
         self._clock = clock

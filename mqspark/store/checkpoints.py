@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqspark.clock import Clock
-from mqspark.errors import DiskFull
+from mqspark.errors import DiskFull, NoResources, is_shortage
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.config import StoreConfig
 from mqspark.store.files import FileLayer
@@ -51,7 +51,7 @@ class Checkpoints:
         config: StoreConfig,
         poison: Callable[[str, Exception], object],
     ) -> None:
-        """``poison`` is called when one could not be written, but for want of space."""
+        """``poison`` is called when one could not be written, but for want of space, descriptors or memory."""
         self._paths = paths
         self._files = files
         self._clock = clock
@@ -129,6 +129,14 @@ class Checkpoints:
             # Nothing is lost by it: the old one stays true, and the next start reads more of the log.
             self.current = self._before
             self.problem = str(job.error)
+        elif isinstance(job.error, NoResources) or (
+            isinstance(job.error, OSError) and is_shortage(job.error)
+        ):
+            # What was not synced for it is synced for the next one.
+            self.current = self._before
+            self.problem = f"no checkpoint now: {job.error}"
+            self._tables[0].dirty_files.update(job.queue_files)
+            self._tables[0].new_directories.update(job.directories)
         elif job.error is not None:
             self._poison("writing a checkpoint failed", job.error)
         else:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mqspark.clock import Clock
+from mqspark.errors import is_shortage
 from mqspark.store.archived import ARCHIVED, decode_archived
 from mqspark.store.commitlog import CommitLog, Segment
 from mqspark.store.config import StoreConfig
@@ -235,7 +236,9 @@ class CleaningJob:
         for queue, file_starts, low, high in self._looked:
             try:
                 found = queue.first_kept(self._min_physical_offset, file_starts, low, high)
-            except OSError:
+            except OSError as error:
+                if is_shortage(error):
+                    self._cleaner.ask_queues()
                 continue  # its topic was deleted; any other fault the next reader of the file meets, too
             if found > low:
                 self.begins.append((queue, found))

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from mmap import mmap
 from pathlib import Path
 
-from mqspark.errors import DiskFull, MessageTooLarge, StoreCorrupt
+from mqspark.errors import MessageTooLarge, NotNow, StoreCorrupt
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC
 from mqspark.store.files import FileLayer, disk_full_as_typed, is_disk_full
 from mqspark.store.flush import ReadAheadJob, joined
@@ -296,6 +296,8 @@ class CommitLog:
             self.write_pending()
         except OSError:
             self._files.close(fd)
+            if self.position < old.end:
+                self.pending.pop()  # whoever tries again adds it again
             raise
         self.segments.append(segment)
         self._unsynced.append(self._fd)
@@ -312,7 +314,7 @@ class CommitLog:
             try:
                 self._files.set_length(fd, self.segment_bytes)
                 allocated_end = self._allocate(fd, segment, start, start + BLANK_BYTES)
-            except (OSError, DiskFull):
+            except (OSError, NotNow):
                 self._files.close(fd)
                 self._files.remove(path)
                 raise

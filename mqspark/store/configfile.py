@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from mqspark.errors import is_shortage
 from mqspark.store.files import FileLayer, OsFiles, is_disk_full
 
 __all__ = ["ConfigFile"]
@@ -24,7 +25,8 @@ class ConfigFile:
         files: FileLayer | None = None,
         on_failure: Callable[[Path, OSError], None] | None = None,
     ) -> None:
-        """``on_failure`` hears, in the thread of ``save``, of every error but a full disk."""
+        """``on_failure`` hears, in the thread of ``save``, of every error that does not pass by itself: a full disk
+        does, and want of descriptors or memory."""
         self.path = Path(path)
         self._on_failure = on_failure
         self._files: FileLayer = files if files is not None else OsFiles()
@@ -43,7 +45,7 @@ class ConfigFile:
         try:
             self._save(data)
         except OSError as error:
-            if self._on_failure is not None and not is_disk_full(error):
+            if self._on_failure is not None and not is_disk_full(error) and not is_shortage(error):
                 self._on_failure(self.path, error)
             raise
 

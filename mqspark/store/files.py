@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from mqspark.errors import DiskFull, StoreLocked
+from mqspark.errors import DiskFull, NoResources, StoreLocked, is_shortage
 from mqspark.store.retention import DiskUsage, OldSegment
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "StrPath",
     "descriptor_limit",
     "disk_full_as_typed",
+    "failed_sync",
     "is_disk_full",
     "memory_bytes",
 ]
@@ -61,17 +62,25 @@ def memory_bytes() -> int:
 
 @contextlib.contextmanager
 def disk_full_as_typed(what: str) -> Iterator[None]:
-    """ENOSPC and EDQUOT become DiskFull; every other OSError passes."""
+    """ENOSPC and EDQUOT become DiskFull, want of descriptors and memory NoResources; every other OSError passes."""
     try:
         yield
     except OSError as error:
         if is_disk_full(error):
             raise DiskFull(f"no space left for {what}: {error}") from error
+        if is_shortage(error):
+            raise NoResources(f"no room for {what} now", error) from error
         raise
 
 
 def is_disk_full(error: OSError) -> bool:
     return error.errno in _NO_SPACE
+
+
+def failed_sync(error_number: int) -> OSError:
+    """Never one that ``is_shortage``: after a sync that did not succeed nobody knows what is on the disk."""
+    error = OSError(error_number, os.strerror(error_number))
+    return OSError(errno.EIO, f"the sync failed: {error.strerror}") if is_shortage(error) else error
 
 
 class FileLayer(Protocol):
@@ -192,12 +201,17 @@ class OsFiles:
         return done
 
     def sync(self, fd: int) -> None:
-        os.fdatasync(fd)
+        try:
+            os.fdatasync(fd)
+        except OSError as error:
+            raise failed_sync(error.errno or errno.EIO) from error
 
     def sync_directory(self, path: StrPath) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
+        except OSError as error:
+            raise failed_sync(error.errno or errno.EIO) from error
         finally:
             os.close(fd)
 

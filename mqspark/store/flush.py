@@ -2,22 +2,21 @@
 
 ``run`` never raises: it keeps the error, and the store turns it into its read-only state when the loop hands
 the job back. Nothing is synced twice: after one failure the kernel may have dropped the pages and would lie
-the second time.
+the second time. A job that only lacked a descriptor or memory has failed in nothing: it is run again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from mqspark.errors import DiskFull
+from mqspark.errors import NotNow
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.durable import DurableNote
-from mqspark.store.files import FileLayer
+from mqspark.store.files import FileLayer, failed_sync
 from mqspark.store.layout import StorePaths
 
 __all__ = ["CheckpointJob", "FlushJob", "Job", "Progress", "ReadAheadJob", "joined"]
@@ -128,7 +127,7 @@ class FlushJob:
         self.step = "syncing"
         try:
             if error_number:
-                raise OSError(error_number, os.strerror(error_number))
+                raise failed_sync(error_number)
             self._note.write(self.end)
         except OSError as error:
             self.error = error
@@ -178,8 +177,9 @@ class CheckpointJob:
         self.queue_files = list(queue_files)
         self.directories = list(directories)
         self._finish = finish
-        self.error: OSError | DiskFull | None = None
-        """DiskFull: all is synced, but for want of space nothing says so."""
+        self.error: OSError | NotNow | None = None
+        """DiskFull: all is synced, but for want of space nothing says so. Of a shortage (``is_shortage``): it may be
+        that nothing is synced."""
 
     def run(self) -> None:
         files = self._files
@@ -199,7 +199,7 @@ class CheckpointJob:
                 except FileNotFoundError:
                     continue
             self._checkpoint.save(self._paths.checkpoint, self._paths.mark, files)
-        except (OSError, DiskFull) as error:
+        except (OSError, NotNow) as error:
             self.error = error
 
     def done(self) -> None:

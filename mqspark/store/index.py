@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mqspark.errors import DiskFull
+from mqspark.errors import NotNow, is_shortage
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.files import FileLayer, disk_full_as_typed
 from mqspark.store.indexfile import (
@@ -90,7 +90,7 @@ class IndexJob:
         self._file = file
         self._mark = mark
         self._finish = finish
-        self.error: OSError | DiskFull | None = None
+        self.error: OSError | NotNow | None = None
         """DiskFull: all is synced, but for want of space nothing says so."""
 
     def run(self) -> None:
@@ -108,7 +108,7 @@ class IndexJob:
             files.sync_directory(self._directory)
             with disk_full_as_typed("the mark of the index"):
                 self._file.save(self._mark.encode())
-        except (OSError, DiskFull) as error:
+        except (OSError, NotNow) as error:
             self.error = error
 
     def done(self) -> None:
@@ -320,7 +320,7 @@ class MessageIndex:
                 self._dirty[last.path] = None
                 taken = last.put(keys)
                 keys = KeyColumns(*(column[taken:] for column in keys))
-        except (OSError, DiskFull):
+        except (OSError, NotNow):
             self._already = int(keys.positions[0]) - 1
             raise
         self._already = -1
@@ -379,11 +379,15 @@ class MessageIndex:
         full, self._full = self._full, None
 
         def finish(job: IndexJob) -> None:
-            if isinstance(job.error, OSError):
+            if isinstance(job.error, OSError) and not is_shortage(job.error):
                 self.failed = f"syncing the index failed: {job.error}"
                 return
             self._job = None
             self.full_disk = str(job.error) if job.error is not None else None
+            if isinstance(job.error, OSError):  # nobody knows how much is synced: the next job syncs it
+                self._dirty = {**dict.fromkeys(paths), **self._dirty}
+                self._full = self._full or full
+                return
             if job.error is None:
                 self._marked = mark
             if full is not None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from mmap import mmap
 from typing import cast
 
-from mqspark.errors import DiskFull
+from mqspark.errors import NotNow, is_shortage
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC, Verdict, check_record
 from mqspark.store.commitlog import CommitLog, Segment
 from mqspark.store.index import IndexJob, MessageIndex
@@ -108,7 +108,7 @@ class Indexer:
         try:
             index.load(clean=clean, safe_timestamp_ms=safe_timestamp_ms)
             index.cut(end)
-        except (OSError, DiskFull) as error:
+        except (OSError, NotNow) as error:
             index.disable(f"opening the index failed: {error}")
 
     # --- follow -----------------------------------------------------------------------------------------------
@@ -165,10 +165,13 @@ class Indexer:
                 else:  # retention was faster
                     index.skip(min((s.start for s in log.segments if s.start > index.position), default=end))
             self.full_disk = None
-        except DiskFull as error:
+        except NotNow as error:
             self.full_disk = str(error)
         except OSError as error:
-            index.failed = f"writing the index failed: {error}"
+            if is_shortage(error):
+                self.full_disk = str(error)
+            else:
+                index.failed = f"writing the index failed: {error}"
         index.note_durable(durable)
         return index.position >= end
 

@@ -134,18 +134,22 @@ class QueueExt:
         return address
 
     def write(self) -> None:
-        """Everything that was put. Raises OSError."""
+        """Everything that was put. Raises OSError; the next call then goes on."""
         data, self._pending = self._pending, bytearray()
         view = memoryview(data)
         while view:
             start = self._written - self._written % self._file_bytes
             count = min(len(view), start + self._file_bytes - self._written)
             path = self._path(start)
-            fd = self._files.open(path)
             try:
-                self._files.write(fd, view[:count], self._written - start)
-            finally:
-                self._files.close(fd)
+                fd = self._files.open(path)
+                try:
+                    self._files.write(fd, view[:count], self._written - start)
+                finally:
+                    self._files.close(fd)
+            except OSError:
+                self._pending = bytearray(view) + self._pending
+                raise
             self._dirty_files.add(str(path))
             self._written += count
             view = view[count:]

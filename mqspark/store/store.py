@@ -10,7 +10,8 @@ A message goes through four positions, each behind the one before:
 
 Consumers see what is acked. A failed write or sync, also of a file of ``config/``, *poisons* the store: it takes no
 more writes until it is opened again, acks nothing more, goes on serving reads and says why (``read_only``). A full disk
-does not: space is reserved before a message is accepted, so DiskFull refuses one message and breaks none.
+does not: space is reserved before a message is accepted, so DiskFull refuses one message and breaks none. Nor does want
+of descriptors or memory: what could not be begun is done later, and until then messages may be refused (NoResources).
 
 Must not know commands, sockets or consumer groups.
 """
@@ -22,7 +23,7 @@ import secrets
 from pathlib import Path
 
 from mqspark.clock import Clock
-from mqspark.errors import DiskFull, InvalidMessage, StoreReadOnly
+from mqspark.errors import DiskFull, InvalidMessage, NoResources, StoreError, StoreReadOnly, is_shortage
 from mqspark.logs import printable
 from mqspark.record import Parts
 from mqspark.store.append import Appender, Group, Queue
@@ -53,6 +54,12 @@ MAX_UNWRITTEN_BYTES = 4 * 1024 * 1024
 """What may wait in memory for a sync to return: one-way sends wait for nothing, so nothing else bounds them."""
 
 MAX_MAPPED_SEGMENTS = 1024
+
+SHORTAGE_PAUSE_MS = 50
+"""Before what lacked a descriptor or memory is tried again."""
+
+MAX_UNDISPATCHED = 1_000
+"""Runs of entries that may wait for their queues' files; then messages are refused."""
 
 IDLE_MAP_MS = 60_000
 """A file that nobody looked at for this long, and for less than twice as long, is unmapped."""
@@ -160,7 +167,13 @@ class MessageStore:
         self._groups: list[tuple[int, Group]] = []
         self._untold: list[tuple[str, int, int]] = []
         """Arrivals that the next progress tells of, too."""
+        self._undispatched: Group = []
+        """Entries of records that are visible, for which a file of their queue could not be opened."""
+        self._shortage: NoResources | None = None
+        """Something is lacking, and nothing is put until it is there."""
         self._flush_in_flight: FlushJob | None = None
+        self._flush_again_ms: int | None = None
+        """The flush in flight is not running: it lacked something, and runs again from then on (monotonic)."""
         self._note = DurableNote(self.paths.abort, self._files)
         self._next_unmap_ms = clock.monotonic_ms() + IDLE_MAP_MS
         self._lock_fd = -1
@@ -259,9 +272,10 @@ class MessageStore:
         if self._lock_fd < 0:
             return
         try:
+            if self._flush_again_ms is not None:
+                self._flush_again_ms = 0
             self.commit()
-            job = self.begin_flush()
-            if job is not None:
+            while self._flush_again_ms in (None, 0) and (job := self.begin_flush()) is not None:
                 job.run()
                 self.end_flush(job)
             if self.read_only is None:
@@ -274,8 +288,8 @@ class MessageStore:
                 last.done()
             if self.read_only is not None:
                 raise StoreReadOnly(self.read_only)
-            if self._log.durable < self._log.written:
-                raise StoreReadOnly("closed while a flush was under way")
+            if self._log.durable < self._log.written or self._undispatched:
+                raise StoreReadOnly(str(self._shortage or "closed while a flush was under way"))
             self._files.remove(self.paths.abort)
             self._files.remove(self.paths.nonce)
             self._files.sync_directory(self.paths.root)
@@ -291,6 +305,8 @@ class MessageStore:
             self._release()
 
     def _release(self) -> None:
+        if self._flush_in_flight is not None and self._flush_again_ms is not None:
+            self._log.synced(self._flush_in_flight.left, self._log.durable)
         self._log.close()
         self._note.close()
         self._table.maps.clear()
@@ -322,12 +338,16 @@ class MessageStore:
         finally:
             self._files.close(fd)
 
-    def _poison(self, what: str, error: Exception) -> StoreReadOnly:
+    def _poison(self, what: str, error: Exception) -> StoreError:
+        """What to raise: of a shortage alone nothing is poisoned."""
+        if isinstance(error, OSError) and is_shortage(error):
+            return NoResources(what, error)
         if self.read_only is None:
             self.read_only = f"{what}: {error}"
         self._log.room_end = -1
         self._log.pending.clear()
         self._dirty.clear()
+        self._undispatched.clear()
         return StoreReadOnly(self.read_only)
 
     def _check_writable(self) -> None:
@@ -335,6 +355,19 @@ class MessageStore:
             raise StoreReadOnly(self.read_only)
         if self._cleaner.full is not None:
             raise DiskFull(self._cleaner.full)
+        if self._shortage is not None:
+            raise self._shortage
+
+    @property
+    def _lacks(self) -> bool:
+        """What could not be done waits still."""
+        waits = bool(self._log.pending) or self._flush_again_ms is not None
+        return waits or len(self._undispatched) > MAX_UNDISPATCHED
+
+    def _lack(self, what: str, error: OSError) -> None:
+        """The next put asks for room and is refused."""
+        self._shortage = NoResources(what, error)
+        self._log.room_end = -1
 
     # --- commit and flush -----------------------------------------------------------------------------------
 
@@ -347,6 +380,10 @@ class MessageStore:
         """
         if self._failed_save is not None:
             self._notice_failed_save()
+        if self._undispatched:
+            self._untold += self._dispatch([])
+        if self._shortage is not None and not self._lacks:
+            self._shortage = None
         waiting = self._log.position - self._log.written
         if self._sync and (self._flush_in_flight is None or waiting < MAX_UNWRITTEN_BYTES):
             return self._progress([])
@@ -358,8 +395,12 @@ class MessageStore:
                 self._write_in_flight()
                 self._log.write_pending()
             except OSError as error:
-                self._poison("writing the CommitLog failed", error)
+                if is_shortage(error):  # it is all still pending
+                    self._lack("writing the CommitLog", error)
+                else:
+                    self._poison("writing the CommitLog failed", error)
                 return self._progress([])
+            self._shortage = None
             self._written_store_ms = self._appender.now_ms
             group = self._appender.take_group()
             if not self._sync:
@@ -380,8 +421,13 @@ class MessageStore:
         flush_interval_commit_log.
         """
         log = self._log
-        if self.read_only is not None or self._flush_in_flight is not None:
+        if self.read_only is not None:
             return None
+        if self._flush_in_flight is not None:
+            if self._flush_again_ms is None or self._clock.monotonic_ms() < self._flush_again_ms:
+                return None
+            self._flush_again_ms = None
+            return self._flush_in_flight
         offset, buffers = 0, list[bytes | memoryview]()
         if self._sync and (log.pending or self._dirty):
             offset, buffers = log.take_pending()
@@ -405,14 +451,20 @@ class MessageStore:
 
     def end_flush(self, job: FlushJob) -> Progress:
         """After ``job.run``. Under SYNC_FLUSH the flushed messages become visible here."""
-        self._flush_in_flight = None
         self._notice_failed_save()
+        if job.error is not None and is_shortage(job.error) and self.read_only is None:
+            self._lack(f"{job.step} the CommitLog", job.error)
+            job.error = None
+            self._flush_again_ms = self._clock.monotonic_ms() + SHORTAGE_PAUSE_MS
+            return self._progress([])
+        self._flush_in_flight = None
         arrivals: list[tuple[str, int, int]] = []
         if job.error is not None:
             self._poison(f"{job.step} the CommitLog failed", job.error)
             self._log.synced(job.left, self._log.durable)
         else:
             self._log.synced(job.left, job.end)
+            self._shortage = None
             self._durable_store_ms = job.store_timestamp_ms
             merged: dict[Queue, bytearray] = {}
             while self._groups and self._groups[0][0] <= job.end:
@@ -425,13 +477,20 @@ class MessageStore:
         return self._progress(arrivals)
 
     def _dispatch(self, group: Group) -> list[tuple[str, int, int]]:
-        arrivals = []
+        arrivals: list[tuple[str, int, int]] = []
+        if self._undispatched:
+            group, self._undispatched = self._undispatched + group, []
         try:
             for queue, entries in group:
                 queue.append(entries)
                 arrivals.append((queue.topic, queue.queue_id, queue.max_offset))
         except OSError as error:
-            self._poison("writing a ConsumeQueue failed", error)
+            if is_shortage(error):
+                self._undispatched = group[len(arrivals) :]
+                if len(self._undispatched) > MAX_UNDISPATCHED:
+                    self._lack("writing a ConsumeQueue", error)
+            else:
+                self._poison("writing a ConsumeQueue failed", error)
         return arrivals
 
     def catch_up(self) -> None:
@@ -487,7 +546,9 @@ class MessageStore:
             self._cleaner.needs_checkpoint = False
             checkpoints.wanted = True
         # Not before deletions are on disk: what is cut from queues in between must still come from the log.
-        if not self.deletions.behind and checkpoints.is_due(self._log.durable):
+        # Nor while queues lack what the log has.
+        behind = self.deletions.behind or self._undispatched
+        if not behind and checkpoints.is_due(self._log.durable):
             jobs.append(self._begin_checkpoint())
         return jobs
 
@@ -575,6 +636,7 @@ class MessageStore:
             (end, [(queue, entries) for queue, entries in group if queue.topic != topic])
             for end, group in self._groups
         ]
+        self._undispatched = [each for each in self._undispatched if each[0].topic != topic]
         self._table.hide_topic(topic)
         self._batch_table.hide_topic(topic)
         self._table.batch_topics.discard(topic)

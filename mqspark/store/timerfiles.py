@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mqspark.errors import is_shortage
 from mqspark.store.files import FileLayer, is_disk_full
 from mqspark.store.timerlog import TimerLog
 from mqspark.store.timerwheel import Page, TimerWheel, save_pages
@@ -82,7 +83,8 @@ class TimerFiles:
         log_file_bytes: int,
         on_failure: Callable[[Path, OSError], None] | None = None,
     ) -> None:
-        """``on_failure`` hears of every error but a full disk, in the thread where it happens."""
+        """``on_failure`` hears of every error but a full disk and want of descriptors or memory, in the thread where it
+        happens."""
         self._files = files
         self._on_failure = on_failure
         self._precision_ms = precision_ms
@@ -115,7 +117,7 @@ class TimerFiles:
 
     def failed(self, error: OSError) -> None:
         """Something could not be written or synced."""
-        if self._on_failure is not None and not is_disk_full(error):
+        if self._on_failure is not None and not is_disk_full(error) and not is_shortage(error):
             self._on_failure(self._checkpoint_path, error)
 
     def _revise(self, begin: int) -> None:

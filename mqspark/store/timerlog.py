@@ -186,13 +186,16 @@ class TimerLog:
         self.position += len(data)
 
     def write(self) -> None:
-        """Put everything added into the files. Raises OSError, and then the log cannot be used on."""
-        pending, self._pending = self._pending, []
-        for position, data in pending:
+        """Put everything added into the files. Raises OSError; the log cannot be used on then, unless another call
+        succeeds: it begins with what this one left."""
+        pending = self._pending
+        while pending:
+            position, data = pending[0]
             start = position - position % self._file_bytes
             with self._opened(start) as fd:
                 self._files.write(fd, data, position - start)
             self._unsynced.add(start)
+            pending.pop(0)
 
     def take_unsynced(self) -> tuple[list[Path], Path | None]:
         """Files to sync, and the directory when there are new names in it."""

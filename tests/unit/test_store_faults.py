@@ -182,7 +182,7 @@ def test_failed_dispatch(tmp_path: Path) -> None:
     files = FaultyFiles()
     store = opened(tmp_path, None, files)
     put(store, "T", 0, b"not shown")
-    files.fail("map_write", errno.ENOMEM)
+    files.fail("map_write", errno.EIO)
     assert store.commit().arrivals == []
     assert_poisoned(store, files, "writing a ConsumeQueue failed", [])
 

@@ -1,0 +1,173 @@
+"""Connections that take every descriptor, or memory: a store that gets EMFILE, ENFILE, ENOMEM or EAGAIN refuses what it
+cannot do now, loses nothing, and goes on when there is some again. Only real errors of writing and syncing poison."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+from pathlib import Path
+
+import pytest
+
+from mqspark.errors import NoResources, NotNow
+from mqspark.store import MessageStore
+from mqspark.store.files import OsFiles, StrPath
+from tests.store_tools import FaultyFiles, TestClock, checkpoint, drain, make_store
+
+SHORTAGES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN]
+
+
+class PoorFiles(FaultyFiles):
+    """Whatever needs a descriptor or memory counts as ``take``."""
+
+    def open(self, path: StrPath, *, create: bool = False) -> int:
+        self._note("take")
+        return super().open(path, create=create)
+
+    def map_write(self, fd: int, length: int) -> mmap.mmap:
+        self._note("take")
+        return super().map_write(fd, length)
+
+    def map_read(self, fd: int, length: int) -> mmap.mmap:
+        self._note("take")
+        return super().map_read(fd, length)
+
+    def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        self._note("take")
+        super().write(fd, data, offset)
+
+    def sync_directory(self, path: StrPath) -> None:
+        self._note("take")
+        super().sync_directory(path)
+
+    def names(self, path: StrPath) -> list[str]:
+        self._note("take")
+        return super().names(path)
+
+
+def run(store: MessageStore, clock: TestClock, kept: dict[str, list[bytes]], begin: int, count: int) -> None:
+    """Sends of some topics, with everything that a broker does beside them. ``kept``: what was taken."""
+    for number in range(begin, begin + count):
+        topic, body = f"T{number % 3}", b"%d" % number * 100
+        try:
+            store.put(topic, 0, body, b"KEYS\x01k%d\x02" % number, 0, 1, b"\x7f\0\0\1\0\0\0\1")
+        except NotNow:
+            pass
+        else:
+            kept.setdefault(topic, []).append(body)
+        clock.now += 100
+        progress(store)
+        if number % 4 == 3:
+            clock.now += 20_000
+            with contextlib.suppress(OSError):
+                checkpoint(store)
+            store.catch_up()
+        assert store.read_only is None, store.read_only
+
+
+def progress(store: MessageStore) -> None:
+    store.commit()
+    job = store.begin_flush()
+    if job is not None:
+        job.run()
+        store.end_flush(job)
+
+
+def steps(root: Path, sync: bool) -> int:
+    files, clock = PoorFiles(), TestClock()
+    store = make_store(root, clock, files, sync=sync)
+    store.open()
+    files.calls.clear()
+    run(store, clock, {}, 0, 24)
+    count = files.calls.count("take")
+    store.close()
+    return count
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+@pytest.mark.parametrize("lasting", [1, 7, 60])
+def test_a_shortage_at_any_moment_loses_nothing_and_ends(tmp_path: Path, sync: bool, lasting: int) -> None:
+    count = steps(tmp_path / "whole", sync)
+    assert count > 60
+    for first in range(sync, count, 4 if lasting == 1 else 8):
+        files, clock = PoorFiles(), TestClock()
+        store = make_store(tmp_path / str(first), clock, files, sync=sync)
+        store.open()
+        met = [0]
+
+        def fault(first: int = first, met: list[int] = met) -> None:
+            met[0] += 1
+            if first < met[0] <= first + lasting:
+                raise OSError(SHORTAGES[met[0] % 4], "just now there is none")
+
+        files.faults["take"] = fault
+        kept: dict[str, list[bytes]] = {}
+        run(store, clock, kept, 0, 24)
+        files.heal()
+        taken = sum(map(len, kept.values()))
+        clock.now += 30_000
+        progress(store)
+        run(store, clock, kept, 24, 6)
+        assert sum(map(len, kept.values())) == taken + 6, "it takes messages again"
+        for _ in range(2):
+            clock.now += 30_000
+            checkpoint(store)
+            progress(store)
+        assert store.checkpoint_problem is None
+        assert store.index_problem is None
+        for topic, bodies in kept.items():
+            assert [message.body for message in drain(store, topic, 0)] == bodies
+        for number in (25, 29):
+            assert store.query_message(f"T{number % 3}", f"k{number}", 32, 0, 1 << 60)
+        store.close()
+        again = make_store(tmp_path / str(first), TestClock(), sync=sync)
+        assert again.open().clean
+        for topic, bodies in kept.items():
+            assert [message.body for message in drain(again, topic, 0)] == bodies
+        again.close()
+
+
+@pytest.mark.parametrize("error", SHORTAGES)
+def test_a_config_file_that_cannot_be_saved_now_is_saved_later(tmp_path: Path, error: int) -> None:
+    files = FaultyFiles()
+    store = make_store(tmp_path, None, files)
+    store.open()
+    file = store.config_file("topics.json")
+    files.fail("create", error, for_ever=False)
+    with pytest.raises(OSError, match=r"\["):
+        file.save(b"1")
+    store.commit()
+    assert store.read_only is None
+    file.save(b"2")
+    assert file.load() == b"2"
+    store.close()
+
+
+@pytest.mark.parametrize("error", SHORTAGES)
+def test_a_sync_that_says_so_has_failed_all_the_same(
+    tmp_path: Path, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(fd: int) -> None:
+        raise OSError(error, "no")
+
+    store = make_store(tmp_path, None, OsFiles(), sync=True)
+    store.open()
+    store.put("T", 0, b"x", b"", 0, 1, b"\x7f\0\0\1\0\0\0\1")
+    monkeypatch.setattr("os.fdatasync", fail)
+    progress(store)
+    assert store.read_only is not None
+    store.abandon()
+
+
+def test_what_lacks_a_descriptor_says_so(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = make_store(tmp_path, None, files)
+    store.open()
+    files.fail("create", errno.EMFILE)
+    with pytest.raises(NoResources, match=r"ConsumeQueue T/0.*Too many open files") as raised:
+        store.put("T", 0, b"x", b"", 0, 1, b"\x7f\0\0\1\0\0\0\1")
+    assert raised.value.errno == errno.EMFILE
+    files.heal()
+    store.put("T", 0, b"x", b"", 0, 1, b"\x7f\0\0\1\0\0\0\1")
+    store.close()
