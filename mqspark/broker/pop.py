@@ -310,6 +310,12 @@ class Pops:
             self._take_queue(pop, taking, topic.name, (luck + number) % queues, flag)
 
     def _take_queue(self, pop: Pop, taking: _Taking, topic: str, queue_id: int, flag: str) -> None:
+        try:
+            self._take_of_queue(pop, taking, topic, queue_id, flag)
+        except OSError as error:  # it costs this pop alone, and not what it has taken already
+            taking.problem = taking.problem or error
+
+    def _take_of_queue(self, pop: Pop, taking: _Taking, topic: str, queue_id: int, flag: str) -> None:
         state = self._state
         offset, is_reset = self._offsets.begin(pop.group, topic, queue_id, pop.init_mode)
         if is_reset:
@@ -454,6 +460,8 @@ def _nothing(pop: Pop, taking: _Taking) -> bytes:
 def _refusal(problem: Exception) -> Refusal:
     if isinstance(problem, Refusal):
         return problem
+    if isinstance(problem, OSError):
+        return Refusal(ResponseCode.SYSTEM_BUSY, f"the messages cannot be read now: {problem}")
     return Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, f"no check point could be written: {problem}")
 
 

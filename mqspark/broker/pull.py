@@ -14,12 +14,12 @@ from mqspark.broker.groups import TAG
 from mqspark.broker.hold import ParkedPulls, Pull
 from mqspark.broker.selection import Wanted, get_selected
 from mqspark.broker.state import BrokerState
-from mqspark.errors import InvalidFilter, InvalidMessage
+from mqspark.errors import InvalidFilter, InvalidMessage, NotNow
 from mqspark.filter.sql import SQL92, SqlFilter, compile_sql
 from mqspark.filter.tags import parse_tags
 from mqspark.message import PERM_READ
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command, encode_response_head
+from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers import PullMessageRequestHeader
 from mqspark.protocol.session import Session
@@ -140,7 +140,7 @@ class Pulls:
             return
         for topic, queue_id, max_offset in arrivals:
             for pull in parked.arrived(topic, queue_id, max_offset):
-                if pull.session.open and not self._serve(pull, may_wait=True, woken=True):
+                if pull.session.open and not self._serve_parked(pull, may_wait=True, woken=True):
                     parked.park(pull)
 
     def answer_resets(self, group: str, topic: str) -> None:
@@ -154,7 +154,7 @@ class Pulls:
 
     def expire(self) -> None:
         for pull in self.parked.expired():
-            self._serve(pull, may_wait=False)
+            self._serve_parked(pull, may_wait=False)
 
     def end_turn(self) -> None:
         if self._given:
@@ -258,6 +258,15 @@ class Pulls:
         return wanted
 
     # --- serving ---
+
+    def _serve_parked(self, pull: Pull, *, may_wait: bool, woken: bool = False) -> bool:
+        """``_serve`` where a fault of the disk must cost this pull alone."""
+        try:
+            return self._serve(pull, may_wait=may_wait, woken=woken)
+        except (OSError, NotNow) as error:
+            remark = f"the messages cannot be read now: {error}"
+            pull.session.send(encode_response(pull.opaque, ResponseCode.SYSTEM_BUSY, remark=remark))
+            return True
 
     def _serve(self, pull: Pull, *, may_wait: bool, woken: bool = False) -> bool:
         """Answer the pull; False when it found nothing and may wait, and nothing was answered."""

@@ -13,7 +13,7 @@ from dataclasses import Field
 from typing import Any
 
 from mqspark.config import ForeignKeys, rocketmq_key
-from mqspark.errors import ConfigError, IllegalName, InvalidMessage, MQError, ProtocolError
+from mqspark.errors import ConfigError, IllegalName, InvalidMessage, MQError, NotNow, ProtocolError, is_shortage
 from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
@@ -130,6 +130,9 @@ def _failed(session: Session, command: Command, error: Exception) -> bytes:
         return encode_response(command.opaque, _illegal_name(command.code, error.what), remark=str(error))
     if isinstance(error, (ProtocolError, InvalidMessage)):
         return encode_response(command.opaque, ResponseCode.SYSTEM_ERROR, remark=str(error))
+    if isinstance(error, NotNow) or (isinstance(error, OSError) and is_shortage(error)):
+        _log.error("request %d from %s is refused: %s", command.code, session.peer, error)
+        return encode_response(command.opaque, ResponseCode.SYSTEM_BUSY, remark=f"try again later: {error}")
     _log.error("request %d from %s failed", command.code, session.peer, exc_info=error)
     return encode_response(
         command.opaque,

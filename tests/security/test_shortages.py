@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from mqspark.errors import NoResources, NotNow
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers import PopMessageRequestHeader
 from mqspark.store import MessageStore
 from mqspark.store.files import OsFiles, StrPath
 from tests.store_tools import FaultyFiles, TestClock, checkpoint, drain, make_store
+from tests.unit.broker_kit import Bench, pull_ext, send_ext
 
 SHORTAGES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN]
 
@@ -171,3 +174,48 @@ def test_what_lacks_a_descriptor_says_so(tmp_path: Path) -> None:
     files.heal()
     store.put("T", 0, b"x", b"", 0, 1, b"\x7f\0\0\1\0\0\0\1")
     store.close()
+
+
+@pytest.mark.parametrize("kind", ["pull", "parked pull", "pop"])
+def test_a_read_that_lacks_a_descriptor_costs_itself(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the turn, in which everybody's messages are written and everybody's answers leave."""
+    bench = Bench(tmp_path, auto_create_topic_enable=True)
+    producer, consumer = bench.peer(), bench.peer()
+    producer.ask(RequestCode.SEND_MESSAGE_V2, send_ext(), b"first")
+
+    def lack(*args: object, **more: object) -> object:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    if kind == "parked pull":
+        consumer.give(RequestCode.PULL_MESSAGE, pull_ext(offset=1, sysFlag="6"))
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.store, "get", lack)
+        patched.setattr(bench.broker.pulls, "_get", lack)
+        if kind == "parked pull":
+            producer.ask(RequestCode.SEND_MESSAGE_V2, send_ext(), b"second")
+            (answer,) = consumer.heard()
+        elif kind == "pull":
+            answer = consumer.ask(RequestCode.PULL_MESSAGE, pull_ext())
+        else:
+            answer = consumer.ask(RequestCode.POP_MESSAGE, POP)
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert "Too many open files" in (answer.remark or "")
+    assert consumer.ask(RequestCode.PULL_MESSAGE, pull_ext()).code == ResponseCode.SUCCESS
+    assert consumer.ask(RequestCode.POP_MESSAGE, POP).code == ResponseCode.SUCCESS
+    bench.close()
+
+
+POP = PopMessageRequestHeader(
+    consumer_group="CG",
+    topic="T",
+    queue_id=0,
+    max_msg_nums=32,
+    invisible_time=60_000,
+    poll_time=0,
+    born_time=0,
+    init_mode=0,
+    exp_type="TAG",
+    exp="*",
+)
