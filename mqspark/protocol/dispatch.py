@@ -13,7 +13,15 @@ from dataclasses import Field
 from typing import Any
 
 from mqspark.config import ForeignKeys, rocketmq_key
-from mqspark.errors import ConfigError, IllegalName, InvalidMessage, MQError, NotNow, ProtocolError, is_shortage
+from mqspark.errors import (
+    ConfigError,
+    IllegalName,
+    InvalidMessage,
+    MQError,
+    NotNow,
+    ProtocolError,
+    is_shortage,
+)
 from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response
