@@ -214,6 +214,14 @@ class FaultyFiles(OsFiles):
         self._note("create" if create else "open")
         return super().open(path, create=create)
 
+    def open_read(self, path: StrPath) -> int:
+        self._note("open_read")
+        return super().open_read(path)
+
+    def map_read(self, fd: int, length: int) -> mmap.mmap:
+        self._note("map_read")
+        return super().map_read(fd, length)
+
     def map_write(self, fd: int, length: int) -> mmap.mmap:
         self._note("map_write")
         return super().map_write(fd, length)

@@ -22,6 +22,7 @@ import numpy as np
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.consumequeue import ConsumeQueue, Entries
 from mqspark.store.files import FileLayer
+from mqspark.store.mapping import MapBudget
 from mqspark.store.queuetable import QueueTable
 
 __all__ = [
@@ -168,8 +169,18 @@ class BatchTable(QueueTable):
 
     __slots__ = ("batch_queues",)
 
-    def __init__(self, directory: Path, files: FileLayer, *, file_bytes: int, max_mapped: int) -> None:
-        super().__init__(directory, files, file_bytes=file_bytes, max_mapped=max_mapped, dtype=BATCH_DTYPE)
+    def __init__(
+        self,
+        directory: Path,
+        files: FileLayer,
+        *,
+        file_bytes: int,
+        max_mapped: int,
+        budget: MapBudget | None = None,
+    ) -> None:
+        super().__init__(
+            directory, files, file_bytes=file_bytes, max_mapped=max_mapped, budget=budget, dtype=BATCH_DTYPE
+        )
         self.batch_queues: dict[tuple[str, int], BatchQueue] = {}
 
     def load(self, batch_directory: Path | None = None) -> None:

@@ -12,22 +12,28 @@ Must not know topics or queues.
 from __future__ import annotations
 
 import bisect
+import errno
 import struct
 from collections import OrderedDict
+from collections.abc import Iterable
 from mmap import mmap
 from pathlib import Path
 
 from mqspark.errors import MessageTooLarge, NotNow, StoreCorrupt
-from mqspark.record import BLANK_BYTES, BLANK_MAGIC
+from mqspark.record import BLANK_BYTES, BLANK_MAGIC, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
 from mqspark.store.files import FileLayer, disk_full_as_typed, is_disk_full
 from mqspark.store.flush import ReadAheadJob, joined
 from mqspark.store.layout import file_name, file_start
 from mqspark.store.logpaths import LogPaths
+from mqspark.store.mapping import MapBudget, try_map
 
-__all__ = ["CommitLog", "Segment"]
+__all__ = ["MAX_COPY_BYTES", "CommitLog", "Segment"]
 
 _BLANK = struct.Struct(">ii")
 _REWRITE_BYTES = 1 << 20
+_SEARCH_BYTES = 1 << 20
+MAX_COPY_BYTES = 64 << 20
+"""Of one record that cannot be mapped: what says it is longer is taken for damage before memory is taken for it."""
 _MARK = -1
 """Among the mapped segments in the order of their use: see ``drop_idle``."""
 _I64 = struct.Struct(">q")
@@ -54,6 +60,7 @@ class CommitLog:
 
     __slots__ = (
         "_allocated_end",
+        "_budget",
         "_directories",
         "_fd",
         "_files",
@@ -80,11 +87,14 @@ class CommitLog:
         segment_bytes: int,
         allocation_step: int,
         max_mapped: int,
+        budget: MapBudget | None = None,
     ) -> None:
+        """``max_mapped``: segments; 0 when all that is read shall be copied. ``budget``: of address space."""
         self._directories = LogPaths((directories,)) if isinstance(directories, Path) else directories
         self._files = files
         self._step = max(4096, allocation_step)
         self._max_mapped = max_mapped
+        self._budget = budget if budget is not None else MapBudget()
         self._views: OrderedDict[int, memoryview | None] = OrderedDict()
         self._fd = -1
         self._allocated_end = 0
@@ -123,7 +133,7 @@ class CommitLog:
         starts = sorted(paths)
         lengths: dict[int, int] = {}
         for start in starts:
-            fd = files.open(paths[start])
+            fd = files.open_read(paths[start])
             try:
                 lengths[start] = files.length(fd)
             finally:
@@ -161,7 +171,7 @@ class CommitLog:
         if active.length < self.segment_bytes:
             self._files.set_length(self._fd, self.segment_bytes)
             active.length = self.segment_bytes
-            self._views.pop(active.start, None)
+            self._unmap(active.start)
         self.position = self.written = self.durable = position
         self._allocated_end = self._room_asked_end = position
         self._set_room()
@@ -176,8 +186,7 @@ class CommitLog:
         while self.segments and self.segments[-1].start > position:
             segment = self.segments.pop()
             cleared += self._count_data(segment, segment.start, clear=False)
-            # Only now: counting maps it, and another file will have its place.
-            self._views.pop(segment.start, None)
+            self._unmap(segment.start)
             self._files.remove(segment.path)
         if self.segments and position < self.segments[-1].end:
             cleared += self._count_data(self.segments[-1], position, clear=True)
@@ -189,13 +198,11 @@ class CommitLog:
         zeros = bytes(1 << 16)
         fd = files.open(segment.path)
         try:
-            ranges = list(files.data_ranges(fd, position - segment.start, segment.length))
-            view = self.view(segment)
-            for low, high in ranges:
+            for low, high in list(files.data_ranges(fd, position - segment.start, segment.length)):
                 for at in range(low, high, len(zeros)):
-                    chunk = view[at : min(at + len(zeros), high)]
-                    if bytes(chunk) != zeros[: len(chunk)]:
-                        found = at + len(bytes(chunk).rstrip(b"\0")) - (position - segment.start)
+                    chunk = files.read_at(fd, min(len(zeros), high - at), at)
+                    if chunk != zeros[: len(chunk)]:
+                        found = at + len(chunk.rstrip(b"\0")) - (position - segment.start)
                         if clear:
                             files.write(fd, zeros[: len(chunk)], at)
             if clear and found:
@@ -206,7 +213,7 @@ class CommitLog:
 
     def data_ranges(self, segment: Segment, start: int) -> list[tuple[int, int]]:
         """Absolute ranges from ``start`` on that may hold records."""
-        fd = self._files.open(segment.path)
+        fd = self._files.open_read(segment.path)
         try:
             ranges = self._files.data_ranges(fd, start - segment.start, segment.length)
             return [(segment.start + low, segment.start + high) for low, high in ranges]
@@ -252,7 +259,7 @@ class CommitLog:
         """
         gone, self.segments[:count] = self.segments[:count], []
         for segment in gone:
-            self._views.pop(segment.start, None)
+            self._unmap(segment.start)
         return [segment.path for segment in gone]
 
     # --- append ---------------------------------------------------------------------------------------------
@@ -377,7 +384,8 @@ class CommitLog:
         self.durable = durable
 
     def close(self) -> None:
-        self._views.clear()
+        while self._unmap_oldest():
+            continue
         for fd in (*self._unsynced, self._fd):
             if fd >= 0:
                 self._files.close(fd)
@@ -397,30 +405,84 @@ class CommitLog:
             return self.segments[index]
         return None
 
-    def view(self, segment: Segment) -> memoryview:
-        """The whole file, read-only. Only [start, written) may be looked at (see files.py)."""
+    def mapped(self, segment: Segment) -> memoryview | None:
+        """The whole file, read-only, or None when it cannot be mapped: then ``copied`` and the like still read it.
+
+        Only [start, written) may be looked at (see files.py).
+        """
         view = self._views.get(segment.start)
-        if view is None:
-            if len(self._views) >= self._max_mapped:
-                # Not closed: slices may still wait in somebody's send buffer; the last of them unmaps it.
-                self._views.popitem(last=False)
-            fd = self._files.open(segment.path)
-            try:
-                view = memoryview(self._files.map_read(fd, segment.length))
-            finally:
-                self._files.close(fd)
-            self._views[segment.start] = view
-        else:
+        if view is not None:
             self._views.move_to_end(segment.start)
+            return view
+        while len(self._views) >= max(self._max_mapped, 1):
+            # Not closed: slices may still wait in somebody's send buffer; the last of them unmaps it.
+            self._unmap_oldest()
+        if self._max_mapped:
+            mapping = try_map(self._files, segment.path, segment.length, self._budget, self._unmap_oldest)
+            view = memoryview(mapping) if mapping is not None else None
+        if view is not None:
+            self._views[segment.start] = view
         return view
+
+    def view(self, segment: Segment) -> memoryview:
+        """As ``mapped``, for tools. Raises OSError when it cannot be mapped."""
+        view = self.mapped(segment)
+        if view is None:
+            raise OSError(errno.ENOMEM, "this part of the log cannot be mapped", str(segment.path))
+        return view
+
+    def _unmap_oldest(self) -> bool:
+        """Whether there was one."""
+        while self._views:
+            _, view = self._views.popitem(last=False)
+            if view is not None:
+                self._budget.used_bytes -= len(view)
+                return True
+        return False
+
+    def _unmap(self, start: int) -> None:
+        view = self._views.pop(start, None)
+        if view is not None:
+            self._budget.used_bytes -= len(view)
 
     def read_into(self, segment: Segment, buffer: memoryview, position: int) -> int:
         """Copy what is at ``position`` on into ``buffer``; gives back how many bytes, fewer at the segment's end."""
-        fd = self._files.open(segment.path)
+        fd = self._files.open_read(segment.path)
         try:
             return self._files.read_into(fd, buffer, position - segment.start)
         finally:
             self._files.close(fd)
+
+    def copied(self, segment: Segment, ranges: Iterable[tuple[int, int]]) -> memoryview:
+        """Copies of these ranges [low, high) of a segment's file, each behind the one before. What the file does not
+        have any more is zeros."""
+        ranges = list(ranges)
+        copy = memoryview(bytearray(sum(high - low for low, high in ranges)))
+        fd = self._files.open_read(segment.path)
+        try:
+            at = 0
+            for low, high in ranges:
+                self._files.read_into(fd, copy[at : at + high - low], low)
+                at += high - low
+        finally:
+            self._files.close(fd)
+        return copy
+
+    def around(self, segment: Segment, position: int, limit: int) -> tuple[memoryview, int, int]:
+        """Bytes that hold the record at ``position`` unless it goes beyond ``limit``; where in them it begins, and
+        where they end for it. Raises OSError."""
+        view = self.mapped(segment)
+        low, high = position - segment.start, limit - segment.start
+        if view is not None:
+            return view, low, high
+        high = max(min(high, segment.length), low)
+        head = self.copied(segment, [(low, min(low + _BLANK.size, high))])
+        size, magic = _BLANK.unpack(head) if len(head) == _BLANK.size else (0, 0)
+        if magic not in (MAGIC_V1, MAGIC_V2) or not MIN_RECORD_BYTES <= size <= min(
+            high - low, MAX_COPY_BYTES
+        ):
+            return head, 0, len(head)
+        return self.copied(segment, [(low, low + size)]), 0, size
 
     @property
     def mapped_segments(self) -> int:
@@ -428,15 +490,23 @@ class CommitLog:
 
     def drop_idle(self) -> None:
         """Unmap the segments that nobody looked at since the last call; who holds a slice of one keeps it."""
-        if _MARK in self._views:
-            while self._views.popitem(last=False)[0] != _MARK:
-                continue
+        while _MARK in self._views:
+            self._unmap(next(iter(self._views)))
         self._views[_MARK] = None
 
     def find(self, segment: Segment, pattern: bytes, low: int, high: int) -> int:
         """Where ``pattern`` first occurs in [low, high) of the segment's file, or -1."""
-        mapping = self.view(segment).obj
-        return mapping.find(pattern, low, high) if isinstance(mapping, mmap) else -1
+        view = self.mapped(segment)
+        if view is not None:
+            mapping = view.obj
+            return mapping.find(pattern, low, high) if isinstance(mapping, mmap) else -1
+        while low + len(pattern) <= high:
+            end = min(low + _SEARCH_BYTES, high)
+            found = bytes(self.copied(segment, [(low, end)])).find(pattern)
+            if found >= 0:
+                return low + found
+            low = end - len(pattern) + 1
+        return -1
 
     def slice(self, position: int, size_bytes: int) -> memoryview | None:
         """Bytes of the log as they are on disk now, or None when no segment holds them all."""
@@ -444,7 +514,10 @@ class CommitLog:
         if segment is None or size_bytes <= 0 or position + size_bytes > segment.start + segment.length:
             return None
         low = position - segment.start
-        return self.view(segment)[low : low + size_bytes]
+        view = self.mapped(segment)
+        if view is None:
+            return self.copied(segment, [(low, low + size_bytes)])
+        return view[low : low + size_bytes]
 
     def store_timestamp_at(self, position: int) -> int:
         """Of the record there; -1 when there is none."""

@@ -124,6 +124,9 @@ class StoreConfig:
     max_mapped_files: int = 16_384
     """ConsumeQueue files kept mapped at a time, and at most 1,024 CommitLog segments; each costs a descriptor, so no
     more than half of what the process may have."""
+    max_mapped_bytes: int = 0
+    """Ours: of address space that maps of log, queues and index take at a time; what finds no room there is read by
+    copying. 0: a quarter of the limit of address space (``ulimit -v``), and no bound without one."""
 
     def __post_init__(self) -> None:
         """Raises ConfigError (with ``.key``) for values that no disk or clock has."""
@@ -164,6 +167,7 @@ class StoreConfig:
         check_numbers(self, "mapped_file_size_consume_queue_ext", least=24)  # a unit and the end
         check_numbers(self, "max_index_num", least=2)  # the first place of an index file stays empty
         check_numbers(self, "file_reserved_time", least=0)
+        check_numbers(self, "max_mapped_bytes", least=0, most=1 << 62)
 
     @property
     def multi_dispatch(self) -> bool:

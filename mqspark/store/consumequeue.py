@@ -220,8 +220,7 @@ class ConsumeQueue:
             return np.empty(0, self._table.dtype)
         first = (position - start) // self._entry_bytes
         last = min(first + limit, self._file_bytes // self._entry_bytes, first + self.max_offset - offset)
-        _, entries = self._table.maps.get(self._path(start))
-        return entries[first:last]
+        return self._table.maps.rows(self._path(start), first, last)
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
         """(physical offset, size, tags code), visible or not; None when no file holds it."""
@@ -229,8 +228,8 @@ class ConsumeQueue:
         start = position - position % self._file_bytes
         if not self._has_file(start):
             return None
-        mapping, _ = self._table.maps.get(self._path(start))
-        return ENTRY.unpack_from(mapping, position - start)
+        packed = self._table.maps.bytes_at(self._path(start), position - start, ENTRY_BYTES)
+        return ENTRY.unpack(packed) if len(packed) == ENTRY_BYTES else None
 
     def packed_entry(self, offset: int) -> bytes | None:
         """All bytes of an entry, visible or not; None when no file holds it."""
@@ -238,8 +237,7 @@ class ConsumeQueue:
         start = position - position % self._file_bytes
         if not self._has_file(start):
             return None
-        mapping, _ = self._table.maps.get(self._path(start))
-        return mapping[position - start : position - start + self._entry_bytes]
+        return self._table.maps.bytes_at(self._path(start), position - start, self._entry_bytes)
 
     def next_existing_offset(self, offset: int) -> int:
         """Where the next file begins, for an offset whose file is missing."""
@@ -354,8 +352,8 @@ class ConsumeQueue:
         """Of the unit of the last entry before the end that has one."""
         end = self.max_offset * self._entry_bytes
         for start in reversed(self.file_starts):
-            _, entries = self._table.maps.get(self._path(start))
-            codes = entries["tags_code"][: max(end - start, 0) // self._entry_bytes]
+            last = min(max(end - start, 0), self._file_bytes) // self._entry_bytes
+            codes = self._table.maps.rows(self._path(start), 0, last)["tags_code"]
             addresses = np.flatnonzero(codes < EXT_ADDRESS_BELOW)
             if len(addresses):
                 return int(codes[addresses[-1]])
@@ -401,7 +399,7 @@ class ConsumeQueue:
         """The first entry whose record the log still has (ConsumeQueue.correctMinOffset)."""
         offset = max(self.min_offset, self.file_starts[0] // self._entry_bytes if self.file_starts else 0)
         if offset < self.max_offset and self._has_file(offset * self._entry_bytes):
-            fd = self._table.files.open(self._path(offset * self._entry_bytes))
+            fd = self._table.files.open_read(self._path(offset * self._entry_bytes))
             try:
                 position, size, _ = self._read_entry(fd, 0)
             finally:
@@ -436,7 +434,7 @@ class ConsumeQueue:
             first, end = max(low, base) - base, min(high - base, self._file_bytes // self._entry_bytes)
             if first >= end:
                 continue
-            fd = files.open(self._path(start))
+            fd = files.open_read(self._path(start))
             try:
                 found = self._first_kept_in(fd, min_physical_offset, first, end)
             finally:
@@ -512,7 +510,7 @@ class ConsumeQueue:
         where a queue begins that has nothing yet, says nothing of it."""
         found = []
         for start in self.file_starts:
-            fd = self._table.files.open(self._path(start))
+            fd = self._table.files.open_read(self._path(start))
             try:
                 count = used = self._count_entries(fd, None)
                 while count and self._read_entry(fd, count - 1)[1] == FILLER_SIZE:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from mqspark.record import MAGIC_V1, MIN_RECORD_BYTES, Parts, Verdict, check_record, parts_at
 from mqspark.store.batchqueue import BATCH_DTYPE, BatchQueue, BatchTable
-from mqspark.store.commitlog import CommitLog
+from mqspark.store.commitlog import MAX_COPY_BYTES, CommitLog, Segment
 from mqspark.store.config import StoreConfig
 from mqspark.store.consumequeue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, Entries
 from mqspark.store.dispatch import is_lmq
@@ -39,6 +39,10 @@ _HEAD_BYTES = np.arange(8)
 _MIN_COLUMN_ENTRIES = 64
 """Below, the steps of the columns cost more than a loop."""
 _MAX_DAMAGED = 1000
+_NO_RECORD_BYTES = 256
+"""Zeros, more than the head of a record."""
+_LARGE_BYTES = 1 << 20
+"""A record is asked how long it is before so much is copied because its entry says so."""
 _SIZE_MAGIC = struct.Struct(">ii")
 
 
@@ -181,6 +185,16 @@ class Fetcher:
         """
         if len(entries) < _MIN_COLUMN_ENTRIES:
             return self._take_few(entries, max_bytes, queue, places, bulk)
+        return self._take_columns(entries, max_bytes, queue, places, bulk)
+
+    def _take_columns(
+        self,
+        entries: Entries,
+        max_bytes: int,
+        queue: ConsumeQueue | None,
+        places: range | Int64s,
+        bulk: bool,
+    ) -> tuple[list[memoryview], int, int]:
         positions, sizes = self._within(entries, max_bytes, bulk)
         count = len(sizes)
         offsets = None
@@ -228,8 +242,11 @@ class Fetcher:
                 if segment is None:
                     self.damaged_reads += 1
                     continue
+                mapped = log.mapped(segment)
+                if mapped is None:
+                    return self._take_columns(entries, max_bytes, queue, places, bulk)
                 base, segment_end, view_end = segment.start, segment.end, segment.length
-                view = log.view(segment)
+                view = mapped
             start = position - base
             end = start + size
             good = end <= view_end and size >= MIN_RECORD_BYTES
@@ -348,12 +365,17 @@ class Fetcher:
                 inside = max(1, int(positions.searchsorted(segment.end)))
             starts = positions[:inside] - segment.start
             ends = starts + sizes[:inside]
-            view = log.view(segment)
             good = (starts >= 0) & (ends <= segment.length) & (sizes[:inside] >= MIN_RECORD_BYTES)
+            base: int | Int64s = segment.start
+            view = log.mapped(segment)
+            if view is None:
+                view, starts, ends, good = self._copied(segment, starts, ends, good)
+                base = positions[:inside] - starts
             at = slice(None) if good.all() else good
             if positions[0] < self._written_from and self._config.check_crc_on_read:
                 places = offsets[:inside][at] if offsets is not None else None
-                good[at] = self._whole(view, starts[at], ends[at], segment.start, queue, places)
+                here = base if isinstance(base, int) else base[at]
+                good[at] = self._whole(view, starts[at], ends[at], here, queue, places)
             else:
                 good[at] = heads_agree(view, starts[at], sizes[:inside][at])
             if not good.all():
@@ -373,12 +395,33 @@ class Fetcher:
             offsets = offsets[inside:] if offsets is not None else None
         return buffers, found
 
+    def _copied(
+        self, segment: Segment, starts: Int64s, ends: Int64s, good: npt.NDArray[np.bool_]
+    ) -> tuple[memoryview, Int64s, Int64s, npt.NDArray[np.bool_]]:
+        """Copies of the good ones of some records, where they begin and end in that, and which are good: none so long
+        that it has to say so itself, and does not."""
+        log = self._log
+        for index in np.flatnonzero(good & (ends - starts > _LARGE_BYTES)).tolist():
+            low = int(starts[index])
+            said = int.from_bytes(log.copied(segment, [(low, low + 4)]), "big", signed=True)
+            good[index] = said == ends[index] - low and said <= MAX_COPY_BYTES
+        sizes = np.where(good, ends - starts, 0)
+        if not good.any():
+            return memoryview(bytes(_NO_RECORD_BYTES)), sizes, sizes, good
+        first, last = starts[good], ends[good]
+        breaks = np.flatnonzero(first[1:] != last[:-1])
+        lows = [*first[:1].tolist(), *first[breaks + 1].tolist()]
+        highs = [*last[breaks].tolist(), *last[-1:].tolist()]
+        copied_ends = np.cumsum(sizes)
+        copy = log.copied(segment, zip(lows, highs, strict=True))
+        return copy, copied_ends - sizes, copied_ends, good
+
     def _whole(
         self,
         view: memoryview,
         starts: Int64s,
         ends: Int64s,
-        base: int,
+        base: int | Int64s,
         queue: ConsumeQueue | None,
         offsets: Int64s | None,
     ) -> npt.NDArray[np.bool_]:
@@ -388,10 +431,11 @@ class Fetcher:
         else:
             whole = are_surely_sound(view, starts, ends, base, queue, offsets)
         if not whole.all():
+            places = starts + base
             for index in np.flatnonzero(~whole).tolist():
                 whole[index] = self._is_sound(
                     view[int(starts[index]) : int(ends[index])],
-                    base + int(starts[index]),
+                    int(places[index]),
                     queue,
                     int(offsets[index]) if offsets is not None else -1,
                 )
@@ -417,10 +461,9 @@ class Fetcher:
         limit = min(self._visible_end(), segment.end if segment else 0)
         if segment is None or physical_offset >= limit:
             return None
-        low = physical_offset - segment.start
-        view = log.view(segment)
+        view, low, high = log.around(segment, physical_offset, limit)
         from_disk = physical_offset < self._written_from and self._config.check_crc_on_read
-        record = check_record(view, low, limit - segment.start, verify_crc=from_disk)
+        record = check_record(view, low, high, verify_crc=from_disk)
         if record.verdict is not Verdict.VALID or record.physical_offset != physical_offset:
             return None
         return view[low : low + record.size_bytes]
@@ -431,8 +474,8 @@ class Fetcher:
         segment = log.segment_of(physical_offset)
         if segment is None:
             return None
-        limit = min(self._visible_end(), segment.end)
-        parts = parts_at(log.view(segment), physical_offset - segment.start, limit - segment.start)
+        view, low, high = log.around(segment, physical_offset, min(self._visible_end(), segment.end))
+        parts = parts_at(view, low, high)
         return parts if parts is not None and parts.physical_offset == physical_offset else None
 
 

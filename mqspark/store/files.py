@@ -89,6 +89,9 @@ class FileLayer(Protocol):
     def open(self, path: StrPath, *, create: bool = False) -> int:
         """A descriptor for reading and writing."""
 
+    def open_read(self, path: StrPath) -> int:
+        """A descriptor for reading alone, which a read-only file system gives, too."""
+
     def close(self, fd: int) -> None: ...
 
     def length(self, fd: int) -> int: ...
@@ -119,7 +122,8 @@ class FileLayer(Protocol):
     def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Parts of [start, end) that may hold something other than zeros."""
 
-    def map_read(self, fd: int, length: int) -> mmap.mmap: ...
+    def map_read(self, fd: int, length: int) -> mmap.mmap:
+        """ValueError when the file is shorter."""
 
     def map_write(self, fd: int, length: int) -> mmap.mmap: ...
 
@@ -156,6 +160,9 @@ class OsFiles:
 
     def open(self, path: StrPath, *, create: bool = False) -> int:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+
+    def open_read(self, path: StrPath) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -236,11 +243,7 @@ class OsFiles:
         return mmap.mmap(fd, length, access=mmap.ACCESS_READ)
 
     def map_write(self, fd: int, length: int) -> mmap.mmap:
-        mapping = mmap.mmap(fd, length, access=mmap.ACCESS_WRITE)
-        # Of these files little is touched, here and there. Read ahead, the first touch of a file costs as much memory
-        # and time as the device's read-ahead setting allows, for zeros: milliseconds where it is megabytes.
-        mapping.madvise(mmap.MADV_RANDOM)
-        return mapping
+        return mmap.mmap(fd, length, access=mmap.ACCESS_WRITE)
 
     def make_directory(self, path: StrPath, *, durable: bool = False) -> None:
         if not durable:

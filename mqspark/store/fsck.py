@@ -434,7 +434,7 @@ class _IndexCursor:
                 yield columns
 
     def _check_slots(self, store: OfflineStore, file: IndexFile) -> None:
-        slots = store._index_maps.get(file)[1]
+        slots = store._index_maps.slots(file)
         if ((slots < 0) | (slots >= file.header.next_number)).any():
             text = f"index/{file.name}: a slot names an entry that the file does not have"
             self._found.add(Finding("error", "index.slot", text, repair=REBUILD))

@@ -38,6 +38,7 @@ from mqspark.store.indexfile import (
     find_shape,
 )
 from mqspark.store.keys import KeyColumns, index_hash
+from mqspark.store.mapping import MapBudget
 
 __all__ = ["IndexJob", "MessageIndex", "marked_position"]
 
@@ -129,13 +130,14 @@ class MessageIndex:
         now_ms: Callable[[], int],
         *,
         shape: Shape = DEFAULT_SHAPE,
+        budget: MapBudget | None = None,
     ) -> None:
-        """``now_ms``: wall time, for the names of new files."""
+        """``now_ms``: wall time, for the names of new files. ``budget``: of address space."""
         self._directory = directory
         self._mark_file = ConfigFile(mark_path, files)
         self._files = files
         self._now_ms = now_ms
-        self.maps = IndexMaps(files)
+        self.maps = IndexMaps(files, budget)
         self._shape = shape
         self._dirty: dict[Path, None] = {}
         self._full: IndexFile | None = None
@@ -192,7 +194,7 @@ class MessageIndex:
 
     def _open(self, name: str) -> IndexFile | None:
         path = self._directory / name
-        fd = self._files.open(path)
+        fd = self._files.open_read(path)
         try:
             header = Header.decode(self._files.read_at(fd, HEADER_BYTES, 0))
             length = self._files.length(fd)

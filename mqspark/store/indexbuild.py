@@ -136,7 +136,7 @@ class _Builder:
             self._released_bytes = low
         self._released = segment
         if self.index.index_files:
-            self.index.maps.get(self.index.index_files[-1])[0].madvise(MADV_DONTNEED)
+            self.index.maps.writable(self.index.index_files[-1])[0].madvise(MADV_DONTNEED)
 
 
 class IndexBuild:

@@ -12,8 +12,6 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable
-from mmap import mmap
-from typing import cast
 
 from mqspark.errors import NotNow, is_shortage
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC, Verdict, check_record
@@ -207,9 +205,8 @@ class Indexer:
         limit = min(end, index.position + self._slice_bytes)
         run = self._window.read_run(segment, index.position, limit, verify_crc=False, min_records=1)
         if run is None:  # damage, or a record that is longer than the window
-            view = self._log.view(segment)
-            high = min(end - start, len(view))
-            run = read_run(view, index.position - start, high, start, verify_crc=False, min_records=1)
+            view, low, high = self._log.around(segment, index.position, min(end, start + segment.length))
+            run = read_run(view, low, high, index.position - low, verify_crc=False, min_records=1)
         if run is not None:
             record_bytes = (run.end_position - index.position) // len(run.positions)
             self._slice_bytes = min(max(record_bytes * self._slice_records, _STEP_BYTES), self._window_bytes)
@@ -219,24 +216,27 @@ class Indexer:
 
     def _behind_gap(self, segment: Segment, position: int, end: int) -> int:
         """Where to go on when no record begins at ``position``: the segment is over there, or something is damaged."""
-        view = self._log.view(segment)
-        low, high = position - segment.start, min(end - segment.start, len(view))
+        stop = min(end, segment.start + segment.length)
         size, magic = 0, 0
-        if low + BLANK_BYTES <= high:
-            size, magic = _SIZE_MAGIC.unpack_from(view, low)
+        if position + BLANK_BYTES <= stop:
+            view, at, _ = self._log.around(segment, position, position + BLANK_BYTES)
+            size, magic = _SIZE_MAGIC.unpack_from(view, at)
         if magic == BLANK_MAGIC:
             return end
-        if size > 0 and self._is_record(segment, low + size, high):
+        if size > 0 and self._is_record(segment, position + size, stop):
             return position + size
-        mapping = cast(mmap, view.obj)
         for data_start, data_end in self._log.data_ranges(segment, position):
-            at = max(low, data_start - segment.start - 1)
-            stop = min(high, data_end - segment.start)
-            while (at := mapping.find(_MAGIC_PREFIX, at + 1, stop)) >= 0:
-                if at - 4 > low and self._is_record(segment, at - 4, high):
-                    return segment.start + at - 4
+            at = max(position, data_start - 1) - segment.start
+            high = min(stop, data_end) - segment.start
+            while (at := self._log.find(segment, _MAGIC_PREFIX, at + 1, high)) >= 0:
+                found = segment.start + at - 4
+                if found > position and self._is_record(segment, found, stop):
+                    return found
         return end
 
-    def _is_record(self, segment: Segment, low: int, high: int) -> bool:
-        record = check_record(self._log.view(segment), low, high, verify_crc=True)
-        return record.verdict is Verdict.VALID and record.physical_offset == segment.start + low
+    def _is_record(self, segment: Segment, position: int, limit: int) -> bool:
+        if position + BLANK_BYTES > limit:
+            return False
+        view, low, high = self._log.around(segment, position, limit)
+        record = check_record(view, low, high, verify_crc=True)
+        return record.verdict is Verdict.VALID and record.physical_offset == position

@@ -13,6 +13,7 @@ Must not know the log, nor the other files.
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections import OrderedDict
 from mmap import mmap
@@ -24,12 +25,14 @@ import numpy.typing as npt
 
 from mqspark.store.files import FileLayer, disk_full_as_typed
 from mqspark.store.keys import Ints, KeyColumns
+from mqspark.store.mapping import MapBudget, try_map
 
 __all__ = ["DEFAULT_SHAPE", "HEADER_BYTES", "Header", "IndexFile", "IndexMaps", "Shape", "find_shape"]
 
 _HEADER = struct.Struct(">qqqqii")
 HEADER_BYTES = _HEADER.size
 _SLOT_BYTES = 4
+_SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
 ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 
@@ -126,7 +129,7 @@ class IndexFile:
             return 0
         self._reserve(taken)
         hashes, positions, timestamps_ms = (column[:taken] for column in keys)
-        mapping, slots, entries = self._maps.get(self)
+        mapping, slots, entries = self._maps.writable(self)
 
         previous, used_slots = _link(hashes % shape.slots, count, slots)
         begin_ms = header.begin_timestamp_ms
@@ -158,7 +161,7 @@ class IndexFile:
     def cut(self, header: Header) -> None:
         """Take back the entries from ``header.next_number`` on. Raises DiskFull or OSError."""
         self._reserve(0)
-        mapping, slots, entries = self._maps.get(self)
+        mapping, slots, entries = self._maps.writable(self)
         count = header.next_number
         wrong = np.flatnonzero((slots >= count) | (slots < 0))
         if len(wrong):
@@ -174,11 +177,11 @@ class IndexFile:
         """What the header would be without the records at or behind ``position``. The end timestamp is up to a
         second late: entries tell no more."""
         header = self.header
-        positions = self._maps.get(self)[2]["position"][1 : header.next_number]
+        positions = self._maps.entries(self, 1, header.next_number)["position"]
         count = 1 + int(np.searchsorted(positions, position))
         if count == 1:
             return Header()
-        last = self._maps.get(self)[2][count - 1]
+        last = self._maps.entries(self, count - 1, count)[0]
         end_ms = min(header.begin_timestamp_ms + int(last["seconds"]) * 1000 + 999, header.end_timestamp_ms)
         return header._replace(next_number=count, end_position=int(last["position"]), end_timestamp_ms=end_ms)
 
@@ -222,20 +225,20 @@ class IndexFile:
         header = self.header
         if header.next_number <= 1:
             return []
-        mapping, _, entries = self._maps.get(self)
         begin_of_file_ms, entries_at = header.begin_timestamp_ms, self.shape.entries_at
         slot_at = HEADER_BYTES + key_hash % self.shape.slots * _SLOT_BYTES
-        (number,) = struct.unpack_from(">i", mapping, slot_at)
+        view = self._maps.view(self)
+        (number,) = _SLOT.unpack_from(*self._at(view, slot_at, _SLOT_BYTES))
         above = header.next_number
         hops = 0
         # Every entry points to an older one: damage can end a chain, not close it.
         while 0 < number < above and len(found) < limit:
             if hops == _MAX_HOPS:
-                self._scan(entries, number + 1, key_hash, limit, begin_ms, end_ms, found)
+                self._scan(number + 1, key_hash, limit, begin_ms, end_ms, found)
                 break
             hops += 1
             entry_hash, position, seconds, previous = _ENTRY.unpack_from(
-                mapping, entries_at + number * _ENTRY.size
+                *self._at(view, entries_at + number * _ENTRY.size, _ENTRY.size)
             )
             time_ms = begin_of_file_ms + seconds * 1000
             if seconds < 0:
@@ -247,9 +250,12 @@ class IndexFile:
             above, number = number, previous
         return list(found)
 
+    def _at(self, view: mmap | None, low: int, count: int) -> tuple[mmap | bytes, int]:
+        """What holds these bytes of the file, and where in it they are."""
+        return (view, low) if view is not None else (self._maps.copied(self, low, count), 0)
+
     def _scan(
         self,
-        entries: Entries,
         end: int,
         key_hash: int,
         limit: int,
@@ -261,7 +267,7 @@ class IndexFile:
         low_seconds = -((self.header.begin_timestamp_ms - begin_ms) // 1000)
         high_seconds = (end_ms - self.header.begin_timestamp_ms) // 1000
         for high in range(end, 1, -_BLOCK_ENTRIES):
-            block = entries[max(1, high - _BLOCK_ENTRIES) : high]
+            block = self._maps.entries(self, max(1, high - _BLOCK_ENTRIES), high)
             same = np.flatnonzero(block["hash"] == key_hash)[::-1]
             seconds = block["seconds"][same]
             too_old = np.flatnonzero(seconds < max(low_seconds, 0))
@@ -307,38 +313,99 @@ def _link(slot: Ints, count: int, slots: npt.NDArray[Any]) -> tuple[Ints, int]:
 
 class IndexMaps:
     """The files mapped now, at most so many; the least recently used goes first and is unmapped by the last array
-    on it."""
+    on it. A file that is only read is mapped read-only, or copied where it cannot be mapped."""
 
-    __slots__ = ("_files", "_maps")
+    __slots__ = ("_budget", "_files", "_maps", "_writable")
 
-    def __init__(self, files: FileLayer) -> None:
+    def __init__(self, files: FileLayer, budget: MapBudget | None = None) -> None:
         self._files = files
-        self._maps: OrderedDict[str, tuple[mmap, npt.NDArray[Any], Entries]] = OrderedDict()
+        self._budget = budget if budget is not None else MapBudget()
+        self._maps: OrderedDict[str, mmap] = OrderedDict()
+        self._writable: set[str] = set()
 
-    def get(self, file: IndexFile) -> tuple[mmap, npt.NDArray[Any], Entries]:
-        """The mapping, its slots and its entries."""
-        found = self._maps.get(file.name)
-        if found is not None:
-            self._maps.move_to_end(file.name)
-            return found
-        if len(self._maps) >= _MAX_MAPPED_FILES:
-            self._maps.popitem(last=False)
-        shape = file.shape
-        fd = self._files.open(file.path)
+    def writable(self, file: IndexFile) -> tuple[mmap, npt.NDArray[Any], Entries]:
+        """The mapping, its slots and its entries. Raises OSError when it cannot be mapped."""
+        mapping = self._maps.get(file.name) if file.name in self._writable else None
+        if mapping is None:
+            self.drop(file)
+            mapping = self._map(file, write=True)
+        if mapping is None:
+            raise OSError(errno.ENOMEM, "the index file cannot be mapped", str(file.path))
+        self._maps.move_to_end(file.name)
+        return mapping, _slots(mapping, file.shape), _entries(mapping, file.shape)
+
+    def view(self, file: IndexFile) -> mmap | None:
+        """The file, or None when it cannot be mapped."""
+        mapping = self._maps.get(file.name)
+        if mapping is None:
+            return self._map(file, write=False)
+        self._maps.move_to_end(file.name)
+        return mapping
+
+    def slots(self, file: IndexFile) -> npt.NDArray[Any]:
+        view, shape = self.view(file), file.shape
+        if view is not None:
+            return _slots(view, shape)
+        return np.frombuffer(self.copied(file, HEADER_BYTES, shape.slots * _SLOT_BYTES), dtype=">i4")
+
+    def entries(self, file: IndexFile, first: int, last: int) -> Entries:
+        """Entries [first, last)."""
+        view, shape = self.view(file), file.shape
+        if view is not None:
+            return _entries(view, shape)[first:last]
+        size = ENTRY_DTYPE.itemsize
+        data = self.copied(file, shape.entries_at + first * size, max(last - first, 0) * size)
+        return np.frombuffer(data, dtype=ENTRY_DTYPE)
+
+    def copied(self, file: IndexFile, low: int, count: int) -> bytes:
+        """Bytes of the file; zeros for those that it does not have any more."""
+        fd = self._files.open_read(file.path)
         try:
-            mapping = self._files.map_write(fd, shape.file_bytes)
+            return self._files.read_at(fd, count, low).ljust(count, b"\0")
         finally:
             self._files.close(fd)
-        slots = np.frombuffer(mapping, dtype=">i4", count=shape.slots, offset=HEADER_BYTES)
-        entries = np.frombuffer(mapping, dtype=ENTRY_DTYPE, count=shape.entries, offset=shape.entries_at)
-        self._maps[file.name] = (mapping, slots, entries)
-        return mapping, slots, entries
+
+    def _map(self, file: IndexFile, *, write: bool) -> mmap | None:
+        if len(self._maps) >= _MAX_MAPPED_FILES:
+            self._drop_oldest()
+        length = file.shape.file_bytes
+        mapping = try_map(
+            self._files, file.path, length, self._budget, self._drop_oldest, write=write, scattered=True
+        )
+        if mapping is not None:
+            self._maps[file.name] = mapping
+            if write:
+                self._writable.add(file.name)
+        return mapping
+
+    def _drop_oldest(self) -> bool:
+        """Whether there was one."""
+        if not self._maps:
+            return False
+        name, mapping = self._maps.popitem(last=False)
+        self._forget(name, mapping)
+        return True
+
+    def _forget(self, name: str, mapping: mmap) -> None:
+        self._budget.used_bytes -= len(mapping)
+        self._writable.discard(name)
 
     def drop(self, file: IndexFile) -> None:
-        self._maps.pop(file.name, None)
+        mapping = self._maps.pop(file.name, None)
+        if mapping is not None:
+            self._forget(file.name, mapping)
 
     def clear(self) -> None:
-        self._maps.clear()
+        while self._drop_oldest():
+            continue
+
+
+def _slots(mapping: mmap, shape: Shape) -> npt.NDArray[Any]:
+    return np.frombuffer(mapping, dtype=">i4", count=shape.slots, offset=HEADER_BYTES)
+
+
+def _entries(mapping: mmap, shape: Shape) -> Entries:
+    return np.frombuffer(mapping, dtype=ENTRY_DTYPE, count=shape.entries, offset=shape.entries_at)
 
 
 def find_shape(files: FileLayer, fd: int, length: int, header: Header) -> Shape | None:

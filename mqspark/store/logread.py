@@ -31,7 +31,6 @@ __all__ = ["LogReader"]
 _I32 = struct.Struct(">i")
 _SIZE_MAGIC = struct.Struct(">ii")
 _MAGIC_PREFIX = b"\xda\xa3\x20"
-_MAGIC_ENDS = (0xA7, 0xAB)
 
 
 class LogReader(ABC):
@@ -103,9 +102,8 @@ class LogReader(ABC):
         segment = self._log.segment_of(position)
         if segment is None:
             return None
-        low = position - segment.start
-        view = self._log.view(segment)
-        return read_run(view, low, low + record.size_bytes, segment.start, verify_crc=False, min_records=1)
+        view, low, high = self._log.around(segment, position, position + record.size_bytes)
+        return read_run(view, low, high, position - low, verify_crc=False, min_records=1)
 
     def _step_over(self, end: int, position: int) -> None:
         """Something valid is at ``position``; what lies between it and the last valid thing is damaged."""
@@ -122,10 +120,11 @@ class LogReader(ABC):
     def _record_at(
         self, segment: Segment, position: int, limit: int, *, verify_crc: bool = True
     ) -> CheckedRecord | None:
+        view, low, high = self._log.around(segment, position, limit)
         record = check_record(
-            self._log.view(segment),
-            position - segment.start,
-            limit - segment.start,
+            view,
+            low,
+            high,
             verify_crc=verify_crc and self._verify_crc,
             verify_property_crc=verify_crc and self._verify_property_crc,
         )
@@ -142,14 +141,15 @@ class LogReader(ABC):
     def _is_blank(self, segment: Segment, position: int, data_end: int) -> bool:
         if position + BLANK_BYTES > data_end:
             return False
-        size, magic = _SIZE_MAGIC.unpack_from(self._log.view(segment), position - segment.start)
+        view, low, _ = self._log.around(segment, position, position + BLANK_BYTES)
+        size, magic = _SIZE_MAGIC.unpack_from(view, low)
         return bool(magic == BLANK_MAGIC and size == segment.end - position)
 
     def _next_valid(self, segment: Segment, position: int, data_end: int) -> int | None:
         """The next place in this segment, behind a damaged one, with a valid record or the blank one."""
-        view = self._log.view(segment)
         if position + BLANK_BYTES <= data_end:
-            (size,) = _I32.unpack_from(view, position - segment.start)
+            view, at, _ = self._log.around(segment, position, position + BLANK_BYTES)
+            (size,) = _I32.unpack_from(view, at)
             if size >= MIN_RECORD_BYTES and self._is_something(segment, position + size, data_end):
                 return position + int(size)
         low = position + 1 - segment.start
@@ -157,8 +157,7 @@ class LogReader(ABC):
             at = max(low, range_start - segment.start)
             while (at := self._log.find(segment, _MAGIC_PREFIX, at, range_end - segment.start)) >= 0:
                 candidate = segment.start + at - 4
-                is_magic = candidate > position and view[at + 3] in _MAGIC_ENDS
-                if is_magic and self._record_at(segment, candidate, data_end) is not None:
+                if candidate > position and self._record_at(segment, candidate, data_end) is not None:
                     return candidate
                 at += 1
         return None

@@ -288,8 +288,9 @@ class LogScan(Recovery):
 
 def entries_of(store: OfflineStore, file: IndexFile, block: int = 1 << 16) -> Iterator[tuple[int, Entries]]:
     """The entries of an index file in blocks: number of the first, and columns hash, position, seconds, previous."""
-    mapping, _, entries = store._index_maps.get(file)
     count = file.header.next_number
     for low in range(1, count, block):
-        yield low, entries[low : min(low + block, count)]
-        release(memoryview(mapping), file.shape.entries_at, file.shape.entries_at + (low + block) * 20)
+        yield low, store._index_maps.entries(file, low, min(low + block, count))
+        view = store._index_maps.view(file)
+        if view is not None:
+            release(memoryview(view), file.shape.entries_at, file.shape.entries_at + (low + block) * 20)

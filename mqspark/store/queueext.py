@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from mqspark.store.files import FileLayer
 from mqspark.store.layout import file_name, file_start
+from mqspark.store.mapping import MapBudget, try_map
 
 __all__ = ["EXT_ADDRESS_BELOW", "QueueExt", "resolve_tags_codes"]
 
@@ -43,6 +44,7 @@ class QueueExt:
 
     __slots__ = (
         "_allocated_end",
+        "_budget",
         "_directory",
         "_dirty_files",
         "_file_bytes",
@@ -63,13 +65,15 @@ class QueueExt:
         file_bytes: int,
         dirty_files: set[str],
         new_directories: set[str],
+        budget: MapBudget | None = None,
     ) -> None:
-        """``dirty_files``, ``new_directories``: told what a checkpoint has to sync."""
+        """``budget``: of address space. ``dirty_files``, ``new_directories``: told what a checkpoint has to sync."""
         self._directory = directory
         self._files = files
         self._file_bytes = file_bytes
         self._dirty_files = dirty_files
         self._new_directories = new_directories
+        self._budget = budget if budget is not None else MapBudget()
         self._maps: dict[int, mmap] = {}
         self._pending = bytearray()
         self._written = 0
@@ -79,7 +83,7 @@ class QueueExt:
             start for name in files.names(directory) if (start := file_start(name)) is not None
         )
         if self.file_starts:
-            fd = files.open(self._path(self.file_starts[0]))
+            fd = files.open_read(self._path(self.file_starts[0]))
             try:
                 self._file_bytes = files.length(fd) or file_bytes
             finally:
@@ -172,16 +176,37 @@ class QueueExt:
             return None
         mapping = self._maps.get(start)
         if mapping is None:
-            fd = self._files.open(self._path(start))
-            try:
-                mapping = self._maps[start] = self._files.map_read(fd, self._file_bytes)
-            finally:
-                self._files.close(fd)
-        size, tags_code, _, _ = _UNIT.unpack_from(mapping, position - start)
+            mapping = try_map(self._files, self._path(start), self._file_bytes, self._budget, self._unmap_one)
+            if mapping is not None:
+                self._maps[start] = mapping
+        low = position - start
+        unit = mapping[low : low + UNIT_BYTES] if mapping is not None else self._copied(start, low)
+        if len(unit) < UNIT_BYTES:
+            return None
+        size, tags_code, _, _ = _UNIT.unpack(unit)
         return (size, tags_code) if size >= UNIT_BYTES else None
 
+    def _copied(self, start: int, low: int) -> bytes:
+        fd = self._files.open_read(self._path(start))
+        try:
+            return self._files.read_at(fd, UNIT_BYTES, low)
+        finally:
+            self._files.close(fd)
+
+    def _unmap_one(self) -> bool:
+        if not self._maps:
+            return False
+        self._forget(next(iter(self._maps)))
+        return True
+
+    def _forget(self, start: int) -> None:
+        mapping = self._maps.pop(start, None)
+        if mapping is not None:
+            self._budget.used_bytes -= len(mapping)
+
     def unmap(self) -> None:
-        self._maps.clear()
+        while self._unmap_one():
+            continue
 
     # --- recovery and retention -------------------------------------------------------------------------------
 
@@ -225,7 +250,7 @@ class QueueExt:
             self._files.remove(self._directory.parent)
 
     def _remove(self, start: int) -> None:
-        self._maps.pop(start, None)
+        self._forget(start)
         self._dirty_files.discard(str(self._path(start)))
         self._files.remove(self._path(start))
 

@@ -17,6 +17,7 @@ from mqspark.store.dispatch import is_lmq
 from mqspark.store.files import FileLayer
 from mqspark.store.layout import file_start, is_storable_topic
 from mqspark.store.mapped import MappedFiles
+from mqspark.store.mapping import MapBudget
 from mqspark.store.queueext import QueueExt
 
 __all__ = ["QueueTable"]
@@ -29,6 +30,7 @@ class QueueTable:
     """All queues of a store, by (topic, queue id)."""
 
     __slots__ = (
+        "_budget",
         "batch_topics",
         "before_create",
         "cut_short",
@@ -54,13 +56,14 @@ class QueueTable:
         *,
         file_bytes: int,
         max_mapped: int,
+        budget: MapBudget | None = None,
         dtype: np.dtype[np.void] = ENTRY_DTYPE,
         ext_directory: Path | None = None,
         ext_file_bytes: int = 0,
         ext_enabled: bool = False,
     ) -> None:
-        """``dtype``: of an entry; its first three fields are those of ENTRY_DTYPE. ``ext_…``: of the queues'
-        ConsumeQueueExt, which are read when they are there and written when enabled."""
+        """``budget``: of address space. ``dtype``: of an entry; its first three fields are those of ENTRY_DTYPE.
+        ``ext_…``: of the queues' ConsumeQueueExt, which are read when they are there and written when enabled."""
         self.directory = directory
         self.files = files
         self.dtype = dtype
@@ -69,7 +72,8 @@ class QueueTable:
         self.ext_directory = ext_directory
         self.ext_file_bytes = ext_file_bytes
         self.ext_enabled = ext_enabled
-        self.maps = MappedFiles(files, max_mapped, dtype)
+        self._budget = budget if budget is not None else MapBudget()
+        self.maps = MappedFiles(files, max_mapped, dtype, self._budget)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.hidden: dict[str, list[ConsumeQueue]] = {}
         """Queues of deleted topics whose files are still there."""
@@ -119,7 +123,7 @@ class QueueTable:
                     yield topic, int(queue), path_below(self.directory, topic, queue)
 
     def _length(self, path: Path) -> int:
-        fd = self.files.open(path)
+        fd = self.files.open_read(path)
         try:
             return self.files.length(fd)
         finally:
@@ -153,6 +157,7 @@ class QueueTable:
             file_bytes=self.ext_file_bytes,
             dirty_files=self.dirty_files,
             new_directories=self.new_directories,
+            budget=self._budget,
         )
 
     def drop_idle(self) -> None:

@@ -225,12 +225,13 @@ class Recovery(LogReader):
             return self._log.min_offset
         entry = last.entry(last.max_offset - 1)
         if entry is not None and entry[0] + entry[1] == known_end:
-            view = self._log.slice(entry[0], entry[1])
-            if view is not None:
+            segment = self._log.segment_of(entry[0])
+            if segment is not None and 0 < entry[1] <= segment.start + segment.length - entry[0]:
+                view, low, high = self._log.around(segment, entry[0], known_end)
                 record = check_record(
                     view,
-                    0,
-                    len(view),
+                    low,
+                    high,
                     verify_crc=self._verify_crc,
                     verify_property_crc=self._verify_property_crc,
                 )

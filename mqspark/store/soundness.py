@@ -31,10 +31,15 @@ _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 
 
 def are_surely_sound(
-    view: memoryview, starts: Int64s, ends: Int64s, base: int, queue: ConsumeQueue, offsets: Int64s
+    view: memoryview,
+    starts: Int64s,
+    ends: Int64s,
+    base: int | Int64s,
+    queue: ConsumeQueue,
+    offsets: Int64s,
 ) -> npt.NDArray[np.bool_]:
-    """One for each record [start, end) of ``view``, whose first byte is the log's ``base``; ``offsets``: what the queue
-    says theirs are."""
+    """One for each record [start, end) of ``view``, whose first byte is the log's ``base`` (or one for each, where they
+    were copied together); ``offsets``: what the queue says theirs are."""
     topic = np.frombuffer(queue.topic_field, np.uint8)
     last = len(view) - _HEAD.itemsize
     every = np.ndarray((last + 1,), f"V{_HEAD.itemsize}", buffer=view, strides=(1,))

@@ -44,6 +44,7 @@ from mqspark.store.index import MessageIndex
 from mqspark.store.indexer import Indexer
 from mqspark.store.indexfile import Shape
 from mqspark.store.layout import StorePaths, is_storable_topic
+from mqspark.store.mapping import MapBudget
 from mqspark.store.offsets import QueueOffsets
 from mqspark.store.queuetable import QueueTable
 from mqspark.store.recovery import Recovery, RecoveryReport
@@ -77,6 +78,7 @@ class MessageStore:
         self._clock = clock
         self._files: FileLayer = files if files is not None else OsFiles()
         root = Path(config.store_path_root_dir)
+        budget = MapBudget(config.max_mapped_bytes)
         max_mapped = max(1, min(config.max_mapped_files, descriptor_limit() // 2))
         self.paths = StorePaths(
             root, config.store_path_commit_log or None, config.read_only_commit_log_store_paths
@@ -87,12 +89,14 @@ class MessageStore:
             segment_bytes=config.mapped_file_size_commit_log,
             allocation_step=config.allocation_step_commit_log,
             max_mapped=min(max_mapped, MAX_MAPPED_SEGMENTS),
+            budget=budget,
         )
         self._table = QueueTable(
             self.paths.consume_queue,
             self._files,
             file_bytes=config.mapped_file_size_consume_queue,
             max_mapped=max_mapped,
+            budget=budget,
             ext_directory=self.paths.consume_queue_ext,
             ext_file_bytes=config.mapped_file_size_consume_queue_ext,
             ext_enabled=config.enable_consume_queue_ext,
@@ -103,6 +107,7 @@ class MessageStore:
             self._files,
             file_bytes=config.mapper_file_size_batch_consume_queue,
             max_mapped=max_mapped,
+            budget=budget,
         )
         self._batch_queues = self._batch_table.batch_queues
         self._compacted = CompactedQueues(root, clock.monotonic_ms)
@@ -118,6 +123,7 @@ class MessageStore:
             self._files,
             clock.now_ms,
             shape=Shape(config.max_hash_slot_num, config.max_index_num),
+            budget=budget,
         )
         self._indexer = (
             Indexer(self._log, self._index, clock.monotonic_ms) if config.message_index_enable else None

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from mqspark.errors import StoreCorrupt
 from mqspark.store.files import FileLayer, disk_full_as_typed
 from mqspark.store.layout import file_name, file_start
+from mqspark.store.mapping import MapBudget, try_map
 
 __all__ = ["DELETE", "NONE", "RECORD_BYTES", "ROLL", "TimerLog", "TimerRecord"]
 
@@ -73,14 +74,18 @@ class TimerRecord(NamedTuple):
 class TimerLog:
     """``load``, then appends: ``make_room`` for some records, ``add`` each, ``write`` them at once."""
 
-    def __init__(self, directory: Path, files: FileLayer, *, file_bytes: int) -> None:
-        """``file_bytes`` is for a new log; an existing one keeps the length of its files."""
+    def __init__(
+        self, directory: Path, files: FileLayer, *, file_bytes: int, budget: MapBudget | None = None
+    ) -> None:
+        """``file_bytes`` is for a new log; an existing one keeps the length of its files. ``budget``: of address
+        space."""
         self._directory = directory
         self._files = files
         self._file_bytes = file_bytes
         self._starts: list[int] = []
         """Of the files, ascending and dense."""
         self._allocated_end = 0
+        self._budget = budget if budget is not None else MapBudget()
         self._views: dict[int, memoryview] = {}
         self._pending: list[tuple[int, bytearray]] = []
         """(position, bytes), each inside one file."""
@@ -112,7 +117,8 @@ class TimerLog:
         self.position = self._allocated_end = starts[0] if starts else 0
 
     def close(self) -> None:
-        self._views.clear()
+        for start in list(self._views):
+            self._forget(start)
 
     # --- append ---------------------------------------------------------------------------------------------
 
@@ -210,13 +216,13 @@ class TimerLog:
         start = position - position % self._file_bytes
         if not self._starts or not self._starts[0] <= position <= self.position - RECORD_BYTES:
             return None
-        record = TimerRecord._make(_RECORD.unpack_from(self._view(start), position - start))
+        record = TimerRecord._make(_RECORD.unpack(self._bytes(start, position - start, RECORD_BYTES)))
         return record if record.size == RECORD_BYTES and record.magic & ~0xF == 0 else None
 
     def records(self, start: int) -> tuple[npt.NDArray[np.int64], Records]:
         """Positions and records of the file that begins at ``start``, up to the log's end."""
         count = (min(self.position, start + self._file_bytes) - start) // RECORD_BYTES
-        found = np.frombuffer(self._view(start), dtype=_DTYPE, count=count)
+        found = np.frombuffer(self._bytes(start, 0, count * RECORD_BYTES), dtype=_DTYPE)
         found = found[: self._count_valid(found)[0]]
         return start + np.arange(len(found), dtype=np.int64) * RECORD_BYTES, found
 
@@ -228,13 +234,22 @@ class TimerLog:
     def file_bytes(self) -> int:
         return self._file_bytes
 
-    def _view(self, start: int) -> memoryview:
+    def _bytes(self, start: int, low: int, count: int) -> memoryview | bytes:
+        """Bytes [low, low + count) of the file that begins at ``start``: mapped, or copied where that is impossible."""
         view = self._views.get(start)
         if view is None:
-            with self._opened(start) as fd:
-                view = memoryview(self._files.map_read(fd, self._file_bytes))
-            self._views[start] = view
-        return view
+            path = self._path(start)
+            mapping = try_map(self._files, path, self._file_bytes, self._budget, lambda: False)
+            if mapping is None:
+                with self._opened(start, to_read=True) as fd:
+                    return self._files.read_at(fd, count, low).ljust(count, b"\0")
+            view = self._views[start] = memoryview(mapping)
+        return view[low : low + count]
+
+    def _forget(self, start: int) -> None:
+        view = self._views.pop(start, None)
+        if view is not None:
+            self._budget.used_bytes -= len(view)
 
     @staticmethod
     def _count_valid(records: Records) -> tuple[int, bool]:
@@ -250,7 +265,8 @@ class TimerLog:
         lies behind is gone. Raises OSError."""
         end = self.position
         for start in self.files_from(position):
-            whole = np.frombuffer(self._view(start), dtype=_DTYPE, count=self._file_bytes // RECORD_BYTES)
+            whole_bytes = self._file_bytes // RECORD_BYTES * RECORD_BYTES
+            whole = np.frombuffer(self._bytes(start, 0, whole_bytes), dtype=_DTYPE)
             count, is_blank = self._count_valid(whole)
             end = start + count * RECORD_BYTES
             if is_blank or self._file_bytes - count * RECORD_BYTES < RECORD_BYTES + _BLANK.size:
@@ -265,7 +281,7 @@ class TimerLog:
 
     def _end_at(self, end: int) -> None:
         for start in [start for start in self._starts if start >= end and start > self._starts[0]]:
-            self._views.pop(start, None)
+            self._forget(start)
             self._files.remove(self._path(start))
             self._starts.remove(start)
         if self._starts and end < self._starts[-1] + self._file_bytes:
@@ -290,12 +306,12 @@ class TimerLog:
         last -= last % RECORD_BYTES + RECORD_BYTES
         while len(self._starts) > 1:
             start = self._starts[0]
-            record = TimerRecord._make(_RECORD.unpack_from(self._view(start), last))
+            record = TimerRecord._make(_RECORD.unpack(self._bytes(start, last, RECORD_BYTES)))
             if record.size != RECORD_BYTES or record.position >= min_position:
                 break
             if self.records(start)[1]["position"].max() >= min_position:
                 break  # the last was put into the log again, behind later ones
-            self._views.pop(start, None)
+            self._forget(start)
             dropped.append(self._path(self._starts.pop(0)))
         return dropped
 
@@ -305,12 +321,13 @@ class TimerLog:
         return self._directory / file_name(start)
 
     def _length(self, start: int) -> int:
-        with self._opened(start) as fd:
+        with self._opened(start, to_read=True) as fd:
             return self._files.length(fd)
 
     @contextlib.contextmanager
-    def _opened(self, start: int) -> Iterator[int]:
-        fd = self._files.open(self._path(start))
+    def _opened(self, start: int, *, to_read: bool = False) -> Iterator[int]:
+        path = self._path(start)
+        fd = self._files.open_read(path) if to_read else self._files.open(path)
         try:
             yield fd
         finally:

@@ -129,6 +129,9 @@ class MemoryFiles:
         self.open_files[self._next_fd] = node
         return self._next_fd
 
+    def open_read(self, path: StrPath) -> int:
+        return self.open(path)
+
     def close(self, fd: int) -> None:
         del self.open_files[fd]
 

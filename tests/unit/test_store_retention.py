@@ -588,9 +588,9 @@ def test_where_a_queue_begins_among_fillers(tmp_path: Path) -> None:
     store, _ = filled(tmp_path, clock, RoomyFiles(clock), mapped_file_size_consume_queue=400)
     queue = store._queues["T", 0]
     for offset in (0, 3, 4, 5, 19, 20, 21, 60):
-        mapping, _ = store._table.maps.get(queue._path(offset * 20 // 400 * 400))
-        low = offset * 20 % 400
-        mapping[low : low + 20] = b"\0" * 8 + b"\x7f\xff\xff\xff" + b"\0" * 8
+        with Path(queue._path(offset * 20 // 400 * 400)).open("r+b") as file:
+            file.seek(offset * 20 % 400)
+            file.write(b"\0" * 8 + b"\x7f\xff\xff\xff" + b"\0" * 8)
     entries = [queue.entry(offset) for offset in range(queue.max_offset)]
     for position in range(0, store.max_physical_offset, 400):
         wanted = next(
