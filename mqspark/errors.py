@@ -14,7 +14,8 @@
     │   ├── StoreReadOnly        a write or sync failed once; nothing is acked again   (.reason)
     │   ├── NotNow               nothing was changed, and the same may succeed later
     │   │   ├── DiskFull         no space for another segment step
-    │   │   └── NoResources      the process has no descriptor or no memory left       (.errno)
+    │   │   ├── NoResources      the process has no descriptor or no memory left       (.errno)
+    │   │   └── StoreUnreadable  a read failed                                         (.errno)
     │   └── MessageTooLarge      body, properties or record over a limit               (.size_bytes, .limit_bytes)
     └── ClientError              the client part
         ├── BrokerError          a server answered with a response code                (.code, .remark, .address)
@@ -44,6 +45,7 @@ __all__ = [
     "StoreCorrupt",
     "StoreReadOnly",
     "NotNow",
+    "StoreUnreadable",
     "DiskFull",
     "NoResources",
     "is_shortage",
@@ -143,6 +145,12 @@ class NoResources(NotNow):
     def __init__(self, what: str, error: OSError) -> None:
         super().__init__(f"{what}: {error}")
         self.errno = error.errno
+
+
+class StoreUnreadable(NotNow, OSError):
+    def __init__(self, message: str, error: Exception) -> None:
+        super().__init__(message)
+        self.errno = error.errno if isinstance(error, OSError) else errno.ENOMEM
 
 
 class MessageTooLarge(StoreError, InvalidMessage):

@@ -15,7 +15,6 @@ import bisect
 import errno
 import struct
 from collections import OrderedDict
-from collections.abc import Iterable
 from mmap import mmap
 from pathlib import Path
 
@@ -453,20 +452,26 @@ class CommitLog:
         finally:
             self._files.close(fd)
 
-    def copied(self, segment: Segment, ranges: Iterable[tuple[int, int]]) -> memoryview:
-        """Copies of these ranges [low, high) of a segment's file, each behind the one before. What the file does not
-        have any more is zeros."""
-        ranges = list(ranges)
-        copy = memoryview(bytearray(sum(high - low for low, high in ranges)))
+    def length_now(self, segment: Segment) -> int:
+        """Of the file, which somebody may have cut since it was found."""
         fd = self._files.open_read(segment.path)
         try:
-            at = 0
-            for low, high in ranges:
-                self._files.read_into(fd, copy[at : at + high - low], low)
-                at += high - low
+            return self._files.length(fd)
         finally:
             self._files.close(fd)
-        return copy
+
+    def copied(self, segment: Segment, ranges: list[tuple[int, int]]) -> memoryview:
+        """Copies of these ranges [low, high) of a segment's file, each behind the one before; less where the file
+        ends."""
+        copy = memoryview(bytearray(sum(high - low for low, high in ranges)))
+        at = 0
+        fd = self._files.open_read(segment.path)
+        try:
+            for low, high in ranges:
+                at += self._files.read_into(fd, copy[at : at + high - low], low)
+        finally:
+            self._files.close(fd)
+        return copy[:at]
 
     def around(self, segment: Segment, position: int, limit: int) -> tuple[memoryview, int, int]:
         """Bytes that hold the record at ``position`` unless it goes beyond ``limit``; where in them it begins, and
@@ -482,7 +487,8 @@ class CommitLog:
             high - low, MAX_COPY_BYTES
         ):
             return head, 0, len(head)
-        return self.copied(segment, [(low, low + size)]), 0, size
+        record = self.copied(segment, [(low, low + size)])
+        return record, 0, len(record)
 
     @property
     def mapped_segments(self) -> int:
@@ -516,7 +522,8 @@ class CommitLog:
         low = position - segment.start
         view = self.mapped(segment)
         if view is None:
-            return self.copied(segment, [(low, low + size_bytes)])
+            copy = self.copied(segment, [(low, low + size_bytes)])
+            return copy if len(copy) == size_bytes else None
         return view[low : low + size_bytes]
 
     def store_timestamp_at(self, position: int) -> int:

@@ -18,10 +18,10 @@ layer; the store reads here and never writes. Semantics: reference store-and-bro
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import shutil
 import struct
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,6 +33,8 @@ import numpy.typing as npt
 from mqspark.errors import ConfigError
 from mqspark.names import path_below
 from mqspark.store.fetch import GetResult, GetStatus
+from mqspark.store.files import OsFiles
+from mqspark.store.mapping import MapBudget, try_map
 from mqspark.store.rocketcompaction import COMPACTION, RocketCompaction, compacted_by_rocketmq
 
 __all__ = [
@@ -113,19 +115,31 @@ def is_compacted(root: Path, topic: str) -> bool:
 
 
 class Generation:
-    """One generation, mapped."""
+    """One generation, mapped, or copied from its open file where it cannot be mapped."""
 
-    __slots__ = ("current", "entries", "view")
+    __slots__ = ("__weakref__", "_fd", "_view", "current", "entries")
 
     def __init__(self, directory: Path, current: Current) -> None:
         """Raises FileNotFoundError when it was replaced twice meanwhile."""
         self.current = current
         self.entries: npt.NDArray[Any] = np.fromfile(directory / f"{current.generation}.queue", KEPT_DTYPE)
-        with (directory / f"{current.generation}.log").open("rb") as file:
-            length = os.fstat(file.fileno()).st_size
-            self.view = memoryview(
-                mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ) if length else b""
-            )
+        path, files, budget = directory / f"{current.generation}.log", OsFiles(), MapBudget()
+        mapping = try_map(files, path, None, budget, lambda: False)
+        self._view = memoryview(mapping) if mapping is not None else None
+        self._fd = -1
+        if mapping is None:
+            self._fd = files.open_read(path)
+            weakref.finalize(self, os.close, self._fd)
+
+    @property
+    def view(self) -> memoryview:
+        """All records; a copy where they cannot be mapped."""
+        return self._view if self._view is not None else self._bytes(0, os.fstat(self._fd).st_size)
+
+    def _bytes(self, position: int, size: int) -> memoryview:
+        if self._view is None:
+            return memoryview(os.pread(self._fd, size, position))
+        return self._view[position : position + size]
 
     def record(self, offset: int) -> memoryview:
         """Raises KeyError for an offset that is not kept."""
@@ -133,7 +147,7 @@ class Generation:
         if index == len(self.entries) or int(self.entries["offset"][index]) != offset:
             raise KeyError(offset)
         position, size = int(self.entries["position"][index]), int(self.entries["size"][index])
-        return self.view[position : position + size]
+        return self._bytes(position, size)
 
     def get(
         self, offset: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None
@@ -149,7 +163,7 @@ class Generation:
         if not len(chosen):
             return [], 0, self.current.end
         bounds = zip(chosen["position"].tolist(), chosen["size"].tolist(), strict=True)
-        buffers = [self.view[position : position + size] for position, size in bounds]
+        buffers = [self._bytes(position, size) for position, size in bounds]
         return buffers, len(chosen), int(chosen["offset"][-1]) + 1
 
 

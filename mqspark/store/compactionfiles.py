@@ -102,8 +102,8 @@ def served(reader: StoreReader, topic: str, queue_id: int) -> Iterator[Served]:
     if current is not None:
         end = current.end
         generation = Generation(directory, current)
-        for offset, position, size, tags_code in generation.entries.tolist():
-            yield generation.view[position : position + size], offset, tags_code
+        for offset, _, _, tags_code in generation.entries.tolist():
+            yield generation.record(offset), offset, tags_code
     low, high = reader.bounds(topic, queue_id)
     theirs = RocketCompaction(root, topic, queue_id)
     for offset in theirs.offsets(end, low):

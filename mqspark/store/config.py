@@ -125,8 +125,9 @@ class StoreConfig:
     """ConsumeQueue files kept mapped at a time, and at most 1,024 CommitLog segments; each costs a descriptor, so no
     more than half of what the process may have."""
     max_mapped_bytes: int = 0
-    """Ours: of address space that maps of log, queues and index take at a time; what finds no room there is read by
-    copying. 0: a quarter of the limit of address space (``ulimit -v``), and no bound without one."""
+    """Ours: of address space that maps take at a time, one half those of the log, the other those of queues and index;
+    what finds no room there is read by copying. 0: a quarter of the limit of address space (``ulimit -v``), and no
+    bound without one."""
 
     def __post_init__(self) -> None:
         """Raises ConfigError (with ``.key``) for values that no disk or clock has."""

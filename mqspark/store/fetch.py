@@ -401,6 +401,7 @@ class Fetcher:
         """Copies of the good ones of some records, where they begin and end in that, and which are good: none so long
         that it has to say so itself, and does not."""
         log = self._log
+        good &= ends <= log.length_now(segment)
         for index in np.flatnonzero(good & (ends - starts > _LARGE_BYTES)).tolist():
             low = int(starts[index])
             said = int.from_bytes(log.copied(segment, [(low, low + 4)]), "big", signed=True)
@@ -413,7 +414,7 @@ class Fetcher:
         lows = [*first[:1].tolist(), *first[breaks + 1].tolist()]
         highs = [*last[breaks].tolist(), *last[-1:].tolist()]
         copied_ends = np.cumsum(sizes)
-        copy = log.copied(segment, zip(lows, highs, strict=True))
+        copy = log.copied(segment, list(zip(lows, highs, strict=True)))
         return copy, copied_ends - sizes, copied_ends, good
 
     def _whole(

@@ -144,6 +144,9 @@ class FileLayer(Protocol):
     def disk(self, path: StrPath) -> tuple[int, DiskUsage]:
         """Which one a directory is on, and how full that is."""
 
+    def is_read_only(self, path: StrPath) -> bool:
+        """Whether the file system of a directory takes no writes."""
+
     def age(self, path: StrPath) -> OldSegment:
         """When a file was last written, and the blocks it has."""
 
@@ -289,6 +292,9 @@ class OsFiles:
         found = os.statvfs(path)
         used = (found.f_blocks - found.f_bfree) * found.f_frsize
         return os.stat(path).st_dev, DiskUsage(used, found.f_bavail * found.f_frsize)
+
+    def is_read_only(self, path: StrPath) -> bool:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
     def age(self, path: StrPath) -> OldSegment:
         found = os.stat(path)

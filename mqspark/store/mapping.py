@@ -38,6 +38,11 @@ class MapBudget:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
 
+    def halves(self) -> tuple[MapBudget, MapBudget]:
+        """Two in its place, so that of two kinds of files none takes the room of the other."""
+        half = max(1, self.limit_bytes // 2)
+        return MapBudget(half), MapBudget(half)
+
 
 def try_map(
     files: FileLayer,

@@ -18,12 +18,25 @@ Must not know commands, sockets or consumer groups.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import functools
+import logging
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from mqspark.clock import Clock
-from mqspark.errors import DiskFull, InvalidMessage, NoResources, StoreError, StoreReadOnly, is_shortage
+from mqspark.errors import (
+    DiskFull,
+    InvalidMessage,
+    NoResources,
+    StoreError,
+    StoreReadOnly,
+    StoreUnreadable,
+    is_shortage,
+)
 from mqspark.logs import printable
 from mqspark.record import Parts
 from mqspark.store.append import Appender, Group, Queue
@@ -50,6 +63,8 @@ from mqspark.store.queuetable import QueueTable
 from mqspark.store.recovery import Recovery, RecoveryReport
 
 __all__ = ["GetResult", "GetStatus", "MessageStore", "Progress"]
+
+_log = logging.getLogger(__name__)
 
 MAX_UNWRITTEN_BYTES = 4 * 1024 * 1024
 """What may wait in memory for a sync to return: one-way sends wait for nothing, so nothing else bounds them."""
@@ -78,7 +93,7 @@ class MessageStore:
         self._clock = clock
         self._files: FileLayer = files if files is not None else OsFiles()
         root = Path(config.store_path_root_dir)
-        budget = MapBudget(config.max_mapped_bytes)
+        log_budget, budget = MapBudget(config.max_mapped_bytes).halves()
         max_mapped = max(1, min(config.max_mapped_files, descriptor_limit() // 2))
         self.paths = StorePaths(
             root, config.store_path_commit_log or None, config.read_only_commit_log_store_paths
@@ -89,7 +104,7 @@ class MessageStore:
             segment_bytes=config.mapped_file_size_commit_log,
             allocation_step=config.allocation_step_commit_log,
             max_mapped=min(max_mapped, MAX_MAPPED_SEGMENTS),
-            budget=budget,
+            budget=log_budget,
         )
         self._table = QueueTable(
             self.paths.consume_queue,
@@ -185,6 +200,9 @@ class MessageStore:
         self._lock_fd = -1
         self._failed_save: tuple[str, OSError] | None = None
         """Of a file beside the log: which, and why. Set in the thread that saved."""
+        self._failed_read: Callable[[], object] | None = None
+        self.read_problem: str | None = None
+        """Why something could not be read when it was last tried, or None."""
         self.nonce = ""
         """Written to ``mqspark.nonce``: a process that finds it there looks at the directory this store
         serves."""
@@ -267,6 +285,7 @@ class MessageStore:
         self._fetcher.begin(report.end_position, report.damaged)
         self._cleaner.open()
         self.read_only = self._failed_save = None
+        self._failed_read = self.read_problem = None
         return report
 
     def close(self) -> None:
@@ -335,6 +354,18 @@ class MessageStore:
     def _notice_failed_save(self) -> None:
         if self._failed_save is not None:
             self._poison(*self._failed_save)
+
+    def _notice_read_only_disk(self) -> None:
+        """A kernel that met an error lets a file system be read only, which an idle broker would not meet."""
+        for path in (self.paths.root, *self.paths.commit_logs.writable):
+            try:
+                if self._files.is_read_only(path):
+                    error = OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+                    self._poison("the file system takes no writes", error)
+                    return
+            except OSError as error:
+                self._poison("the directory of the store is out of reach", error)
+                return
 
     def _write_small(self, path: Path, data: bytes) -> None:
         fd = self._files.open(path, create=True)
@@ -526,6 +557,9 @@ class MessageStore:
         Run the jobs in another thread than the flushes: a producer must not wait for them.
         """
         self._notice_failed_save()
+        self._read_again()
+        if self.read_only is None:
+            self._notice_read_only_disk()
         if self.read_only is not None:
             return []
         jobs: list[Job] = []
@@ -587,28 +621,67 @@ class MessageStore:
         *,
         bulk: bool = False,
     ) -> GetResult:
-        """Visible messages from ``offset`` on (``Fetcher.get``); of a compacted queue what compaction has kept."""
-        kept = self._compacted.get(
-            topic, queue_id, offset, max_messages, max_bytes, tag_codes, self._log_bounds
-        )
-        if kept is not None:
-            return kept
-        return self._fetcher.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes, bulk=bulk)
+        """Visible messages from ``offset`` on (``Fetcher.get``); of a compacted queue what compaction has kept. Raises
+        StoreUnreadable."""
+        try:
+            kept = self._compacted.get(
+                topic, queue_id, offset, max_messages, max_bytes, tag_codes, self._log_bounds
+            )
+            if kept is not None:
+                return kept
+            return self._fetcher.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes, bulk=bulk)
+        except (OSError, MemoryError) as error:
+            raise self._unreadable(
+                f"offset {offset} of queue {queue_id} of topic {topic}",
+                lambda: self.get(topic, queue_id, offset, 1, 1, tag_codes),
+                error,
+            ) from error
 
     def record_at(self, physical_offset: int) -> memoryview | None:
-        """The visible record that begins there, or None. Any number may be asked for."""
-        return self._fetcher.record_at(physical_offset)
+        """The visible record that begins there, or None. Any number may be asked for. Raises StoreUnreadable."""
+        try:
+            return self._fetcher.record_at(physical_offset)
+        except (OSError, MemoryError) as error:
+            again = functools.partial(self.record_at, physical_offset)
+            raise self._unreadable(f"the log at {physical_offset}", again, error) from error
 
     def parts_at(self, physical_offset: int) -> Parts | None:
         """The same, taken apart: body and properties as they are stored."""
-        return self._fetcher.parts_at(physical_offset)
+        try:
+            return self._fetcher.parts_at(physical_offset)
+        except (OSError, MemoryError) as error:
+            again = functools.partial(self.parts_at, physical_offset)
+            raise self._unreadable(f"the log at {physical_offset}", again, error) from error
+
+    def _unreadable(self, what: str, again: Callable[[], object], error: Exception) -> StoreUnreadable:
+        """Noted until ``again`` works."""
+        text = f"{what} cannot be read: {error or type(error).__name__}"
+        if isinstance(error, StoreUnreadable):
+            return error
+        if self._failed_read is None:
+            _log.error("%s", text)
+        self._failed_read, self.read_problem = again, text
+        return StoreUnreadable(text, error)
+
+    def _read_again(self) -> None:
+        """What could not be read the last time."""
+        if self._failed_read is None:
+            return
+        with contextlib.suppress(StoreUnreadable):
+            self._failed_read()
+            self._failed_read = self.read_problem = None
+            _log.warning("what could not be read can be read again")
 
     def log_from(self, position: int, limit_bytes: int) -> memoryview:
         """What consumers may see of the log from ``position`` on, ends of segments included: so many bytes at most, of
         one segment; empty when there is none yet."""
         segment = self._log.segment_of(position)
         end = min(position + limit_bytes, self._visible_end, segment.end if segment is not None else position)
-        return self._log.slice(position, end - position) or memoryview(b"")
+        try:
+            return self._log.slice(position, end - position) or memoryview(b"")
+        except (OSError, MemoryError) as error:
+            again = functools.partial(self.log_from, position, limit_bytes)
+            raise self._unreadable(f"the log at {position}", again, error) from error
 
     def query_message(
         self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int
@@ -677,9 +750,13 @@ class MessageStore:
             self._poison("deleting topics failed", error)
 
     def earliest_store_timestamp(self) -> int:
-        """Of the first record of the log; -1 when it is empty."""
+        """Of the first record of the log; -1 when it is empty or cannot be read."""
         log = self._log
-        return log.store_timestamp_at(log.min_offset) if self._visible_end > log.min_offset else -1
+        try:
+            return log.store_timestamp_at(log.min_offset) if self._visible_end > log.min_offset else -1
+        except (OSError, MemoryError) as error:
+            self._unreadable("the first record of the log", lambda: self.record_at(log.min_offset), error)
+            return -1
 
     # --- state ----------------------------------------------------------------------------------------------
 

@@ -122,7 +122,8 @@ def create_api(app: BrokerApp) -> ASGIApp:
         store, registrar, housekeeper = app.store, app.registrar, app.housekeeper
         read_only = store.read_only if store is not None and app.lifecycle.ready else None
         disk_full = store.disk_full if store is not None else None
-        good = app.lifecycle.ready and read_only is None and disk_full is None
+        read_problem = store.read_problem if store is not None else None
+        good = app.lifecycle.ready and read_only is None and disk_full is None and read_problem is None
         body = {
             "status": "ready" if good else "not ready",
             **app.lifecycle.describe(),
@@ -130,6 +131,8 @@ def create_api(app: BrokerApp) -> ASGIApp:
                 "path": str(app.store_path),
                 "readOnly": read_only,
                 "diskFull": disk_full,
+                "readProblem": read_problem,
+                "indexProblem": store.index_problem if store is not None else None,
                 "damagedOffsets": store.damaged_offsets[:100] if store is not None else [],
                 "checkpointProblem": store.checkpoint_problem if store is not None else None,
                 "retentionProblem": store.retention_problem if store is not None else None,

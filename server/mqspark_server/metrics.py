@@ -220,6 +220,7 @@ class _Collector:
                 self._reserve_time_ms(),
             ),
             ("storage_read_only", "1 when the store accepts no writes", store.read_only is not None),
+            ("storage_unreadable", "1 while something cannot be read", store.read_problem is not None),
             (
                 "storage_disk_used_percent",
                 "of the fullest disk that the store is on, when last measured",

@@ -231,6 +231,9 @@ class MemoryFiles:
     def disk(self, path: StrPath) -> tuple[int, DiskUsage]:
         return 1, DiskUsage(10, 90)
 
+    def is_read_only(self, path: StrPath) -> bool:
+        return False
+
     def age(self, path: StrPath) -> OldSegment:
         return OldSegment(0, 0)
 
