@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import logging
 import os
 import secrets
 from collections.abc import Callable
@@ -37,7 +36,7 @@ from mqspark.errors import (
     StoreUnreadable,
     is_shortage,
 )
-from mqspark.logs import printable
+from mqspark.logs import printable, sparing
 from mqspark.record import Parts
 from mqspark.store.append import Appender, Group, Queue
 from mqspark.store.batchqueue import BatchTable, batch_topics
@@ -64,7 +63,7 @@ from mqspark.store.recovery import Recovery, RecoveryReport
 
 __all__ = ["GetResult", "GetStatus", "MessageStore", "Progress"]
 
-_log = logging.getLogger(__name__)
+_log = sparing(__name__)
 
 MAX_UNWRITTEN_BYTES = 4 * 1024 * 1024
 """What may wait in memory for a sync to return: one-way sends wait for nothing, so nothing else bounds them."""
