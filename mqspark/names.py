@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 from mqspark.errors import IllegalName
 from mqspark.logs import printable, sparing
 
-__all__ = ["ID", "NAME", "Rule", "are_sound", "check", "is_sound", "path_below", "sound_only"]
+__all__ = ["ID", "NAME", "Rule", "are_sound", "check", "is_address", "is_sound", "path_below", "sound_only"]
 
 MAX_NAME_LENGTH = 255
 """As long as RocketMQ's longest, those of retry topics."""
@@ -85,6 +85,15 @@ def is_sound(text: str, rule: Rule = NAME) -> bool:
     except IllegalName:
         return False
     return True
+
+
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]{2,45}(?:%[\w.-]{1,32})?\]|[\w.:%-]{1,255}):([0-9]{1,5})", re.ASCII)
+
+
+def is_address(text: str) -> bool:
+    """Whether it is ``host:port``, an IPv6 host in brackets or bare, as RocketMQ's brokers register."""
+    match = _ADDRESS.fullmatch(text)
+    return match is not None and 0 < int(match[1]) <= 0xFFFF
 
 
 def sound_only(

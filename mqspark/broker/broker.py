@@ -58,7 +58,6 @@ from mqspark.protocol.bodies import (
     TopicConfigAndMappingSerializeWrapper,
     decode_body,
     encode_body,
-    encode_register_body,
 )
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response
@@ -68,6 +67,7 @@ from mqspark.protocol.headers import (
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
+from mqspark.protocol.registration import encode_register_body
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.configfile import ConfigFile

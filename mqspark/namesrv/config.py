@@ -20,13 +20,38 @@ class NamesrvConfig:
     broker_expiry_timeout: int = 120_000
     """ms without a sign of life; a broker's own heartbeatTimeoutMillis goes first. RocketMQ has it as a
     constant."""
+    max_brokers: int = 2_000
+    """Ours, as all bounds here: addresses of brokers, slaves among them. One more is refused."""
+    max_brokers_per_connection: int = 64
+    """RocketMQ's broker has a connection of its own; a container's brokers share one."""
+    max_topics_per_broker: int = 200_000
+    max_routes: int = 500_000
+    """(topic, broker) pairs, some 400 bytes each. What a registration brings beyond either bound is left out."""
+    max_queues_per_topic: int = 65_536
+    """Of one broker. A topic with more, or with fewer than none, is left out of the registration."""
+    max_register_body_size: int = 16 * 1024 * 1024
+    """Bytes that a registration may have when it is inflated: some 200,000 topics."""
+    broker_takeover_silence: int = 45_000
+    """ms without a sign of life after which somebody else may register under the name and id of a broker whose
+    connection is still there: from another address, or for its address from another host."""
     delete_topic_with_broker_registration: bool = False
     enable_all_topic_list: bool = True
     enable_topic_list: bool = True
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
 
     def __post_init__(self) -> None:
-        check_numbers(self, "scan_not_active_broker_interval", "broker_expiry_timeout")
+        check_numbers(
+            self,
+            "scan_not_active_broker_interval",
+            "broker_expiry_timeout",
+            "max_brokers",
+            "max_brokers_per_connection",
+            "max_topics_per_broker",
+            "max_routes",
+            "max_queues_per_topic",
+            "max_register_body_size",
+        )
+        check_numbers(self, "broker_takeover_silence", least=0)
 
 
 UPDATABLE_KEYS = frozenset(
@@ -37,6 +62,13 @@ UPDATABLE_KEYS = frozenset(
         "deleteTopicWithBrokerRegistration",
         "enableAllTopicList",
         "enableTopicList",
+        "maxBrokers",
+        "maxBrokersPerConnection",
+        "maxTopicsPerBroker",
+        "maxRoutes",
+        "maxQueuesPerTopic",
+        "maxRegisterBodySize",
+        "brokerTakeoverSilence",
     }
 )
 """What UPDATE_NAMESRV_CONFIG (318) may change; anything else is refused."""

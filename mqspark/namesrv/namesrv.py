@@ -21,6 +21,7 @@ from mqspark.config import (
     to_properties,
 )
 from mqspark.errors import ConfigError
+from mqspark.logs import sparing
 from mqspark.message import crc32
 from mqspark.names import check
 from mqspark.namesrv.config import UPDATABLE_KEYS, NamesrvConfig
@@ -34,7 +35,6 @@ from mqspark.protocol.bodies import (
     TopicList,
     TopicRouteData,
     decode_body,
-    decode_register_body,
     encode_body,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -58,14 +58,19 @@ from mqspark.protocol.headers import (
     UnRegisterBrokerRequestHeader,
     WipeWritePermOfBrokerRequestHeader,
 )
+from mqspark.protocol.registration import SMALL_BYTES, read_registration
 from mqspark.protocol.session import Session
-from mqspark.protocol.slices import LongWork
+from mqspark.protocol.slices import LongWork, Slices
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.saved import Job, SavedTable
 
 __all__ = ["NameServer"]
 
+_log = sparing(__name__, lines=20)
+
 TICK_MS = 1_000
+MAX_ROUTE_CACHE_BYTES = 32 * 1024 * 1024
+_CACHED_OVERHEAD = 200
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 _PROTECTED_KEYS = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
@@ -93,7 +98,10 @@ class NameServer:
         if config.kv_config_path:
             self._saved_kv = SavedTable(self.kv, config_file(Path(config.kv_config_path)))
             self._saved_kv.load()
+        self._reads_large = False
+        """Whether a large registration is being read."""
         self._route_cache: dict[str, bytes] = {}
+        self._route_cache_bytes = 0
         self._cached_generation = -1
         self._next_scan_ms = clock.monotonic_ms() + config.scan_not_active_broker_interval
         self._long_work = LongWork()
@@ -174,6 +182,7 @@ class NameServer:
         if self._cached_generation != self.routes.generation:
             self._cached_generation = self.routes.generation
             self._route_cache.clear()
+            self._route_cache_bytes = 0
         body = self._route_cache.get(topic)
         if body is None:
             route = self.routes.route(topic)
@@ -184,7 +193,12 @@ class NameServer:
                 )
             if self.config.order_message_enable:
                 route.order_topic_conf = self.kv.get(ORDER_TOPICS, topic)
-            body = self._route_cache[topic] = encode_body(route)
+            body = encode_body(route)
+            self._route_cache_bytes += len(body) + len(topic) + _CACHED_OVERHEAD
+            if self._route_cache_bytes > MAX_ROUTE_CACHE_BYTES:
+                self._route_cache.clear()
+                self._route_cache_bytes = len(body)
+            self._route_cache[topic] = body
         return ok(command, None, body)
 
     def cluster_info(self, session: Session, command: Command) -> bytes:
@@ -200,15 +214,32 @@ class NameServer:
 
     # --- brokers ---
 
-    def register_broker(self, session: Session, command: Command) -> bytes:
+    def register_broker(self, session: Session, command: Command) -> Slices:
         header = command.header(RegisterBrokerRequestHeader)
         if header.body_crc32 and crc32(command.body) != header.body_crc32:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        wrapper = decode_register_body(command.body, command.version).topic_config_serialize_wrapper
+        large = len(command.body) > SMALL_BYTES
+        while large and self._reads_large:
+            yield  # one at a time has its topics in memory twice
+        self._reads_large = self._reads_large or large
+        try:
+            return (yield from self._register_broker(session, command, header))
+        except Refusal as refusal:
+            _log.warning("registration of broker %s from %s: %s", header.broker_name, session.peer, refusal)
+            raise
+        finally:
+            if large:
+                self._reads_large = False
+
+    def _register_broker(
+        self, session: Session, command: Command, header: RegisterBrokerRequestHeader
+    ) -> Slices:
+        body = yield from read_registration(command.body, command.version, self.config.max_register_body_size)
+        wrapper = body.topic_config_serialize_wrapper
         zone = command.ext.get("__ZONE_NAME")
         if zone:
             check("zone", zone)
-        result = self.routes.register(
+        result = yield from self.routes.register(
             BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr),
             wrapper.topic_config_table,
             wrapper.data_version,
@@ -218,22 +249,21 @@ class NameServer:
             acting_master=header.enable_acting_master,
             zone=zone,
         )
-        if result is None:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, "register broker failed")
-        body = b""
+        ordered_topics = b""
         if self.config.return_order_topic_config_to_broker:
             ordered = self.kv.namespace(ORDER_TOPICS)
             if ordered:
-                body = encode_body(KVTable(table=ordered))
+                ordered_topics = encode_body(KVTable(table=ordered))
         answer = RegisterBrokerResponseHeader(
             ha_server_addr=result.ha_address, master_addr=result.master_address
         )
-        return ok(command, answer, body)
+        return ok(command, answer, ordered_topics)
 
     def unregister_broker(self, session: Session, command: Command) -> bytes:
         header = command.header(UnRegisterBrokerRequestHeader)
-        self.routes.unregister(
-            BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+        self.routes.leave(
+            BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr),
+            session,
         )
         return ok(command)
 

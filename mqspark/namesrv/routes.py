@@ -7,6 +7,10 @@
 
 Time and connections come in as events. Answers to queries are built from the tables; ``generation`` moves
 with every change that a query could see.
+
+Anybody may register, so every table has a bound (NamesrvConfig), a topic's numbers are believed within bounds, and a
+broker that is alive is not replaced by a registration from elsewhere: its place is free when its connection ends, or
+when it has been silent for brokerTakeoverSilence. RocketMQ gives it to whoever comes last.
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mqspark.clock import Clock
+from mqspark.logs import printable, sparing
 from mqspark.message import PERM_READ, PERM_WRITE
+from mqspark.names import is_address
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.protocol.bodies import (
     BrokerData,
@@ -25,13 +31,27 @@ from mqspark.protocol.bodies import (
     TopicConfig,
     TopicRouteData,
 )
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Work
 
 __all__ = ["MASTER_ID", "BrokerIdentity", "LiveBroker", "RegistrationResult", "RouteTable"]
 
 MASTER_ID = 0
 UNIT, UNIT_SUB = 0x1, 0x2
 """Bits of topicSysFlag (TopicSysFlag)."""
+
+MAX_REPLICAS = 64
+"""Of one broker name."""
+MAX_TIMEOUT_FACTOR = 10
+"""A broker may ask for so many times brokerExpiryTimeout of patience."""
+_PERM_BITS = 0xF
+_TOPICS_A_SLICE = 1_000
+_UNKNOWN_VERSION = DataVersion(state_version=-1, timestamp=-1, counter=-1)
+"""Of a broker whose topics are not all there yet."""
+
+_log = sparing(__name__, lines=20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +71,8 @@ class BrokerSet:
     addresses: dict[int, str] = field(default_factory=dict)
     zone: str | None = None
     acting_master: bool = False
+    topics: set[str] = field(default_factory=set)
+    """Which have a route to it."""
 
     @property
     def data(self) -> BrokerData:
@@ -89,6 +111,9 @@ class RouteTable:
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._clusters: dict[str, set[str]] = {}
         self._live: dict[tuple[str, str], LiveBroker] = {}
+        self._over: dict[int, set[tuple[str, str]]] = {}
+        """session id → keys of the brokers that may have registered over it last."""
+        self._route_count = 0
         self.generation = 0
 
     # --- events ---
@@ -104,52 +129,66 @@ class RouteTable:
         timeout_ms: int | None = None,
         acting_master: bool | None = None,
         zone: str | None = None,
-    ) -> RegistrationResult | None:
-        """None refuses: a broker's first registration carries one topic only, so it is an increment to
-        nothing."""
+    ) -> Work[RegistrationResult]:
+        """Raises Refusal; also when a broker's first registration carries one topic only, for it is an
+        increment to nothing."""
         brokers = self._brokers.get(broker.name)
         first = brokers is None
         if brokers is None:
             brokers = BrokerSet(broker.cluster, broker.name)
         addresses = brokers.addresses
+        key = (broker.cluster, broker.address)
         known_address = addresses.get(broker.broker_id)
         if known_address is not None and known_address != broker.address:
-            rival = self._live.get((broker.cluster, known_address))
+            rival = self._live.get((brokers.cluster, known_address))
             if rival is not None and rival.data_version.state_version > data_version.state_version:
-                self._live.pop((broker.cluster, broker.address), None)
+                self._live.pop(key, None)
                 return RegistrationResult()
+            # A controller's new master has a higher epoch than the old one.
+            if rival is not None and not 0 < rival.data_version.state_version < data_version.state_version:
+                self._check_gone(rival, session)
         if known_address is None and len(topics) == 1:
-            return None
+            raise _refusal("register broker failed")
+        previous = self._live.get(key)
+        self._check_room(broker, brokers, previous, session)
+        if previous is not None and _host(previous.session) != _host(session):
+            self._check_gone(previous, session)
 
-        self._brokers[broker.name] = brokers
-        self._clusters.setdefault(broker.cluster, set()).add(broker.name)
+        if first:
+            self._brokers[broker.name] = brokers
+            self._clusters.setdefault(broker.cluster, set()).add(broker.name)
         brokers.acting_master = bool(acting_master)
         brokers.zone = zone
         for other_id in [key for key, address in addresses.items() if address == broker.address]:
             if other_id != broker.broker_id:  # the replica has changed its role
                 del addresses[other_id]
         addresses[broker.broker_id] = broker.address
+        longest_ms = self._config.broker_expiry_timeout * MAX_TIMEOUT_FACTOR
+        live = self._live[key] = LiveBroker(
+            broker,
+            session,
+            previous.data_version if previous is not None else _UNKNOWN_VERSION,
+            ha_address,
+            min(max(timeout_ms or self._config.broker_expiry_timeout, 1), longest_ms),
+            self._clock.monotonic_ms(),
+        )
+        if session is not None:
+            self._over.setdefault(session.id, set()).add(key)
 
-        previous = self._live.get((broker.cluster, broker.address))
         prime_slave = (
             acting_master is not None and broker.broker_id != MASTER_ID and broker.broker_id == min(addresses)
         )
+        self.generation += 1
         if broker.broker_id == MASTER_ID or prime_slave:
-            self._store_topics(
-                broker.name,
+            yield from self._store_topics(
+                brokers,
+                live,
                 topics,
                 complete=self._config.delete_topic_with_broker_registration and len(topics) > 1,
                 overwrite=first or previous is None or previous.data_version != data_version,
                 read_only=prime_slave and brokers.acting_master,
             )
-        self._live[(broker.cluster, broker.address)] = LiveBroker(
-            broker,
-            session,
-            data_version,
-            ha_address,
-            timeout_ms or self._config.broker_expiry_timeout,
-            self._clock.monotonic_ms(),
-        )
+        live.data_version = data_version
         self.generation += 1
         if broker.broker_id == MASTER_ID:
             return RegistrationResult()
@@ -159,35 +198,117 @@ class RouteTable:
             RegistrationResult() if master is None else RegistrationResult(master.ha_address, master_address)
         )
 
+    def _check_gone(self, live: LiveBroker, session: Session | None) -> None:
+        """Raises Refusal while that broker shows signs of life over somebody else's connection."""
+        if live.session is None or live.session is session or not live.session.open:
+            return
+        silent_ms = self._clock.monotonic_ms() - live.last_seen_ms
+        if silent_ms < self._config.broker_takeover_silence:
+            name, address = live.identity.name, live.identity.address
+            raise _refusal(
+                f"broker {name} with id {live.identity.broker_id} is registered from {address} by {live.session.peer},"
+                f" which was heard {silent_ms} ms ago"
+            )
+
+    def _check_room(
+        self, broker: BrokerIdentity, brokers: BrokerSet, previous: LiveBroker | None, session: Session | None
+    ) -> None:
+        if not is_address(broker.address):
+            raise _refusal(f"brokerAddr {printable(broker.address, 80)} is not host:port")
+        if broker.cluster != brokers.cluster and brokers.addresses:
+            raise _refusal(
+                f"broker {broker.name} is one of cluster {brokers.cluster}, not of {broker.cluster}"
+            )
+        config = self._config
+        if previous is None and len(self._live) >= config.max_brokers:
+            raise _refusal(f"{len(self._live)} brokers are registered, which is maxBrokers")
+        if broker.broker_id < 0:
+            raise _refusal(f"brokerId {broker.broker_id} is negative")
+        if broker.broker_id not in brokers.addresses and len(brokers.addresses) >= MAX_REPLICAS:
+            raise _refusal(f"broker {broker.name} has {MAX_REPLICAS} replicas, and there may be no more")
+        over = self._over.get(session.id, ()) if session is not None else ()
+        if (broker.cluster, broker.address) not in over and len(over) >= config.max_brokers_per_connection:
+            raise _refusal(
+                f"{len(over)} brokers are registered over this connection, which is maxBrokersPerConnection"
+            )
+
     def _store_topics(
         self,
-        broker_name: str,
+        brokers: BrokerSet,
+        live: LiveBroker,
         topics: Mapping[str, TopicConfig],
         *,
         complete: bool,
         overwrite: bool,
         read_only: bool,
-    ) -> None:
+    ) -> Work[None]:
+        name = brokers.name
         if complete:
-            for topic in [topic for topic, queues in self._topics.items() if broker_name in queues]:
-                if topic not in topics:
-                    self._drop_queues(topic, broker_name)
-        for topic, config in topics.items():
-            queues = self._topics.setdefault(topic, {})
-            if overwrite or broker_name not in queues:
-                queues[broker_name] = QueueData(
-                    broker_name=broker_name,
-                    read_queue_nums=config.read_queue_nums,
-                    write_queue_nums=config.write_queue_nums,
-                    perm=config.perm & ~PERM_WRITE if read_only else config.perm,
-                    topic_sys_flag=config.topic_sys_flag,
-                )
+            for topic in brokers.topics - topics.keys():
+                self._drop_queues(topic, name)
+        odd = surplus = 0
+        for number, (topic, config) in enumerate(topics.items()):
+            if number % _TOPICS_A_SLICE == _TOPICS_A_SLICE - 1:
+                self.generation += 1
+                yield
+                if self._live.get((live.identity.cluster, live.identity.address)) is not live:
+                    return  # gone meanwhile, or registered anew
+            if not overwrite and topic in brokers.topics:
+                continue
+            data = QueueData(
+                broker_name=name,
+                read_queue_nums=config.read_queue_nums,
+                write_queue_nums=config.write_queue_nums,
+                perm=config.perm & ~PERM_WRITE if read_only else config.perm,
+                topic_sys_flag=config.topic_sys_flag,
+            )
+            if not self._is_sound(data):
+                odd += 1
+                _log.warning("topic %s of broker %s is left out: %s", printable(topic, 80), name, data)
+            elif not self._put_queues(topic, brokers, data):
+                surplus += 1
+        if surplus:
+            _log.error(
+                "%d topics of broker %s are left out: it has %d, and there are %d routes",
+                surplus,
+                name,
+                len(brokers.topics),
+                self._route_count,
+            )
+
+    def _is_sound(self, data: QueueData) -> bool:
+        most = self._config.max_queues_per_topic
+        return (
+            0 <= data.read_queue_nums <= most
+            and 0 <= data.write_queue_nums <= most
+            and 0 <= data.perm <= _PERM_BITS
+        )
+
+    def _put_queues(self, topic: str, brokers: BrokerSet, data: QueueData) -> bool:
+        """Whether there was room."""
+        if topic not in brokers.topics:
+            config = self._config
+            if len(brokers.topics) >= config.max_topics_per_broker or self._route_count >= config.max_routes:
+                return False
+            brokers.topics.add(topic)
+            self._route_count += 1
+        self._topics.setdefault(topic, {})[brokers.name] = data
+        return True
 
     def refresh(self, cluster: str, address: str) -> None:
         """A heartbeat (904) or a version query (322); an unknown broker stays unknown."""
         live = self._live.get((cluster, address))
         if live is not None:
             live.last_seen_ms = self._clock.monotonic_ms()
+
+    def leave(self, broker: BrokerIdentity, session: Session) -> None:
+        """The broker says that it goes. Raises Refusal when it is alive on another host."""
+        live = self._live.get((broker.cluster, broker.address))
+        if live is not None and _host(live.session) != _host(session):
+            self._check_gone(live, session)
+        if live is not None and live.identity.name != broker.name:
+            raise _refusal(f"{broker.address} is not an address of broker {broker.name}")
+        self.unregister(broker)
 
     def unregister(self, broker: BrokerIdentity) -> None:
         self._live.pop((broker.cluster, broker.address), None)
@@ -201,18 +322,22 @@ class RouteTable:
             if brokers.acting_master and MASTER_ID not in brokers.addresses:
                 self._change_perm(broker.name, lambda perm: perm & ~PERM_WRITE)
             return
+        for topic in list(brokers.topics):
+            self._drop_queues(topic, broker.name)
         del self._brokers[broker.name]
         names = self._clusters.get(brokers.cluster)
         if names is not None:
             names.discard(broker.name)
             if not names:
                 del self._clusters[brokers.cluster]
-        for topic in [topic for topic, queues in self._topics.items() if broker.name in queues]:
-            self._drop_queues(topic, broker.name)
 
     def disconnected(self, session: Session) -> list[BrokerIdentity]:
         """The brokers that last registered over this connection are gone with it."""
-        gone = [live.identity for live in self._live.values() if live.session is session]
+        gone = [
+            live.identity
+            for key in self._over.pop(session.id, ())
+            if (live := self._live.get(key)) is not None and live.session is session
+        ]
         for identity in gone:
             self.unregister(identity)
         return gone
@@ -228,8 +353,9 @@ class RouteTable:
     def merge_topic(self, topic: str, queue_datas: Iterable[QueueData]) -> None:
         """REGISTER_TOPIC_IN_NAMESRV (217): only for brokers that are known."""
         for queue_data in queue_datas:
-            if queue_data.broker_name in self._brokers:
-                self._topics.setdefault(topic, {})[queue_data.broker_name] = queue_data
+            brokers = self._brokers.get(queue_data.broker_name)
+            if brokers is not None and self._is_sound(queue_data):
+                self._put_queues(topic, brokers, queue_data)
                 self.generation += 1
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
@@ -238,7 +364,8 @@ class RouteTable:
             for name in self._clusters.get(cluster, ()):
                 self._drop_queues(topic, name)
         else:
-            self._topics.pop(topic, None)
+            for name in list(self._topics.get(topic, ())):
+                self._drop_queues(topic, name)
         self.generation += 1
 
     def wipe_write_perm(self, broker_name: str) -> int:
@@ -250,7 +377,9 @@ class RouteTable:
     def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
         """The number of topics that the broker has."""
         count = 0
-        for queues in self._topics.values():
+        brokers = self._brokers.get(broker_name)
+        for topic in brokers.topics if brokers is not None else ():
+            queues = self._topics[topic]
             old = queues.get(broker_name)
             if old is not None:
                 count += 1
@@ -266,10 +395,13 @@ class RouteTable:
 
     def _drop_queues(self, topic: str, broker_name: str) -> None:
         queues = self._topics.get(topic)
-        if queues is not None:
-            queues.pop(broker_name, None)
+        if queues is not None and queues.pop(broker_name, None) is not None:
+            self._route_count -= 1
             if not queues:
                 del self._topics[topic]
+            brokers = self._brokers.get(broker_name)
+            if brokers is not None:
+                brokers.topics.discard(topic)
 
     # --- queries ---
 
@@ -323,3 +455,11 @@ class RouteTable:
             if unit in (None, bool(flag & UNIT)) and unit_sub in (None, bool(flag & UNIT_SUB)):
                 found.append(topic)
         return found
+
+
+def _host(session: Session | None) -> str | None:
+    return None if session is None else session.peer.rpartition(":")[0]
+
+
+def _refusal(remark: str) -> Refusal:
+    return Refusal(ResponseCode.SYSTEM_ERROR, remark)

@@ -15,7 +15,6 @@ Must not know who sends what to whom when.
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -23,8 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import field
 
-from mqspark.compression import ZLIB, decompress
-from mqspark.errors import InvalidMessage, ProtocolError
+from mqspark.errors import ProtocolError
 from mqspark.message import MessageQueue, java_hash, split_tags
 from mqspark.protocol import fastjson
 from mqspark.protocol.codes import Language
@@ -32,12 +30,6 @@ from mqspark.protocol.headers import I32, I64
 from mqspark.protocol.named import check_names
 
 T = TypeVar("T")
-
-MAX_REGISTER_BYTES = 64 * 1024 * 1024
-"""Bound of an inflated registration: some 500,000 topics."""
-
-STATIC_TOPIC_VERSION = 413
-"""V5_0_0: from it on a compressed registration ends with the static topic mappings (§2.5)."""
 
 
 class Body(msgspec.Struct, rename="camel"):
@@ -285,109 +277,11 @@ class GroupList(Body):
     group_list: list[str] = []
 
 
-# --- registration -----------------------------------------------------------------------------------------
-
-
 class RegisterBrokerBody(Body):
     topic_config_serialize_wrapper: TopicConfigAndMappingSerializeWrapper = field(
         default_factory=TopicConfigAndMappingSerializeWrapper
     )
     filter_server_list: list[str] = []
-
-
-def decode_register_body(body: bytes | memoryview, version: int) -> RegisterBrokerBody:
-    """The body of REGISTER_BROKER from a sender of this version; no body means no topics. Raises
-    ProtocolError.
-
-    Compressed bodies are told by their first byte: brokers deflate them and yet send ``compressed=false``
-    (§5.7).
-    """
-    if not body:
-        return RegisterBrokerBody()
-    if body[0] != 0x78:
-        return decode_body(RegisterBrokerBody, body)
-    try:
-        reader = _Parts(decompress(body, ZLIB, MAX_REGISTER_BYTES))
-    except InvalidMessage as error:
-        raise ProtocolError(f"compressed registration: {error}") from None
-    wrapper = TopicConfigAndMappingSerializeWrapper(data_version=decode_body(DataVersion, reader.part()))
-    for _ in range(reader.count()):
-        topic = decode_topic_line(reader.part())
-        wrapper.topic_config_table[topic.topic_name] = topic
-    filter_servers = decode_body(list[str], reader.part())
-    if version >= STATIC_TOPIC_VERSION and reader.left:
-        for _ in range(reader.count()):
-            mapping = decode_body(TopicQueueMappingInfo, reader.part())
-            wrapper.topic_queue_mapping_info_map[mapping.topic or ""] = mapping
-    check_names(wrapper)
-    return RegisterBrokerBody(wrapper, filter_servers)
-
-
-def encode_register_body(body: RegisterBrokerBody, *, compress: bool = False) -> bytes:
-    """The compressed form loses ``order`` and ``topicSysFlag``, as RocketMQ's does (§7.3)."""
-    if not compress:
-        return encode_body(body)
-    wrapper = body.topic_config_serialize_wrapper
-    parts = [_part(_encode(wrapper.data_version)), len(wrapper.topic_config_table).to_bytes(4, "big")]
-    parts += [_part(encode_topic_line(topic)) for topic in wrapper.topic_config_table.values()]
-    parts.append(_part(_encode(body.filter_server_list)))
-    parts.append(len(wrapper.topic_queue_mapping_info_map).to_bytes(4, "big"))
-    parts += [_part(_encode(mapping)) for mapping in wrapper.topic_queue_mapping_info_map.values()]
-    return zlib.compress(b"".join(parts), 9)
-
-
-def encode_topic_line(topic: TopicConfig) -> bytes:
-    """``name readNums writeNums perm filterType attributes``, separated by blanks (TopicConfig.encode)."""
-    attributes = _encode(topic.attributes).decode()
-    return (
-        f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums} {topic.perm} "
-        f"{topic.topic_filter_type} {attributes}"
-    ).encode()
-
-
-def decode_topic_line(line: bytes) -> TopicConfig:
-    """The reverse; the attributes may be missing. Raises ProtocolError."""
-    try:
-        name, read, write, perm, filter_type, *rest = str(line, "utf-8").split(" ", 5)
-        return TopicConfig(
-            topic_name=name,
-            read_queue_nums=int(read[:11]),
-            write_queue_nums=int(write[:11]),
-            perm=int(perm[:11]),
-            topic_filter_type=filter_type,
-            attributes=decode_body(dict[str, str], rest[0].encode()) if rest else {},
-        )
-    except ValueError:
-        raise ProtocolError(f"not a topic configuration: {line[:80]!r}") from None
-
-
-def _part(data: bytes) -> bytes:
-    return len(data).to_bytes(4, "big") + data
-
-
-class _Parts:
-    """Length-prefixed parts of an inflated registration."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-
-    @property
-    def left(self) -> int:
-        return len(self._data) - self._position
-
-    def count(self) -> int:
-        if self.left < 4:
-            raise ProtocolError("compressed registration: it ends too early")
-        self._position += 4
-        return int.from_bytes(self._data[self._position - 4 : self._position], "big")
-
-    def part(self) -> bytes:
-        length = self.count()
-        if length > self.left:
-            raise ProtocolError(f"compressed registration: a part of {length} bytes, {self.left} are left")
-        self._position += length
-        return self._data[self._position - length : self._position]
 
 
 # --- clients ----------------------------------------------------------------------------------------------

@@ -16,11 +16,11 @@ from mqspark.protocol.bodies import (
     HeartbeatData,
     TopicRouteData,
     decode_body,
-    decode_register_body,
 )
 from mqspark.protocol.command import BINARY, JSON, Command, encode_command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers import REQUEST_HEADERS, SendMessageRequestHeaderV2, to_ext
+from mqspark.protocol.registration import decode_register_body
 
 # A busy machine is no finding.
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -17,10 +17,10 @@ from mqspark.protocol.bodies import (
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
-    encode_register_body,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
+from mqspark.protocol.registration import encode_register_body
 from mqspark.protocol.session import Session
 from tests.unit.broker_kit import ManualClock, Peer, namesrv_peer
 

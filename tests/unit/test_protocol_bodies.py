@@ -28,14 +28,16 @@ from mqspark.protocol.bodies import (
     TopicRouteData,
     build_subscription,
     decode_body,
-    decode_register_body,
-    decode_topic_line,
     encode_body,
-    encode_register_body,
-    encode_topic_line,
     queue_key,
     queue_of,
     to_document,
+)
+from mqspark.protocol.registration import (
+    decode_register_body,
+    decode_topic_line,
+    encode_register_body,
+    encode_topic_line,
 )
 
 VECTORS = pathlib.Path(__file__).parents[1] / "golden" / "vectors"

@@ -17,13 +17,13 @@ from mqspark.protocol.bodies import (
     LockBatchRequestBody,
     TopicRouteData,
     decode_body,
-    decode_register_body,
     encode_body,
 )
 from mqspark.protocol.codes import Language, RequestCode, ResponseCode
 from mqspark.protocol.command import BINARY, JSON, Command, encode_command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers import REQUEST_HEADERS, Header, to_ext
+from mqspark.protocol.registration import decode_register_body
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 RECORDINGS = sorted((GOLDEN / "frames").glob("*.jsonl"))

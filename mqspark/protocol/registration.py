@@ -1,0 +1,226 @@
+"""The body of REGISTER_BROKER: a broker's topics, as JSON or as RocketMQ's compressed form (RegisterBrokerBody;
+reference remoting-protocol §2.5, §7.3).
+
+It is the longest request that a server takes, so it is read in slices. Anybody may send one: what it inflates to, how
+many topics it has and what they cost is bounded before they are made, and what the name server does not ask for
+(mappings of static topics, filter servers) is passed over.
+
+Must not know what a topic's numbers may be.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+
+from mqspark.errors import ProtocolError
+from mqspark.names import check
+from mqspark.protocol import fastjson
+from mqspark.protocol.bodies import (
+    Body,
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigAndMappingSerializeWrapper,
+    TopicQueueMappingInfo,
+    decode_body,
+    encode_body,
+)
+from mqspark.protocol.named import check_names
+from mqspark.protocol.slices import Work, finished
+
+__all__ = [
+    "MAX_REGISTER_BYTES",
+    "SMALL_BYTES",
+    "decode_register_body",
+    "decode_topic_line",
+    "encode_register_body",
+    "encode_topic_line",
+    "read_registration",
+]
+
+MAX_REGISTER_BYTES = 16 * 1024 * 1024
+"""What a registration may inflate to: as much as one that is not compressed, or some 200,000 topics."""
+
+STATIC_TOPIC_VERSION = 413
+"""V5_0_0: from it on a compressed registration ends with the static topic mappings (§2.5)."""
+
+SMALL_BYTES = 64 * 1024
+"""Read in one go."""
+
+TOPICS_A_SLICE = 250
+_INFLATE_STEP = 256 * 1024
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+def decode_register_body(
+    body: bytes | memoryview, version: int, max_bytes: int = MAX_REGISTER_BYTES
+) -> RegisterBrokerBody:
+    """``read_registration`` in one go, with everything that is in the body. Raises ProtocolError."""
+    if not body:
+        return RegisterBrokerBody()
+    if body[0] == 0x78:
+        return finished(_read_compressed(body, version, max_bytes))
+    return decode_body(RegisterBrokerBody, body)
+
+
+def read_registration(
+    body: bytes | memoryview, version: int, max_bytes: int = MAX_REGISTER_BYTES
+) -> Work[RegisterBrokerBody]:
+    """The data version and the topics, from a sender of this version; no body means no topics. Raises ProtocolError,
+    IllegalName.
+
+    Compressed bodies are told by their first byte: brokers deflate them and yet send ``compressed=false``
+    (§5.7).
+    """
+    if not body:
+        return RegisterBrokerBody()
+    if body[0] == 0x78:
+        return (yield from _read_compressed(body, version, max_bytes))
+    if len(body) <= SMALL_BYTES:
+        return decode_body(RegisterBrokerBody, body)
+    return (yield from _read_json(body, max_bytes))
+
+
+class _Wrapper(Body):
+    data_version: DataVersion = DataVersion()
+    topic_config_table: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
+
+
+class _Registration(Body):
+    topic_config_serialize_wrapper: _Wrapper
+
+
+_decode_registration = msgspec.json.Decoder(_Registration).decode
+_decode_topic = msgspec.json.Decoder(TopicConfig).decode
+
+
+def _read_json(body: bytes | memoryview, max_bytes: int) -> Work[RegisterBrokerBody]:
+    text = bytes(body)
+    if len(text) > max_bytes:
+        raise ProtocolError(f"a registration of {len(text)} bytes, at most {max_bytes} are read")
+    fastjson.check_containers(text)
+    try:
+        found = _decode_registration(text).topic_config_serialize_wrapper
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        # fastjson's dialect, as mappings of static topics are in.
+        return decode_body(RegisterBrokerBody, text)
+    wrapper = TopicConfigAndMappingSerializeWrapper(data_version=found.data_version)
+    for number, (name, raw) in enumerate(found.topic_config_table.items()):
+        if number % TOPICS_A_SLICE == 0:
+            yield
+        check("topic", name)
+        try:
+            topic = _decode_topic(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            topic = decode_body(TopicConfig, bytes(raw))
+        wrapper.topic_config_table[name] = topic
+    return RegisterBrokerBody(wrapper)
+
+
+def _read_compressed(body: bytes | memoryview, version: int, max_bytes: int) -> Work[RegisterBrokerBody]:
+    reader = _Parts((yield from _inflate(body, max_bytes)))
+    wrapper = TopicConfigAndMappingSerializeWrapper(data_version=decode_body(DataVersion, reader.part()))
+    for number in range(reader.count()):
+        if number % TOPICS_A_SLICE == TOPICS_A_SLICE - 1:
+            yield
+        topic = decode_topic_line(reader.part())
+        wrapper.topic_config_table[topic.topic_name] = topic
+    filter_servers = decode_body(list[str], reader.part())
+    if version >= STATIC_TOPIC_VERSION and reader.left:
+        for number in range(reader.count()):
+            if number % TOPICS_A_SLICE == TOPICS_A_SLICE - 1:
+                yield
+            mapping = decode_body(TopicQueueMappingInfo, reader.part())
+            wrapper.topic_queue_mapping_info_map[mapping.topic or ""] = mapping
+    check_names(wrapper)
+    return RegisterBrokerBody(wrapper, filter_servers)
+
+
+def _inflate(body: bytes | memoryview, max_bytes: int) -> Work[bytearray]:
+    inflater = zlib.decompressobj()
+    plain = bytearray()
+    try:
+        for start in range(0, len(body), _INFLATE_STEP):
+            rest: bytes | memoryview = body[start : start + _INFLATE_STEP]
+            while rest and not inflater.eof:
+                plain += inflater.decompress(rest, _INFLATE_STEP)
+                if len(plain) > max_bytes:
+                    raise ProtocolError(f"compressed registration: it inflates past {max_bytes} bytes")
+                rest = inflater.unconsumed_tail
+                if len(plain) > _INFLATE_STEP:
+                    yield
+    except zlib.error as error:
+        raise ProtocolError(f"compressed registration: {error}") from None
+    if not inflater.eof:
+        raise ProtocolError("compressed registration: it ends too early")
+    return plain
+
+
+def encode_register_body(body: RegisterBrokerBody, *, compress: bool = False) -> bytes:
+    """The compressed form loses ``order`` and ``topicSysFlag``, as RocketMQ's does (§7.3)."""
+    if not compress:
+        return encode_body(body)
+    wrapper = body.topic_config_serialize_wrapper
+    parts = [_part(_encode(wrapper.data_version)), len(wrapper.topic_config_table).to_bytes(4, "big")]
+    parts += [_part(encode_topic_line(topic)) for topic in wrapper.topic_config_table.values()]
+    parts.append(_part(_encode(body.filter_server_list)))
+    parts.append(len(wrapper.topic_queue_mapping_info_map).to_bytes(4, "big"))
+    parts += [_part(_encode(mapping)) for mapping in wrapper.topic_queue_mapping_info_map.values()]
+    return zlib.compress(b"".join(parts), 9)
+
+
+def encode_topic_line(topic: TopicConfig) -> bytes:
+    """``name readNums writeNums perm filterType attributes``, separated by blanks (TopicConfig.encode)."""
+    attributes = _encode(topic.attributes).decode()
+    return (
+        f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums} {topic.perm} "
+        f"{topic.topic_filter_type} {attributes}"
+    ).encode()
+
+
+def decode_topic_line(line: bytes) -> TopicConfig:
+    """The reverse; the attributes may be missing. Raises ProtocolError."""
+    try:
+        name, read, write, perm, filter_type, *rest = str(line, "utf-8").split(" ", 5)
+        return TopicConfig(
+            topic_name=name,
+            read_queue_nums=int(read[:11]),
+            write_queue_nums=int(write[:11]),
+            perm=int(perm[:11]),
+            topic_filter_type=filter_type,
+            attributes=decode_body(dict[str, str], rest[0].encode()) if rest else {},
+        )
+    except ValueError:
+        raise ProtocolError(f"not a topic configuration: {line[:80]!r}") from None
+
+
+def _part(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
+class _Parts:
+    """Length-prefixed parts of an inflated registration."""
+
+    def __init__(self, data: bytearray) -> None:
+        self._data = data
+        self._position = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._data) - self._position
+
+    def count(self) -> int:
+        if self.left < 4:
+            raise ProtocolError("compressed registration: it ends too early")
+        self._position += 4
+        return int.from_bytes(self._data[self._position - 4 : self._position], "big")
+
+    def part(self) -> bytes:
+        length = self.count()
+        if length > self.left:
+            raise ProtocolError(f"compressed registration: a part of {length} bytes, {self.left} are left")
+        self._position += length
+        return bytes(self._data[self._position - length : self._position])

@@ -1,0 +1,388 @@
+"""A name server and anybody who registers: bodies that inflate, tables without end, brokers that are somebody else's,
+routes with numbers that take clients down.
+"""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+import zlib
+
+import pytest
+
+from mqspark.errors import ProtocolError
+from mqspark.names import is_address
+from mqspark.namesrv.config import NamesrvConfig
+from mqspark.namesrv.namesrv import NameServer
+from mqspark.protocol.bodies import (
+    DataVersion,
+    QueueData,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigAndMappingSerializeWrapper,
+    TopicRouteData,
+    decode_body,
+    encode_body,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.registration import (
+    MAX_REGISTER_BYTES,
+    decode_register_body,
+    encode_register_body,
+    read_registration,
+)
+from mqspark.protocol.session import Session
+from tests.unit.broker_kit import ManualClock, Peer, namesrv_peer
+
+
+def wrapped(topics: list[TopicConfig], counter: int = 1) -> RegisterBrokerBody:
+    return RegisterBrokerBody(
+        TopicConfigAndMappingSerializeWrapper(
+            topic_config_table={topic.topic_name: topic for topic in topics},
+            data_version=DataVersion(0, 1, counter),
+        )
+    )
+
+
+def plain(*names: str, **fields: int) -> list[TopicConfig]:
+    return [TopicConfig(topic_name=name, **fields) for name in names]
+
+
+def peer_from(core: NameServer, host: str, number: int) -> Peer:
+    return Peer(core, Session(number, host, 40_000 + number, core.outbox))
+
+
+def ask(peer: Peer, code: int, header: dict[str, str], body: bytes = b"") -> Command:
+    peer.give(code, header, body)
+    while peer.core.work_waits:
+        peer.core.work()
+    (answer,) = peer.heard()
+    return answer
+
+
+def identity(name: str, address: str, broker_id: int = 0, cluster: str = "c1") -> dict[str, str]:
+    return {
+        "brokerName": name,
+        "brokerAddr": address,
+        "clusterName": cluster,
+        "haServerAddr": "",
+        "brokerId": str(broker_id),
+    }
+
+
+def register(
+    peer: Peer,
+    topics: list[TopicConfig],
+    *,
+    name: str = "b-a",
+    address: str = "10.0.0.1:10911",
+    broker_id: int = 0,
+    cluster: str = "c1",
+    counter: int = 1,
+    compress: bool = False,
+    body: bytes | None = None,
+) -> Command:
+    if body is None:
+        body = encode_register_body(wrapped(topics, counter), compress=compress)
+    return ask(peer, RequestCode.REGISTER_BROKER, identity(name, address, broker_id, cluster), body)
+
+
+def route(peer: Peer, topic: str) -> TopicRouteData | None:
+    answer = ask(peer, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    return None if answer.code == ResponseCode.TOPIC_NOT_EXIST else decode_body(TopicRouteData, answer.body)
+
+
+# --- what a registration costs ---
+
+
+def bomb(megabytes: int) -> bytes:
+    """One topic whose attributes are blanks, compressed."""
+    version = b"{}"
+    line = b"T 8 8 6 SINGLE_TAG {" + b" " * (megabytes << 20) + b"}"
+    parts = (
+        len(version).to_bytes(4, "big"),
+        version,
+        (1).to_bytes(4, "big"),
+        len(line).to_bytes(4, "big"),
+        line,
+        (2).to_bytes(4, "big"),
+        b"[]",
+    )
+    return zlib.compress(b"".join(parts), 9)
+
+
+def test_a_registration_of_64_kilobytes_does_not_inflate_to_64_megabytes() -> None:
+    _, _, peer = namesrv_peer()
+    body = bomb(64)
+    assert len(body) < 70_000
+    tracemalloc.start()
+    try:
+        answer = register(peer, [], body=body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert f"inflates past {MAX_REGISTER_BYTES}" in (answer.remark or "")
+    assert peak < 40 << 20
+
+
+@pytest.mark.parametrize("compress", [False, True], ids=["json", "compressed"])
+def test_a_large_registration_is_read_in_slices(compress: bool) -> None:
+    core, _, peer = namesrv_peer()
+    topics = plain(*(f"a-topic-with-a-name-{n}" for n in range(40_000)))
+    body = encode_register_body(wrapped(topics), compress=compress)
+    peer.give(RequestCode.REGISTER_BROKER, identity("b-a", "10.0.0.1:10911"), body)
+    longest, slices = 0.0, 0
+    while core.work_waits:
+        began = time.thread_time()
+        core.work()
+        longest, slices = max(longest, time.thread_time() - began), slices + 1
+    assert slices > 100
+    assert longest < 0.5
+    (answer,) = peer.heard()
+    assert answer.code == 0
+    assert route(peer, "a-topic-with-a-name-39999") is not None
+
+
+def test_large_registrations_wait_for_each_other() -> None:
+    core, _, peer = namesrv_peer()
+    body = encode_register_body(wrapped(plain(*(f"topic-{n}" for n in range(3_000)))), compress=False)
+    peers = [peer, *(peer_from(core, "127.0.0.1", number) for number in range(2, 12))]
+    for number, each in enumerate(peers):
+        each.give(RequestCode.REGISTER_BROKER, identity(f"b-{number}", f"10.0.0.{number}:10911"), body)
+    while core.work_waits:
+        core.work()
+    assert [each.heard()[0].code for each in peers] == [0] * len(peers)
+    found = route(peer, "topic-2999")
+    assert found is not None
+    assert len(found.queue_datas) == len(peers)
+
+
+def test_slices_read_what_one_go_reads() -> None:
+    body = wrapped(plain(*(f"T{n}" for n in range(2_000)), read_queue_nums=3))
+    text = encode_register_body(body)
+    assert len(text) > 64 * 1024
+    work = read_registration(text, 479)
+    read = None
+    while read is None:
+        try:
+            next(work)
+        except StopIteration as end:
+            read = end.value
+    assert read == decode_register_body(text, 479) == body
+    with pytest.raises(ProtocolError, match="at most"):
+        next(read_registration(text, 479, 100_000))
+
+
+# --- tables ---
+
+
+def test_topics_of_one_broker_and_routes_of_all_have_an_end() -> None:
+    config = NamesrvConfig(max_topics_per_broker=100, max_routes=250)
+    core, _, peer = namesrv_peer(config)
+    for number in range(4):
+        topics = plain(*(f"t{number}-{n}" for n in range(150)))
+        assert register(peer, topics, name=f"b-{number}", address=f"10.0.0.{number}:10911").code == 0
+    assert len(core.routes.topic_names()) == 250
+    peer.disconnect()
+    assert core.routes.topic_names() == []
+    again = peer_from(core, "127.0.0.1", 2)
+    assert register(again, plain("a", "b")).code == 0
+    assert len(core.routes.topic_names()) == 2
+
+
+def test_what_is_deleted_makes_room() -> None:
+    core, _, peer = namesrv_peer(NamesrvConfig(max_routes=10))
+    assert register(peer, plain(*(f"t{n}" for n in range(10)))).code == 0
+    for n in range(10):
+        header = {"topic": f"t{n}", **({"clusterName": "c1"} if n % 2 else {})}
+        assert ask(peer, RequestCode.DELETE_TOPIC_IN_NAMESRV, header).code == 0
+    assert register(peer, plain(*(f"u{n}" for n in range(12))), counter=2).code == 0
+    assert len(core.routes.topic_names()) == 10
+
+
+def test_brokers_of_one_connection_and_of_all_have_an_end() -> None:
+    core, _, peer = namesrv_peer(NamesrvConfig(max_brokers=100))
+    codes = [
+        register(peer, plain("a", "b"), name=f"b-{n}", address=f"10.0.0.{n}:10911").code for n in range(80)
+    ]
+    assert codes == [0] * 64 + [ResponseCode.SYSTEM_ERROR] * 16
+    other = peer_from(core, "10.9.9.9", 2)
+    answers = [
+        register(other, plain("a", "b"), name=f"c-{n}", address=f"10.0.1.{n}:10911") for n in range(40)
+    ]
+    assert [answer.code for answer in answers] == [0] * 36 + [ResponseCode.SYSTEM_ERROR] * 4
+    assert "maxBrokers" in (answers[-1].remark or "")
+    assert len(core.routes.live_brokers()) == 100
+
+
+def test_one_broker_is_in_one_cluster_and_its_patience_has_an_end() -> None:
+    core, clock, peer = namesrv_peer()
+    for n in range(50):
+        header = {
+            **identity("b-a", "10.0.0.1:10911", cluster=f"c{n}"),
+            "heartbeatTimeoutMillis": str(1 << 60),
+        }
+        ask(peer, RequestCode.REGISTER_BROKER, header, encode_register_body(wrapped(plain("a", "b"))))
+    info = core.routes.cluster_info()
+    assert list(info.cluster_addr_table) == ["c0"]
+    assert len(core.routes.live_brokers()) == 1
+    clock.advance(3_600_000)
+    core.tick()
+    assert core.routes.live_brokers() == []
+
+
+def test_replicas_of_a_name_have_an_end() -> None:
+    core, _, peer = namesrv_peer(NamesrvConfig(max_brokers_per_connection=1_000))
+    for n in range(100):
+        register(peer, plain("a", "b"), address=f"10.0.0.{n}:10911", broker_id=n)
+    data = core.routes.broker_data("b-a")
+    assert data is not None
+    assert len(data.broker_addrs) == 64
+
+
+def test_cached_routes_have_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqspark.namesrv.namesrv.MAX_ROUTE_CACHE_BYTES", 20_000)
+    core, _, peer = namesrv_peer()
+    register(peer, plain(*(f"topic-{n}" for n in range(500))))
+    for n in range(500):
+        assert route(peer, f"topic-{n}") is not None
+    assert sum(map(len, core._route_cache.values())) <= 20_000
+
+
+# --- numbers and addresses ---
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"read_queue_nums": 2**31 - 1},
+        {"write_queue_nums": 2**31 - 1},
+        {"read_queue_nums": 65_537},
+        {"read_queue_nums": -1},
+        {"write_queue_nums": -(2**31)},
+        {"perm": -1},
+        {"perm": 1 << 20},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("compress", [False, True], ids=["json", "compressed"])
+def test_a_topic_with_impossible_numbers_is_left_out(fields: dict[str, int], compress: bool) -> None:
+    _, _, peer = namesrv_peer()
+    topics = [*plain("good", read_queue_nums=65_536, write_queue_nums=65_536), *plain("bad", **fields)]
+    assert register(peer, topics, compress=compress).code == 0
+    assert route(peer, "bad") is None
+    found = route(peer, "good")
+    assert found is not None
+    assert found.queue_datas[0].read_queue_nums == 65_536
+
+
+def test_a_route_told_by_an_operator_is_checked_too() -> None:
+    _, _, peer = namesrv_peer()
+    register(peer, plain("a", "b"))
+    for name, count in (("bad", 2**31 - 1), ("good", 8)):
+        queues = [QueueData("b-a", count, count, 6)]
+        body = encode_body(TopicRouteData(queue_datas=queues))
+        assert ask(peer, RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": name}, body).code == 0
+    assert route(peer, "bad") is None
+    assert route(peer, "good") is not None
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "nonsense",
+        "host:",
+        ":1",
+        "host:0",
+        "host:65536",
+        "host:99999999999",
+        "a b:1",
+        "h:1;h:2",
+        "h\n:1",
+        "x" * 300 + ":1",
+    ],
+)
+def test_a_malformed_address_is_refused(address: str) -> None:
+    core, _, peer = namesrv_peer()
+    answer = register(peer, plain("a", "b"), address=address)
+    assert answer.code != 0
+    assert answer.remark
+    assert core.routes.live_brokers() == []
+
+
+def test_addresses_of_real_brokers_are_addresses() -> None:
+    for address in (
+        "10.0.0.1:10911",
+        "broker-a.example:10911",
+        "[::1]:10911",
+        "fe80::1%eth0:10911",
+        "my_host:1",
+    ):
+        assert is_address(address), address
+
+
+# --- brokers that are somebody else's ---
+
+
+def owner(clock: ManualClock | None = None) -> tuple[NameServer, ManualClock, Peer]:
+    core, clock, _ = namesrv_peer(clock=clock)
+    honest = peer_from(core, "10.0.0.1", 2)
+    assert register(honest, plain("orders", "bills")).code == 0
+    return core, clock, honest
+
+
+def test_another_address_does_not_take_the_place_of_a_live_broker() -> None:
+    core, clock, honest = owner()
+    forger = peer_from(core, "10.6.6.6", 3)
+    answer = register(forger, plain("orders", "bills"), address="10.6.6.6:10911")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "is registered from 10.0.0.1:10911" in (answer.remark or "")
+    body = wrapped(plain("orders", "bills"))
+    body.topic_config_serialize_wrapper.data_version = DataVersion(1 << 60, 1, 1)
+    assert register(forger, [], address="10.6.6.6:10911", body=encode_register_body(body)).code != 0
+    found = route(honest, "orders")
+    assert found is not None
+    assert found.broker_datas[0].broker_addrs == {0: "10.0.0.1:10911"}
+    clock.advance(30_000)
+    assert register(forger, plain("orders", "bills"), address="10.6.6.6:10911").code != 0
+    clock.advance(15_000)  # a machine that died has left its connection behind
+    assert register(forger, plain("orders", "bills"), address="10.6.6.6:10911").code == 0
+
+
+def test_a_broker_that_has_gone_may_come_back_from_elsewhere() -> None:
+    core, _, honest = owner()
+    honest.disconnect()
+    moved = peer_from(core, "10.0.0.2", 3)
+    assert register(moved, plain("orders", "bills"), address="10.0.0.2:10911").code == 0
+
+
+def test_another_host_does_not_register_or_unregister_a_live_broker() -> None:
+    core, _, honest = owner()
+    forger = peer_from(core, "10.6.6.6", 3)
+    assert register(forger, plain("orders", "evil"), counter=9).code == ResponseCode.SYSTEM_ERROR
+    header = identity("b-a", "10.0.0.1:10911")
+    assert ask(forger, RequestCode.UNREGISTER_BROKER, header).code == ResponseCode.SYSTEM_ERROR
+    forger.disconnect()
+    assert route(honest, "orders") is not None
+    assert route(honest, "evil") is None
+    again = peer_from(core, "10.0.0.1", 4)  # reconnected: the old connection may not have ended yet
+    assert register(again, plain("orders", "bills"), counter=2).code == 0
+    assert ask(again, RequestCode.UNREGISTER_BROKER, header).code == 0
+    assert route(again, "orders") is None
+
+
+def test_a_controller_may_name_another_master() -> None:
+    core, _, peer = namesrv_peer()
+    for number, epoch in ((1, 3), (2, 4)):
+        body = wrapped(plain("orders", "bills"))
+        body.topic_config_serialize_wrapper.data_version = DataVersion(epoch, 1, 1)
+        master = peer_from(core, f"10.0.0.{number}", number + 1)
+        answer = register(master, [], address=f"10.0.0.{number}:10911", body=encode_register_body(body))
+        assert answer.code == 0
+    data = core.routes.broker_data("b-a")
+    assert data is not None
+    assert data.broker_addrs == {0: "10.0.0.2:10911"}
+    assert peer is not None
