@@ -115,8 +115,11 @@ class StoreError(MQError):
 
 
 class StoreLocked(StoreError):
-    def __init__(self, path: str) -> None:
-        super().__init__(f"store directory {path} is in use by another process (its 'lock' file is locked)")
+    def __init__(self, path: str, holder: str = "") -> None:
+        """``holder``: " by process ...", if that is known."""
+        super().__init__(
+            f"store directory {path} is in use{holder or ' by another process'}: it or its 'lock' file is locked"
+        )
         self.path = path
 
 

@@ -139,10 +139,10 @@ def run(options: CompactOptions, spark: SparkSession, progress: Progress) -> Sum
     check(options)
     store = options.store
     topics = options.topics or tuple(compaction_topics(store))
-    (store / COMPACTED).mkdir(exist_ok=True)
-    files = OsFiles()
+    files = OsFiles.like(store / "consumequeue")
+    files.make_directory(store / COMPACTED)
     lock_path = store / "mqspark.compact.lock"
-    lock = files.lock(lock_path)
+    lock = files.lock(lock_path, alone=False)
     try:
         plans = _plans(options, topics)
         kept = _compact(options, plans, spark, progress) if plans else {}

@@ -69,8 +69,8 @@ def run(options: RebuildOptions, spark: SparkSession, progress: Progress) -> Sum
     check(options)
     paths = StorePaths(options.store)
     work = options.store / _WORK
-    work.mkdir(exist_ok=True)
-    files = OsFiles()
+    files = OsFiles.like(paths.commit_log)
+    files.make_directory(work)
     own_lock = files.lock(work / "lock")
     try:
         try:
@@ -209,8 +209,9 @@ class _Rebuild:
                 )
             )
         tasks: list[QueueTask] = []
+        files = OsFiles.like(self._work)
         for shape in shapes:
-            shape.directory.mkdir(parents=True)
+            files.make_directory(shape.directory)
             tasks += plan_queues(scanned, shape, tasks=cores * _QUEUE_TASKS_PER_CORE)
         return tasks
 
@@ -232,7 +233,7 @@ class _Rebuild:
         times_ms = [
             int(next(fetch_keys(sources, first, 1)).timestamps_ms[0]) for first in range(0, total, capacity)
         ]
-        (self._new / "index").mkdir(parents=True)
+        OsFiles.like(self._work).make_directory(self._new / "index")
         return plan_index(scanned, self._new / "index", shape=shape, names=index_names(times_ms, existing))
 
     def _index_shape(self) -> Shape:

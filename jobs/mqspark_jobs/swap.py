@@ -39,7 +39,7 @@ class Swap:
                     names = [name for name in names_in(directory) if file_start(name) is not None]
                     if queue.isdigit() and names and (topic, int(queue)) not in built:
                         target = path_below(self._new / root.name, topic, queue)
-                        target.mkdir(parents=True)
+                        OsFiles.like(directory).make_directory(target)
                         shutil.copyfile(directory / max(names), target / max(names))
                         units = path_below(self._paths.consume_queue_ext, topic, queue)
                         if has_ext and root == self._paths.consume_queue and units.is_dir():
@@ -53,7 +53,7 @@ class Swap:
         """From here on the new files are complete and on disk. ``end``: so much of the log is in them."""
         if (self._new / "index").is_dir():
             # The mark speaks of the new files: until they are in place it says nothing about the old ones.
-            files = OsFiles()
+            files = OsFiles.like(self._new / "index")
             index = MessageIndex(
                 self._new / "index",
                 self._new / self._paths.index_mark.name,

@@ -164,9 +164,13 @@ class LocalOffsets:
         return {}
 
     def _save(self, content: bytes) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # As private as what a broker stores.
+        for directory in (self._path.parent.parent, self._path.parent):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = self._path.with_suffix(".json.tmp")
-        with open(temporary, "wb") as file:
+        with open(
+            temporary, "wb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)
+        ) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

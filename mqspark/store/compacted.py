@@ -33,7 +33,7 @@ import numpy.typing as npt
 from mqspark.errors import ConfigError
 from mqspark.names import path_below
 from mqspark.store.fetch import GetResult, GetStatus
-from mqspark.store.files import OsFiles
+from mqspark.store.files import OsFiles, open_regular
 from mqspark.store.mapping import MapBudget, try_map
 from mqspark.store.rocketcompaction import COMPACTION, RocketCompaction, compacted_by_rocketmq
 
@@ -72,7 +72,8 @@ class Current:
 
 def read_current(directory: Path) -> Current | None:
     try:
-        return Current(**json.loads((directory / "current").read_bytes()))
+        with open(directory / "current", "rb", opener=open_regular) as file:
+            return Current(**json.loads(file.read()))
     except FileNotFoundError:
         return None
 
@@ -80,7 +81,7 @@ def read_current(directory: Path) -> Current | None:
 def publish(directory: Path, current: Current) -> None:
     """Make a complete generation the one that counts, then remove those that nobody can be about to open."""
     temporary = directory / "current.tmp"
-    with temporary.open("w") as file:
+    with open(temporary, "w", opener=OsFiles.like(directory).opener) as file:
         file.write(json.dumps(asdict(current)))
         file.flush()
         os.fsync(file.fileno())
@@ -122,7 +123,8 @@ class Generation:
     def __init__(self, directory: Path, current: Current) -> None:
         """Raises FileNotFoundError when it was replaced twice meanwhile."""
         self.current = current
-        self.entries: npt.NDArray[Any] = np.fromfile(directory / f"{current.generation}.queue", KEPT_DTYPE)
+        with open(directory / f"{current.generation}.queue", "rb", opener=open_regular) as file:
+            self.entries: npt.NDArray[Any] = np.fromfile(file, KEPT_DTYPE)
         path, files, budget = directory / f"{current.generation}.log", OsFiles(), MapBudget()
         mapping = try_map(files, path, None, budget, lambda: False)
         self._view = memoryview(mapping) if mapping is not None else None
@@ -284,11 +286,12 @@ class GenerationWriter:
     """Writes ``<n>.log`` and ``<n>.queue`` under names of its own; ``finish`` makes them durable."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        files = OsFiles.like(directory.parent.parent)
+        files.make_directory(directory)
         self.log_path = directory / f"{name}.log.tmp"
         self.queue_path = directory / f"{name}.queue.tmp"
-        self._log = self.log_path.open("wb", buffering=_WRITE_BYTES)
-        self._queue = self.queue_path.open("wb", buffering=_WRITE_BYTES)
+        self._log = open(self.log_path, "wb", buffering=_WRITE_BYTES, opener=files.opener)  # noqa: SIM115
+        self._queue = open(self.queue_path, "wb", buffering=_WRITE_BYTES, opener=files.opener)  # noqa: SIM115
         self.messages = 0
         self.size_bytes = 0
 

@@ -56,9 +56,9 @@ class Written:
 def write_compaction(config: StoreConfig, topics: Iterable[str]) -> Written:
     """Of these topics; those that are not named are in it no more. Raises StoreLocked, StoreCorrupt, ConfigError,
     OSError; the old directory is left then."""
-    files = OsFiles()
     root = Path(config.store_path_root_dir)
     paths = StorePaths(root, config.store_path_commit_log or None, config.read_only_commit_log_store_paths)
+    files = OsFiles.like(paths.commit_log)
     require_store(paths)
     lock = files.lock(paths.lock)
     target, new, old = (
@@ -70,7 +70,7 @@ def write_compaction(config: StoreConfig, topics: Iterable[str]) -> Written:
         for leftover in (new, old):
             shutil.rmtree(leftover, ignore_errors=True)
         written = Written()
-        new.mkdir()
+        files.make_directory(new)
         reader = StoreReader(root, config.store_path_commit_log)
         for topic in topics:
             directory = path_below(paths.consume_queue, topic)
@@ -124,8 +124,9 @@ class _QueueWriter:
         self._folders = [
             path_below(root, name, topic, queue_id) for name in ("compactionLog", "compactionCq")
         ]
+        self._files = OsFiles.like(root)
         for folder in self._folders:
-            folder.mkdir(parents=True)
+            self._files.make_directory(folder)
         self._queue_bytes = config.compaction_cq_mapped_file_size // _ENTRY_BYTES * _ENTRY_BYTES
         self._log_bytes = _log_bytes(self._queue_bytes, config.compaction_mapped_file_size)
         self._start = 0
@@ -163,7 +164,7 @@ class _QueueWriter:
     def _write(self) -> None:
         pairs = ((self._log, self._log_bytes), (self._entries, self._queue_bytes))
         for folder, (data, length) in zip(self._folders, pairs, strict=True):
-            with (folder / file_name(self._start)).open("wb") as file:
+            with open(folder / file_name(self._start), "wb", opener=self._files.opener) as file:
                 file.write(data)
                 file.truncate(length)
             data.clear()

@@ -27,6 +27,11 @@ class StoreConfig:
     """Sizes in bytes, times in milliseconds unless the name says otherwise."""
 
     store_path_root_dir: str = field(default_factory=lambda: str(Path.home() / "store"))
+    store_directory_mode: str = "0700"
+    """Ours: of directories that are made, in octal. Whoever lets a Spark reader of another user map the files, in a
+    group of both, sets 0750 and 0640."""
+    store_file_mode: str = "0600"
+    """Ours: of files that are made."""
     store_path_commit_log: str | None = None
     """None: ``commitlog`` under the root. Several directories are separated by commas and take turns."""
     read_only_commit_log_store_paths: str | None = None
@@ -132,6 +137,8 @@ class StoreConfig:
     def __post_init__(self) -> None:
         """Raises ConfigError (with ``.key``) for values that no disk or clock has."""
         delete_hours(self.delete_when)
+        _mode("storeDirectoryMode", self.store_directory_mode, 0o700)
+        _mode("storeFileMode", self.store_file_mode, 0o600)
         for name in (
             "disk_max_used_space_ratio",
             "disk_space_clean_forcibly_ratio",
@@ -171,6 +178,14 @@ class StoreConfig:
         check_numbers(self, "max_mapped_bytes", least=0, most=1 << 62)
 
     @property
+    def directory_mode(self) -> int:
+        return _mode("storeDirectoryMode", self.store_directory_mode, 0o700)
+
+    @property
+    def file_mode(self) -> int:
+        return _mode("storeFileMode", self.store_file_mode, 0o600)
+
+    @property
     def multi_dispatch(self) -> bool:
         return self.enable_lmq and self.enable_multi_dispatch
 
@@ -185,3 +200,13 @@ class StoreConfig:
             self.clean_file_forcibly_enable,
             self.delete_file_batch_max,
         )
+
+
+def _mode(key: str, text: str, least: int) -> int:
+    try:
+        mode = int(text, 8)
+    except ValueError:
+        raise ConfigError(f"setting {key}={text} is no mode in octal, such as {least:04o}", key=key) from None
+    if not 0 <= mode <= 0o777 or mode & least != least:
+        raise ConfigError(f"setting {key}={text} must be {least:04o} or with more of 0777", key=key)
+    return mode

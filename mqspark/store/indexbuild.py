@@ -63,7 +63,7 @@ class _Builder:
     """Raises DiskFull, OSError, StoreCorrupt."""
 
     def __init__(self, task: IndexTask) -> None:
-        files = OsFiles()
+        files = OsFiles.like(task.log_directories[0])
         paths = StorePaths(Path(task.root))
         self._tail_bytes = task.tail_bytes
         self.log = CommitLog(

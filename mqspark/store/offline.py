@@ -26,7 +26,7 @@ from mqspark.store.configfile import ConfigFile
 from mqspark.store.consumequeue import Entries
 from mqspark.store.delay import DelayLevels
 from mqspark.store.deletions import load_deletions
-from mqspark.store.files import OsFiles, StrPath
+from mqspark.store.files import OsFiles, StrPath, is_locked_directory, open_regular
 from mqspark.store.indexfile import HEADER_BYTES, Header, IndexFile, IndexMaps, Shape, find_shape
 from mqspark.store.keys import KeyColumns, run_keys
 from mqspark.store.layout import StorePaths, file_start
@@ -49,7 +49,7 @@ class ReadOnlyFiles(OsFiles):
     def open(self, path: StrPath, *, create: bool = False) -> int:
         if create:
             raise _refused(path)
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return open_regular(path, os.O_RDONLY)
 
     def make_directory(self, path: StrPath, *, durable: bool = False) -> None:
         return
@@ -76,6 +76,8 @@ class ReadOnlyFiles(OsFiles):
         """Whether a broker, ours or RocketMQ's, holds the lock of a store."""
         # Closing a descriptor would end the lock that this very process has.
         if os.path.realpath(path) in self._locked:
+            return True
+        if is_locked_directory(os.path.dirname(os.path.realpath(path))):
             return True
         try:
             fd = self.open(path)

@@ -22,7 +22,7 @@ import numpy as np
 from mqspark.errors import InvalidMessage, StoreCorrupt
 from mqspark.names import path_below
 from mqspark.store.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, Entries
-from mqspark.store.files import OsFiles
+from mqspark.store.files import OsFiles, open_regular
 from mqspark.store.layout import StorePaths, file_name, file_start, is_storable_topic
 from mqspark.store.queueext import EXT_ADDRESS_BELOW, QueueExt
 
@@ -63,7 +63,7 @@ class StoreReader:
             if start + length <= low or start >= end:
                 continue
             first, last = max(low, start), min(end, start + length)
-            with (directory / file_name(start)).open("rb") as file:
+            with open(directory / file_name(start), "rb", opener=open_regular) as file:
                 data = os.pread(file.fileno(), last - first, first - start)
             part = np.frombuffer(data, dtype=ENTRY_DTYPE, count=len(data) // ENTRY_BYTES)
             unused = np.flatnonzero(part["size"] <= 0)
@@ -101,7 +101,8 @@ class StoreReader:
         low = queue_files[0][0] // ENTRY_BYTES
         last, _ = queue_files[-1]
         # Not from the records, which may all have expired.
-        sizes = np.fromfile(directory / file_name(last), dtype=ENTRY_DTYPE)["size"]
+        with open(directory / file_name(last), "rb", opener=open_regular) as file:
+            sizes = np.fromfile(file, dtype=ENTRY_DTYPE)["size"]
         unused = np.flatnonzero(sizes <= 0)
         high = last // ENTRY_BYTES + (int(unused[0]) if len(unused) else len(sizes))
         log_begins = min(
@@ -134,7 +135,7 @@ class StoreReader:
         for directory in self.paths.commit_logs.all:
             for start, length in _files(directory):
                 if start <= physical_offset < start + length:
-                    with (directory / file_name(start)).open("rb") as file:
+                    with open(directory / file_name(start), "rb", opener=open_regular) as file:
                         view = memoryview(mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ))
                     self._segments[start] = view
                     bisect.insort(self._starts, start)

@@ -425,7 +425,7 @@ def build_queue(parts: Sequence[tuple[Path, QueuePart]], shape: QueueShape) -> t
     Gives back the queue's max offset, how many entries it has, and how many of them are fillers for lost records.
     Raises OSError, DiskFull.
     """
-    files = OsFiles()
+    files = OsFiles.like(shape.directory)
     table: QueueTable
     if shape.is_batch:
         table = batches = BatchTable(
@@ -497,7 +497,7 @@ def build_index_file(sources: Sequence[tuple[Path, int]], number: int, path: Pat
 
     A file that is there is made anew. Raises OSError, DiskFull.
     """
-    files = OsFiles()
+    files = OsFiles.like(path.parent)
     capacity = shape.entries - 1
     header = Header()
     if number:

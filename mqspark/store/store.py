@@ -90,7 +90,9 @@ class MessageStore:
         self.config = config
         self.store_host = store_host
         self._clock = clock
-        self._files: FileLayer = files if files is not None else OsFiles()
+        if files is None:
+            files = OsFiles(file_mode=config.file_mode, directory_mode=config.directory_mode)
+        self._files: FileLayer = files
         root = Path(config.store_path_root_dir)
         log_budget, budget = MapBudget(config.max_mapped_bytes).halves()
         max_mapped = max(1, min(config.max_mapped_files, descriptor_limit() // 2))
