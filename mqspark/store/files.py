@@ -45,6 +45,7 @@ __all__ = [
     "failed_sync",
     "is_disk_full",
     "is_locked_directory",
+    "lock_name",
     "memory_bytes",
     "open_regular",
 ]
@@ -453,7 +454,7 @@ class OsFiles:
 
     def lock(self, path: StrPath, *, alone: bool = True) -> int:
         """``alone``: in the directory; otherwise there may be other locks in it."""
-        name = os.path.realpath(path)
+        name = lock_name(path)
         directory = os.path.dirname(name)
         # Closing any descriptor of a file drops the process's lock on it, so look before opening.
         if name in self._locked:
@@ -505,10 +506,16 @@ class OsFiles:
         return fd
 
     def unlock(self, path: StrPath, fd: int) -> None:
-        held = self._locked.pop(os.path.realpath(path), -1)
+        held = self._locked.pop(lock_name(path), -1)
         os.close(fd)
         if held >= 0:
             os.close(held)
+
+
+def lock_name(path: StrPath) -> str:
+    """A lock file's path, the same for every way to its directory; the file itself is no link."""
+    directory, name = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(directory), name)
 
 
 def _is_file(path: StrPath, fd: int) -> bool:

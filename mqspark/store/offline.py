@@ -26,7 +26,7 @@ from mqspark.store.configfile import ConfigFile
 from mqspark.store.consumequeue import Entries
 from mqspark.store.delay import DelayLevels
 from mqspark.store.deletions import load_deletions
-from mqspark.store.files import OsFiles, StrPath, is_locked_directory, open_regular
+from mqspark.store.files import OsFiles, StrPath, is_locked_directory, lock_name, open_regular
 from mqspark.store.indexfile import HEADER_BYTES, Header, IndexFile, IndexMaps, Shape, find_shape
 from mqspark.store.keys import KeyColumns, run_keys
 from mqspark.store.layout import StorePaths, file_start
@@ -75,9 +75,10 @@ class ReadOnlyFiles(OsFiles):
     def is_locked(self, path: StrPath) -> bool:
         """Whether a broker, ours or RocketMQ's, holds the lock of a store."""
         # Closing a descriptor would end the lock that this very process has.
-        if os.path.realpath(path) in self._locked:
+        name = lock_name(path)
+        if name in self._locked:
             return True
-        if is_locked_directory(os.path.dirname(os.path.realpath(path))):
+        if is_locked_directory(os.path.dirname(name)):
             return True
         try:
             fd = self.open(path)

@@ -298,6 +298,14 @@ class BrokerApp:
         assert self.store is not None  # noqa: S101 - narrows the type
         report = self.store.open()
         self._opened = True
+        mode, wanted = self.store_path.stat().st_mode & 0o777, self.settings.store.directory_mode
+        if mode & ~wanted:
+            log.warning(
+                "others may look into %s (mode %04o): chmod %04o, or set storeDirectoryMode",
+                self.store_path,
+                mode,
+                wanted,
+            )
         return report
 
     def _bind_remoting(self) -> tuple[socket.socket, socket.socket | None]:
