@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mqspark import Message, Producer
 from tests.spark.dev import DevCluster
 
 pytestmark = pytest.mark.spark
@@ -19,8 +18,6 @@ README = Path(__file__).parents[2] / "README.md"
 def test_the_block(spark: SparkSession, cluster: DevCluster) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     (block,) = [block for block in blocks if "SparkSession" in block]
-    with Producer(cluster.nameserver, group="readme") as producer:
-        producer.send(Message.of("Orders", b"book", tags="created", keys="order-1"))
     # The console belongs to the JVM; a table can be looked at.
     code = block.replace("127.0.0.1:9876", cluster.nameserver)
     code = code.replace('format("console")', 'format("memory").queryName("readme")')
