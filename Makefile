@@ -11,8 +11,9 @@ setup: $(READY)
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "mqspark needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	@echo 'Setting up $(VENV): about one minute, longer when packages have to be downloaded.'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
 	touch $(READY)
 
 lint: $(READY)

@@ -6,10 +6,12 @@ the board has them all and compares every number of it. Exit code 0 means that e
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from flights import (
@@ -22,14 +24,21 @@ from flights import (
     messages,
     spark_session,
 )
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
 from mqspark import AdminClient, Producer
 
 GROUP = "delay-board"
 BATCH_MESSAGES = 1000
 ROWS_A_BATCH = 40_000
+YEAR_S = 15.0
 LATENESS = "2 days"
 """The watermark: no flight of 2013 left more than 22 hours late, so nothing is dropped and the check is exact."""
+
+
+CONSOLE = Console()
 
 
 def say(text: str = "", end: str = "\n") -> None:
@@ -52,64 +61,124 @@ class Stages:
             say(line)
 
 
-def send(nameserver: str, flights: Any) -> float:
-    """Batches of each queue, in order; the seconds it took."""
-    total, sent, shown = len(flights), 0, -1
-    began = time.monotonic()
-    with Producer(nameserver, group="flights-demo") as producer:
-        queues = producer.queues(TOPIC)
-        waiting: list[list[Any]] = [[] for _ in queues]
-        for number, message in enumerate(messages(flights)):
-            # One plane, one queue; what has no tail number takes turns.
-            index = hash(message.keys) % len(queues) if message.keys else number % len(queues)
-            waiting[index].append(message)
-            if len(waiting[index]) == BATCH_MESSAGES:
-                producer.send_batch(waiting[index], queue=queues[index])
-                sent += BATCH_MESSAGES
-                waiting[index] = []
-                shown = progress(sent, total, shown)
-        for queue, rest in zip(queues, waiting, strict=True):
-            if rest:
-                producer.send_batch(rest, queue=queue)
-    progress(total, total, shown)
-    return time.monotonic() - began
+class Sending:
+    """The flights on their way, in a thread of its own: batches of each queue, in order.
 
+    A year takes YEAR_S at least, so that the board can be seen to follow.
+    """
 
-def progress(done: int, total: int, shown: int) -> int:
-    """A bar on a terminal, a line every tenth elsewhere; what was shown last."""
-    percent = 100 * done // total
-    if percent == shown:
-        return shown
-    if sys.stdout.isatty():
-        bar = "#" * (percent * 40 // 100)
-        say(f"\r  sending [{bar:<40}] {done:>9,} of {total:,}", end="\n" if done == total else "")
-    elif percent // 10 > shown // 10:
-        say(f"  sending {percent:>3} %  {done:>9,} of {total:,}")
-    return percent
+    def __init__(self, nameserver: str, flights: Any) -> None:
+        self.total = len(flights)
+        self.sent = 0
+        self.seconds = 0.0
+        """Spent in sends, without the waits between them."""
+        self._nameserver = nameserver
+        self._flights = flights
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end. Raises what stopped it."""
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            self._send()
+        except BaseException as error:
+            self._failure = error
+
+    def _send(self) -> None:
+        with Producer(self._nameserver, group="flights-demo") as producer:
+            queues = producer.queues(TOPIC)
+            waiting: list[list[Any]] = [[] for _ in queues]
+            for number, message in enumerate(messages(self._flights)):
+                # One plane, one queue; what has no tail number takes turns.
+                index = hash(message.keys) % len(queues) if message.keys else number % len(queues)
+                waiting[index].append(message)
+                if len(waiting[index]) == BATCH_MESSAGES:
+                    self._send_batch(producer, waiting[index], queues[index])
+                    waiting[index] = []
+            for queue, rest in zip(queues, waiting, strict=True):
+                if rest:
+                    self._send_batch(producer, rest, queue)
+
+    def _send_batch(self, producer: Producer, batch: list[Any], queue: Any) -> None:
+        began = time.monotonic()
+        producer.send_batch(batch, queue=queue)
+        took = time.monotonic() - began
+        self.seconds += took
+        self.sent += len(batch)
+        time.sleep(max(0.0, YEAR_S * len(batch) / self.total - took))
 
 
 class Board:
-    """What the stream said last of each (day, carrier)."""
+    """The latest values of each (day, carrier) that the stream has written."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], tuple[int, int, float]] = {}
         self.names: dict[str, str] = {}
+        self.batches = 0
 
     def update(self, frame: Any, batch: int) -> None:
         for row in frame.collect():
             self.rows[row.day, row.carrier] = (row.flights, row.cancelled, row.delay_sum)
             self.names[row.carrier] = row.airline
+        self.batches += 1
 
-    def show(self) -> None:
-        say(f"\n  {'carrier':<34}{'flights':>9}{'cancelled':>11}{'mean departure delay':>22}")
+    def flights(self) -> int:
+        return sum(row[0] for row in list(self.rows.values()))
+
+    def last_day(self) -> str:
+        return max((day for day, _ in list(self.rows)), default="-")
+
+    def table(self, title: str = "") -> Table:
         totals: dict[str, list[float]] = {}
-        for (_, carrier), values in self.rows.items():
+        for (_, carrier), values in list(self.rows.items()):
             total = totals.setdefault(carrier, [0, 0, 0.0])
             for index, value in enumerate(values):
                 total[index] += value
+        table = Table("carrier", title=title or None, title_justify="left")
+        for name in ("flights", "cancelled", "mean departure delay"):
+            table.add_column(name, justify="right")
         for carrier, (count, cancelled, delay) in sorted(totals.items(), key=lambda item: -item[1][0]):
-            mean = delay / (count - cancelled)
-            say(f"  {carrier:<3}{self.names[carrier]:<31}{count:>9,.0f}{cancelled:>11,.0f}{mean:>18.1f} min")
+            mean = f"{delay / (count - cancelled):.1f} min" if count > cancelled else "-"
+            table.add_row(f"{carrier} {self.names[carrier]}", f"{count:,.0f}", f"{cancelled:,.0f}", mean)
+        return table
+
+
+@contextlib.contextmanager
+def shown(board: Board, sending: Sending) -> Iterator[None]:
+    """Show the board while the block runs: a table that updates on a terminal, a line a batch elsewhere."""
+
+    def title() -> str:
+        on_board = f"on the board {board.flights():>9,}, up to {board.last_day()}"
+        return f"sent {sending.sent:>9,} of {sending.total:,}   {on_board}"
+
+    ended = threading.Event()
+
+    def lines() -> None:
+        batches = 0
+        while not ended.wait(0.1):
+            if board.batches > batches:
+                batches = board.batches
+                say(f"  batch {batches:>3}: {title()}")
+
+    if CONSOLE.is_terminal:
+        with Live(get_renderable=lambda: board.table(title()), console=CONSOLE, refresh_per_second=4):
+            yield
+        return
+    thread = threading.Thread(target=lines)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def board_stream(spark: Any, nameserver: str) -> Any:
@@ -182,7 +251,8 @@ def main() -> int:
     stages = Stages()
     board = Board()
     with tempfile.TemporaryDirectory(prefix="mqspark-demo-") as folder, DevCluster() as cluster:
-        say(f"Cluster: name server {cluster.nameserver}, broker {cluster.broker}, console {cluster.http}")
+        say(f"Cluster: name server {cluster.nameserver}, broker {cluster.broker}, HTTP {cluster.http}")
+        say("Starting Spark and loading the flights ...")
         loaded: list[Any] = []
         loading = threading.Thread(target=lambda: loaded.append(load_flights()))
         loading.start()  # while the JVM starts
@@ -203,16 +273,20 @@ def main() -> int:
         say(
             f"Stream: a delay board per carrier and day, watermark {LATENESS}, at most {ROWS_A_BATCH:,} rows a batch"
         )
-        seconds = send(cluster.nameserver, flights)
-        stages.add("send (Python client, batches)", total, seconds)
-        busy_seconds = wait_for(query, total, 150)
+        sending = Sending(cluster.nameserver, flights)
+        with shown(board, sending):
+            sending.start()
+            sending.join()
+            busy_seconds = wait_for(query, total, 150)
+        stages.add("send (Python client, batches, paced)", total, sending.seconds)
         stages.add("stream (while sending, then alone)", total, busy_seconds)
         lag = group_lag(cluster.nameserver)
         state = query.lastProgress["stateOperators"][0]
         query.stop()
         rows, seconds = batch_read(spark, cluster.nameserver)
         stages.add("batch read (count)", rows, seconds)
-        board.show()
+        if not CONSOLE.is_terminal:
+            CONSOLE.print(board.table())
         stages.show()
         expected = expected_board(flights)
         wrong = [
