@@ -5,6 +5,7 @@
     ├── InvalidMessage           a message, topic or group breaks a rule of the format (.field)
     ├── InvalidFilter            a SQL92 filter does not compile                       (.expression, .position)
     ├── FilterFailed             a filter has no value for these properties; counts as no match
+    ├── TableFull                a table that peers can grow has no room for another key   (.table, .bound, .setting)
     ├── ProtocolError            bytes on a connection are not the remoting protocol
     │   ├── FrameTooLarge        a length field exceeds its bound                      (.length, .limit)
     │   └── IllegalName          a topic, group, broker … is called what none may be   (.what)
@@ -37,6 +38,7 @@ __all__ = [
     "InvalidMessage",
     "InvalidFilter",
     "FilterFailed",
+    "TableFull",
     "ProtocolError",
     "FrameTooLarge",
     "IllegalName",
@@ -89,6 +91,15 @@ class InvalidFilter(MQError, ValueError):
 
 class FilterFailed(MQError, ValueError):
     pass
+
+
+class TableFull(MQError):
+    def __init__(self, table: str, size_bytes: int, bound: int, setting: str = "") -> None:
+        more = f"; {setting} sets that" if setting else ""
+        super().__init__(f"[OVERLOAD] the table {table} is full: {size_bytes} of {bound} bytes{more}")
+        self.table = table
+        self.bound = bound
+        self.setting = setting
 
 
 class ProtocolError(MQError):

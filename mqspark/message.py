@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import datetime
-import functools
 import ipaddress
 import itertools
 import os
@@ -19,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, NewType
 
+from mqspark.bounded import Memo
 from mqspark.crc import crc32 as full_crc32
 from mqspark.errors import InvalidMessage
 
@@ -272,6 +272,10 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
+java_hashes = Memo("message.hashes", java_hash)
+"""For tags and topics, which come again and again."""
+
+
 def split_tags(expression: str | None) -> list[str]:
     """The tags of ``TagA || TagB`` in order; none for None, "" and ``*``, which take all (FilterAPI).
 
@@ -309,11 +313,17 @@ def format_host(host: bytes | memoryview) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-@functools.lru_cache(maxsize=4096)
-def parse_host(text: str) -> bytes:
-    """The reverse of format_host."""
+def _parse_host(text: str) -> bytes:
     address, _, port = text.rpartition(":")
     return encode_host(address.strip("[]"), int(port))
+
+
+_hosts = Memo("message.hosts", _parse_host, max_bytes=1 << 20)
+
+
+def parse_host(text: str) -> bytes:
+    """The reverse of format_host."""
+    return _hosts[text]
 
 
 def encode_offset_id(store_host: bytes, physical_offset: int) -> str:

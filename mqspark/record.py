@@ -16,13 +16,13 @@ know where the bytes came from: no files, no sockets.
 from __future__ import annotations
 
 import enum
-import functools
 import struct
 from collections.abc import Iterable, Mapping
 from mmap import mmap
 from typing import NamedTuple
 
 from mqspark import compression
+from mqspark.bounded import Memo
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BORN_HOST_V6,
@@ -194,9 +194,11 @@ def readdressed(buffer: Buffer, position: int, topic: str, more_properties: byte
     return b"".join((_SIZE_MAGIC.pack(size, magic), buffer[position + 8 : body_end], tail))
 
 
-@functools.lru_cache(maxsize=4096)
 def _hash_tags(tags: bytes) -> int:
     return java_hash(tags.decode("utf-8", "replace"))
+
+
+_tag_hashes = Memo("record.tags", _hash_tags)
 
 
 def tags_code(properties: bytes) -> int:
@@ -209,7 +211,7 @@ def tags_code(properties: bytes) -> int:
     else:
         return 0
     end = properties.find(b"\x02", start)
-    return _hash_tags(properties[start:] if end < 0 else properties[start:end])
+    return _tag_hashes[properties[start:] if end < 0 else properties[start:end]]
 
 
 # --- encode -------------------------------------------------------------------------------------------------
@@ -367,14 +369,8 @@ def split_batch(body: bytes | memoryview) -> list[tuple[int, bytes, bytes]]:
 # --- decode -------------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=4096)
-def _host_text(host: bytes) -> str:
-    return format_host(host)
-
-
-@functools.lru_cache(maxsize=4096)
-def _topic_text(topic: bytes) -> str:
-    return topic.decode("utf-8", "replace")
+_host_texts = Memo("record.hosts", format_host, max_bytes=1 << 20)
+_topic_texts: Memo[bytes, str] = Memo("record.topics", lambda topic: topic.decode("utf-8", "replace"))
 
 
 def decode_record(buffer: Buffer, position: int = 0, *, decompress: bool = True) -> MessageExt:
@@ -473,13 +469,13 @@ def _decode(data: bytes, position: int, decompress: bool, broker_name: str, base
     body = data[body_start:body_end]
     if decompress and sys_flag & COMPRESSED:
         body = compression.decompress(body, (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT)
-    message.topic = _topic_text(data[topic_start:topic_end])
+    message.topic = _topic_texts[data[topic_start:topic_end]]
     message.body = body
     # mypy knows the slots of dataclasses only, not of what they derive from.
     message.encoded_properties = data[properties_start:end]  # type: ignore[misc]
     message.sys_flag = sys_flag
-    message.born_host = _host_text(born_host)
-    message.store_host = _host_text(store_host)
+    message.born_host = _host_texts[born_host]
+    message.store_host = _host_texts[store_host]
     message.store_size_bytes = size
     message.broker_name = broker_name
     return message
@@ -566,7 +562,7 @@ def parts_at(buffer: memoryview, position: int, limit: int) -> Parts | None:
     if buffer[topic_end] << 8 | buffer[topic_end + 1] != end - properties_start:
         return None
     return Parts(
-        _topic_text(bytes(buffer[topic_start:topic_end])),
+        _topic_texts[bytes(buffer[topic_start:topic_end])],
         fields[3],
         fields[5],
         fields[6],
@@ -675,7 +671,7 @@ def check_record(
         Verdict.VALID,
         size,
         fields[6],
-        _topic_text(bytes(buffer[topic_start : topic_start + topic_length])),
+        _topic_texts[bytes(buffer[topic_start : topic_start + topic_length])],
         fields[3],
         fields[5],
         fields[7],

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, weigh
 from mqspark.broker.routes import Routes
 from mqspark.broker.state import BrokerState
 from mqspark.message import LMQ_PREFIX, RETRY_PREFIX, MessageQueue
@@ -73,7 +74,8 @@ def allocate_for_pop(
 class RequestModes:
     """What operators chose, and its file, ``messageRequestMode.json``. A Table of ``SavedTable``."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: Callable[[], int]) -> None:
+        self.ledger = Ledger("requestModes", max_bytes, "RequestModes._modes", setting="maxGroupTableBytes")
         self._modes: dict[str, dict[str, SetMessageRequestModeRequestBody]] = {}
         self.generation = 0
 
@@ -81,7 +83,13 @@ class RequestModes:
         return self._modes.get(topic, {}).get(group)
 
     def put(self, mode: SetMessageRequestModeRequestBody) -> None:
+        """Raises TableFull."""
         topic, group = mode.topic or "", mode.consumer_group or ""
+        old = self.find(topic, group)
+        if old is None:
+            self.ledger.charge(_mode_bytes(mode))
+        else:
+            self.ledger.resize(_mode_bytes(old), _mode_bytes(mode))
         self._modes[topic] = {**self._modes.get(topic, {}), group: mode}
         self.generation += 1
 
@@ -100,6 +108,14 @@ class RequestModes:
         self._modes = {
             topic: sound_only("message request modes of a topic", groups) for topic, groups in modes.items()
         }
+        self.ledger.clear()
+        for groups in self._modes.values():
+            for mode in groups.values():
+                self.ledger.note(_mode_bytes(mode))
+
+
+def _mode_bytes(mode: SetMessageRequestModeRequestBody) -> int:
+    return 2 * ENTRY_BYTES + CONTAINER_BYTES + weigh(mode)
 
 
 class Assignments:
@@ -131,7 +147,7 @@ class Assignments:
         def answer() -> bytes:
             return ok(command, body=encode_body(self._assignments(question)))
 
-        self._routes.answer(session, question.topic, answer)
+        self._routes.answer(session, question.topic, answer, len(command.body))
 
     def _assignments(self, question: QueryAssignmentRequestBody) -> QueryAssignmentResponseBody:
         """Without a list: the client keeps what it has."""

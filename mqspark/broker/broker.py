@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mqspark.bounded import Ledger, Tables
 from mqspark.broker.acks import Acks, Receiver
 from mqspark.broker.admin import admin_handlers
 from mqspark.broker.assignment import Assignments, RequestModes
@@ -111,6 +112,10 @@ class _Change(NamedTuple):
     """A name server has to know it too."""
     deadline_ms: int
 
+    @property
+    def size_bytes(self) -> int:
+        return 1_000 + len(self.done) + len(self.unsaved)
+
 
 class _Announcement:
     """Stands before a session until a name server knows the topics of ``generation``."""
@@ -152,7 +157,12 @@ class Broker:
         self.outbox: list[Session] = outbox if outbox is not None else []
         self._clock = clock
         topics = Topics(config, clock, lmq=store_config.enable_lmq)
-        stats = Stats(clock, store.max_physical_offset, cluster=config.broker_cluster_name)
+        stats = Stats(
+            clock,
+            store.max_physical_offset,
+            cluster=config.broker_cluster_name,
+            max_bytes=lambda: config.max_statistics_bytes,
+        )
         self.state = state = BrokerState(
             config=config,
             store_config=store_config,
@@ -166,8 +176,9 @@ class Broker:
                 clock,
                 version_step=config.consumer_offset_update_version_step,
                 lmq=store_config.enable_lmq,
+                max_bytes=lambda: config.max_offset_table_bytes,
             ),
-            clients=ClientGroups(clock, self._members_changed),
+            clients=ClientGroups(config, clock, self._members_changed),
             locks=QueueLocks(config, clock),
             stats=stats,
             writer=Writer(store, topics, stats),
@@ -177,6 +188,9 @@ class Broker:
             config_file = store.config_file
         self._published_generation = -1
         self._changes: list[_Change] = []
+        self._waiting = Ledger(
+            "changes", lambda: config.max_waiting_bytes, "Broker._changes", setting="maxWaitingBytes"
+        )
         store.deletions.on_removed = self._answer_changes
         self._saved_topics = SavedTable(state.topics, config_file("topics.json"), self._answer_changes)
         self._saved_groups = SavedTable(
@@ -189,7 +203,7 @@ class Broker:
             SavedTable(state.offsets, offsets_file).load()
             offsets_file = config_file("lmqConsumerOffset.json")
         self._saved_offsets = SavedTable(state.offsets, offsets_file)
-        modes = RequestModes()
+        modes = RequestModes(lambda: config.max_group_table_bytes)
         self._saved_modes = SavedTable(modes, config_file("messageRequestMode.json"), self._answer_changes)
         for table in (self._saved_topics, self._saved_groups, self._saved_offsets, self._saved_modes):
             table.load()
@@ -248,6 +262,21 @@ class Broker:
             **self.replicas.handlers,
             **Assignments(state, modes, self.routes, self._mode_changed).handlers,
         }
+        self.tables = Tables(
+            state.clients.ledger,
+            state.topics.ledger,
+            state.subscriptions.ledger,
+            state.offsets.ledger,
+            state.locks.ledger,
+            state.stats.ledger,
+            modes.ledger,
+            self.pulls.parked.ledger,
+            self.routes.ledger,
+            self._waiting,
+            self._transactions.ledger,
+            self._timers.metrics.ledger,
+            *self._pop.ledgers,
+        )
         self._is_quiet = False
         self.registration_due = True
         self._announced_generation = state.topics.generation
@@ -429,8 +458,19 @@ class Broker:
         done = encode_response(command.opaque, ResponseCode.SUCCESS)
         remark = "the change is in force, but could not be saved yet"
         unsaved = encode_response(command.opaque, ResponseCode.SYSTEM_ERROR, remark=remark)
-        self._changes.append(_Change(session, done, unsaved, saved, saved.generation, published, deadline_ms))
-        self._answer_changes()
+        change = _Change(session, done, unsaved, saved, saved.generation, published, deadline_ms)
+        if not self._wait_for(change):
+            session.send(unsaved)
+
+    def _wait_for(self, change: _Change) -> bool:
+        """False when too many wait already."""
+        if self._answer_change(change):
+            return True
+        has_room = self._waiting.has_room(change.size_bytes)
+        if has_room:
+            self._waiting.note(change.size_bytes)
+            self._changes.append(change)
+        return has_room
 
     def _once_known(self, session: Session) -> Receiver:
         """Holds an answer back until a name server knows the topics as they are now."""
@@ -445,25 +485,34 @@ class Broker:
             session.send(frame)
             return
         deadline_ms = self._clock.monotonic_ms() + ANNOUNCEMENT_TIMEOUT_MS
-        self._changes.append(_Change(session, frame, frame, None, generation, True, deadline_ms))
+        if not self._wait_for(_Change(session, frame, frame, None, generation, True, deadline_ms)):
+            session.send(frame)
 
     def _answer_changes(self) -> None:
         if not self._changes:
             return
-        now_ms = self._clock.monotonic_ms()
         waiting = []
         for change in self._changes:
-            is_saved = change.saved is None or (
-                change.saved.saved_generation >= change.generation and not self.store.deletions.behind
-            )
-            is_published = not change.published or self._published_generation >= change.generation
-            if is_saved and (is_published or change.deadline_ms <= now_ms):
-                change.session.send(change.done)
-            elif change.deadline_ms <= now_ms:
-                change.session.send(change.unsaved)
+            if self._answer_change(change):
+                self._waiting.free(change.size_bytes)
             else:
                 waiting.append(change)
         self._changes = waiting
+
+    def _answer_change(self, change: _Change) -> bool:
+        """False when it has to wait."""
+        is_late = change.deadline_ms <= self._clock.monotonic_ms()
+        is_saved = change.saved is None or (
+            change.saved.saved_generation >= change.generation and not self.store.deletions.behind
+        )
+        is_published = not change.published or self._published_generation >= change.generation
+        if is_saved and (is_published or is_late):
+            change.session.send(change.done)
+        elif is_late:
+            change.session.send(change.unsaved)
+        else:
+            return False
+        return True
 
     # --- blocking work ---
 
@@ -517,7 +566,12 @@ class Broker:
     def runtime_info(self) -> dict[str, str]:
         """The table of code 28."""
         table = runtime_table(self.state, self.acks)
-        return table | self._delays.runtime_info() | self._timers.runtime_info()
+        table |= self._delays.runtime_info() | self._timers.runtime_info()
+        for bounded in self.tables:
+            table[f"mqsparkTable_{bounded.name}"] = (
+                f"{bounded.bytes} of {bounded.bound} bytes, {bounded.entries} entries, {bounded.refused} refused"
+            )
+        return table
 
     @property
     def open_transactions(self) -> int:

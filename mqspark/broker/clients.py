@@ -73,15 +73,21 @@ class Clients:
             name = consumer.group_name
             if data.heartbeat_fingerprint:
                 known = not data.without_sub or clients.refresh(name, client_id, session)
-                changed |= clients.fingerprint_changed(
-                    name, client_id, data.heartbeat_fingerprint, store=not data.without_sub
-                )
+                changed |= clients.fingerprint(name, client_id) != data.heartbeat_fingerprint
                 changed |= not known
                 if data.without_sub:
                     continue
             config = self._state.subscriptions.find(name)
             notify = config is not None and config.notify_consumer_ids_changed_enable
-            clients.consume(consumer, client_id, session, command.language, command.version, notify=notify)
+            clients.consume(
+                consumer,
+                client_id,
+                session,
+                command.language,
+                command.version,
+                notify=notify,
+                fingerprint=data.heartbeat_fingerprint or None,
+            )
         for producer in data.producer_data_set or ():
             if producer.group_name:
                 clients.produce(producer.group_name, client_id, session, command.language, command.version)

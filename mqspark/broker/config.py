@@ -71,6 +71,25 @@ class BrokerConfig:
     """Ours: what one connection may be given in one turn of the loop before its pulls are answered
     SYSTEM_BUSY."""
 
+    max_client_table_bytes: int = 512 << 20
+    """Ours, as the next ones: what heartbeats may leave in memory. Some 200,000 clients in 100,000 groups."""
+    max_topic_table_bytes: int = 256 << 20
+    """Topics with their settings: some 200,000."""
+    max_group_table_bytes: int = 128 << 20
+    """Groups with their settings, forbidden topics and request modes: some 100,000 groups."""
+    max_offset_table_bytes: int = 512 << 20
+    """Offsets of groups, committed and pulled: some 3,000,000 queues."""
+    max_lock_table_bytes: int = 128 << 20
+    """Locks of queues."""
+    max_parked_bytes: int = 256 << 20
+    """What parked pulls keep, in filters and texts; pops and notifications may keep as much each."""
+    max_pop_table_bytes: int = 256 << 20
+    """What is handed out by POP and may come back."""
+    max_statistics_bytes: int = 512 << 20
+    """Rates by topic and group; what has no room is counted in the totals alone."""
+    max_waiting_bytes: int = 32 << 20
+    """Answers that wait for a name server or for a table to be saved."""
+
     sync_flush_timeout: int = 5_000  # ms; a send that waits longer is answered FLUSH_DISK_TIMEOUT
 
     enable_property_filter: bool = False
@@ -160,6 +179,15 @@ class BrokerConfig:
             "send_thread_pool_queue_capacity",
             "pull_thread_pool_queue_capacity",
             "pull_bytes_per_turn",
+            "max_client_table_bytes",
+            "max_topic_table_bytes",
+            "max_group_table_bytes",
+            "max_offset_table_bytes",
+            "max_lock_table_bytes",
+            "max_parked_bytes",
+            "max_pop_table_bytes",
+            "max_statistics_bytes",
+            "max_waiting_bytes",
             "sync_flush_timeout",
             "slave_timeout",
             "ha_send_heartbeat_interval",
@@ -215,6 +243,15 @@ UPDATABLE_KEYS = frozenset(
         "sendThreadPoolQueueCapacity",
         "pullThreadPoolQueueCapacity",
         "pullBytesPerTurn",
+        "maxClientTableBytes",
+        "maxTopicTableBytes",
+        "maxGroupTableBytes",
+        "maxOffsetTableBytes",
+        "maxLockTableBytes",
+        "maxParkedBytes",
+        "maxPopTableBytes",
+        "maxStatisticsBytes",
+        "maxWaitingBytes",
         "enablePropertyFilter",
         "litePullMessageEnable",
         "longPollingEnable",

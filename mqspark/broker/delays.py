@@ -14,10 +14,10 @@ whole delay from when that is noticed, by the clock that does not step.
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from mqspark.bounded import Memo
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topics import next_version
 from mqspark.broker.writer import Draft, Writer
@@ -111,16 +111,18 @@ def real_queue(properties: bytes) -> tuple[str, int] | None:
     it must not go."""
     # The broker has put them last, so most messages of a queue end alike.
     start = properties.rfind(b"\x02REAL_TOPIC\x01")
-    return _real_queue(properties if start < 0 else properties[start + 1 :]) or _real_queue(properties)
+    return _real_queues[properties if start < 0 else properties[start + 1 :]] or _real_queues[properties]
 
 
-@functools.lru_cache(4096)
 def _real_queue(properties: bytes) -> tuple[str, int] | None:
     topic = find_property(properties, b"REAL_TOPIC")
     queue_id = parse_number(find_property(properties, b"REAL_QID"))
     if topic is None or queue_id is None or topic in _NO_DESTINATIONS:
         return None
     return topic.decode("utf-8", "replace"), queue_id
+
+
+_real_queues = Memo("delays.realQueues", _real_queue)
 
 
 class DelayOffsets:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes, weigh
+from mqspark.broker.config import BrokerConfig
 from mqspark.broker.selection import Wanted
 from mqspark.clock import Clock
-from mqspark.filter.sql import SqlFilter, compile_sql
+from mqspark.filter.sql import SqlFilter, compile_sql, filter_bytes
 from mqspark.filter.tags import parse_tags
 from mqspark.protocol.bodies import ConsumerData, SubscriptionData
 from mqspark.protocol.session import Session
@@ -22,11 +24,17 @@ __all__ = ["ClientGroups", "ConsumerGroup", "Member", "Subscription", "TAG"]
 TAG = "TAG"
 """The expression type of tag filters; None and "" mean it too."""
 
+_MEMBER_BYTES = ENTRY_BYTES + 216
+_SESSION_BYTES = ENTRY_BYTES + CONTAINER_BYTES + 32
+_GROUP_BYTES = 700
+_SUBSCRIPTION_BYTES = 200
+_CODE_BYTES = 100
+
 
 class Member:
     """One client of one group."""
 
-    __slots__ = ("client_id", "language", "last_seen_ms", "seen_wall_ms", "session", "version")
+    __slots__ = ("client_id", "fingerprint", "language", "last_seen_ms", "seen_wall_ms", "session", "version")
 
     def __init__(self, client_id: str, session: Session, language: int, version: int) -> None:
         self.client_id = client_id
@@ -35,12 +43,14 @@ class Member:
         self.version = version
         self.last_seen_ms = 0
         self.seen_wall_ms = 0
+        self.fingerprint: int | None = None
+        """The last heartbeatFingerprint that came with subscriptions."""
 
 
 class Subscription:
     """A group's subscription to one topic."""
 
-    __slots__ = ("_codes", "_filter", "data", "is_tag", "version")
+    __slots__ = ("_codes", "_filter", "data", "is_tag", "size_bytes", "version")
 
     def __init__(self, data: SubscriptionData, default_version: int) -> None:
         self.data = data
@@ -51,6 +61,9 @@ class Subscription:
         if self.is_tag and data.sub_string and data.sub_string != "*":
             # Some clients leave codeSet to the broker.
             self._codes = frozenset(data.code_set or ()) or parse_tags(data.sub_string).codes or None
+        self.size_bytes = _SUBSCRIPTION_BYTES + weigh(data) + _CODE_BYTES * len(self._codes or ())
+        if not self.is_tag:
+            self.size_bytes += filter_bytes(data.sub_string)
 
     def wanted(self) -> Wanted:
         """A filter is compiled when it is first asked for: a heartbeat may bring more of them than are used.
@@ -65,9 +78,20 @@ class Subscription:
 
 
 class ConsumerGroup:
-    __slots__ = ("consume_from_where", "consume_type", "members", "message_model", "name", "subscriptions")
+    __slots__ = (
+        "_ledger",
+        "consume_from_where",
+        "consume_type",
+        "members",
+        "message_model",
+        "name",
+        "subscriptions",
+    )
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, ledger: Ledger) -> None:
+        """Raises TableFull."""
+        ledger.charge(_GROUP_BYTES + text_bytes(name))
+        self._ledger = ledger
         self.name = name
         self.members: dict[str, Member] = {}
         self.subscriptions: dict[str, Subscription] = {}
@@ -81,7 +105,7 @@ class ConsumerGroup:
 
     def subscribe(self, subscriptions: Iterable[SubscriptionData], default_version: int) -> bool:
         """Take a heartbeat's subscriptions; whether topics were added or removed. A changed expression is not
-        a change."""
+        a change. Raises TableFull."""
         wanted = set()
         changed = False
         for data in subscriptions:
@@ -90,20 +114,44 @@ class ConsumerGroup:
             wanted.add(data.topic)
             old = self.subscriptions.get(data.topic)
             if old is None:
+                new = Subscription(data, default_version)
+                self._ledger.charge(new.size_bytes)
                 changed = True
-                self.subscriptions[data.topic] = Subscription(data, default_version)
+                self.subscriptions[data.topic] = new
             elif data.sub_version > old.version:
-                self.subscriptions[data.topic] = Subscription(data, default_version)
+                new = Subscription(data, default_version)
+                self._ledger.resize(old.size_bytes, new.size_bytes)
+                self.subscriptions[data.topic] = new
         for topic in [topic for topic in self.subscriptions if topic not in wanted]:
-            del self.subscriptions[topic]
+            self._ledger.free(self.subscriptions.pop(topic).size_bytes)
             changed = True
         return changed
+
+    def forget(self) -> None:
+        """The group is gone: what it and its subscriptions took is free."""
+        for subscription in self.subscriptions.values():
+            self._ledger.free(subscription.size_bytes)
+        self._ledger.free(_GROUP_BYTES + text_bytes(self.name))
 
 
 class ClientGroups:
     """``on_change(group)`` is called when the membership or the topics of a consumer group have changed."""
 
-    def __init__(self, clock: Clock, on_change: Callable[[ConsumerGroup], None]) -> None:
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, on_change: Callable[[ConsumerGroup], None]
+    ) -> None:
+        self.ledger = Ledger(
+            "clients",
+            lambda: config.max_client_table_bytes,
+            "ClientGroups._consumers",
+            "ClientGroups._producers",
+            "ClientGroups._groups_of",
+            "ConsumerGroup.members",
+            "ConsumerGroup.subscriptions",
+            "SubscriptionData.code_set",
+            "SubscriptionData.tags_set",
+            setting="maxClientTableBytes",
+        )
         self._clock = clock
         self._on_change = on_change
         self._consumers: dict[str, ConsumerGroup] = {}
@@ -111,8 +159,6 @@ class ClientGroups:
         self._groups_of: dict[int, set[str]] = {}
         """session id → names of the groups it may be a member of, so that a lost connection costs what it
         used."""
-        self._fingerprints: dict[tuple[str, str], int] = {}
-        """(group, client id) → the last heartbeatFingerprint that came with subscriptions."""
         self.consumer = self._consumers.get
 
     def consumers(self) -> Iterator[ConsumerGroup]:
@@ -138,7 +184,15 @@ class ClientGroups:
     # --- events ---
 
     def produce(self, group: str, client_id: str, session: Session, language: int, version: int) -> None:
-        self._seen(self._producers.setdefault(group, {}), group, client_id, session, language, version)
+        """Raises TableFull."""
+        members = self._producers.get(group)
+        if members is None:
+            self.ledger.charge(_GROUP_BYTES + text_bytes(group))
+            members = self._producers[group] = {}
+        try:
+            self._seen(members, group, client_id, session, language, version)
+        finally:
+            self._end_if_empty(group)
 
     def consume(
         self,
@@ -149,13 +203,20 @@ class ClientGroups:
         version: int,
         *,
         notify: bool,
+        fingerprint: int | None = None,
     ) -> None:
-        """A heartbeat with subscriptions."""
+        """A heartbeat with subscriptions. Raises TableFull."""
         name = data.group_name
         group = self._consumers.get(name)
         if group is None:
-            group = self._consumers[name] = ConsumerGroup(name)
-        joined = self._seen(group.members, name, client_id, session, language, version)
+            group = self._consumers[name] = ConsumerGroup(name, self.ledger)
+        try:
+            joined = self._seen(group.members, name, client_id, session, language, version)
+        finally:
+            if not group.members:
+                self._end(group)
+        if fingerprint is not None:
+            group.members[client_id].fingerprint = fingerprint
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
@@ -172,12 +233,11 @@ class ClientGroups:
         self._seen(group.members, name, client_id, session, member.language, member.version)
         return True
 
-    def fingerprint_changed(self, group: str, client_id: str, fingerprint: int, *, store: bool) -> bool:
-        key = (group, client_id)
-        changed = self._fingerprints.get(key) != fingerprint
-        if store:
-            self._fingerprints[key] = fingerprint
-        return changed
+    def fingerprint(self, group: str, client_id: str) -> int | None:
+        """The last heartbeatFingerprint of a member that came with subscriptions."""
+        found = self._consumers.get(group)
+        member = None if found is None else found.members.get(client_id)
+        return None if member is None else member.fingerprint
 
     def unregister(self, client_id: str, producer_group: str | None, consumer_group: str | None) -> None:
         if producer_group is not None:
@@ -187,7 +247,10 @@ class ClientGroups:
 
     def disconnected(self, session: Session) -> None:
         """The connection is gone: whatever was registered over it leaves at once."""
-        for name in self._groups_of.pop(session.id, ()):
+        names = self._groups_of.pop(session.id, ())
+        if names:
+            self.ledger.free(_SESSION_BYTES + sum(map(_name_bytes, names)), len(names))
+        for name in names:
             for client_id, member in list(self._producers.get(name, {}).items()):
                 if member.session is session:
                     self._leave_producers(name, client_id)
@@ -232,30 +295,56 @@ class ClientGroups:
         language: int,
         version: int,
     ) -> bool:
-        """Whether the member is new."""
+        """Whether the member is new. Raises TableFull."""
         member = members.get(client_id)
         joined = member is None
+        groups = self._groups_of.get(session.id)
+        if groups is None:
+            self.ledger.charge(_SESSION_BYTES + _name_bytes(group))
+            self._groups_of[session.id] = {group}
+        elif group not in groups:
+            self.ledger.charge(_name_bytes(group))
+            groups.add(group)
         if member is None:
+            self.ledger.charge(_member_bytes(client_id))
             member = members[client_id] = Member(client_id, session, language, version)
         member.session = session
         member.last_seen_ms = self._clock.monotonic_ms()
         member.seen_wall_ms = self._clock.now_ms()
-        self._groups_of.setdefault(session.id, set()).add(group)
         return joined
+
+    def _end(self, group: ConsumerGroup) -> None:
+        del self._consumers[group.name]
+        group.forget()
+
+    def _end_if_empty(self, group: str) -> None:
+        """Of producers."""
+        if not self._producers.get(group, True):
+            del self._producers[group]
+            self.ledger.free(_GROUP_BYTES + text_bytes(group))
 
     def _leave_producers(self, group: str, client_id: str) -> None:
         members = self._producers.get(group)
         if members is None:
             return
-        members.pop(client_id, None)
-        if not members:
-            del self._producers[group]
+        if members.pop(client_id, None) is not None:
+            self.ledger.free(_member_bytes(client_id))
+        self._end_if_empty(group)
 
     def _leave(self, group: ConsumerGroup, client_id: str) -> None:
-        self._fingerprints.pop((group.name, client_id), None)
         if group.members.pop(client_id, None) is None:
             return
+        self.ledger.free(_member_bytes(client_id))
         if not group.members:
-            del self._consumers[group.name]
+            self._end(group)
         elif not group.broadcasting:
             self._on_change(group)
+
+
+def _member_bytes(client_id: str) -> int:
+    return _MEMBER_BYTES + text_bytes(client_id)
+
+
+def _name_bytes(group: str) -> int:
+    """In the notes of a session."""
+    return ENTRY_BYTES + text_bytes(group)

@@ -7,12 +7,16 @@ Closing a connection cancels nothing: its pulls are dropped when they are next l
 
 from __future__ import annotations
 
-from mqspark.broker.selection import Wanted
+from collections.abc import Callable
+
+from mqspark.bounded import Ledger
+from mqspark.broker.selection import HeldFilters, Wanted
 from mqspark.clock import Clock
 from mqspark.protocol.session import Session
 
 __all__ = ["Pull", "ParkedPulls"]
 
+MAX_BYTES = 256 << 20
 SWEEP_INTERVAL_MS = 200
 """A sweep looks at every parked pull, so it is rationed; a suspension ends at most this much late. RocketMQ:
 5 s."""
@@ -68,14 +72,33 @@ class Pull:
 
 
 class ParkedPulls:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, max_bytes: Callable[[], int] = lambda: MAX_BYTES) -> None:
+        """``max_bytes``: of the filters that they keep."""
+        self.ledger = Ledger(
+            "parkedPulls",
+            max_bytes,
+            "ParkedPulls._waiting",
+            "HeldFilters._uses",
+            setting="maxParkedBytes",
+        )
+        self._filters = HeldFilters(self.ledger)
         self._clock = clock
         self._waiting: dict[tuple[str, int], list[Pull]] = {}
         self._next_sweep_ms: int | None = None
         self.count = 0
 
+    def admit(self, pull: Pull) -> None:
+        """Raises TableFull."""
+        self.ledger.admit(self._filters.room_for(pull.wanted))
+
+    def _left(self, pulls: list[Pull]) -> None:
+        self.count -= len(pulls)
+        for pull in pulls:
+            self._filters.release(pull.wanted)
+
     def park(self, pull: Pull) -> None:
-        """``deadline_ms`` (monotonic) must be set."""
+        """``deadline_ms`` (monotonic) must be set. Never refused: who parks for a peer asks ``admit`` first."""
+        self._filters.hold(pull.wanted)
         key = (pull.topic, pull.queue_id)
         waiting = self._waiting.get(key)
         if waiting is None:
@@ -97,7 +120,7 @@ class ParkedPulls:
             del self._waiting[key]
         elif due:
             self._waiting[key] = [pull for pull in waiting if pull.offset >= max_offset]
-        self.count -= len(due)
+        self._left(due)
         return due
 
     def take(self, group: str, topic: str) -> list[Pull]:
@@ -113,7 +136,7 @@ class ParkedPulls:
                     self._waiting[key] = kept
                 else:
                     del self._waiting[key]
-        self.count -= len(taken)
+        self._left(taken)
         return taken
 
     def expired(self) -> list[Pull]:
@@ -127,7 +150,7 @@ class ParkedPulls:
             kept = []
             for pull in waiting:
                 if not pull.session.open:
-                    self.count -= 1
+                    self._left([pull])
                 elif pull.deadline_ms <= now_ms:
                     due.append(pull)
                 else:
@@ -138,7 +161,7 @@ class ParkedPulls:
                 del self._waiting[key]
             elif len(kept) < len(waiting):
                 self._waiting[key] = kept
-        self.count -= len(due)
+        self._left(due)
         self._next_sweep_ms = None if earliest_ms is None else max(earliest_ms, now_ms + SWEEP_INTERVAL_MS)
         return due
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
 from mqspark.message import MessageQueue
@@ -16,27 +17,56 @@ from mqspark.message import MessageQueue
 __all__ = ["QueueLocks"]
 
 
+_LOCK_BYTES = ENTRY_BYTES + 280
+_GROUP_BYTES = ENTRY_BYTES + 232
+
+
 class QueueLocks:
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
         self._clock = clock
+        self.ledger = Ledger(
+            "queueLocks",
+            lambda: config.max_lock_table_bytes,
+            "QueueLocks._holders",
+            setting="maxLockTableBytes",
+        )
         self._holders: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
         """group → queue → (client id, monotonic ms of the last renewal)."""
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """The queues that ``client_id`` now holds: its own are renewed, free and expired ones are taken."""
+        """The queues that ``client_id`` now holds: its own are renewed, free and expired ones are taken.
+
+        Raises TableFull; what was locked by then stays so."""
         now_ms = self._clock.monotonic_ms()
         oldest_ms = now_ms - self._config.rebalance_lock_max_live_time
-        holders = self._holders.setdefault(group, {})
+        ledger = self.ledger
+        holders = self._holders.get(group)
+        if holders is None:
+            ledger.charge(_GROUP_BYTES + text_bytes(group))
+            holders = self._holders[group] = {}
         locked = []
-        for queue in queues:
-            holder = holders.get(queue)
-            if holder is None or holder[0] == client_id or holder[1] < oldest_ms:
+        try:
+            for queue in queues:
+                holder = holders.get(queue)
+                if holder is None:
+                    ledger.charge(_lock_bytes(queue, client_id))
+                elif holder[0] == client_id:
+                    client_id = holder[0]  # the text that is kept already
+                elif holder[1] < oldest_ms:
+                    ledger.resize(_lock_bytes(queue, holder[0]), _lock_bytes(queue, client_id))
+                else:
+                    continue
                 holders[queue] = (client_id, now_ms)
                 locked.append(queue)
-        if not holders:
-            del self._holders[group]
+        finally:
+            self._end_if_empty(group)
         return locked
+
+    def _end_if_empty(self, group: str) -> None:
+        if not self._holders[group]:
+            del self._holders[group]
+            self.ledger.free(_GROUP_BYTES + text_bytes(group))
 
     def renew_all(self, is_alive: Callable[[str, str], bool]) -> None:
         """As if every holder renewed its locks for which ``is_alive(group, client_id)``: for whoever moves the clock
@@ -55,8 +85,8 @@ class QueueLocks:
         for queue in queues:
             if (holder := holders.get(queue)) is not None and holder[0] == client_id:
                 del holders[queue]
-        if not holders:
-            del self._holders[group]
+                self.ledger.free(_lock_bytes(queue, client_id))
+        self._end_if_empty(group)
 
     def holders(self) -> dict[str, dict[MessageQueue, str]]:
         """group → queue → client id of every lock that is not forgotten yet."""
@@ -76,6 +106,9 @@ class QueueLocks:
         oldest_ms = self._clock.monotonic_ms() - self._config.rebalance_lock_max_live_time
         for group, holders in list(self._holders.items()):
             for queue in [queue for queue, (_, renewed_ms) in holders.items() if renewed_ms < oldest_ms]:
-                del holders[queue]
-            if not holders:
-                del self._holders[group]
+                self.ledger.free(_lock_bytes(queue, holders.pop(queue)[0]))
+            self._end_if_empty(group)
+
+
+def _lock_bytes(queue: MessageQueue, client_id: str) -> int:
+    return _LOCK_BYTES + text_bytes(queue.topic, queue.broker_name, client_id)

@@ -92,6 +92,15 @@ class Lookups:
             raise Refusal(ResponseCode.INVALID_PARAMETER, "queueId and commitOffset must not be negative", {})
         if is_brokers_own(topic, group):
             raise Refusal(ResponseCode.NO_PERMISSION, f"how far {group} is in {topic} the broker says", {})
+        known = state.topics.get(topic)
+        if (
+            known is not None
+            and queue_id >= known.queue_limit
+            and not state.store.max_offset(topic, queue_id)
+        ):
+            remark = f"Queue {queue_id} of topic {topic} not exist!"
+            raise Refusal(ResponseCode.INVALID_PARAMETER, remark, {})
+        state.offsets.admit(group, topic, queue_id)
         if state.offsets.pending_reset(group, topic, queue_id) is None:
             state.offsets.commit(group, topic, queue_id, header.commit_offset)
         return ok(command, {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
 from mqspark.clock import Clock
 from mqspark.message import SYSTEM_GROUP_PREFIX, is_broker_topic
 from mqspark.names import sound_only
@@ -28,6 +29,10 @@ NOT_FOUND = -1
 Table = dict[tuple[str, str], dict[int, int]]
 """(topic, group) → queue id → offset."""
 
+MAX_BYTES = 512 << 20
+_PAIR_BYTES = ENTRY_BYTES + CONTAINER_BYTES + 64
+_QUEUE_BYTES = 128
+
 
 def is_brokers_own(topic: str, group: str) -> bool:
     """Whether the group is one of the broker's that reads a topic of the broker's."""
@@ -35,9 +40,24 @@ def is_brokers_own(topic: str, group: str) -> bool:
 
 
 class ConsumerOffsets:
-    def __init__(self, clock: Clock, *, version_step: int, lmq: bool = False) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        version_step: int,
+        lmq: bool = False,
+        max_bytes: Callable[[], int] = lambda: MAX_BYTES,
+    ) -> None:
         """``lmq``: groups that read light message queues have one offset a topic, whatever the queue, and a table of
         their own in the file (LmqConsumerOffsetManager)."""
+        self.ledger = Ledger(
+            "offsets",
+            max_bytes,
+            "ConsumerOffsets._table",
+            "ConsumerOffsets._pulled",
+            "ConsumerOffsets._resets",
+            setting="maxOffsetTableBytes",
+        )
         self._clock = clock
         self._lmq = lmq
         self._version_step = version_step
@@ -48,22 +68,39 @@ class ConsumerOffsets:
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
 
+    def admit(self, group: str, topic: str, queue_id: int | None = None) -> None:
+        """What a peer asks for may become an offset of this queue, or (None) of some of the topic's queues.
+
+        Raises TableFull."""
+        queues = self._table.get((topic, group))
+        if queues is None:
+            self.ledger.admit(_pair_bytes((topic, group)) + _QUEUE_BYTES)
+        elif queue_id is not None and queue_id not in queues and not (self._lmq and is_lmq(group)):
+            self.ledger.admit(_QUEUE_BYTES)
+
     def commit(self, group: str, topic: str, queue_id: int, offset: int, *, is_brokers: bool = False) -> None:
         """How far the broker itself is in a topic of its own (POP's revival, transactions) only it says
-        (``is_brokers``): what anyone else commits there changes nothing."""
+        (``is_brokers``): what anyone else commits there changes nothing.
+
+        Never refused for want of room: who commits for a peer asks ``admit`` first."""
         if not is_brokers and is_brokers_own(topic, group):
             return
         if self._lmq and is_lmq(group):
             queue_id = LMQ_QUEUE_ID
-        key = (topic, group)
-        queues = self._table.get(key)
-        if queues is None:
-            queues = self._table[key] = {}
-        queues[queue_id] = offset
+        self._put(self._table, (topic, group), queue_id, offset)
         self.generation += 1
         self._commits += 1
         if self._commits % self._version_step == 0:
             self._step_version()
+
+    def _put(self, table: Table, key: tuple[str, str], queue_id: int, offset: int) -> None:
+        queues = table.get(key)
+        if queues is None:
+            queues = table[key] = {}
+            self.ledger.note(_pair_bytes(key))
+        if queue_id not in queues:
+            self.ledger.note(_QUEUE_BYTES)
+        queues[queue_id] = offset
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The pending reset if there is one, else the stored offset, else NOT_FOUND."""
@@ -79,20 +116,24 @@ class ConsumerOffsets:
         return dict(self._table.get((topic, group), {}))
 
     def pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        key = (topic, group)
-        queues = self._pulled.get(key)
-        if queues is None:
-            queues = self._pulled[key] = {}
-        queues[queue_id] = offset
+        """Not kept when there is no room: nobody relies on it."""
+        queues = self._pulled.get((topic, group))
+        if queues is not None and queue_id in queues:
+            queues[queue_id] = offset
+        elif self.ledger.has_room(_pair_bytes((topic, group)) + _QUEUE_BYTES):
+            self._put(self._pulled, (topic, group), queue_id, offset)
 
     def pull_offset(self, group: str, topic: str, queue_id: int) -> int:
         return self._pulled.get((topic, group), {}).get(queue_id, NOT_FOUND)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """The next pull of the queue is told to go to ``offset``, which is stored at once as well."""
+        """The next pull of the queue is told to go to ``offset``, which is stored at once as well.
+
+        Raises TableFull."""
         if is_brokers_own(topic, group):
             return
-        self._resets.setdefault((topic, group), {})[queue_id] = offset
+        self.ledger.admit(2 * (_pair_bytes((topic, group)) + _QUEUE_BYTES))
+        self._put(self._resets, (topic, group), queue_id, offset)
         self.commit(group, topic, queue_id, offset)
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -107,8 +148,10 @@ class ConsumerOffsets:
         if queues is None:
             return None
         offset = queues.pop(queue_id, None)
+        if offset is not None:
+            self.ledger.free(_QUEUE_BYTES)
         if not queues:
-            del self._resets[(topic, group)]
+            self._drop(self._resets, (topic, group))
         return offset
 
     def topics_of(self, group: str) -> list[str]:
@@ -122,10 +165,15 @@ class ConsumerOffsets:
         return list(self._table)
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Replace the target's offsets of ``topic`` by the source's."""
+        """Replace the target's offsets of ``topic`` by the source's. Raises TableFull."""
         queues = self._table.get((topic, source))
         if queues is not None and not is_brokers_own(topic, target):
-            self._table[(topic, target)] = dict(queues)
+            key = topic, target
+            self.ledger.admit(_pair_bytes(key) + len(queues) * _QUEUE_BYTES)
+            queues = dict(queues)
+            self._drop(self._table, key)
+            for queue_id, offset in queues.items():
+                self._put(self._table, key, queue_id, offset)
             self._changed()
 
     def remove_topic(self, topic: str) -> None:
@@ -137,8 +185,13 @@ class ConsumerOffsets:
     def _remove(self, doomed: Callable[[tuple[str, str]], bool]) -> None:
         for table in (self._table, self._pulled, self._resets):
             for key in [key for key in table if doomed(key)]:
-                del table[key]
+                self._drop(table, key)
         self._changed()
+
+    def _drop(self, table: Table, key: tuple[str, str]) -> None:
+        queues = table.pop(key, None)
+        if queues is not None:
+            self.ledger.free(_pair_bytes(key) + len(queues) * _QUEUE_BYTES, 1 + len(queues))
 
     def _changed(self) -> None:
         self.generation += 1
@@ -177,6 +230,11 @@ class ConsumerOffsets:
         for key, queues in sound_only("offsets", wrapper.offset_table | light, separator="@").items():
             topic, at, group = key.partition("@")
             if at:
-                self._table[(topic, group)] = queues
+                for queue_id, offset in queues.items():
+                    self._put(self._table, (topic, group), queue_id, offset)
         if wrapper.data_version is not None:
             self.data_version = wrapper.data_version
+
+
+def _pair_bytes(key: tuple[str, str]) -> int:
+    return _PAIR_BYTES + text_bytes(*key)

@@ -59,7 +59,7 @@ _NOTHING_WANTED = (GetStatus.NO_MATCHED_MESSAGE, GetStatus.OFFSET_FOUND_NULL, Ge
 class Pop(Waiter):
     """A pop that passed every check."""
 
-    __slots__ = ("attempt_id", "init_mode", "invisible_time_ms", "max_messages", "order", "wanted")
+    __slots__ = ("init_mode", "invisible_time_ms", "max_messages", "order")
 
     def __init__(
         self,
@@ -70,14 +70,19 @@ class Pop(Waiter):
         deadline_ms: int,
     ) -> None:
         super().__init__(
-            session, command.opaque, header.topic, header.consumer_group, header.queue_id, deadline_ms
+            session,
+            command.opaque,
+            header.topic,
+            header.consumer_group,
+            header.queue_id,
+            deadline_ms,
+            attempt_id=header.attempt_id,
+            wanted=wanted,
         )
         self.max_messages = header.max_msg_nums
         self.invisible_time_ms = header.invisible_time
         self.init_mode = header.init_mode
         self.order = header.order
-        self.attempt_id = header.attempt_id
-        self.wanted = wanted
 
 
 class _Taking:
@@ -148,7 +153,9 @@ class Pops:
         self._durably = durably
         """Until it is on the disk: how far groups are. Their file is synced, whatever the flush type, and must not
         be ahead of the check points that bring messages back."""
-        self.parked: ParkedPops[Pop] = ParkedPops(state.clock)
+        self.parked: ParkedPops[Pop] = ParkedPops(
+            state.clock, max_bytes=lambda: state.config.max_parked_bytes
+        )
         self._given: dict[int, int] = {}
         """session id → bytes given in this turn."""
         self._pops = 0
@@ -233,6 +240,9 @@ class Pops:
             )
         check_topic(state, session, header.topic, header.queue_id)
         check_group(state, header.consumer_group)
+        state.offsets.admit(header.consumer_group, header.topic)
+        if header.order:
+            self._order.admit(header.consumer_group, header.topic, header.attempt_id)
         wanted = parse_wanted(header.exp_type, header.exp)
         if self._given.get(session.id, 0) > config.pull_bytes_per_turn:
             raise Refusal(
@@ -256,6 +266,7 @@ class Pops:
         if (
             parked.count >= config.max_pop_polling_size
             or parked.waiting(pop.topic, pop.group, pop.queue_id) >= config.pop_polling_size
+            or not parked.has_room(pop)
         ):
             return False
         parked.park(pop)

@@ -4,8 +4,6 @@ All raise Refusal."""
 
 from __future__ import annotations
 
-import functools
-
 from mqspark.broker.groups import TAG
 from mqspark.broker.pophold import ANY_QUEUE
 from mqspark.broker.pull import FAQ
@@ -13,7 +11,7 @@ from mqspark.broker.selection import Wanted
 from mqspark.broker.state import BrokerState
 from mqspark.errors import InvalidFilter, InvalidMessage
 from mqspark.filter.sql import SQL92, compile_sql
-from mqspark.filter.tags import parse_tags
+from mqspark.filter.tags import tag_codes
 from mqspark.message import PERM_READ
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
@@ -31,11 +29,6 @@ __all__ = [
 
 LATE_MS = 500
 """A request whose polling time ended longer ago than this has lost its client."""
-
-
-@functools.lru_cache(10_000)
-def _tag_codes(expression: str) -> frozenset[int] | None:
-    return parse_tags(expression).codes or None
 
 
 def check_time(state: BrokerState, what: str, born_ms: int, poll_ms: int) -> int:
@@ -101,7 +94,7 @@ def parse_wanted(kind: str | None, expression: str | None) -> Wanted:
         return None
     try:
         if not kind or kind == TAG:
-            return _tag_codes(expression)
+            return tag_codes[expression]
         if kind == SQL92:
             return compile_sql(expression)
     except (InvalidMessage, InvalidFilter) as error:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import field
 
+from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.state import BrokerState
 from mqspark.names import sound_only
 from mqspark.protocol import fastjson
@@ -29,6 +30,12 @@ FORGET_MS = 24 * 3600 * 1000
 
 _Key = tuple[str, str, int]
 """topic, group, queue id"""
+
+_QUEUE_BYTES = 3 * ENTRY_BYTES + 2 * CONTAINER_BYTES + 400
+_MESSAGE_BYTES = 2 * ENTRY_BYTES + 100
+_MAX_MESSAGES = 32
+"""That one pop hands out."""
+_SPARE_TIMES = 1_000
 
 
 class _Info(Body):
@@ -72,6 +79,17 @@ class PopOrder:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
+        self.ledger = Ledger(
+            "popOrder",
+            lambda: state.config.max_pop_table_bytes,
+            "PopOrder._infos",
+            "PopOrder._free",
+            "PopOrder._free_at",
+            "_Info.steps",
+            "_Info.counts",
+            "_Info.next_visible_ms",
+            setting="maxPopTableBytes",
+        )
         self._infos: dict[_Key, _Info] = {}
         self._free: list[tuple[int, _Key]] = []
         """A heap: when a queue may be free again. What an entry says is checked when its time comes."""
@@ -80,6 +98,12 @@ class PopOrder:
         self.generation = 0
 
     # --- events ---
+
+    def admit(self, group: str, topic: str, attempt_id: str | None) -> None:
+        """For a pop of a queue. Raises TableFull."""
+        self.ledger.admit(
+            _QUEUE_BYTES + _MAX_MESSAGES * _MESSAGE_BYTES + text_bytes(topic, group, attempt_id)
+        )
 
     def is_blocked(self, topic: str, group: str, queue_id: int, attempt_id: str | None = None) -> bool:
         info = self._infos.get((topic, group, queue_id))
@@ -112,6 +136,8 @@ class PopOrder:
                 again = set(old.offsets).intersection(offsets)
                 counts = {offset: before.get(offset, 0) + 1 for offset in offsets if offset in again}
         first = offsets[0]
+        if old is not None:
+            self.ledger.free(_info_bytes(key, old))
         info = self._infos[key] = _Info(
             attempt_id=attempt_id,
             invisible_time_ms=invisible_time_ms,
@@ -120,6 +146,7 @@ class PopOrder:
             counts=counts,
             pop_time=pop_time_ms,
         )
+        self.ledger.note(_info_bytes(key, info))
         self._changed(key, info)
         entries = [f"{NORMAL} qo{queue_id}%{offset} {count}" for offset, count in counts.items()]
         least = min(counts.values(), default=0) if len(counts) == len(offsets) else 0
@@ -161,8 +188,14 @@ class PopOrder:
 
     def clear(self, topic: str, group: str, queue_id: int) -> None:
         """The group's offset was set by another hand."""
-        if self._infos.pop((topic, group, queue_id), None) is not None:
+        if self._remove((topic, group, queue_id)):
             self.generation += 1
+
+    def _remove(self, key: _Key) -> bool:
+        info = self._infos.pop(key, None)
+        if info is not None:
+            self.ledger.free(_info_bytes(key, info))
+        return info is not None
 
     def freed(self) -> list[_Key]:
         """Queues that time has unblocked since the last call."""
@@ -185,6 +218,9 @@ class PopOrder:
         if visible_ms is not None and self._free_at.get(key) != visible_ms:
             self._free_at[key] = visible_ms
             heapq.heappush(self._free, (visible_ms, key))
+            if len(self._free) > 2 * len(self._free_at) + _SPARE_TIMES:  # most of it is void by now
+                self._free = [(free_ms, name) for name, free_ms in self._free_at.items()]
+                heapq.heapify(self._free)
 
     # --- file ---
 
@@ -208,7 +244,7 @@ class PopOrder:
                 or key[2] >= topic.read_queue_nums
                 or state.subscriptions.configured(key[1]) is None
             ):
-                del self._infos[key]
+                self._remove(key)
 
     def load(self, data: bytes) -> None:
         """Raises ProtocolError."""
@@ -218,5 +254,11 @@ class PopOrder:
             for queue_id, info in queues.items():
                 if at:
                     key = topic, group, queue_id
+                    self._remove(key)
                     self._infos[key] = info
+                    self.ledger.note(_info_bytes(key, info))
                     self._note(key, info)
+
+
+def _info_bytes(key: _Key, info: _Info) -> int:
+    return _QUEUE_BYTES + text_bytes(key[0], key[1], info.attempt_id) + _MESSAGE_BYTES * len(info.steps or ())

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.acks import Deferred
 from mqspark.broker.revivelog import (
     ACK_INTERVAL_MS,
@@ -26,7 +27,7 @@ from mqspark.broker.revivelog import (
     parse_check_point,
 )
 from mqspark.broker.state import BrokerState
-from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
+from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly, TableFull
 from mqspark.logs import sparing
 from mqspark.message import (
     FIRST_POP_TIME,
@@ -73,6 +74,8 @@ REVIVES_A_TICK = 256
 MAX_OPEN = 50_000
 """Check points of one queue kept in memory: they come when they are due, so these are of three seconds."""
 MAX_EARLY_ACKS = 10_000
+MAX_EARLY_OFFSETS = 64
+"""Of one check point, which has no more."""
 
 _RE_PUT_DELAYS_MS = tuple(
     1000 * seconds
@@ -130,6 +133,15 @@ class PopRevival:
         self._durably = durably
         self._timer_is_idle = timer_is_idle
         self._host = state.store.store_host
+        self.ledger = Ledger(
+            "revivals",
+            lambda: state.config.max_pop_table_bytes,
+            "_ReviveQueue.open",
+            "_ReviveQueue.by_time",
+            "_ReviveQueue.early_acks",
+            "CheckPoint.diffs",
+            setting="maxPopTableBytes",
+        )
         self._queues: list[_ReviveQueue] = []
         self._last_end = 0
 
@@ -198,7 +210,10 @@ class PopRevival:
 
     def _read(self, queue: _ReviveQueue) -> bool:
         """One run of records; False when there is none or no room for more."""
-        if len(queue.open) >= MAX_OPEN:
+        if (
+            max(len(queue.open), len(queue.by_time) // 2) >= MAX_OPEN
+            or self.ledger.bytes >= self.ledger.bound
+        ):
             return False
         store = self._state.store
         topic, queue_id = self._log.topic, queue.queue_id
@@ -230,11 +245,12 @@ class PopRevival:
                 check_point.revive_offset = record.queue_offset
                 self._check_time(check_point, record)
                 self._count(queue, check_point.key, CK_TAG)
+                self._close(queue, check_point.key)
+                self.ledger.note(_open_bytes(check_point))
                 queue.open[check_point.key] = check_point
                 place = check_point.revive_time_ms, check_point.revive_offset, check_point.key
                 heapq.heappush(queue.by_time, place)
-                _, early = queue.early_acks.pop(check_point.key, (0, ()))
-                for offset in early:
+                for offset in self._pop_early(queue, check_point.key):
                     check_point.ack(offset)
             elif tag in (ACK_TAG, BATCH_ACK_TAG):
                 key, offsets = parse_ack(record.body, broker_name)
@@ -282,11 +298,25 @@ class PopRevival:
         early = queue.early_acks
         if key not in early:
             for old in [old for old, (until_ms, _) in early.items() if until_ms <= queue.horizon_ms]:
-                del early[old]
-            if len(early) >= MAX_EARLY_ACKS:
+                self._pop_early(queue, old)
+            if len(early) >= MAX_EARLY_ACKS or not self.ledger.has_room(_early_bytes(key)):
                 return
+            self.ledger.note(_early_bytes(key))
             early[key] = (queue.horizon_ms + GRACE_MS, set())
-        early[key][1].update(offsets)
+        known = early[key][1]
+        if len(known) < MAX_EARLY_OFFSETS:
+            known.update(offsets)
+
+    def _pop_early(self, queue: _ReviveQueue, key: CheckKey) -> Iterable[int]:
+        if key not in queue.early_acks:
+            return ()
+        self.ledger.free(_early_bytes(key))
+        return queue.early_acks.pop(key)[1]
+
+    def _close(self, queue: _ReviveQueue, key: CheckKey) -> None:
+        old = queue.open.pop(key, None)
+        if old is not None:
+            self.ledger.free(_open_bytes(old))
 
     # --- judging ---
 
@@ -303,12 +333,12 @@ class PopRevival:
                 offsets = check_point.unacked()
                 try:
                     self._revive(queue, check_point, offsets)
-                except (Refusal, StoreReadOnly, NotNow) as error:
+                except (Refusal, StoreReadOnly, NotNow, TableFull) as error:
                     _log.error("messages of %s cannot be revived now: %s", key.topic, error)
                     return None
                 except InvalidMessage as error:
                     self._pass_over(queue, revive_offset, error)
-                del queue.open[key]
+                self._close(queue, key)
                 revived += 1 + len(offsets)
             heapq.heappop(queue.by_time)
         if revived:
@@ -396,3 +426,13 @@ class PopRevival:
             invisible_ms += min(_RE_PUT_DELAYS_MS[min(tries, len(_RE_PUT_DELAYS_MS) - 1)], longest_ms)
         again = CheckPoint(key, invisible_ms, [0], re_puts=tries + 1)
         self._last_end = max(self._last_end, self._log.put_check_point(queue.queue_id, again))
+
+
+def _open_bytes(check_point: CheckPoint) -> int:
+    """With its place in the heap."""
+    key = check_point.key
+    return 2 * ENTRY_BYTES + 500 + text_bytes(key.topic, key.group) + 40 * len(check_point.diffs)
+
+
+def _early_bytes(key: CheckKey) -> int:
+    return ENTRY_BYTES + 300 + 100 * MAX_EARLY_OFFSETS + text_bytes(key.topic, key.group)

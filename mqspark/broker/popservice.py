@@ -46,6 +46,12 @@ class PopService:
         self._watch = PopWatch(state, self.pops, offsets, self._order)
         self._acks = PopAcks(state, log, self._order, acks, self._wake)
         self._revival = PopRevival(state, log, self._durably, timer_is_idle)
+        self.ledgers = (
+            self.pops.parked.ledger,
+            self._watch.parked.ledger,
+            self._order.ledger,
+            self._revival.ledger,
+        )
         self.handlers: dict[int, Handler] = {
             **self.pops.handlers,
             **self._acks.handlers,

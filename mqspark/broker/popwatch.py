@@ -32,16 +32,21 @@ __all__ = ["PopWatch"]
 class _Notification(Waiter):
     """A request that wants to know when there is something to pop."""
 
-    __slots__ = ("attempt_id", "order")
+    __slots__ = ("order",)
 
     def __init__(
         self, session: Session, command: Command, header: NotificationRequestHeader, deadline_ms: int
     ) -> None:
         super().__init__(
-            session, command.opaque, header.topic, header.consumer_group, header.queue_id, deadline_ms
+            session,
+            command.opaque,
+            header.topic,
+            header.consumer_group,
+            header.queue_id,
+            deadline_ms,
+            attempt_id=header.attempt_id,
         )
         self.order = header.order
-        self.attempt_id = header.attempt_id
 
 
 class PopWatch:
@@ -50,7 +55,9 @@ class PopWatch:
         self._order = order
         self._pops = pops
         self._offsets = offsets
-        self.parked: ParkedPops[_Notification] = ParkedPops(state.clock)
+        self.parked: ParkedPops[_Notification] = ParkedPops(
+            state.clock, "parkedNotifications", lambda: state.config.max_parked_bytes
+        )
         self.handlers: dict[int, Handler] = {
             RequestCode.PEEK_MESSAGE: self.peek,
             RequestCode.NOTIFICATION: self.notify,
@@ -114,6 +121,7 @@ class PopWatch:
         if (
             self.parked.count >= config.max_pop_polling_size
             or self.parked.waiting(waiter.topic, waiter.group, waiter.queue_id) >= config.pop_polling_size
+            or not self.parked.has_room(waiter)
         ):
             return ok(command, NotificationResponseHeader(has_msg=False, polling_full=True))
         self.parked.park(waiter)

@@ -6,7 +6,6 @@ memoryviews of the store's files: nothing here looks at a record, except for the
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 
 from mqspark.broker.config import BrokerConfig
@@ -16,7 +15,7 @@ from mqspark.broker.selection import Wanted, get_selected
 from mqspark.broker.state import BrokerState
 from mqspark.errors import InvalidFilter, InvalidMessage, NotNow
 from mqspark.filter.sql import SQL92, SqlFilter, compile_sql
-from mqspark.filter.tags import parse_tags
+from mqspark.filter.tags import tag_codes
 from mqspark.message import PERM_READ
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
@@ -58,11 +57,6 @@ _CODES = {
 """Store status → response code; the two statuses of an empty queue depend on the offset too."""
 
 
-@functools.lru_cache(10_000)
-def _tag_codes(expression: str | None) -> frozenset[int] | None:
-    return parse_tags(expression).codes or None
-
-
 def check_expression_type(config: BrokerConfig, kind: str | None) -> None:
     """For another type than tags. Raises Refusal."""
     if kind != SQL92:
@@ -85,7 +79,7 @@ class Pulls:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._get = state.store.get
-        self.parked = ParkedPulls(state.clock)
+        self.parked = ParkedPulls(state.clock, lambda: state.config.max_parked_bytes)
         self._given: dict[int, int] = {}
         """session id → bytes given in this turn."""
         self.handlers: dict[int, Handler] = {
@@ -117,6 +111,7 @@ class Pulls:
             self._answer_reset(pull, reset)
             return
         if header.sys_flag & COMMIT and header.commit_offset >= 0:
+            state.offsets.admit(pull.group, pull.topic, pull.queue_id)
             state.offsets.commit(pull.group, pull.topic, pull.queue_id, header.commit_offset)
         suspend = header.sys_flag & SUSPEND != 0
         if not self._serve(pull, may_wait=suspend):
@@ -125,6 +120,7 @@ class Pulls:
                     ResponseCode.SYSTEM_BUSY,
                     f"[OVERLOAD] {self.parked.count} pulls are parked already; retry later",
                 )
+            self.parked.admit(pull)
             wait_ms = (
                 header.suspend_timeout_millis
                 if config.long_polling_enable
@@ -198,7 +194,7 @@ class Pulls:
         return Pull(
             session,
             command.opaque,
-            group_name,
+            group.group_name,  # not the request's own copy: it may wait long
             topic.name,
             header.queue_id,
             header.queue_offset,
@@ -215,7 +211,7 @@ class Pulls:
         wanted: Wanted
         try:
             if not kind or kind == TAG:
-                return _tag_codes(header.subscription)
+                return tag_codes[header.subscription]
             wanted = compile_sql(header.subscription) if kind == SQL92 else None
         except (InvalidMessage, InvalidFilter) as error:
             raise Refusal(

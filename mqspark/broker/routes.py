@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes, weigh
 from mqspark.broker.state import BrokerState
 from mqspark.message import PERM_READ, MessageQueue
 from mqspark.protocol.bodies import QueueData, TopicRouteData
@@ -22,30 +23,43 @@ DUE_STEP_MS = 500
 FORGET_MS = 600_000
 """A topic that nobody asked for in this time is not kept up to date any more."""
 MAX_TOPICS = 10_000
+_ROUTE_BYTES = ENTRY_BYTES + 300
+_ANSWER_BYTES = 600
 WAIT_MS = 1_500
 """A question waits this long for a name server; clients wait 3 s."""
 
 
 class _Route:
-    __slots__ = ("asked_ms", "is_known", "queue_datas", "refresh_ms", "waiting")
+    __slots__ = ("asked_ms", "data_bytes", "is_known", "queue_datas", "refresh_ms", "waiting")
 
     def __init__(self, now_ms: int) -> None:
         self.queue_datas: list[QueueData] = []
         self.is_known = False
         self.asked_ms = now_ms
         self.refresh_ms = now_ms
-        self.waiting: list[tuple[int, Session, Callable[[], bytes]]] = []
-        """Until when (monotonic), who, and what makes the answer."""
+        self.data_bytes = 0
+        """Of ``queue_datas``."""
+        self.waiting: list[tuple[int, Session, Callable[[], bytes], int]] = []
+        """Until when (monotonic), who, what makes the answer, and the bytes that this takes."""
 
 
 class Routes:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
+        self.ledger = Ledger(
+            "clusterRoutes",
+            lambda: state.config.max_waiting_bytes,
+            "Routes._routes",
+            "_Route.waiting",
+            "_Route.queue_datas",
+            setting="maxWaitingBytes",
+        )
         self._routes: dict[str, _Route] = {}
         self._next_due_ms = 0
 
-    def answer(self, session: Session, topic: str, answer: Callable[[], bytes]) -> None:
-        """Send what ``answer`` makes as soon as ``queues`` knows the topic, or cannot find out."""
+    def answer(self, session: Session, topic: str, answer: Callable[[], bytes], question_bytes: int) -> None:
+        """Send what ``answer`` makes as soon as ``queues`` knows the topic, or cannot find out; at once when there is
+        no room to wait. ``question_bytes``: what ``answer`` keeps."""
         state = self._state
         now_ms = state.clock.monotonic_ms()
         if not state.config.namesrv_addr:
@@ -53,16 +67,20 @@ class Routes:
             return
         route = self._routes.get(topic)
         if route is None:
-            if len(self._routes) >= MAX_TOPICS:
+            size_bytes = _ROUTE_BYTES + text_bytes(topic)
+            if len(self._routes) >= MAX_TOPICS or not self.ledger.has_room(size_bytes):
                 session.send(answer())
                 return
+            self.ledger.note(size_bytes)
             route = self._routes[topic] = _Route(now_ms)
             self._next_due_ms = now_ms
         route.asked_ms = now_ms
-        if route.is_known:
+        question_bytes += _ANSWER_BYTES
+        if route.is_known or not self.ledger.has_room(question_bytes):
             session.send(answer())
         else:
-            route.waiting.append((now_ms + WAIT_MS, session, answer))
+            self.ledger.note(question_bytes)
+            route.waiting.append((now_ms + WAIT_MS, session, answer, question_bytes))
 
     def queues(self, topic: str) -> list[MessageQueue] | None:
         """The readable queues of all brokers; None when nobody has the topic."""
@@ -93,7 +111,9 @@ class Routes:
         if now_ms < self._next_due_ms:
             return []
         for topic in [name for name, route in self._routes.items() if now_ms - route.asked_ms > FORGET_MS]:
-            del self._routes[topic]
+            route = self._routes.pop(topic)
+            self.ledger.free(_ROUTE_BYTES + text_bytes(topic) + route.data_bytes)
+            self._send(route.waiting)
         due = [topic for topic, route in self._routes.items() if route.refresh_ms <= now_ms]
         for topic in due:
             self._routes[topic].refresh_ms = now_ms + REFRESH_MS
@@ -106,11 +126,20 @@ class Routes:
         if route is None:
             return
         route.queue_datas = [] if route_data is None else route_data.queue_datas
+        data_bytes = weigh(route.queue_datas)
+        if data_bytes > route.data_bytes and not self.ledger.has_room(data_bytes - route.data_bytes):
+            route.queue_datas, data_bytes = [], 0
+        self.ledger.free(route.data_bytes - data_bytes, entries=0)
+        route.data_bytes = data_bytes
         route.is_known = True
         if route_data is None:
             route.refresh_ms = self._state.clock.monotonic_ms() + WAIT_MS  # it may be made any time
         waiting, route.waiting = route.waiting, []
-        for _, session, answer in waiting:
+        self._send(waiting)
+
+    def _send(self, waiting: list[tuple[int, Session, Callable[[], bytes], int]]) -> None:
+        for _, session, answer, size_bytes in waiting:
+            self.ledger.free(size_bytes)
             session.send(answer())
 
     def expire(self) -> None:
@@ -122,5 +151,4 @@ class Routes:
             due = [entry for entry in route.waiting if entry[0] <= now_ms]
             route.waiting = route.waiting[len(due) :]
             route.refresh_ms = min(route.refresh_ms, now_ms)  # nobody knew: ask again
-            for _, session, answer in due:
-                session.send(answer())
+            self._send(due)

@@ -8,13 +8,14 @@ for tags) and in work. The reader goes on where the last one ended.
 
 from __future__ import annotations
 
+from mqspark.bounded import Ledger
 from mqspark.errors import InvalidMessage
-from mqspark.filter.sql import SqlFilter
+from mqspark.filter.sql import SqlFilter, filter_bytes
 from mqspark.record import peek_properties
 from mqspark.store.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus, MessageStore
 
-__all__ = ["Wanted", "get_selected", "get_wanted"]
+__all__ = ["HeldFilters", "Wanted", "get_selected", "get_wanted"]
 
 Wanted = frozenset[int] | SqlFilter | None
 """What a subscription takes: tags by their hashes, what a filter is TRUE for, or everything."""
@@ -26,6 +27,41 @@ MAX_WORK = 100_000
 PROPERTIES_STEP_BYTES = 256
 MAX_WINDOW_BYTES = 1 << 40
 """No limit: a window's records are slices of the log, not copies."""
+_CODE_BYTES = 100
+_HELD_BYTES = 200
+
+
+class HeldFilters:
+    """The filters that parked requests keep, each weighed once however many share it."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._uses: dict[int, int] = {}
+        """By the filter's identity: requests that keep it."""
+
+    def room_for(self, wanted: Wanted) -> int:
+        """Bytes that it would take more."""
+        return 0 if wanted is None or id(wanted) in self._uses else _filter_bytes(wanted)
+
+    def hold(self, wanted: Wanted) -> None:
+        if wanted is not None:
+            uses = self._uses.get(id(wanted), 0)
+            self._uses[id(wanted)] = uses + 1
+            if not uses:
+                self._ledger.note(_filter_bytes(wanted))
+
+    def release(self, wanted: Wanted) -> None:
+        if wanted is not None:
+            self._uses[id(wanted)] -= 1
+            if not self._uses[id(wanted)]:
+                del self._uses[id(wanted)]
+                self._ledger.free(_filter_bytes(wanted))
+
+
+def _filter_bytes(wanted: frozenset[int] | SqlFilter) -> int:
+    if isinstance(wanted, SqlFilter):
+        return _HELD_BYTES + filter_bytes(wanted.expression, wanted.cost)
+    return _HELD_BYTES + _CODE_BYTES * (2 + len(wanted))
 
 
 def get_selected(

@@ -9,7 +9,6 @@ take it apart.
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Callable
 
@@ -50,7 +49,7 @@ from mqspark.message import (
     encode_properties,
     encode_recall_handle,
     is_broker_topic,
-    java_hash,
+    java_hashes,
     parse_number,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -69,7 +68,6 @@ _TIMED = frozenset((TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS))
 _UNAVAILABLE_FLAGS = NEED_UNWRAP | INNER_BATCH
 _BROKER_FLAGS = _UNAVAILABLE_FLAGS | BORN_HOST_V6 | STORE_HOST_V6
 
-_tags_code = functools.lru_cache(10_000)(java_hash)
 
 SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
 
@@ -204,7 +202,7 @@ class Sends:
                 queue_id,
                 body,
                 (text[1:] + self._suffix).encode(),
-                _tags_code(tags) if tags else 0,
+                java_hashes[tags] if tags else 0,
                 header.born_timestamp,
                 session.peer_host,
                 sys_flag,
@@ -457,7 +455,7 @@ class Sends:
                 command.body,
                 count,
                 (shared + self._suffix).encode(),
-                _tags_code(tags) if tags else 0,
+                java_hashes[tags] if tags else 0,
                 header.born_timestamp,
                 session.peer_host,
                 sys_flag,

@@ -6,10 +6,12 @@ notes.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.topics import Topic
 from mqspark.clock import Clock
 
@@ -29,27 +31,43 @@ BROKER_TABLES = "BROKER_PUT_NUMS", "BROKER_GET_NUMS"
 """With one row, by the name of the cluster."""
 
 
+MAX_BYTES = 512 << 20
+_COUNTER_BYTES = ENTRY_BYTES + 176
+_REVIVAL_BYTES = ENTRY_BYTES + 4_000
+"""With counters of each revive queue."""
+_METER_BYTES = ENTRY_BYTES + 1_200
+"""With all notes that it can have."""
+
+
 class Totals:
     """Notes of a total: (ms, total), oldest first."""
 
-    __slots__ = ("_notes",)
+    __slots__ = ("_length", "_notes")
 
     def __init__(self, length: int = MINUTE_SAMPLES) -> None:
-        self._notes: deque[tuple[int, int]] = deque(maxlen=length)
+        self._length = 2 * length
+        self._notes = array("q")
+        """ms and total in turn: a broker has such notes of every topic and group."""
 
     def note(self, now_ms: int, total: int) -> None:
-        self._notes.append((now_ms, total))
+        notes = self._notes
+        notes.append(now_ms)
+        notes.append(total)
+        if len(notes) > self._length:
+            del notes[:2]
 
     def per_second(self, samples: int = MINUTE_SAMPLES) -> float:
         """The mean rate between the last note and the one ``samples`` - 1 before it."""
-        if len(self._notes) < 2:
+        notes = self._notes
+        if len(notes) < 4:
             return 0.0
-        last_ms, last = self._notes[-1]
-        first_ms, first = self._notes[max(0, len(self._notes) - samples)]
+        last_ms, last = notes[-2:]
+        at = max(0, len(notes) - 2 * samples)
+        first_ms, first = notes[at : at + 2]
         return (last - first) * 1000 / (last_ms - first_ms) if last_ms > first_ms else 0.0
 
     def growth(self) -> int:
-        return self._notes[-1][1] - self._notes[0][1] if self._notes else 0
+        return self._notes[-1] - self._notes[1] if self._notes else 0
 
 
 class Meter:
@@ -100,8 +118,27 @@ class Revival:
 
 
 class Stats:
-    def __init__(self, clock: Clock, log_end: int = 0, *, cluster: str = "DefaultCluster") -> None:
-        """``log_end``: where the log ends at the start."""
+    def __init__(
+        self,
+        clock: Clock,
+        log_end: int = 0,
+        *,
+        cluster: str = "DefaultCluster",
+        max_bytes: Callable[[], int] = lambda: MAX_BYTES,
+    ) -> None:
+        """``log_end``: where the log ends at the start. ``max_bytes``: of rows by topic and group; one that has no room
+        is counted in the totals alone."""
+        self.ledger = Ledger(
+            "statistics",
+            max_bytes,
+            "Stats.gets",
+            "Stats.sent_back",
+            "Stats.revivals",
+            "Stats._tables",
+            "Revival.put",
+            "Revival.read",
+            setting="maxStatisticsBytes",
+        )
         self._clock = clock
         self._cluster = cluster
         self.first_position = log_end
@@ -139,20 +176,33 @@ class Stats:
         key = (topic, group)
         traffic = self.gets.get(key)
         if traffic is None:
+            if not self._has_room(_COUNTER_BYTES, topic, group):
+                return
             traffic = self.gets[key] = Traffic()
         traffic.messages += messages
         traffic.bytes += size_bytes
 
     def was_sent_back(self, topic: str, group: str) -> None:
         key = (topic, group)
-        self.sent_back[key] = self.sent_back.get(key, 0) + 1
+        if key in self.sent_back or self._has_room(_COUNTER_BYTES, topic, group):
+            self.sent_back[key] = self.sent_back.get(key, 0) + 1
 
     def revival(self, topic: str, group: str) -> Revival:
         key = (topic, group)
         found = self.revivals.get(key)
         if found is None:
-            found = self.revivals[key] = Revival()
+            found = Revival()
+            if self._has_room(_REVIVAL_BYTES, topic, group):
+                self.revivals[key] = found
         return found
+
+    def _has_room(self, row_bytes: int, *names: str) -> bool:
+        """For a row, which then counts."""
+        size_bytes = row_bytes + text_bytes(*names)
+        has_room = self.ledger.has_room(size_bytes)
+        if has_room:
+            self.ledger.note(size_bytes)
+        return has_room
 
     def watch(self, name: str, total: Callable[[], int]) -> None:
         """Sample a total that is counted elsewhere, too."""
@@ -195,6 +245,8 @@ class Stats:
     def _note(self, table: str, key: str, now_ms: int, total: int) -> None:
         meter = self._tables[table].get(key)
         if meter is None:
+            if not self._has_room(_METER_BYTES, key):
+                return
             meter = self._tables[table][key] = Meter(now_ms)
         meter.note(now_ms, total, self._ticks)
 
@@ -208,12 +260,15 @@ class Stats:
         """The rows of a (topic, group; "" where a table has none) that is gone."""
         counters: tuple[dict[tuple[str, str], Any], ...] = (self.gets, self.sent_back, self.revivals)
         for counted in counters:
+            row_bytes = _REVIVAL_BYTES if counted is self.revivals else _COUNTER_BYTES
             for key in [key for key in counted if is_gone(*key)]:
                 del counted[key]
+                self.ledger.free(row_bytes + text_bytes(*key))
         for table, rows in self._tables.items():
             if table not in BROKER_TABLES:
                 for name in [name for name in rows if is_gone(*_topic_and_group(name))]:
                     del rows[name]
+                    self.ledger.free(_METER_BYTES + text_bytes(name))
 
     @property
     def is_full_minute(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes, weigh
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.topics import next_version
 from mqspark.clock import Clock
@@ -39,9 +40,19 @@ class SubscriptionGroups:
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
         self._clock = clock
+        self.ledger = Ledger(
+            "groups",
+            lambda: config.max_group_table_bytes,
+            "SubscriptionGroups._table",
+            "SubscriptionGroups._forbidden",
+            "SubscriptionGroupConfig.attributes",
+            "SubscriptionGroupConfig.subscription_data_set",
+            setting="maxGroupTableBytes",
+        )
         self._table = {name: SubscriptionGroupConfig(group_name=name) for name in _BUILT_IN}
         self._forbidden: dict[str, dict[str, int]] = {}
         """group → topic → bits; bit 0 forbids reading (code 353)."""
+        self._weigh_all()
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
         self.lmq = False
@@ -59,7 +70,9 @@ class SubscriptionGroups:
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """The configuration; made on the spot when auto-creation allows. None for an unknown or illegal
-        name. A group of light message queues has the usual one and is not kept, for there may be millions."""
+        name. A group of light message queues has the usual one and is not kept, for there may be millions.
+
+        Raises TableFull."""
         found = self._table.get(group)
         if found is not None:
             return found
@@ -80,13 +93,22 @@ class SubscriptionGroups:
         return self._table.get(group)
 
     def put(self, config: SubscriptionGroupConfig) -> None:
-        if self._table.get(config.group_name) != config:
+        """Raises TableFull."""
+        old = self._table.get(config.group_name)
+        if old != config:
+            if old is None:
+                self.ledger.charge(_config_bytes(config))
+            else:
+                self.ledger.resize(_config_bytes(old), _config_bytes(config))
             self._table[config.group_name] = config
             self._changed()
 
     def remove(self, group: str) -> None:
-        self._forbidden.pop(group, None)
-        if self._table.pop(group, None) is not None:
+        topics = self._forbidden.pop(group, {})
+        self.ledger.free(sum(_forbidden_bytes(group, topic) for topic in topics), len(topics))
+        old = self._table.pop(group, None)
+        if old is not None:
+            self.ledger.free(_config_bytes(old))
             self._changed()
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
@@ -95,16 +117,27 @@ class SubscriptionGroups:
         return self._forbidden.get(group, {}).get(topic, 0) & 1 != 0
 
     def forbid_read(self, group: str, topic: str, forbidden: bool) -> None:
-        topics = self._forbidden.setdefault(group, {})
+        """Raises TableFull."""
+        topics = self._forbidden.get(group, {})
         bits = topics.get(topic, 0)
         bits = bits | 1 if forbidden else bits & ~1
         if bits:
-            topics[topic] = bits
-        else:
-            topics.pop(topic, None)
+            if topic not in topics:
+                self.ledger.charge(_forbidden_bytes(group, topic))
+            self._forbidden.setdefault(group, topics)[topic] = bits
+        elif topics.pop(topic, None) is not None:
+            self.ledger.free(_forbidden_bytes(group, topic))
         if not topics:
-            del self._forbidden[group]
+            self._forbidden.pop(group, None)
         self._changed()
+
+    def _weigh_all(self) -> None:
+        self.ledger.clear()
+        for config in self._table.values():
+            self.ledger.note(_config_bytes(config))
+        for group, topics in self._forbidden.items():
+            for topic in topics:
+                self.ledger.note(_forbidden_bytes(group, topic))
 
     def _changed(self) -> None:
         self.data_version = next_version(self.data_version, self._clock.now_ms())
@@ -135,5 +168,14 @@ class SubscriptionGroups:
         self._forbidden = {
             group: sound_only("topics of a forbidden group", topics) for group, topics in forbidden.items()
         }
+        self._weigh_all()
         if wrapper.data_version is not None:
             self.data_version = wrapper.data_version
+
+
+def _config_bytes(config: SubscriptionGroupConfig) -> int:
+    return ENTRY_BYTES + weigh(config)
+
+
+def _forbidden_bytes(group: str, topic: str) -> int:
+    return 2 * ENTRY_BYTES + CONTAINER_BYTES + text_bytes(group, topic)

@@ -7,12 +7,20 @@ from collections.abc import Callable
 
 import msgspec
 
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.topics import Topics, next_version
 from mqspark.clock import Clock
 from mqspark.names import sound_only
 from mqspark.protocol.bodies import Body, DataVersion, decode_table, encode_body
 
 __all__ = ["TimerMetrics"]
+
+
+MAX_BYTES = 64 << 20
+
+
+def _row_bytes(topic: str) -> int:
+    return 3 * ENTRY_BYTES + 200 + text_bytes(topic)
 
 
 class _Metric(Body):
@@ -26,9 +34,19 @@ class _Metrics(Body):
 
 
 class TimerMetrics:
-    """Counts of topics that are gone are forgotten when the table is saved."""
+    """Counts of topics that are gone are forgotten when the table is saved; a topic that has no room is not counted."""
 
-    def __init__(self, clock: Clock, topics: Topics) -> None:
+    def __init__(
+        self, clock: Clock, topics: Topics, max_bytes: Callable[[], int] = lambda: MAX_BYTES
+    ) -> None:
+        self.ledger = Ledger(
+            "timerMetrics",
+            max_bytes,
+            "TimerMetrics._table",
+            "TimerMetrics.enqueued",
+            "TimerMetrics.dequeued",
+            setting="maxStatisticsBytes",
+        )
         self._clock = clock
         self._topics = topics
         self._table: dict[str, tuple[int, int]] = {}
@@ -42,6 +60,10 @@ class TimerMetrics:
 
     def add(self, topic: str, count: int, now_ms: int) -> None:
         found = self._table.get(topic)
+        if found is None:
+            if not self.ledger.has_room(_row_bytes(topic)):
+                return
+            self.ledger.note(_row_bytes(topic))
         self._table[topic] = (max(0, (found[0] if found is not None else 0) + count), now_ms)
         totals = self.enqueued if count > 0 else self.dequeued
         totals[topic] = totals.get(topic, 0) + abs(count)
@@ -61,11 +83,18 @@ class TimerMetrics:
             topic: (metric.count, metric.time_stamp)
             for topic, metric in sound_only("timer metrics", found.timing_count).items()
         }
+        self._weigh_all()
         if found.data_version is not None:
             self.data_version = found.data_version
 
+    def _weigh_all(self) -> None:
+        self.ledger.clear()
+        for topic in self._table:
+            self.ledger.note(_row_bytes(topic))
+
     def snapshot(self) -> Callable[[], bytes]:
         self._table = {topic: entry for topic, entry in self._table.items() if topic in self._topics}
+        self._weigh_all()
         for totals in (self.enqueued, self.dequeued):
             for topic in [topic for topic in totals if topic not in self._topics]:
                 del totals[topic]

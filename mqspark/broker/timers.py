@@ -25,7 +25,6 @@ due before that at once.) A slot that is half delivered then, or when the broker
 
 from __future__ import annotations
 
-import functools
 from array import array
 from collections import deque
 from collections.abc import Sequence
@@ -50,7 +49,7 @@ from mqspark.message import (
     decode_properties,
     encode_properties,
     is_broker_topic,
-    java_hash,
+    java_hashes,
     parse_number,
 )
 from mqspark.protocol.bodies import encode_body
@@ -69,7 +68,6 @@ __all__ = ["Timers"]
 
 _log = sparing(__name__)
 
-_hash = functools.lru_cache(10_000)(java_hash)
 
 BATCH_MESSAGES = 512
 """What is enqueued, and what is delivered, in one call of ``tick``."""
@@ -160,7 +158,9 @@ class Timers:
         window = config.timer_roll_window_slot
         most = SLOTS // 2 - BLANK_SLOTS
         self._window = window if 2 <= window <= most else most
-        self.metrics = metrics = TimerMetrics(state.clock, state.topics)
+        self.metrics = metrics = TimerMetrics(
+            state.clock, state.topics, lambda: state.config.max_statistics_bytes
+        )
         self._stats = state.stats
         self._stats.watch("timer_enqueued", lambda: sum(metrics.enqueued.values()))
         self._stats.watch("timer_dequeued", lambda: sum(metrics.dequeued.values()))
@@ -344,7 +344,7 @@ class Timers:
             (tick - now_tick) * self._precision_ms,
             position,
             size,
-            _hash(target[0]),
+            java_hashes[target[0]],
         )
         step = -1 if is_delete else 1
         if slot is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from mqspark.bounded import ENTRY_BYTES, Ledger, weigh
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock
 from mqspark.errors import InvalidMessage
@@ -132,6 +133,13 @@ class Topics:
         self._config = config
         self._clock = clock
         self._lmq = lmq
+        self.ledger = Ledger(
+            "topics",
+            lambda: config.max_topic_table_bytes,
+            "Topics._table",
+            "TopicConfig.attributes",
+            setting="maxTopicTableBytes",
+        )
         self._table: dict[str, Topic] = {}
         self.get: Callable[[str], Topic | None] = self._find if lmq else self._table.get
         """name → Topic or None; bound once because every send and pull calls it."""
@@ -140,6 +148,7 @@ class Topics:
         for topic in self._system_topics():
             self._table[topic.topic_name] = Topic(topic)
         self._built_in = frozenset(self._table)
+        self._weigh_all()
 
     def _system_topics(self) -> Iterator[TopicConfig]:
         config = self._config
@@ -187,22 +196,33 @@ class Topics:
     def system_names(self) -> list[str]:
         return [name for name in self._table if self.is_system(name)]
 
-    def put(self, config: TopicConfig) -> Topic:
-        """Create or replace; an equal configuration changes nothing, nor does that of a light message queue."""
+    def put(self, config: TopicConfig, *, needed: bool = False) -> Topic:
+        """Create or replace; an equal configuration changes nothing, nor does that of a light message queue.
+
+        Raises TableFull."""
         if self._lmq and is_lmq(config.topic_name):
             return Topic(_topic(config.topic_name, 1))
         topic = self._table.get(config.topic_name)
         if topic is None:
+            (self.ledger.note if needed else self.ledger.charge)(_topic_bytes(config))
             topic = self._table[config.topic_name] = Topic(config)
         elif topic.config == config:
             return topic
         else:
+            self.ledger.resize(_topic_bytes(topic.config), _topic_bytes(config))
             topic.configure(config)
         self._changed()
         return topic
 
+    def _weigh_all(self) -> None:
+        self.ledger.clear()
+        for topic in self._table.values():
+            self.ledger.note(_topic_bytes(topic.config))
+
     def remove(self, name: str) -> None:
-        if self._table.pop(name, None) is not None:
+        topic = self._table.pop(name, None)
+        if topic is not None:
+            self.ledger.free(_topic_bytes(topic.config))
             self._changed()
 
     def auto_create(self, name: str, template_name: str, client_queue_nums: int) -> Topic | None:
@@ -221,16 +241,16 @@ class Topics:
             )
         )
 
-    def ensure(self, name: str, queues: int, *, sys_flag: int = 0) -> Topic:
+    def ensure(self, name: str, queues: int, *, sys_flag: int = 0, needed: bool = False) -> Topic:
         """A readable and writable topic for the broker's own purposes (retry topics); an existing one is left
-        as it is."""
+        as it is. Raises TableFull, but not for one that is ``needed``."""
         topic = self._table.get(name)
         if topic is not None:
             return topic
         check_kept_topic(name)
         config = _topic(name, queues)
         config.topic_sys_flag = sys_flag
-        return self.put(config)
+        return self.put(config, needed=needed)
 
     def follow_auto_create_setting(self) -> None:
         """The template exists, and has its inherit bit, exactly while autoCreateTopicEnable is on. (In RocketMQ it
@@ -240,7 +260,7 @@ class Topics:
         if not self._config.auto_create_topic_enable:
             self.remove(DEFAULT_TOPIC)
         elif template is None:
-            self.put(self._template())
+            self.put(self._template(), needed=True)
         elif not template.config.perm & PERM_INHERIT:
             config = copy_config(template.config)
             config.perm |= PERM_INHERIT
@@ -289,6 +309,7 @@ class Topics:
             self._table[name] = Topic(config)
         if wrapper.data_version is not None:
             self.data_version = wrapper.data_version
+        self._weigh_all()
         self.follow_auto_create_setting()
 
 
@@ -304,6 +325,10 @@ def _is_kept(name: str) -> bool:
     except InvalidMessage:
         return False
     return True
+
+
+def _topic_bytes(config: TopicConfig) -> int:
+    return ENTRY_BYTES + 200 + weigh(config)
 
 
 def copy_config(config: TopicConfig) -> TopicConfig:

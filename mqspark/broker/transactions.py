@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.acks import Acks
 from mqspark.broker.halfbatches import Item, check_batch, commit_batch
 from mqspark.broker.halfmessages import (
@@ -70,6 +71,9 @@ SLICE_BYTES = 1 << 20
 MAX_COPIES = 200_000
 """Transactions whose current copy is remembered under the identity of the first. With more, the oldest is forgotten:
 an END_TRANSACTION for its first copy then changes nothing, and the next check decides."""
+MAX_COPIES_BYTES = 128 << 20
+MAX_ABSENT = 1_000
+"""Producer groups of which one round says that nobody is there."""
 READ_BYTES = 1 << 20
 UNWRITTEN_BYTES = 64 << 20
 """Of the log that one turn may append by commits of batches: a small request commits up to a whole message."""
@@ -100,6 +104,11 @@ class Transactions:
         self._acks = acks
         self._store_host = store_host
         self._decisions = Decisions(0, 0)
+        self.ledger = Ledger(
+            "transactionCopies",
+            lambda: MAX_COPIES_BYTES,
+            "Transactions._copies",
+        )
         self._copies: dict[Identity, int] = {}
         """The current copy of each open transaction that was stored again."""
         self._unwritten: deque[int] = deque()
@@ -187,8 +196,21 @@ class Transactions:
             stored = self._put_copy(parts, TRANS_HALF_TOPIC, half.resumed_properties())
         except _STORE_ERRORS as error:
             raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from None
-        self._copies[half.identity] = stored.queue_offset
+        self._remember(half.identity, stored.queue_offset)
         return ok(command, remark="Put message back to RMQ_SYS_TRANS_HALF_TOPIC success.")
+
+    def _remember(self, identity: Identity, offset: int) -> None:
+        """Its current copy."""
+        self._forget(identity)
+        copies, ledger = self._copies, self.ledger
+        ledger.note(_copy_bytes(identity))
+        copies[identity] = offset
+        while len(copies) > MAX_COPIES or (ledger.bytes > ledger.bound and len(copies) > 1):
+            self._forget(next(iter(copies)))
+
+    def _forget(self, identity: Identity) -> None:
+        if self._copies.pop(identity, None) is not None:
+            self.ledger.free(_copy_bytes(identity))
 
     def _half_at(self, position: int) -> Half | None:
         record = self._store.record_at(position)
@@ -268,7 +290,7 @@ class Transactions:
 
     def _decide(self, identity: Identity, offset: int) -> None:
         self._decisions.decide(offset)
-        self._copies.pop(identity, None)
+        self._forget(identity)
         self._unwritten.append(offset)
         self._unwritten_chars += len(str(offset)) + 1
         if self._unwritten_chars >= self._state.config.transaction_op_msg_max_size:
@@ -304,7 +326,9 @@ class Transactions:
 
     def load(self) -> None:
         recovered = recover(self._state)
-        self._decisions, self._copies = recovered.decisions, recovered.copies
+        self._decisions = recovered.decisions
+        for identity, offset in recovered.copies.items():
+            self._remember(identity, offset)
         self._rests = recovered.rests
         self._saved = recovered.decisions.base, recovered.decisions.op_base
         for offset in recovered.unwritten:
@@ -429,20 +453,16 @@ class Transactions:
             _log.error("transaction %s cannot be checked: %s", half.unique_id, error)
             self._give_up(half)
             return True
-        copies = self._copies
-        copies.pop(half.identity, None)
-        if len(copies) >= MAX_COPIES:
-            del copies[next(iter(copies))]
-        copies[half.identity] = stored.queue_offset
+        self._remember(half.identity, stored.queue_offset)
         if is_check:
             self._prepare_check(half, properties, stored)
         return True
 
     def _give_up(self, half: Half) -> None:
         """Park the message where an operator finds it."""
-        topic = self._state.topics.ensure(TRANS_CHECK_MAX_TIME_TOPIC, 1)
+        topic = self._state.topics.ensure(TRANS_CHECK_MAX_TIME_TOPIC, 1, needed=True)
         self._put_copy(half.parts, topic.name, half.properties)
-        self._copies.pop(half.identity, None)
+        self._forget(half.identity)
         _log.warning(
             "transaction %s of group %s was never decided; its message is in %s now",
             half.unique_id,
@@ -492,7 +512,7 @@ class Transactions:
             member for member in self._state.clients.producer_members(check.group) if member.session.open
         ]
         if not members:
-            if check.group not in self._absent:
+            if check.group not in self._absent and len(self._absent) < MAX_ABSENT:
                 self._absent.add(check.group)
                 _log.warning("nobody of producer group %s is there to be asked for transactions", check.group)
             return
@@ -527,3 +547,7 @@ class Transactions:
         if problem != self._problem:
             self._problem = problem
             _log.error("%s", problem)
+
+
+def _copy_bytes(identity: Identity) -> int:
+    return ENTRY_BYTES + 200 + text_bytes(identity.unique_id)

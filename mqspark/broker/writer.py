@@ -7,7 +7,6 @@ first and may send it elsewhere: a delayed message to the schedule topic, a prep
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,7 +23,7 @@ from mqspark.message import (
     TAGS,
     decode_properties,
     encode_properties,
-    java_hash,
+    java_hashes,
 )
 from mqspark.record import Parts, find_property, tags_code
 from mqspark.store.dispatch import allows_dispatch, wanted_queues
@@ -33,7 +32,6 @@ from mqspark.store.store import MessageStore
 
 __all__ = ["Diversion", "Draft", "Stored", "Writer"]
 
-_tags_code = functools.lru_cache(10_000)(java_hash)
 
 _CRC_NAME = CRC32.encode()
 _HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
@@ -94,7 +92,7 @@ class Writer:
         code = draft.tags_code
         if code is None:
             tags = draft.properties.get(TAGS)
-            code = _tags_code(tags) if tags else 0
+            code = java_hashes[tags] if tags else 0
         if topic is not None and topic.inner_batch:
             self._store.use_batch_queues(topic.name)
         draft.properties.pop(CRC32, None)  # of the record that it was read from

@@ -12,11 +12,11 @@ it is parsed, and a name is never more than the key of a property.
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from mqspark.bounded import Memo, text_bytes
 from mqspark.errors import FilterFailed, InvalidFilter
 from mqspark.filter.tokens import FLOAT, INTEGER, NAME, STRING, Token, Tokens
 from mqspark.filter.values import (
@@ -92,13 +92,12 @@ class SqlFilter:
 
 def compile_sql(expression: str | None) -> SqlFilter:
     """Raises InvalidFilter. Results are kept, failures too."""
-    result = _compiled(expression or "")
+    result = _filters[expression or ""]
     if isinstance(result, InvalidFilter):
         raise InvalidFilter(result.problem, result.expression, result.position)
     return result
 
 
-@functools.lru_cache(128)
 def _compiled(expression: str) -> SqlFilter | InvalidFilter:
     if len(expression) > MAX_LENGTH:
         problem = f"{len(expression)} characters are more than {MAX_LENGTH}"
@@ -107,6 +106,20 @@ def _compiled(expression: str) -> SqlFilter | InvalidFilter:
         return _Parser(expression).filter()
     except InvalidFilter as error:
         return error.with_traceback(None)
+
+
+def filter_bytes(expression: str, cost: int = MAX_COST) -> int:
+    """What a compiled expression takes."""
+    return text_bytes(expression) + 16 * len(expression) + 512 * cost
+
+
+def _weigh(expression: str, result: SqlFilter | InvalidFilter) -> int:
+    return text_bytes(expression) + filter_bytes(
+        expression, result.cost if isinstance(result, SqlFilter) else 1
+    )
+
+
+_filters = Memo("filter.sql", _compiled, max_bytes=16 << 20, weigh=_weigh)
 
 
 # --- the tree -----------------------------------------------------------------------------------------------

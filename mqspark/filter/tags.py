@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mqspark.bounded import Memo
 from mqspark.message import java_hash, split_tags
 
-__all__ = ["Tags", "parse_tags"]
+__all__ = ["Tags", "parse_tags", "tag_codes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +29,11 @@ def parse_tags(expression: str | None) -> Tags:
     """None, the empty text and ``*`` take everything, and so does an expression that names no tag."""
     names = frozenset(split_tags(expression))
     return Tags(names, frozenset(map(java_hash, names)))
+
+
+def _codes(expression: str | None) -> frozenset[int] | None:
+    return parse_tags(expression).codes or None
+
+
+tag_codes = Memo("filter.tagCodes", _codes, max_bytes=8 << 20)
+"""The hashes that an expression takes; None for everything."""

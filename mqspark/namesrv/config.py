@@ -37,6 +37,10 @@ class NamesrvConfig:
     delete_topic_with_broker_registration: bool = False
     enable_all_topic_list: bool = True
     enable_topic_list: bool = True
+    max_kv_table_bytes: int = 32 << 20
+    """Ours, as the next: of the key-value table; one that is full refuses new keys."""
+    max_route_cache_bytes: int = 64 << 20
+    """Of answers to questions for routes that are kept."""
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
 
     def __post_init__(self) -> None:
@@ -44,6 +48,8 @@ class NamesrvConfig:
             self,
             "scan_not_active_broker_interval",
             "broker_expiry_timeout",
+            "max_kv_table_bytes",
+            "max_route_cache_bytes",
             "max_brokers",
             "max_brokers_per_connection",
             "max_topics_per_broker",
@@ -69,6 +75,7 @@ UPDATABLE_KEYS = frozenset(
         "maxQueuesPerTopic",
         "maxRegisterBodySize",
         "brokerTakeoverSilence",
+        "maxKvTableBytes",
     }
 )
 """What UPDATE_NAMESRV_CONFIG (318) may change; anything else is refused."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
 from mqspark.names import ID, sound_only
 from mqspark.protocol import fastjson
 
@@ -15,15 +16,29 @@ ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 
 Table = dict[str, dict[str, str]]
 
+MAX_BYTES = 32 << 20
+
 
 class KVConfig:
     """``generation`` counts changes, so that a caller can tell whether they are saved."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: Callable[[], int] = lambda: MAX_BYTES) -> None:
+        self.ledger = Ledger("kv", max_bytes, "KVConfig._table", setting="maxKvTableBytes")
         self._table: Table = {}
         self.generation = 0
 
     def put(self, namespace: str, key: str, value: str) -> None:
+        """Raises TableFull."""
+        entries = self._table.get(namespace)
+        old = None if entries is None else entries.get(key)
+        if old is not None:
+            self.ledger.resize(_entry_bytes(key, old), _entry_bytes(key, value))
+        elif entries is not None:
+            self.ledger.charge(_entry_bytes(key, value))
+        else:
+            self.ledger.admit(_namespace_bytes(namespace) + _entry_bytes(key, value))
+            self.ledger.note(_namespace_bytes(namespace))
+            self.ledger.note(_entry_bytes(key, value))
         self._table.setdefault(namespace, {})[key] = value
         self.generation += 1
 
@@ -31,7 +46,9 @@ class KVConfig:
         return self._table.get(namespace, {}).get(key)
 
     def delete(self, namespace: str, key: str) -> None:
-        if self._table.get(namespace, {}).pop(key, None) is not None:
+        old = self._table.get(namespace, {}).pop(key, None)
+        if old is not None:
+            self.ledger.free(_entry_bytes(key, old))
             self.generation += 1
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
@@ -51,6 +68,11 @@ class KVConfig:
             }
             for namespace, entries in _by_text("key-value table", table).items()
         }
+        self.ledger.clear()
+        for namespace, entries in self._table.items():
+            self.ledger.note(_namespace_bytes(namespace))
+            for key, value in entries.items():
+                self.ledger.note(_entry_bytes(key, value))
 
     def snapshot(self) -> Callable[[], bytes]:
         """What encodes the file, from a copy."""
@@ -60,3 +82,11 @@ class KVConfig:
 
 def _by_text(what: str, table: dict[Any, Any]) -> dict[str, Any]:
     return sound_only(what, {str(key): value for key, value in table.items()}, ID)
+
+
+def _namespace_bytes(namespace: str) -> int:
+    return ENTRY_BYTES + CONTAINER_BYTES + text_bytes(namespace)
+
+
+def _entry_bytes(key: str, value: str) -> int:
+    return ENTRY_BYTES + text_bytes(key, value)

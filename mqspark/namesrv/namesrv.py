@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from mqspark.bounded import Memo, Tables
 from mqspark.clock import Clock
 from mqspark.config import (
     ForeignKeys,
@@ -69,8 +70,6 @@ __all__ = ["NameServer"]
 _log = sparing(__name__, lines=20)
 
 TICK_MS = 1_000
-MAX_ROUTE_CACHE_BYTES = 32 * 1024 * 1024
-_CACHED_OVERHEAD = 200
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 _PROTECTED_KEYS = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
@@ -93,15 +92,20 @@ class NameServer:
         self.outbox: list[Session] = outbox if outbox is not None else []
         self._clock = clock
         self.routes = RouteTable(config, clock)
-        self.kv = KVConfig()
+        self.kv = KVConfig(lambda: config.max_kv_table_bytes)
         self._saved_kv: SavedTable | None = None
         if config.kv_config_path:
             self._saved_kv = SavedTable(self.kv, config_file(Path(config.kv_config_path)))
             self._saved_kv.load()
         self._reads_large = False
         """Whether a large registration is being read."""
-        self._route_cache: dict[str, bytes] = {}
-        self._route_cache_bytes = 0
+        self._route_cache: Memo[str, bytes] = Memo(
+            "routes",
+            self._route,
+            max_bytes=config.max_route_cache_bytes,
+            holds=("NameServer._route_cache",),
+        )
+        self.tables = Tables(self.kv.ledger, self._route_cache)
         self._cached_generation = -1
         self._next_scan_ms = clock.monotonic_ms() + config.scan_not_active_broker_interval
         self._long_work = LongWork()
@@ -182,24 +186,18 @@ class NameServer:
         if self._cached_generation != self.routes.generation:
             self._cached_generation = self.routes.generation
             self._route_cache.clear()
-            self._route_cache_bytes = 0
-        body = self._route_cache.get(topic)
-        if body is None:
-            route = self.routes.route(topic)
-            if route is None:
-                raise Refusal(
-                    ResponseCode.TOPIC_NOT_EXIST,
-                    f"No topic route info in name server for the topic: {topic}{FAQ}",
-                )
-            if self.config.order_message_enable:
-                route.order_topic_conf = self.kv.get(ORDER_TOPICS, topic)
-            body = encode_body(route)
-            self._route_cache_bytes += len(body) + len(topic) + _CACHED_OVERHEAD
-            if self._route_cache_bytes > MAX_ROUTE_CACHE_BYTES:
-                self._route_cache.clear()
-                self._route_cache_bytes = len(body)
-            self._route_cache[topic] = body
-        return ok(command, None, body)
+        return ok(command, None, self._route_cache[topic])
+
+    def _route(self, topic: str) -> bytes:
+        route = self.routes.route(topic)
+        if route is None:
+            raise Refusal(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"No topic route info in name server for the topic: {topic}{FAQ}",
+            )
+        if self.config.order_message_enable:
+            route.order_topic_conf = self.kv.get(ORDER_TOPICS, topic)
+        return encode_body(route)
 
     def cluster_info(self, session: Session, command: Command) -> bytes:
         return ok(command, None, encode_body(self.routes.cluster_info()))

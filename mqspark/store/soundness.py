@@ -10,7 +10,7 @@ Must not know files.
 from __future__ import annotations
 
 import struct
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -90,7 +90,7 @@ def is_surely_sound(
     )
 
 
-@cache
+@lru_cache(256)
 def _tail(topic_bytes: int) -> struct.Struct:
     """The topic with its length, and the length of the properties."""
     return struct.Struct(f">{topic_bytes}sh")

@@ -54,6 +54,7 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         yield from self._process()
         if self._app.broker is not None and self._app.lifecycle.ready:
+            yield from self._tables()
             yield from self._traffic()
             yield from self._consumers()
             yield from self._clients()
@@ -89,6 +90,24 @@ class _Collector:
             late = self._counter("remoting_requests_refused", "requests that had waited too long")
             late.add_metric(node, app.broker.overload.refused_count)
             yield late
+
+    def _tables(self) -> Iterator[Metric]:
+        """Of what peers can make grow."""
+        assert self._app.broker is not None  # noqa: S101 - narrows the type
+        labels = (*_NODE, "table")
+        size = GaugeMetricFamily("mqspark_table_bytes", "estimated bytes of a table or cache", labels=labels)
+        bound = GaugeMetricFamily("mqspark_table_bound_bytes", "bytes that it may have", labels=labels)
+        entries = GaugeMetricFamily("mqspark_table_entries", "entries that it has", labels=labels)
+        refused = CounterMetricFamily(
+            "mqspark_table_refused", "entries that it did not take for want of room", labels=labels
+        )
+        for table in self._app.broker.tables:
+            of_table = (*self._node, table.name)
+            size.add_metric(of_table, table.bytes)
+            bound.add_metric(of_table, table.bound)
+            entries.add_metric(of_table, table.entries)
+            refused.add_metric(of_table, table.refused)
+        yield from (size, bound, entries, refused)
 
     def _traffic(self) -> Iterator[Metric]:
         assert self._app.broker is not None  # noqa: S101 - narrows the type

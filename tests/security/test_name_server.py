@@ -242,9 +242,8 @@ def test_replicas_of_a_name_have_an_end() -> None:
     assert len(data.broker_addrs) == 64
 
 
-def test_cached_routes_have_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqspark.namesrv.namesrv.MAX_ROUTE_CACHE_BYTES", 20_000)
-    core, _, peer = namesrv_peer()
+def test_cached_routes_have_a_bound_in_bytes() -> None:
+    core, _, peer = namesrv_peer(NamesrvConfig(max_route_cache_bytes=20_000))
     register(peer, plain(*(f"topic-{n}" for n in range(500))))
     for n in range(500):
         assert route(peer, f"topic-{n}") is not None

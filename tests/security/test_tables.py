@@ -1,0 +1,539 @@
+"""A peer that makes a table or a cache grow: with groups, topics, tags, keys, offsets that nobody needs. Every one has
+a bound in bytes; what has no room is refused with a code and a remark that names the setting, and what leaves frees its
+room.
+
+The bounds are made small here, so that they are reached soon; the first test shows that the ones by default hold what a
+large broker needs.
+"""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from mqspark.bounded import MEMOS, Bounded, Ledger, Memo, Tables, text_bytes, weigh
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.groups import ClientGroups
+from mqspark.broker.locks import QueueLocks
+from mqspark.broker.offsets import ConsumerOffsets
+from mqspark.broker.stats import Stats
+from mqspark.broker.subscriptions import SubscriptionGroups
+from mqspark.broker.topics import Topics
+from mqspark.errors import TableFull
+from mqspark.message import MessageQueue
+from mqspark.namesrv.config import NamesrvConfig
+from mqspark.protocol.bodies import ConsumerData, SubscriptionData, TopicConfig
+from mqspark.protocol.codes import RequestCode as Code
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.session import Session
+from tests.unit.broker_kit import Bench, ManualClock, Peer, namesrv_peer, pull_ext
+
+MIB = 1 << 20
+BOUND = MIB // 4
+
+
+@pytest.fixture
+def benches(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(**settings: Any) -> Bench:
+        made.append(Bench(tmp_path, **settings))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+
+
+def table(tables: Tables, name: str) -> Bounded:
+    (found,) = [one for one in tables if one.name == name]
+    return found
+
+
+def make_topic(peer: Peer, name: str = "T", queues: int = 8) -> None:
+    header = {
+        "topic": name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+        "attributes": "",
+    }
+    assert peer.ask(Code.UPDATE_AND_CREATE_TOPIC, header).code == 0
+
+
+def heartbeat(client_id: str, *, groups: Any = (), producers: Any = ()) -> bytes:
+    return json.dumps(
+        {
+            "clientID": client_id,
+            "producerDataSet": [{"groupName": name} for name in producers],
+            "consumerDataSet": [
+                {
+                    "groupName": name,
+                    "consumeType": "CONSUME_PASSIVELY",
+                    "messageModel": "CLUSTERING",
+                    "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+                    "unitMode": False,
+                    "subscriptionDataSet": subscriptions,
+                }
+                for name, subscriptions in groups
+            ],
+        }
+    ).encode()
+
+
+def lock_body(number: int) -> bytes:
+    queues = [
+        {"topic": f"{number:06d}{queue:04d}{'t' * 80}", "brokerName": "b" * 80, "queueId": queue}
+        for queue in range(64)
+    ]
+    return json.dumps({"consumerGroup": f"g{number}", "clientId": f"c{number}", "mqSet": queues}).encode()
+
+
+# --- what large brokers need --------------------------------------------------------------------------------
+
+
+def session(number: int) -> Session:
+    return Session(number, "127.0.0.1", 40_000, [])
+
+
+def test_the_bounds_by_default_have_room_for_a_large_broker() -> None:
+    """100,000 clients, 60,000 topics and groups with eight queues each. A hundredth is made and weighed."""
+    config, clock, part = BrokerConfig(), ManualClock(), 100
+    clients = ClientGroups(config, clock, lambda group: None)
+    for number in range(100_000 // part):
+        client_id = f"10.123.{number // 256}.{number % 256}@{number}#123456789012345"
+        subscription = SubscriptionData(topic=f"topic-name-{number % 600}", sub_string="TagA || TagB || TagC")
+        data = ConsumerData(group_name=f"consumer-group-{number % 600}", subscription_data_set=[subscription])
+        clients.consume(data, client_id, session(number), 0, 479, notify=False)
+        clients.produce(f"producer-group-{number % 600}", client_id, session(number), 0, 479)
+    topics, groups = Topics(config, clock), SubscriptionGroups(config, clock)
+    offsets, locks, stats = ConsumerOffsets(clock, version_step=500), QueueLocks(config, clock), Stats(clock)
+    for number in range(60_000 // part):
+        topic = topics.put(TopicConfig(topic_name=f"the-name-of-a-topic-{number}"))
+        topic.put_count = 1
+        group = f"the-name-of-a-group-{number}"
+        assert groups.find(group) is not None
+        for queue_id in range(8):
+            offsets.commit(group, topic.name, queue_id, 10**9)
+            offsets.pulled(group, topic.name, queue_id, 10**9)
+        stats.got(topic.name, group, 1, 1000)
+        queues = [MessageQueue(topic.name, "broker-a", queue_id) for queue_id in range(8)]
+        if number % 4 == 0:
+            locks.lock(group, "10.123.123.123@12345#123456789012345", queues)
+    stats.sample(topics)
+    for ledger in (one.ledger for one in (clients, topics, groups, offsets, locks, stats)):
+        assert 0 < ledger.bytes * part < ledger.bound, ledger.name
+        assert ledger.refused == 0
+
+
+# --- tables that refuse -------------------------------------------------------------------------------------
+
+
+class Attack(NamedTuple):
+    setting: str
+    table: str
+    request: Callable[[int], tuple[int, Mapping[str, str] | None, bytes]]
+    """The number of the request to its code, header and body."""
+
+
+ATTACKS = {
+    "locks of queues": Attack(
+        "max_lock_table_bytes", "queueLocks", lambda n: (Code.LOCK_BATCH_MQ, None, lock_body(n))
+    ),
+    "groups made by pulls": Attack(
+        "max_group_table_bytes",
+        "groups",
+        lambda n: (Code.PULL_MESSAGE, pull_ext(consumerGroup=f"{n:06d}" + "g" * 100), b""),
+    ),
+    "forbidden topics": Attack(
+        "max_group_table_bytes",
+        "groups",
+        lambda n: (
+            Code.UPDATE_AND_GET_GROUP_FORBIDDEN,
+            {"group": "CG", "topic": f"{n:06d}" + "t" * 100, "readable": "false"},
+            b"",
+        ),
+    ),
+    "settings of groups": Attack(
+        "max_group_table_bytes",
+        "groups",
+        lambda n: (
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            None,
+            json.dumps(
+                {
+                    "groupName": f"g{n}",
+                    "subscriptionDataSet": [{"topic": "t" * 100, "expression": "x" * 10_000, "version": 1}],
+                }
+            ).encode(),
+        ),
+    ),
+    "offsets of groups": Attack(
+        "max_offset_table_bytes",
+        "offsets",
+        lambda n: (
+            Code.UPDATE_CONSUMER_OFFSET,
+            {"consumerGroup": f"G{n // 8}", "topic": "T", "queueId": str(n % 8), "commitOffset": "1"},
+            b"",
+        ),
+    ),
+    "producer groups of one connection": Attack(
+        "max_client_table_bytes",
+        "clients",
+        lambda n: (
+            Code.HEART_BEAT,
+            None,
+            heartbeat("c", producers=[f"{n:06d}{group:06d}" for group in range(100)]),
+        ),
+    ),
+    "client ids": Attack(
+        "max_client_table_bytes",
+        "clients",
+        lambda n: (Code.HEART_BEAT, None, heartbeat(f"{n:06d}" + "c" * 200, producers=["P"])),
+    ),
+    "subscriptions with long expressions": Attack(
+        "max_client_table_bytes",
+        "clients",
+        lambda n: (
+            Code.HEART_BEAT,
+            None,
+            heartbeat(
+                f"c{n}",
+                groups=[
+                    (
+                        f"G{n}",
+                        [
+                            {
+                                "topic": "T",
+                                "subString": "||".join(f"tag{n}x{i}" for i in range(2_000)),
+                                "subVersion": 1,
+                            }
+                        ],
+                    )
+                ],
+            ),
+        ),
+    ),
+    "subscriptions with codes": Attack(
+        "max_client_table_bytes",
+        "clients",
+        lambda n: (
+            Code.HEART_BEAT,
+            None,
+            heartbeat(
+                f"c{n}",
+                groups=[
+                    (
+                        f"G{n}",
+                        [
+                            {
+                                "topic": "T",
+                                "subString": "a",
+                                "codeSet": list(range(n, n + 500)),
+                                "subVersion": 1,
+                            }
+                        ],
+                    )
+                ],
+            ),
+        ),
+    ),
+    "parked pulls with many tags": Attack(
+        "max_parked_bytes",
+        "parkedPulls",
+        lambda n: (
+            Code.PULL_MESSAGE,
+            pull_ext(sysFlag="6", subscription="||".join(f"{n}x{i}" for i in range(2_000))),
+            b"",
+        ),
+    ),
+    "topics": Attack(
+        "max_topic_table_bytes",
+        "topics",
+        lambda n: (
+            Code.SEND_MESSAGE_V2,
+            {
+                **dict.fromkeys("efghj", "0"),
+                "a": "PG",
+                "b": f"{n:06d}" + "t" * 100,
+                "c": "TBW102",
+                "d": "4",
+                "i": "",
+                "k": "false",
+                "m": "false",
+            },
+            b"x",
+        ),
+    ),
+    "request modes": Attack(
+        "max_group_table_bytes",
+        "requestModes",
+        lambda n: (
+            Code.SET_MESSAGE_REQUEST_MODE,
+            None,
+            json.dumps(
+                {"topic": "T", "consumerGroup": f"G{n}", "mode": "POP", "popShareQueueNum": 1}
+            ).encode(),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_full_table_refuses_what_is_new_and_keeps_what_it_has(
+    name: str, benches: Callable[..., Bench]
+) -> None:
+    attack = ATTACKS[name]
+    bench = benches(**{attack.setting: 16 * MIB})
+    peer = bench.peer()
+    make_topic(peer)
+    assert peer.ask(Code.PULL_MESSAGE, pull_ext()).code == ResponseCode.PULL_NOT_FOUND
+    if attack.table in ("offsets", "requestModes"):
+        for number in range(800):
+            assert bench.broker.state.subscriptions.find(f"G{number}") is not None
+    ledger = table(bench.broker.tables, attack.table)
+    setattr(bench.config, attack.setting, ledger.bytes + BOUND)
+    first_request = attack.request(0)
+
+    tracemalloc.start()
+    try:
+        before, answer, count = tracemalloc.get_traced_memory()[0], None, 0
+        while answer is None or answer.code != ResponseCode.SYSTEM_BUSY:
+            peer.give(*attack.request(count))
+            bench.broker.turn()
+            answer = next(iter(peer.heard()), None)
+            count += 1
+            assert count < 3_000
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert answer.remark is not None
+    assert f"the table {attack.table} is full" in answer.remark
+    assert ledger.refused > 0
+    assert BOUND // 2 < ledger.bytes <= ledger.bound
+    # A memo or two may have grown, too, and the store has what was sent.
+    assert grown < 2 * BOUND + 2 * MIB
+    # What is there is served as ever.
+    peer.give(*first_request)
+    bench.broker.turn()
+    again = next(iter(peer.heard()), None)
+    if again is not None:  # neither parked nor waiting for its file
+        assert again.code in (0, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
+
+
+def test_a_lost_connection_frees_what_its_heartbeats_took(benches: Callable[..., Bench]) -> None:
+    bench = benches()
+    ledger = bench.broker.state.clients.ledger
+    for _ in range(3):
+        peer = bench.peer()
+        tags = [
+            {"topic": f"T{n}", "subString": "a||b", "codeSet": [1, 2], "subVersion": n} for n in range(50)
+        ]
+        body = heartbeat("c", groups=[("G", tags), ("G2", tags[:1])], producers=["P1", "P2"])
+        assert peer.ask(Code.HEART_BEAT, None, body).code == 0
+        body = heartbeat("c", groups=[("G", tags[10:])], producers=["P3"])
+        assert peer.ask(Code.HEART_BEAT, None, body).code == 0
+        unregister = {"clientID": "c", "producerGroup": "P1", "consumerGroup": "G2"}
+        assert peer.ask(Code.UNREGISTER_CLIENT, unregister).code == 0
+        assert ledger.bytes > 10_000
+        peer.disconnect()
+        assert (ledger.bytes, ledger.entries) == (0, 0)
+
+
+def test_dead_locks_and_unlocked_queues_free_their_room(benches: Callable[..., Bench]) -> None:
+    bench = benches()
+    ledger = bench.broker.state.locks.ledger
+    peer = bench.peer()
+    for number in range(3):
+        assert peer.ask(Code.LOCK_BATCH_MQ, None, lock_body(number)).code == 0
+    assert peer.ask(Code.UNLOCK_BATCH_MQ, None, lock_body(1)).code == 0
+    assert ledger.entries == 2 * 65
+    bench.run_for(90_000, step_ms=1_000)
+    assert (ledger.bytes, ledger.entries) == (0, 0)
+
+
+def test_deleted_topics_and_groups_free_their_room(benches: Callable[..., Bench]) -> None:
+    bench = benches()
+    peer = bench.peer()
+    state = bench.broker.state
+    ledgers = (state.topics.ledger, state.subscriptions.ledger, state.offsets.ledger)
+    before = [(one.bytes, one.entries) for one in ledgers]
+    make_topic(peer)
+    assert peer.ask(Code.PULL_MESSAGE, pull_ext(sysFlag="5", commitOffset="3")).code != 0
+    assert peer.ask(Code.PULL_MESSAGE, pull_ext(sysFlag="5", commitOffset="3", queueId="7")).code != 0
+    forbidden = {"group": "CG", "topic": "T", "readable": "false"}
+    assert peer.ask(Code.UPDATE_AND_GET_GROUP_FORBIDDEN, forbidden).code == 0
+    assert all(one.bytes > size for one, (size, _) in zip(ledgers, before, strict=True))
+    assert peer.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
+    assert peer.ask(Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": "CG", "cleanOffset": "true"}).code == 0
+    assert [(one.bytes, one.entries) for one in ledgers] == before
+
+
+def test_pulls_that_leave_free_the_filters_that_they_kept(benches: Callable[..., Bench]) -> None:
+    bench = benches()
+    make_topic(peer := bench.peer())
+    ledger = bench.broker.pulls.parked.ledger
+    expression = "||".join(f"x{i}" for i in range(1_000))
+    for _ in range(2):
+        for subscription in (expression, expression, "other", "*"):
+            peer.give(Code.PULL_MESSAGE, pull_ext(sysFlag="6", subscription=subscription))
+        bench.broker.turn()
+        assert ledger.entries == 2  # a filter is weighed once, and everything is none
+        bench.run_for(20_000)
+        assert len(peer.heard()) == 4
+        assert (ledger.bytes, ledger.entries) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"consumerGroup": "unknown"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"queueId": "8"}, ResponseCode.INVALID_PARAMETER),
+        ({"queueId": "2147483647"}, ResponseCode.INVALID_PARAMETER),
+        ({"queueId": "-1"}, ResponseCode.INVALID_PARAMETER),
+    ],
+    ids=str,
+)
+def test_offsets_of_what_is_not_there_are_refused(
+    wrong: dict[str, str], code: int, benches: Callable[..., Bench]
+) -> None:
+    bench = benches()
+    make_topic(peer := bench.peer())
+    peer.ask(Code.PULL_MESSAGE, pull_ext())
+    header = {"consumerGroup": "CG", "topic": "T", "queueId": "7", "commitOffset": "1"}
+    assert peer.ask(Code.UPDATE_CONSUMER_OFFSET, header).code == 0
+    before = bench.broker.state.offsets.ledger.bytes
+    assert peer.ask(Code.UPDATE_CONSUMER_OFFSET, {**header, **wrong}).code == code
+    assert bench.broker.state.offsets.ledger.bytes == before
+
+
+def test_the_name_server_refuses_keys_that_have_no_room() -> None:
+    config = NamesrvConfig(max_kv_table_bytes=BOUND)
+    core, _, peer = namesrv_peer(config)
+    value = "v" * 30_000
+    answers = [
+        peer.ask(Code.PUT_KV_CONFIG, {"namespace": f"n{n % 3}", "key": f"k{n}", "value": value})
+        for n in range(100)
+    ]
+    codes = [answer.code for answer in answers]
+    assert codes == [0] * codes.count(0) + [ResponseCode.SYSTEM_BUSY] * (100 - codes.count(0))
+    assert BOUND // 2 < codes.count(0) * 30_000 < BOUND
+    assert "maxKvTableBytes" in (answers[-1].remark or "")
+    assert peer.ask(Code.PUT_KV_CONFIG, {"namespace": "n0", "key": "k0", "value": "short"}).code == 0
+    for n in range(100):
+        peer.ask(Code.DELETE_KV_CONFIG, {"namespace": f"n{n % 3}", "key": f"k{n}"})
+    assert table(core.tables, "kv").bytes < 2_000
+
+
+def test_an_operator_finds_the_tables_in_the_runtime_info(benches: Callable[..., Bench]) -> None:
+    bench = benches()
+    rows = json.loads(bench.peer().ask(Code.GET_BROKER_RUNTIME_INFO).body)["table"]
+    assert {f"mqsparkTable_{one.name}" for one in bench.broker.tables} <= rows.keys()
+
+
+# --- statistics: what has no room is only counted in the totals ---------------------------------------------
+
+
+def test_rows_without_room_are_counted_in_the_totals() -> None:
+    stats = Stats(ManualClock(), max_bytes=lambda: 10_000)
+    for number in range(1_000):
+        stats.got("T", f"G{number}", 1, 10)
+        stats.was_sent_back("T", f"G{number}")
+    assert stats.get_messages == 1_000
+    assert len(stats.gets) + len(stats.sent_back) < 40
+    assert stats.ledger.bytes <= 10_000
+    for number in range(1_000):
+        stats.forget_group(f"G{number}")
+    assert stats.ledger.bytes == 0
+
+
+# --- caches -------------------------------------------------------------------------------------------------
+
+
+def test_pulls_with_25000_tags_leave_little_behind(benches: Callable[..., Bench]) -> None:
+    bench = benches()
+    make_topic(peer := bench.peer())
+    peer.ask(Code.PULL_MESSAGE, pull_ext())
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(4):
+            expression = "||".join(f"{number}x{i}" for i in range(25_000))
+            assert peer.ask(Code.PULL_MESSAGE, pull_ext(subscription=expression)).code != 0
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 4 * MIB  # as it was: 3 MiB each
+
+
+def test_a_memo_stays_within_its_bound_whatever_it_is_asked() -> None:
+    memo: Memo[str, str] = Memo("test", lambda key: key * 2, max_bytes=100_000, holds=())
+    for number in range(2_000):
+        key = f"{number}" + "x" * (number % 700)
+        assert memo[key] == memo[key] == key * 2
+        assert memo.bytes <= 100_000
+    assert memo.bytes == sum(memo._size(key, value) for key, value in memo.items())
+    large = "y" * 20_000
+    assert memo[large] == large * 2
+    assert large not in memo
+    assert memo not in MEMOS
+
+
+def test_the_memos_of_the_process_are_bounded_by_what_they_weigh() -> None:
+    """Their weights are what tracemalloc finds, or more."""
+    for memo in MEMOS:
+        if memo.name in ("message.hosts", "record.hosts", "filter.sql"):
+            continue  # theirs are no free texts
+        kept = dict(memo)
+        memo.clear()
+        is_bytes = memo.name.startswith(("record", "delays"))
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            for number in range(3_000):
+                text = f"{number:06d}" + "é" * (number % 100)
+                assert memo[text.encode() if is_bytes else text] is not ...
+            grown = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        assert grown < 1.1 * memo.bytes, memo.name
+        memo.clear()
+        memo.update(kept)
+        memo.bytes = sum(memo._size(key, value) for key, value in kept.items())
+
+
+# --- the ledger ---------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_that_refuses_changes_nothing() -> None:
+    ledger = Ledger("t", lambda: 100, setting="maxT")
+    ledger.charge(60)
+    with pytest.raises(TableFull, match=r"t is full: 60 of 100 bytes; maxT sets that"):
+        ledger.charge(41)
+    with pytest.raises(TableFull):
+        ledger.resize(60, 101)
+    assert (ledger.bytes, ledger.entries, ledger.refused) == (60, 1, 2)
+    ledger.resize(60, 10)
+    ledger.note(500)
+    ledger.free(500)
+    assert (ledger.bytes, ledger.entries) == (10, 1)
+
+
+@pytest.mark.parametrize("text", ["", "a" * 1000, "é" * 1000, "€" * 1000, "😀" * 1000])
+def test_texts_are_not_taken_for_lighter_than_they_are(text: str) -> None:
+    import sys
+
+    assert text_bytes(text) >= sys.getsizeof(text) - 24
+    data = SubscriptionData(topic=text, tags_set=[text, text], code_set=[10**6] * 3)
+    assert weigh(data) > 3 * len(text)
