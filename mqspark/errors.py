@@ -23,6 +23,7 @@
         ├── RequestTimeout       no answer in time                                     (.address, .timeout_ms)
         ├── ConnectionLost       the connection ended before the answer                (.address)
         ├── NoRoute              the name servers know no such topic                   (.topic)
+        ├── BadRoute             what they say of a topic cannot be                    (.topic)
         └── NotYet               a named feature that this version does not have
 
 Messages tell the user what to do; fields carry what a program needs. Must not import anything of mqspark.
@@ -57,6 +58,7 @@ __all__ = [
     "RequestTimeout",
     "ConnectionLost",
     "NoRoute",
+    "BadRoute",
     "NotYet",
 ]
 
@@ -228,6 +230,12 @@ class NoRoute(ClientError):
             f"no route for topic {topic!r}{f' ({remark})' if remark else ''}: create it (AdminClient.create_topic,"
             " mqadmin updateTopic), or turn on autoCreateTopicEnable at the brokers"
         )
+        self.topic = topic
+
+
+class BadRoute(ClientError):
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"the route of topic {topic} cannot be: {reason}")
         self.topic = topic
 
 

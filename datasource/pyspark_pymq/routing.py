@@ -6,7 +6,7 @@ Must not know how rows are sent.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ class Router:
 
     def placed(
         self, batch: pa.RecordBatch, rows: Rows
-    ) -> Iterator[tuple[tuple[MessageQueue, ...], npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    ) -> Iterator[tuple[Sequence[MessageQueue], npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         """For each topic: its queues, the rows that go there, and for each of them the index of its queue."""
         for topic, chosen in self._by_topic(batch):
             queues = self._route(topic).publish_queues
@@ -81,7 +81,7 @@ class Router:
         self,
         batch: pa.RecordBatch,
         rows: Rows,
-        queues: tuple[MessageQueue, ...],
+        queues: Sequence[MessageQueue],
         chosen: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.int64]:
         """The index in ``queues`` of the queue of each chosen row."""

@@ -11,11 +11,15 @@ from collections.abc import Callable
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes, weigh
 from mqspark.broker.state import BrokerState
+from mqspark.broker.topics import MAX_QUEUES
+from mqspark.logs import sparing
 from mqspark.message import PERM_READ, MessageQueue
 from mqspark.protocol.bodies import QueueData, TopicRouteData
 from mqspark.protocol.session import Session
 
 __all__ = ["Routes"]
+
+_log = sparing(__name__)
 
 REFRESH_MS = 30_000
 DUE_STEP_MS = 500
@@ -23,6 +27,8 @@ DUE_STEP_MS = 500
 FORGET_MS = 600_000
 """A topic that nobody asked for in this time is not kept up to date any more."""
 MAX_TOPICS = 10_000
+MAX_ROUTE_QUEUES = 4 * MAX_QUEUES
+"""Of a topic on all brokers."""
 _ROUTE_BYTES = ENTRY_BYTES + 300
 _ANSWER_BYTES = 600
 WAIT_MS = 1_500
@@ -125,7 +131,7 @@ class Routes:
         route = self._routes.get(topic)
         if route is None:
             return
-        route.queue_datas = [] if route_data is None else route_data.queue_datas
+        route.queue_datas = [] if route_data is None else _sound(topic, route_data.queue_datas)
         data_bytes = weigh(route.queue_datas)
         if data_bytes > route.data_bytes and not self.ledger.has_room(data_bytes - route.data_bytes):
             route.queue_datas, data_bytes = [], 0
@@ -152,3 +158,21 @@ class Routes:
             route.waiting = route.waiting[len(due) :]
             route.refresh_ms = min(route.refresh_ms, now_ms)  # nobody knew: ask again
             self._send(due)
+
+
+def _sound(topic: str, queue_datas: list[QueueData]) -> list[QueueData]:
+    """What a broker can have; whoever registers with a name server says what he likes."""
+    sound: list[QueueData] = []
+    room = MAX_ROUTE_QUEUES
+    for data in queue_datas:
+        if 0 <= data.read_queue_nums <= min(MAX_QUEUES, room):
+            sound.append(data)
+            room -= data.read_queue_nums
+        else:
+            _log.warning(
+                "topic %s on broker %s is left out: it is said to have %d queues",
+                topic,
+                data.broker_name,
+                data.read_queue_nums,
+            )
+    return sound

@@ -7,7 +7,7 @@ from mqspark.broker.attributes import attribute_changes, changed_attributes
 from mqspark.broker.change import Change
 from mqspark.broker.paging import page_of
 from mqspark.broker.state import BrokerState
-from mqspark.broker.topics import MULTI_TAG, SINGLE_TAG, Topic, check_kept_topic, copy_config
+from mqspark.broker.topics import MAX_QUEUES, MULTI_TAG, SINGLE_TAG, Topic, check_kept_topic, copy_config
 from mqspark.errors import InvalidMessage
 from mqspark.message import check_topic
 from mqspark.protocol.bodies import (
@@ -30,9 +30,6 @@ from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
 
 __all__ = ["TopicAdmin", "existing_topic"]
-
-MAX_QUEUES = 65_536
-"""Of one topic; RocketMQ has no bound, but several requests cost as much as a topic has queues."""
 
 
 def existing_topic(state: BrokerState, name: str) -> Topic:

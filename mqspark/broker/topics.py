@@ -48,6 +48,9 @@ SINGLE_TAG, MULTI_TAG = "SINGLE_TAG", "MULTI_TAG"
 UNIT, UNIT_SUB = 0x1, 0x2
 """Bits of topicSysFlag (TopicSysFlag)."""
 
+MAX_QUEUES = 65_536
+"""Of one topic; RocketMQ has no bound, but several requests cost as much as a topic has queues."""
+
 SCHEDULE_QUEUES = 18
 BENCHMARK_QUEUES = 1024
 

@@ -28,6 +28,7 @@ from mqspark.errors import (
     ConnectionLost,
     MQError,
     NoRoute,
+    ProtocolError,
     RequestTimeout,
 )
 from mqspark.message import DEFAULT_TOPIC
@@ -304,7 +305,7 @@ class ClientInstance:
                     await self.route(topic, refresh=True)
                 except NoRoute:
                     continue  # not created yet, or deleted: what was known stays, as in every RocketMQ client
-                except ClientError as error:
+                except (ClientError, ProtocolError) as error:
                     log.warning("cannot refresh the route of %s: %s", topic, error)
 
     # --- heartbeats -------------------------------------------------------------------------------------

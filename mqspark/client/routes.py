@@ -1,21 +1,130 @@
 """What a route means: the queues a producer may choose, those a consumer may read, and the brokers'
 addresses.
 
+What a route says is not believed as it is: whoever registers with a name server writes it. Counts and addresses that
+no broker can have are left out, and queues are spans, not lists, so that a route costs what its brokers cost.
+
 Facts: RocketMQ's MQClientInstance (topicRouteData2TopicPublishInfo and its neighbours); reference
 client-semantics §1.5. No sockets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import bisect
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import overload
 
+from mqspark.errors import BadRoute
+from mqspark.logs import printable, sparing
 from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue, parse_number
-from mqspark.protocol.bodies import TopicRouteData
+from mqspark.names import is_address
+from mqspark.protocol.bodies import QueueData, TopicRouteData
 
-__all__ = ["MASTER_ID", "TopicRoute", "address_of"]
+__all__ = [
+    "MASTER_ID",
+    "MAX_QUEUES",
+    "MAX_ROUTE_QUEUES",
+    "Queues",
+    "TopicRoute",
+    "address_of",
+    "sound_queues",
+]
 
 MASTER_ID = 0
+
+MAX_QUEUES = 65_536
+"""Of a topic on one broker: what our brokers let anybody make."""
+
+MAX_ROUTE_QUEUES = 4 * MAX_QUEUES
+"""Of a topic on all brokers."""
+
+_log = sparing(__name__)
+
+
+class Queues(Sequence[MessageQueue]):
+    """The queues of a topic: broker after broker, from 0 on. Equal to any sequence of the same queues."""
+
+    __slots__ = ("_starts", "spans", "topic")
+
+    def __init__(self, topic: str, spans: Iterable[tuple[str, int]] = ()) -> None:
+        """``spans``: broker names and how many queues each has."""
+        self.topic = topic
+        self.spans = tuple((name, count) for name, count in spans if count > 0)
+        self._starts = tuple(itertools.accumulate((count for _, count in self.spans), initial=0))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __iter__(self) -> Iterator[MessageQueue]:
+        for name, count in self.spans:
+            for queue_id in range(count):
+                yield MessageQueue(self.topic, name, queue_id)
+
+    @overload
+    def __getitem__(self, index: int) -> MessageQueue: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[MessageQueue]: ...
+    def __getitem__(self, index: int | slice) -> MessageQueue | Sequence[MessageQueue]:
+        if isinstance(index, slice):
+            return tuple(self[place] for place in range(*index.indices(len(self))))
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(index)
+        span = bisect.bisect_right(self._starts, place) - 1
+        return MessageQueue(self.topic, self.spans[span][0], place - self._starts[span])
+
+    def place_of(self, queue: object) -> int | None:
+        """Its index; None when it is none of them."""
+        if isinstance(queue, tuple) and len(queue) == 3 and queue[0] == self.topic:
+            for start, (name, count) in zip(self._starts, self.spans, strict=False):
+                if name == queue[1] and isinstance(queue[2], int) and 0 <= queue[2] < count:
+                    return start + queue[2]
+        return None
+
+    def __contains__(self, queue: object) -> bool:
+        return self.place_of(queue) is not None
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Queues):
+            return self.topic == other.topic and self.spans == other.spans
+        if isinstance(other, (tuple, list)):
+            return len(self) == len(other) and all(map(MessageQueue.__eq__, self, other))
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.spans))
+
+    def __repr__(self) -> str:
+        return f"Queues({self.topic!r}, {self.spans!r})"
+
+
+def sound_queues(topic: str, queue_datas: Iterable[QueueData]) -> list[QueueData]:
+    """Those whose counts a broker can have; the log names the others. Raises BadRoute when none is left, or when all
+    together are more than a client takes."""
+    sound: list[QueueData] = []
+    odd: QueueData | None = None
+    for data in queue_datas:
+        if 0 <= data.read_queue_nums <= MAX_QUEUES and 0 <= data.write_queue_nums <= MAX_QUEUES:
+            sound.append(data)
+        else:
+            odd = data
+    if odd is not None:
+        what = (
+            f"broker {printable(odd.broker_name, 80)} is said to have {odd.read_queue_nums} queues to read"
+            f" and {odd.write_queue_nums} to write, and may have {MAX_QUEUES}"
+        )
+        if not sound:
+            raise BadRoute(topic, what)
+        _log.warning("the route of topic %s: %s; it is left out", topic, what)
+    for count in (
+        sum(data.read_queue_nums for data in sound),
+        sum(data.write_queue_nums for data in sound),
+    ):
+        if count > MAX_ROUTE_QUEUES:
+            raise BadRoute(topic, f"it names {count} queues, and a client takes {MAX_ROUTE_QUEUES}")
+    return sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,31 +132,34 @@ class TopicRoute:
     topic: str
     brokers: dict[str, dict[int, str]]
     """Broker name to broker id to ``ip:port``."""
-    publish_queues: tuple[MessageQueue, ...]
-    subscribe_queues: tuple[MessageQueue, ...]
+    publish_queues: Sequence[MessageQueue]
+    subscribe_queues: Sequence[MessageQueue]
 
     @classmethod
     def of(cls, topic: str, data: TopicRouteData, *, max_queues: int | None = None) -> TopicRoute:
-        """``max_queues`` a broker when the route is that of the template a topic will be created from."""
+        """``max_queues`` a broker when the route is that of the template a topic will be created from. Raises
+        BadRoute."""
         brokers = {
-            broker.broker_name: {int(number): address for number, address in broker.broker_addrs.items()}
+            broker.broker_name: _sound_addresses(topic, broker.broker_name, broker.broker_addrs)
             for broker in data.broker_datas
         }
-        publish: list[MessageQueue] = []
-        subscribe: list[MessageQueue] = []
-        for queue in sorted(data.queue_datas, key=lambda queue: queue.broker_name):
+        publish: dict[str, int] = {}
+        subscribe: dict[str, int] = {}
+        queue_datas = sound_queues(topic, data.queue_datas)
+        for queue in sorted(queue_datas, key=lambda queue: queue.broker_name):
             name = queue.broker_name
             writable, readable = queue.write_queue_nums, queue.read_queue_nums
             if max_queues is not None:
                 writable = readable = min(max_queues, readable)
             # A producer needs the master, a consumer is content with any replica.
             if queue.perm & PERM_WRITE and MASTER_ID in brokers.get(name, {}):
-                publish += [MessageQueue(topic, name, number) for number in range(writable)]
+                publish[name] = writable
             if queue.perm & PERM_READ and brokers.get(name):
-                subscribe += [MessageQueue(topic, name, number) for number in range(readable)]
+                subscribe[name] = readable
+        ordered = publish.items()
         if data.order_topic_conf:
-            publish = _ordered(topic, data.order_topic_conf)
-        return cls(topic, brokers, tuple(publish), tuple(subscribe))
+            ordered = _ordered(topic, data.order_topic_conf).items()
+        return cls(topic, brokers, Queues(topic, ordered), Queues(topic, subscribe.items()))
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
         """That broker, else any other with this name, else None."""
@@ -64,11 +176,28 @@ def address_of(addresses: Mapping[int, str] | None, broker_id: int = MASTER_ID) 
     return addresses.get(broker_id) or next(iter(addresses.values()))
 
 
-def _ordered(topic: str, configuration: str) -> list[MessageQueue]:
-    """``broker-a:4;broker-b:2``: a fixed list, so that a key keeps its queue while brokers come and go."""
-    queues: list[MessageQueue] = []
+def _sound_addresses(topic: str, broker_name: str, addresses: Mapping[int, str]) -> dict[int, str]:
+    sound = {int(number): address for number, address in addresses.items() if is_address(address)}
+    if len(sound) < len(addresses):
+        odd = next(address for address in addresses.values() if not is_address(address))
+        _log.warning(
+            "the route of topic %s: %s, an address of broker %s, is not host:port; it is left out",
+            topic,
+            printable(odd, 80),
+            printable(broker_name, 80),
+        )
+    return sound
+
+
+def _ordered(topic: str, configuration: str) -> dict[str, int]:
+    """``broker-a:4;broker-b:2``: a fixed list, so that a key keeps its queue while brokers come and go. Raises
+    BadRoute."""
+    counts: dict[str, int] = {}
     for item in configuration.split(";"):
         broker_name, _, count = item.rpartition(":")
         if broker_name:
-            queues += [MessageQueue(topic, broker_name, number) for number in range(parse_number(count) or 0)]
-    return queues
+            counts[broker_name] = parse_number(count) or 0
+    return {
+        data.broker_name: data.write_queue_nums
+        for data in sound_queues(topic, [QueueData(name, 0, number, 0) for name, number in counts.items()])
+    }

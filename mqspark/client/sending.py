@@ -245,9 +245,12 @@ class Sender:
                     f"the selector chose no queue of topic {sending.topic}: {type(error).__name__}: {error}"
                 ) from error
         if queue is None:
-            target = topic.chooser.choose(topic.targets, last.broker_name if last is not None else None)
+            target = topic.chooser.choose(
+                topic.candidates() if topic.many else topic.targets,
+                last.broker_name if last is not None else None,
+            )
         else:
-            found = topic.by_queue.get(queue)
+            found = topic.target_of(queue)
             if found is None:
                 raise InvalidMessage(
                     f"{queue} is not a writable queue of topic {sending.topic}", field="queue"

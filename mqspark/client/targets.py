@@ -5,7 +5,8 @@ TopicPublishInfo, SendMessageRequestHeaderV2; reference client-semantics §2.3, 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import overload
 
 import msgspec
 
@@ -13,7 +14,7 @@ from mqspark.client.faults import FaultTable, QueueChooser
 from mqspark.client.instance import ClientInstance
 from mqspark.client.namespaces import Namespace
 from mqspark.client.remoting import Channel
-from mqspark.client.routes import TopicRoute
+from mqspark.client.routes import Queues, TopicRoute
 from mqspark.errors import ClientError, NoRoute
 from mqspark.message import DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.codes import CURRENT_VERSION, RequestCode
@@ -24,6 +25,9 @@ __all__ = ["BATCH", "PLAIN", "REPLY", "PublishTopic", "Target", "Targets"]
 PLAIN, BATCH, REPLY = range(3)
 _CODES = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 """By kind."""
+
+MAX_MADE = 1_024
+"""Targets of one topic that are kept, of 2 KB each."""
 
 _encode_json = msgspec.json.encode
 
@@ -83,16 +87,68 @@ class Target:
         ).encode()
 
 
+class _Made(Sequence[Target]):
+    """Targets made when they are asked for, of a topic with many queues."""
+
+    def __init__(self, queues: Sequence[MessageQueue], make: Callable[[MessageQueue], Target]) -> None:
+        self._queues = queues
+        self._make = make
+        self._made: dict[int, Target] = {}
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    @overload
+    def __getitem__(self, index: int) -> Target: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Target]: ...
+    def __getitem__(self, index: int | slice) -> Target | Sequence[Target]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        target = self._made.get(index)
+        if target is None:
+            if len(self._made) >= MAX_MADE:
+                self._made.clear()
+            target = self._made[index] = self._make(self._queues[index])
+        return target
+
+
 class PublishTopic:
     """A topic's queues and the turn they are at."""
 
-    __slots__ = ("by_queue", "chooser", "queues", "targets")
+    __slots__ = ("_by_queue", "_turn", "chooser", "many", "queues", "targets")
 
     def __init__(self, chooser: QueueChooser) -> None:
         self.chooser = chooser
-        self.queues: tuple[MessageQueue, ...] = ()
-        self.targets: list[Target] = []
-        self.by_queue: dict[MessageQueue, Target] = {}
+        self.queues: Sequence[MessageQueue] = ()
+        self.targets: Sequence[Target] = []
+        self.many = False
+        """Ask ``candidates`` for what to choose from, not ``targets``."""
+        self._by_queue: dict[MessageQueue, Target] = {}
+        self._turn = 0
+
+    def adopt(self, queues: Sequence[MessageQueue], make: Callable[[MessageQueue], Target]) -> None:
+        self.queues = queues
+        self.many = len(queues) > MAX_MADE
+        self.targets = _Made(queues, make) if self.many else [make(queue) for queue in queues]
+        self._by_queue = {} if self.many else {target.queue: target for target in self.targets}
+
+    def target_of(self, queue: MessageQueue) -> Target | None:
+        if not self.many or not isinstance(self.queues, Queues):
+            return self._by_queue.get(queue)
+        place = self.queues.place_of(queue)
+        return None if place is None else self.targets[place]
+
+    def candidates(self) -> list[Target]:
+        """The next queue of each broker: which broker, the chooser says."""
+        spans = self.queues.spans if isinstance(self.queues, Queues) else ()
+        start, candidates = 0, []
+        turn = self._turn // max(1, len(spans))
+        self._turn += 1
+        for _, count in spans:
+            candidates.append(self.targets[start + turn % count])
+            start += count
+        return candidates
 
 
 class Targets:
@@ -149,15 +205,9 @@ class Targets:
             self._adopt(topic, route)
 
     def _adopt(self, topic: PublishTopic, route: TopicRoute) -> None:
-        topic.queues = route.publish_queues
-        topic.targets = [
-            Target(
-                queue,
-                self._namespace.unwrap_queue(queue),
-                self._group,
-                self._default_topic_queues,
-                self._more,
-            )
-            for queue in topic.queues
-        ]
-        topic.by_queue = {target.queue: target for target in topic.targets}
+        topic.adopt(route.publish_queues, self._target)
+
+    def _target(self, queue: MessageQueue) -> Target:
+        return Target(
+            queue, self._namespace.unwrap_queue(queue), self._group, self._default_topic_queues, self._more
+        )

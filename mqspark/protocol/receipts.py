@@ -40,6 +40,7 @@ ORDER_REVIVE_QUEUE = 999
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 
 MAX_RECEIPT_LENGTH = 4096
+_MAX_DIGITS = 20
 
 
 class Receipt(NamedTuple):
@@ -79,14 +80,14 @@ def parse_receipt(text: str) -> Receipt:
     if len(parts) >= 7:
         try:
             return Receipt(
-                int(parts[0]),
-                int(parts[1]),
-                int(parts[2]),
-                int(parts[3]),
+                _i64(parts[0]),
+                _i64(parts[1]),
+                _i64(parts[2]),
+                _i64(parts[3]),
                 parts[4],
                 parts[5],
-                int(parts[6]),
-                int(parts[7]) if len(parts) > 7 else -1,
+                _i64(parts[6]),
+                _i64(parts[7]) if len(parts) > 7 else -1,
             )
         except ValueError:
             pass
@@ -130,7 +131,8 @@ def parse_start_offsets(text: str | None) -> dict[tuple[str, int], int]:
     """``startOffsetInfo``: (retry flag, queue id) → start offset. Raises ProtocolError."""
     try:
         return {
-            (retry, int(queue_id)): int(offset) for retry, queue_id, offset in map(str.split, _entries(text))
+            (retry, _i64(queue_id)): _i64(offset)
+            for retry, queue_id, offset in map(str.split, _entries(text))
         }
     except ValueError:
         raise ProtocolError(f"startOffsetInfo {(text or '')[:80]!r} cannot be read") from None
@@ -140,7 +142,7 @@ def parse_message_offsets(text: str | None) -> dict[tuple[str, int], list[int]]:
     """``msgOffsetInfo``: (retry flag, queue id) → queue offsets. Raises ProtocolError."""
     try:
         return {
-            (retry, int(queue_id)): [int(offset) for offset in offsets.split(",")]
+            (retry, _i64(queue_id)): [_i64(offset) for offset in offsets.split(",")]
             for retry, queue_id, offsets in map(str.split, _entries(text))
         }
     except ValueError:
@@ -167,9 +169,9 @@ def parse_order_counts(text: str | None) -> OrderCounts:
         for _, place, count in map(str.split, _entries(text)):
             if place.startswith("qo"):
                 queue_id, offset = place[2:].split("%")
-                by_offset[int(queue_id), int(offset)] = int(count)
+                by_offset[_i64(queue_id), _i64(offset)] = _i64(count)
             else:
-                by_queue[int(place)] = int(count)
+                by_queue[_i64(place)] = _i64(count)
     except ValueError:
         raise ProtocolError(f"orderCountInfo {(text or '')[:80]!r} cannot be read") from None
     return OrderCounts(by_offset, by_queue)
@@ -177,3 +179,10 @@ def parse_order_counts(text: str | None) -> OrderCounts:
 
 def _entries(text: str | None) -> list[str]:
     return [entry for entry in (text or "").split(";") if entry]
+
+
+def _i64(text: str) -> int:
+    """Raises ValueError, also for what no offset or time can be: their sums and quotients must be numbers still."""
+    if len(text) > _MAX_DIGITS:
+        raise ValueError(text[:80])
+    return int(text)
