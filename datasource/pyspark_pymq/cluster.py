@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,12 +48,16 @@ class DataLoss(MQError):
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlace:
-    """How a task reaches a broker: over TCP, or in place when ``store_path`` is on its host and ``nonce`` proves it."""
+    """How a task reaches a broker: over TCP, or in place when ``store_path`` is on its host, may be read there and
+    ``proof`` fits ``challenge`` (``mqspark.store.trusted``)."""
 
     address: str
     store_path: str = ""
     commit_log_path: str = ""
-    nonce: str = ""
+    challenge: str = ""
+    proof: str = ""
+    directories: tuple[str, ...] | None = None
+    """Where stores may be read in place; None: by owner."""
 
 
 class Cluster:
@@ -147,8 +152,9 @@ class Cluster:
             return known[1]
         place = BrokerPlace(address)
         if self._options.local_read:
+            challenge = secrets.token_hex(16)
             try:
-                info = self.client.runtime_info(address)
+                info = self.client.runtime_info(address, challenge=challenge)
             except BrokerError as error:
                 log.info("broker %s tells no store path: %s", address, error)
                 info = {}
@@ -156,7 +162,9 @@ class Cluster:
                 address,
                 info.get("mqsparkStorePath", ""),
                 info.get("mqsparkCommitLogPath", ""),
-                info.get("mqsparkStoreNonce", ""),
+                challenge,
+                info.get("mqsparkStoreProof", ""),
+                self._options.local_directories,
             )
         self._places[address] = (time.monotonic(), place)
         return place

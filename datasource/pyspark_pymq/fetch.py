@@ -1,8 +1,9 @@
 """Ranges of queues to RecordBatches, in a Spark worker: in place from the broker's files, or over TCP.
 
-Workers live on between tasks, so mapped stores and connections are kept at module level, checked before use. A store is
-used in place only when the nonce in its directory is the one the broker told the driver; whatever is missing there
-(another host, an expired segment, no address space for a map) is pulled over TCP instead, from the same offset on.
+Workers live on between tasks, so open stores and connections are kept at module level, checked before use. A store is
+used in place only when the worker's operator allows its directory and the broker has proved to the driver that it knows
+the secret in there (``mqspark.store.trusted``); whatever is missing there (another host, an expired or cut segment) is
+pulled over TCP instead, from the same offset on.
 
 Over TCP several pulls of a queue are in flight, each beginning where the one before will probably end; a gap is pulled
 again, an overlap is dropped by offset. Must not import pyspark.
@@ -10,30 +11,38 @@ again, an overlap is dropped by offset. Must not import pyspark.
 
 from __future__ import annotations
 
+import hmac
+import logging
 import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from mqspark.client.blocking import BlockingConnection, pull_header
-from mqspark.errors import BrokerError, ConnectionLost, MQError, RequestTimeout, StoreError
+from mqspark.errors import BrokerError, ConnectionLost, InvalidMessage, MQError, RequestTimeout, StoreError
 from mqspark.message import LMQ_PREFIX, java_hash
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from mqspark.store.compacted import is_compacted
-from mqspark.store.reader import StoreReader
+from mqspark.store.reader import Piece, StoreReader
+from mqspark.store.trusted import Trust, prove
 from pyspark_pymq.cluster import BrokerPlace, DataLoss
 from pyspark_pymq.decode import Decoder
 from pyspark_pymq.offsets import QueueRange
 from pyspark_pymq.planning import ReadTask
 from pyspark_pymq.records import QUEUE_OFFSET, Records, record_positions, unwrap_inner_batches
 
-__all__ = ["read_task"]
+__all__ = ["ALLOWED_VARIABLE", "read_task"]
+
+log = logging.getLogger("pyspark_pymq")
+
+ALLOWED_VARIABLE = "MQSPARK_LOCAL_STORES"
+"""In the environment of workers: the only directories in which stores are read in place, separated as those of PATH."""
 
 BATCH_BYTES = 1 << 20
 """What a RecordBatch aims at (reference spark-datasource §7: all between 256 KiB and 4 MiB are near the best)."""
@@ -89,7 +98,18 @@ def _read_together(task: ReadTask) -> Iterator[pa.RecordBatch] | None:
         tags=frozenset(task.tags),
         strict=task.fail_on_data_loss,
     )
-    return store.read_together(task.ranges, decoder, task.tags)
+    found = store.read_together(task.ranges, decoder, task.tags)
+    return _with_the_rest(task, found) if found is not None else None
+
+
+def _with_the_rest(task: ReadTask, found: Iterator[pa.RecordBatch | list[int]]) -> Iterator[pa.RecordBatch]:
+    for each in found:
+        if not isinstance(each, list):
+            yield each
+            continue
+        for wanted, position in zip(task.ranges, each, strict=True):
+            if position < wanted.end:
+                yield from _read_range(task, replace(wanted, start=position))
 
 
 def _read_range(task: ReadTask, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
@@ -143,16 +163,18 @@ def _combined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 class _LocalStore:
-    """A broker's directory on this host, and the segments of it that are mapped."""
+    """A broker's directory on this host."""
 
-    def __init__(self, place: BrokerPlace) -> None:
-        self._reader = StoreReader(place.store_path, place.commit_log_path or None)
-        self._segments: dict[int, Records] = {}
+    def __init__(self, reader: StoreReader) -> None:
+        self._reader = reader
+        self._mapped: Any = None
+        """The segment whose map ``_records`` are."""
+        self._records = Records(b"")
 
     def read(
         self, wanted: QueueRange, decoder: Decoder, tags: tuple[str, ...]
     ) -> Iterator[pa.RecordBatch | int]:
-        """Batches, and after those of a chunk the offset that is next, as far as the files hold the range."""
+        """Batches, each followed by the offset that is next, as far as the files hold the range."""
         if is_compacted(self._reader.paths.root, wanted.queue.topic):
             return  # the broker knows what compaction has kept
         codes = np.array([java_hash(tag) for tag in tags], dtype=np.int64)
@@ -163,22 +185,30 @@ class _LocalStore:
                 entries = self._reader.entries(wanted.queue.topic, wanted.queue.queue_id, position, until)
                 if len(entries) == 0:
                     return
+                offsets = np.arange(position, position + len(entries))
                 if len(entries) < until - position:
                     # Some records are lost to damage, or the end is not visible here yet: the records know.
-                    until = self._queue_offset(int(entries["position"][-1])) + 1
+                    until = self._reader.queue_offset(int(entries["position"][-1])) + 1
+                    if until != position + len(entries):
+                        for index, place in enumerate(entries["position"].tolist()):
+                            offsets[index] = self._reader.queue_offset(place)
                 if codes.size:
-                    entries = entries[np.isin(entries["tags_code"], codes)]
-                yield from self._batches(entries, decoder)
+                    kept = np.isin(entries["tags_code"], codes)
+                    entries, offsets = entries[kept], offsets[kept]
+                for piece, batch in self._batches(entries, decoder):
+                    yield batch
+                    yield int(offsets[piece.last - 1]) + 1
                 position = until
                 yield position
         except (OSError, StoreError):
-            # Expired under us, or no address space left for the map (a worker may run under RLIMIT_AS).
+            # Expired or cut under us, or not allowed: from the last offset on the broker is asked.
             return
 
     def read_together(
         self, ranges: Sequence[QueueRange], decoder: Decoder, tags: tuple[str, ...]
-    ) -> Iterator[pa.RecordBatch] | None:
-        """Ranges of one topic; None when the files do not hold every entry of them."""
+    ) -> Iterator[pa.RecordBatch | list[int]] | None:
+        """Ranges of one topic as batches, then, if not all could be read, the offsets that are next; None when the
+        files do not hold every entry of them."""
         if is_compacted(self._reader.paths.root, ranges[0].queue.topic):
             return None
         try:
@@ -186,80 +216,98 @@ class _LocalStore:
                 self._reader.entries(each.queue.topic, each.queue.queue_id, each.start, each.end)
                 for each in ranges
             ]
-            if any(len(entries) < each.rows for entries, each in zip(found, ranges, strict=True)):
-                return None
-            entries = np.concatenate(found)
-            if tags:
-                entries = entries[np.isin(entries["tags_code"], [java_hash(tag) for tag in tags])]
-            return self._batches(entries[np.argsort(entries["position"])], decoder)
         except (OSError, StoreError):
             return None
+        if any(len(entries) < each.rows for entries, each in zip(found, ranges, strict=True)):
+            return None
+        return self._read_all(found, ranges, decoder, tags)
 
-    def _batches(self, entries: Any, decoder: Decoder) -> Iterator[pa.RecordBatch]:
-        """Cut where a batch is full and where a segment ends; all maps are made before the first batch goes out, so
-        that a chunk comes from here as a whole or not at all.
-        """
-        physical = np.ascontiguousarray(entries["position"])
-        filled = np.cumsum(entries["size"], dtype=np.int64)
-        pieces = []
-        first = 0
-        while first < len(physical):
-            records, start = self._segment(int(physical[first]))
-            before = int(filled[first - 1] if first else 0)
-            last = max(first + 1, int(np.searchsorted(filled, before + _LOG_BYTES)))
-            last = first + int(np.searchsorted(physical[first:last], start + records.size_bytes))
-            pieces.append(
-                (records, physical[first:last] - start, np.diff(filled[first:last], prepend=before))
-            )
-            first = last
-        return (self._decoded(decoder, *piece) for piece in pieces)
+    def _read_all(
+        self, found: list[Any], ranges: Sequence[QueueRange], decoder: Decoder, tags: tuple[str, ...]
+    ) -> Iterator[pa.RecordBatch | list[int]]:
+        entries = np.concatenate(found)
+        numbers = np.repeat(np.arange(len(ranges)), [len(each) for each in found])
+        offsets = np.concatenate([np.arange(each.start, each.end) for each in ranges])
+        order = np.argsort(entries["position"])
+        if tags:
+            codes = [java_hash(tag) for tag in tags]
+            order = order[np.isin(entries["tags_code"][order], codes)]
+        done = 0
+        try:
+            for piece, batch in self._batches(entries[order], decoder):
+                yield batch
+                done = piece.last
+        except (OSError, StoreError):
+            # In the order of the log a queue's offsets ascend: what is done of each is a beginning.
+            following = np.array([each.start for each in ranges])
+            np.maximum.at(following, numbers[order[:done]], offsets[order[:done]] + 1)
+            yield following.tolist()
 
-    def _decoded(self, decoder: Decoder, records: Records, positions: Any, sizes: Any) -> pa.RecordBatch:
-        """Records that lie together are brought into the processor's cache first."""
-        ends = positions + sizes
-        cuts = np.flatnonzero(positions[1:] != ends[:-1])
-        if len(cuts) * _RUN_ROWS < len(positions):
-            lows = [int(positions[0]), *positions[cuts + 1].tolist()]
-            for low, high in zip(lows, [*ends[cuts].tolist(), int(ends[-1])], strict=True):
-                records.touch(low, high)
-        return decoder(records, positions)
+    def _batches(self, entries: Any, decoder: Decoder) -> Iterator[tuple[Piece, pa.RecordBatch]]:
+        positions = np.ascontiguousarray(entries["position"])
+        sizes = entries["size"].astype(np.int64)
+        for piece in self._reader.pieces(positions, sizes, _LOG_BYTES):
+            yield piece, self._decoded(piece, decoder, sizes)
 
-    def _queue_offset(self, physical_offset: int) -> int:
-        records, start = self._segment(physical_offset)
-        return int(records.longs(np.array([physical_offset - start + QUEUE_OFFSET]))[0])
+    def _decoded(self, piece: Piece, decoder: Decoder, sizes: Any) -> pa.RecordBatch:
+        if piece.segment is None:
+            return decoder(Records(piece.buffer), piece.places)
+        if self._mapped is not piece.segment:
+            self._mapped, self._records = piece.segment, Records(piece.buffer)
+        records = self._records
+        _touch(records, piece.places, piece.places + sizes[piece.first : piece.last])
+        try:
+            batch = decoder(records, piece.places)
+        except InvalidMessage:
+            self._reader.check(piece)  # zeros in the place of what was cut are no message
+            raise
+        self._reader.check(piece)
+        return batch
 
-    def _segment(self, physical_offset: int) -> tuple[Records, int]:
-        for start, records in self._segments.items():
-            if start <= physical_offset < start + records.size_bytes:
-                return records, start
-        buffer, start = self._reader.segment(physical_offset)
-        records = self._segments[start] = Records(buffer)
-        return records, start
+
+def _touch(records: Records, positions: Any, ends: Any) -> None:
+    """Records that lie together are brought into the processor's cache first."""
+    cuts = np.flatnonzero(positions[1:] != ends[:-1])
+    if len(cuts) * _RUN_ROWS < len(positions):
+        lows = [int(positions[0]), *positions[cuts + 1].tolist()]
+        for low, high in zip(lows, [*ends[cuts].tolist(), int(ends[-1])], strict=True):
+            records.touch(low, high)
 
 
-_stores: dict[tuple[int, str, str], _LocalStore] = {}
+_stores: dict[tuple[int, BrokerPlace, str], _LocalStore] = {}
 
 
 def _local_store(place: BrokerPlace) -> _LocalStore | None:
-    """The store in place, if the directory on this host is proved to be the broker's."""
-    if not place.store_path or not place.nonce:
+    """The store in place, if the directory on this host may be read and is proved to be the broker's."""
+    if not place.store_path or not place.proof:
         return None
     try:
-        nonce = (Path(place.store_path) / "mqspark.nonce").read_text("ascii", "replace").strip()
-    except OSError:
+        reader = StoreReader(
+            place.store_path, place.commit_log_path or None, Trust(_allowed(place)), maps=True
+        )
+        nonce = reader.nonce() or ""
+    except (OSError, StoreError) as error:
+        log.debug("%s is not read in place: %s", place.store_path, error)
         return None
-    if nonce != place.nonce:
+    proof = prove(nonce, place.challenge, place.store_path, place.commit_log_path)
+    if not hmac.compare_digest(proof, place.proof):
         return None
-    key = (os.getpid(), place.store_path, nonce)
+    key = (os.getpid(), replace(place, challenge="", proof=""), nonce)
     store = _stores.get(key)
     if store is None:
-        # A broker that was restarted has another nonce and perhaps cut its log: forget what was mapped of it.
-        for other in [other for other in _stores if other[1] == place.store_path] or list(_stores)[
+        # A broker that was restarted has another nonce and perhaps cut its log: forget what is open of it.
+        for other in [other for other in _stores if other[1].store_path == place.store_path] or list(_stores)[
             : 1 - _MAX_STORES
         ]:
             del _stores[other]
-        store = _stores[key] = _LocalStore(place)
+        store = _stores[key] = _LocalStore(reader)
     return store
+
+
+def _allowed(place: BrokerPlace) -> tuple[str, ...] | None:
+    """The directories that this host's operator allows, or else those that the query does; None: by owner."""
+    text = os.environ.get(ALLOWED_VARIABLE)
+    return place.directories if text is None else tuple(filter(None, text.split(os.pathsep)))
 
 
 # --- over TCP -------------------------------------------------------------------------------------------------

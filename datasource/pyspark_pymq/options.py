@@ -72,6 +72,7 @@ class ReadOptions:
     max_partitions: int | None
     max_records_per_partition: int | None
     local_read: bool
+    local_directories: tuple[str, ...] | None
     """May map the store's files when the broker is on this host."""
     payload_is_arrow: bool
     """payloadFormat=arrow: a message is rows with columns of their own (``pyspark_pymq.payload``)."""
@@ -119,6 +120,7 @@ class ReadOptions:
             max_partitions=maximum,
             max_records_per_partition=texts.positive("maxRecordsPerPartition"),
             local_read=texts.flag("localRead", True),
+            local_directories=texts.directories("localDirectories"),
             payload_is_arrow=_is_arrow(texts),
             poll_timeout_ms=texts.number("pollTimeoutMs", 250, lowest=0),
         )

@@ -225,6 +225,17 @@ class OptionTexts:
             raise ConfigError(f"tags: tags separated by '||', or '*' alone, not {value!r}", key="tags")
         return names
 
+    def directories(self, name: str) -> tuple[str, ...] | None:
+        """Absolute paths, separated by commas; None when it is not given."""
+        value = self.text(name)
+        if value is None:
+            return None
+        paths = tuple(path for part in value.split(",") if (path := part.strip()))
+        for path in paths:
+            if not path.startswith("/"):
+                raise ConfigError(f"{name}: absolute paths separated by commas, not {path!r}", key=name)
+        return paths
+
     def sql_filter(self) -> str | None:
         """Checked here, for the brokers see it with the first pull only."""
         value = self.text("sqlFilter")

@@ -309,11 +309,8 @@ def read_keys(
     reader = StoreReader(store, commit_log)
     for first in range(low, high, _READ_OFFSETS):
         entries = reader.entries(plan.topic, plan.queue_id, first, min(first + _READ_OFFSETS, high))
-        while len(entries):
-            view, start = reader.segment(int(entries["position"][0]))
-            inside = int(entries["position"].searchsorted(start + len(view)))
-            yield from rows(Records(view), entries["position"][:inside] - start)
-            entries = entries[inside:]
+        for piece in reader.pieces(entries["position"], entries["size"].astype(np.int64), _SPAN_BYTES):
+            yield from rows(Records(piece.buffer), piece.places)
 
 
 def write_generations(
@@ -392,8 +389,7 @@ class _Copier:
                 entries["tags_code"].tolist(),
                 strict=True,
             ):
-                view, start = self._reader.segment(position)
-                record = view[position - start : position - start + size]
+                record = memoryview(self._reader.record(position, size))
                 offset = int.from_bytes(record[20:28], "big")
                 if offset in wanted:
                     self._writer.append(record, offset, code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mqspark.broker.runtime import store_proof
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topicadmin import existing_topic
 from mqspark.message import MessageQueue
@@ -46,7 +47,9 @@ class Inspection:
         }
 
     def runtime_info(self, session: Session, command: Command) -> bytes:
-        return ok(command, None, encode_body(KVTable(table=self._runtime_info())))
+        table = self._runtime_info()
+        table |= store_proof(table, self._state.store.nonce, command.ext.get("mqsparkChallenge", ""))
+        return ok(command, None, encode_body(KVTable(table=table)))
 
     def topic_stats(self, session: Session, command: Command) -> bytes:
         topic = existing_topic(self._state, command.header(GetTopicStatsInfoRequestHeader).topic)

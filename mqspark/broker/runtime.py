@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from collections.abc import Mapping
 
 from mqspark.broker.acks import Acks
 from mqspark.broker.state import BrokerState
 from mqspark.protocol.codes import CURRENT_VERSION
+from mqspark.store.trusted import MAX_CHALLENGE, prove
 
-__all__ = ["VERSION_TEXT", "runtime_table"]
+__all__ = ["VERSION_TEXT", "runtime_table", "store_proof"]
 
 VERSION_TEXT = "V5_5_0"
 """The name of CURRENT_VERSION in MQVersion."""
@@ -23,7 +25,9 @@ VERSION_TEXT = "V5_5_0"
 STORE_PATH_KEY = "mqsparkStorePath"
 COMMIT_LOG_PATH_KEY = "mqsparkCommitLogPath"
 STORE_NONCE_KEY = "mqsparkStoreNonce"
-"""A reader on the same host may map the store's files when it finds this text in ``mqspark.nonce`` there."""
+"""Once the secret itself; now empty, and there because readers know a broker of ours by it."""
+STORE_PROOF_KEY = "mqsparkStoreProof"
+"""That the broker knows the secret in the directory: ``mqspark.store.trusted``."""
 
 
 def runtime_table(state: BrokerState, acks: Acks) -> dict[str, str]:
@@ -90,8 +94,15 @@ def runtime_table(state: BrokerState, acks: Acks) -> dict[str, str]:
         table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
     table[STORE_PATH_KEY] = root
     table[COMMIT_LOG_PATH_KEY] = ",".join(log_directories)
-    table[STORE_NONCE_KEY] = store.nonce
+    table[STORE_NONCE_KEY] = ""
     return table
+
+
+def store_proof(table: Mapping[str, str], nonce: str, challenge: str) -> dict[str, str]:
+    """The row that answers a challenge; none for what is none. ``table``: of ``runtime_table``."""
+    if not challenge or len(challenge) > MAX_CHALLENGE:
+        return {}
+    return {STORE_PROOF_KEY: prove(nonce, challenge, table[STORE_PATH_KEY], table[COMMIT_LOG_PATH_KEY])}
 
 
 def _existing(path: str) -> str:

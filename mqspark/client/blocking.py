@@ -486,9 +486,10 @@ class BlockingClient:
 
     # --- brokers ----------------------------------------------------------------------------------------------
 
-    def runtime_info(self, address: str) -> dict[str, str]:
-        """What the broker says of itself (code 28)."""
-        answer = self.request(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+    def runtime_info(self, address: str, *, challenge: str | None = None) -> dict[str, str]:
+        """What the broker says of itself (code 28); a broker of ours with its answer to a ``challenge``."""
+        header = {"mqsparkChallenge": challenge} if challenge is not None else None
+        answer = self.request(address, RequestCode.GET_BROKER_RUNTIME_INFO, header)
         return decode_body(KVTable, answer.body).table
 
 

@@ -112,8 +112,7 @@ def served(reader: StoreReader, topic: str, queue_id: int) -> Iterator[Served]:
     for first in range(max(low, end), high, _READ_OFFSETS):
         entries = reader.entries(topic, queue_id, first, min(first + _READ_OFFSETS, high))
         for position, size, tags_code in entries.tolist():
-            view, start = reader.segment(position)
-            record = view[position - start : position - start + size]
+            record = memoryview(reader.record(position, size))
             yield record, int.from_bytes(record[20:28], "big"), tags_code
 
 

@@ -225,8 +225,7 @@ class StoreLife(RuleBasedStateMachine):
                 entries = reader.entries(topic, queue_id, 0, len(messages) + 5)
                 assert len(entries) == len(messages)
                 for position, size, _ in entries.tolist():
-                    view, start = reader.segment(position)
-                    assert int.from_bytes(view[position - start : position - start + 4], "big") == size
+                    assert int.from_bytes(reader.record(position, 4), "big") == size
         shutil.rmtree(self.root)
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from mqspark.errors import MQError
 from mqspark.message import Message, MessageQueue
+from mqspark.store.trusted import prove
 from pyspark_pymq import fetch
 from pyspark_pymq.cluster import BrokerPlace, Cluster, DataLoss
 from pyspark_pymq.fetch import read_task
@@ -63,6 +64,14 @@ def table(work: ReadTask) -> pa.Table:
     return pa.Table.from_batches(
         read_task(work), fetch.Decoder(COLUMNS, topic="", broker="", queue_id=0).schema
     )
+
+
+def proved(place: BrokerPlace, root: Path) -> BrokerPlace:
+    """The same for a copy of the store."""
+    nonce = (root / "mqspark.nonce").read_text()
+    log = str(root / "commitlog")
+    proof = prove(nonce, place.challenge, str(root), log)
+    return replace(place, store_path=str(root), commit_log_path=log, proof=proof)
 
 
 @pytest.fixture
@@ -113,11 +122,12 @@ def test_batches_are_of_good_size(store: DevCluster) -> None:
 
 
 def test_only_the_brokers_own_directory_is_trusted(store: DevCluster, no_maps: None) -> None:
-    """With another nonce, or none, or a directory that is not there, TCP serves."""
+    """With another proof, or none, or a directory that is not there, TCP serves."""
     place = task(store).places["dev"]
     for changed in (
-        replace(place, nonce="0" * 32),
-        replace(place, nonce=""),
+        replace(place, proof="0" * 64),
+        replace(place, proof=""),
+        replace(place, challenge="0" * 32),
         replace(place, store_path="/nonexistent"),
         replace(place, store_path=""),
     ):
@@ -131,12 +141,12 @@ def test_a_segment_that_is_gone_is_pulled(store: DevCluster, tmp_path: Path) -> 
     segments = sorted((copy / "commitlog").iterdir())
     assert len(segments) > 2
     segments[1].unlink()
-    place = replace(task(store).places["dev"], store_path=str(copy), commit_log_path=str(copy / "commitlog"))
+    place = proved(task(store).places["dev"], copy)
     assert table(task(store, "Large", places={"dev": place})) == table(task(store, "Large"))
 
 
 def test_no_address_space_for_a_map(tmp_path: Path) -> None:
-    """Spark's memory settings are address-space limits: a 1 GiB segment does not fit, the socket does."""
+    """Spark's memory settings are address-space limits: a 1 GiB segment does not fit, and is copied from."""
     program = """
 import json, resource, sys
 from pathlib import Path
@@ -149,7 +159,9 @@ partitions = reader.BatchReader(options, ("value",)).partitions()
 used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), used + (400 << 20)))
 rows = sum(batch.num_rows for part in partitions for batch in reader.read_partition(part))
-print(json.dumps([rows, [list(store._segments) for store in fetch._stores.values()]]))
+print(json.dumps([rows, [
+    [segment.map for segment in store._reader._segments.values()] for store in fetch._stores.values()
+]]))
 """
     with DevCluster(
         tmp_path / "store", "flushDiskType=ASYNC_FLUSH", "mappedFileSizeCommitLog=1073741824"
@@ -161,7 +173,7 @@ print(json.dumps([rows, [list(store._segments) for store in fetch._stores.values
             [sys.executable, "-c", program, options], capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout) == [500, [[]]]
+        assert json.loads(done.stdout) == [500, [[None]]]
 
 
 def test_a_connection_that_went_stale_and_one_that_breaks(tmp_path: Path) -> None:
@@ -191,10 +203,9 @@ def test_a_restarted_broker_is_mapped_anew(tmp_path: Path) -> None:
         own.stop()
         own.start()
         second = task(own)
-        assert second.places["dev"].nonce != first.places["dev"].nonce
         assert table(second).num_rows == 10
-        mine = [key for key in fetch._stores if key[1] == str(own.store)]
-        assert [key[2] for key in mine] == [second.places["dev"].nonce]
+        mine = [key for key in fetch._stores if key[1].store_path == str(own.store)]
+        assert [key[2] for key in mine] == [(own.store / "mqspark.nonce").read_text()]
         assert table(first).num_rows == 10  # a task planned before the restart
 
 
