@@ -290,7 +290,7 @@ def _local_store(place: BrokerPlace) -> _LocalStore | None:
         log.debug("%s is not read in place: %s", place.store_path, error)
         return None
     proof = prove(nonce, place.challenge, place.store_path, place.commit_log_path)
-    if not hmac.compare_digest(proof, place.proof):
+    if not hmac.compare_digest(proof.encode(), place.proof.encode(errors="replace")):
         return None
     key = (os.getpid(), replace(place, challenge="", proof=""), nonce)
     store = _stores.get(key)

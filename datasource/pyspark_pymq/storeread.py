@@ -102,7 +102,7 @@ def read_segment(
     topics_of = Decoder(("topic",), topic=None, broker="", queue_id=None)
     wanted = pa.array(options.topics, pa.string())
     with local_copy(partition.file) as path:
-        runs = SegmentRecords(path, partition.file.start, partition.segment_bytes)
+        runs = SegmentRecords(path, partition.file.start, partition.segment_bytes, guarded=True)
         records = Records(runs.view)
         for run in runs.between(partition.low, partition.high):
             for positions in _pieces(run):
@@ -111,7 +111,10 @@ def read_segment(
                     names = topics_of(here, at).column(0)
                     at = at[pc.is_in(names, value_set=wanted).to_numpy(zero_copy_only=False)]
                 if len(at):
-                    yield decoder(here, np.ascontiguousarray(at))
+                    batch = decoder(here, np.ascontiguousarray(at))
+                    runs.check()
+                    yield batch
+        runs.check()
         if runs.damaged and strict:
             low, high = runs.damaged[0]
             raise StoreCorrupt(

@@ -165,7 +165,7 @@ def archive_unit(task: UnitTask) -> ArchivedUnit:
     chosen = _Chosen(task)
     files = RowFiles(task.archive, task.broker, f"{unit.low:020d}") if task.archive is not None else None
     with local_copy(unit.file) as path:
-        runs = SegmentRecords(path, unit.file.start, unit.segment_bytes)
+        runs = SegmentRecords(path, unit.file.start, unit.segment_bytes, guarded=True)
         records = Records(runs.view)
         end = unit.low
         for run in runs.between(unit.low, unit.high):
@@ -178,6 +178,7 @@ def archive_unit(task: UnitTask) -> ArchivedUnit:
             end = unit.file.start + last + int(records.ints(run[-1:])[0])
         if files is not None:
             files.flush(records)
+        runs.check()
     # What is behind the last record of a full segment or of an agreed range belongs to it.
     high = unit.high if unit.is_closed else end
     return ArchivedUnit(chosen.manifest(high), tuple(files.finish()) if files is not None else ())

@@ -423,6 +423,11 @@ class CommitLog:
             self._views[segment.start] = view
         return view
 
+    def adopt(self, segment: Segment, view: memoryview) -> None:
+        """A map of the whole file that somebody else has made."""
+        self._views[segment.start] = view
+        self._budget.used_bytes += len(view)
+
     def view(self, segment: Segment) -> memoryview:
         """As ``mapped``, for tools. Raises OSError when it cannot be mapped."""
         view = self.mapped(segment)

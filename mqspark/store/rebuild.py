@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -27,6 +28,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from mqspark.errors import StoreCorrupt
 from mqspark.message import BORN_HOST_V6
 from mqspark.record import MAGIC_V1, MAGIC_V2, CheckedRecord
 from mqspark.store import columns
@@ -34,6 +36,7 @@ from mqspark.store.batchqueue import BATCH_DTYPE, BATCH_ENTRY, BatchEntry, Batch
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog, Segment
 from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE
+from mqspark.store.cuts import GuardedMap, guarded_map
 from mqspark.store.delay import DelayLevels
 from mqspark.store.files import OsFiles
 from mqspark.store.indexfile import Header, IndexFile, IndexMaps, Shape
@@ -120,11 +123,24 @@ class SegmentRecords:
     ``view``: the mapped file. ``damaged``: ranges that hold no valid record but are followed by one, so far.
     """
 
-    def __init__(self, path: Path, start: int, segment_bytes: int) -> None:
+    def __init__(self, path: Path, start: int, segment_bytes: int, *, guarded: bool = False) -> None:
+        """``guarded``: somebody else may cut the file meanwhile; then ``check`` says whether what was read counts."""
         self._segment = Segment(path, start, path.stat().st_size, start + segment_bytes)
-        self._scan = _SegmentScan(self._segment, DelayLevels(""), set(), verify_crc=False)
+        self._map: GuardedMap | None = None
+        if guarded:
+            fd = OsFiles().open_read(path)
+            weakref.finalize(self, os.close, fd)
+            self._map = guarded_map(fd, self._segment.length)
+        view = self._map.view if self._map is not None else None
+        self._scan = _SegmentScan(self._segment, DelayLevels(""), set(), verify_crc=False, view=view)
         self.view = self._scan.view
         self.damaged: list[tuple[int, int]] = []
+
+    def check(self) -> None:
+        """Raises StoreCorrupt when the file was cut since it was mapped."""
+        if self._map is not None and not self._map.is_whole():
+            path = self._segment.path
+            raise StoreCorrupt(f"{path} was cut while it was read", path=str(path))
 
     def between(self, low: int, high: int) -> Iterator[Ints]:
         """Positions within the file, ascending, in runs of at most 65,536 records. ``low``: where a record begins."""
@@ -175,7 +191,9 @@ class _SegmentScan(Recovery):
         multi_dispatch: bool = False,
         with_times: bool = False,
         deleted: Mapping[str, int] | None = None,
+        view: memoryview | None = None,
     ) -> None:
+        """``view``: a map of the segment, when there is one already."""
         files = OsFiles()
         log = CommitLog(
             segment.path.parent,
@@ -185,6 +203,8 @@ class _SegmentScan(Recovery):
             max_mapped=1,
         )
         log.segments = [segment]
+        if view is not None:
+            log.adopt(segment, view)
         table = QueueTable(Path(), files, file_bytes=ENTRY_BYTES, max_mapped=1)
         table.batch_topics = batch_topics
         super().__init__(

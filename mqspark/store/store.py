@@ -205,8 +205,8 @@ class MessageStore:
         self.read_problem: str | None = None
         """Why something could not be read when it was last tried, or None."""
         self.nonce = ""
-        """Written to ``mqspark.nonce``: a process that finds it there looks at the directory this store
-        serves."""
+        """Written to ``mqspark.nonce`` and told to nobody: who knows it has to do with this directory
+        (``mqspark.store.trusted``)."""
         self.read_only: str | None = "the store is not open"
         """Why nothing can be put, or None."""
         self._bind_queries()
@@ -270,6 +270,7 @@ class MessageStore:
                 )
             self.nonce = secrets.token_hex(16)
             self._note.open(os.getpid(), report.end_position)
+            files.remove(paths.nonce)  # one that a crash has left may be open to more readers than a new file
             self._write_small(paths.nonce, self.nonce.encode())
             files.sync_directory(paths.root)
             if checkpoint.position < 0:
