@@ -57,7 +57,7 @@ _MAX_PIECES = 256
 """Read ahead into the same bytes again and again, which stay in the processor's cache: 16 MiB a call."""
 _log = sparing(__name__)
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def descriptor_limit() -> int:
@@ -73,7 +73,8 @@ def memory_bytes() -> int:
 
 @contextlib.contextmanager
 def disk_full_as_typed(what: str) -> Iterator[None]:
-    """ENOSPC and EDQUOT become DiskFull, want of descriptors and memory NoResources; every other OSError passes."""
+    """No space (ENOSPC, EDQUOT, EFBIG) becomes DiskFull, want of descriptors and memory NoResources; every other
+    OSError passes."""
     try:
         yield
     except OSError as error:
@@ -256,6 +257,10 @@ class FileLayer(Protocol):
     def lock(self, path: StrPath) -> int:
         """Exclusive lock on bytes 0..1, as Java's FileChannel.tryLock(0, 1), and on the file's directory, so that it
         holds when the file is removed. Raises StoreLocked, which says who has it."""
+
+    def relock(self, path: StrPath, fd: int) -> int:
+        """The descriptor that locks the file that is at ``path`` now: a new one when the old file was removed or
+        replaced, for RocketMQ's broker looks at nothing else. Raises StoreLocked when another process has it."""
 
     def unlock(self, path: StrPath, fd: int) -> None: ...
 
@@ -504,6 +509,17 @@ class OsFiles:
             )
             return -1
         return fd
+
+    def relock(self, path: StrPath, fd: int) -> int:
+        if _is_file(path, fd):
+            return fd
+        # The old descriptor is closed last: closing any of the same file would free its lock.
+        new = self._lock_file(path, os.path.dirname(lock_name(path)))
+        os.close(fd)
+        _log.warning(
+            "%s was removed or replaced while this process had it locked: it is made and locked anew", path
+        )
+        return new
 
     def unlock(self, path: StrPath, fd: int) -> None:
         held = self._locked.pop(lock_name(path), -1)

@@ -32,6 +32,7 @@ from mqspark.errors import (
     InvalidMessage,
     NoResources,
     StoreError,
+    StoreLocked,
     StoreReadOnly,
     StoreUnreadable,
     is_shortage,
@@ -369,6 +370,15 @@ class MessageStore:
                 self._poison("the directory of the store is out of reach", error)
                 return
 
+    def _keep_locked(self) -> None:
+        """Somebody may have removed the lock file."""
+        try:
+            self._lock_fd = self._files.relock(self.paths.lock, self._lock_fd)
+        except StoreLocked as error:
+            self._poison("another broker was started on the directory", error)
+        except OSError as error:
+            _log.warning("the lock file is gone and cannot be made anew: %s", error)
+
     def _write_small(self, path: Path, data: bytes) -> None:
         fd = self._files.open(path, create=True)
         try:
@@ -562,6 +572,8 @@ class MessageStore:
         self._read_again()
         if self.read_only is None:
             self._notice_read_only_disk()
+        if self.read_only is None:
+            self._keep_locked()
         if self.read_only is not None:
             return []
         jobs: list[Job] = []

@@ -244,6 +244,9 @@ class MemoryFiles:
         self._locked.add(os.fspath(path))
         return fd
 
+    def relock(self, path: StrPath, fd: int) -> int:
+        return fd
+
     def unlock(self, path: StrPath, fd: int) -> None:
         self._locked.discard(os.fspath(path))
         self.close(fd)

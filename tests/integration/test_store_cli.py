@@ -117,7 +117,7 @@ def test_a_store_in_use_is_not_repaired(tmp_path: Path) -> None:
         assert "a broker works on it" in mqspark("fsck", tmp_path).stdout
         done = mqspark("rebuild", tmp_path)
         assert done.returncode == 1
-        assert "another process" in done.stderr
+        assert "is in use by process" in done.stderr
         assert len(done.stderr.splitlines()) == 1
     finally:
         crash(store)

@@ -17,6 +17,7 @@ from typing import Any
 
 from msgspec import inspect
 
+from mqspark import message
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol import bodies
@@ -40,6 +41,22 @@ BODIES: dict[int, Any] = {
     RequestCode.REGISTER_BROKER: bodies.RegisterBrokerBody,
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: bodies.TopicRouteData,
 }
+PROPERTIES = (
+    {message.DELAY: "1", message.RETRY_TOPIC: "?", message.REAL_TOPIC: "?", message.REAL_QUEUE_ID: "?"},
+    {message.TRANSACTION_PREPARED: "true", message.PRODUCER_GROUP: "?", message.REAL_TOPIC: "?"},
+    {message.MULTI_DISPATCH: "?"},
+    {message.MULTI_DISPATCH: "%LMQ%?,%LMQ%x"},
+    {message.UNIQ_KEY: "?", message.KEYS: "? ?", message.TAGS: "?", message.POP_CK: "?"},
+    {message.TIMER_DELIVER_MS: "1700000001000", message.REAL_TOPIC: "?", message.TIMER_DEL_UNIQKEY: "?"},
+    {
+        message.REPLY_TO_CLIENT: "?",
+        message.CORRELATION_ID: "?",
+        message.CLUSTER: "?",
+        message.MESSAGE_TYPE: "reply",
+    },
+    {message.ORIGIN_GROUP: "?", message.MAX_RECONSUME_TIMES: "?", message.BORN_TIMESTAMP: "?"},
+)
+"""Of messages: names that a broker acts on later, when it delivers or checks."""
 FREE = {"value": "v", "properties": "KEYS\x01k\x02", "compressed": "false", "bodyCrc32": "0"}
 LAYOUT = re.compile(
     r"""
@@ -233,6 +250,25 @@ class Attack:
                     self.judge(code, name, answers, number == 0)
                 housekeeping()
 
+    def send_properties(self, peer: Peer, housekeeping: Any) -> None:
+        for name in (name for name in self.names if len(name) < 1000):
+            for properties in PROPERTIES:
+                self.requests += 1
+                self.watch.now = f"broker, properties {[*properties]} {name[:40]!r}"
+                ext = send_ext(
+                    "T",
+                    properties="".join(
+                        f"{key}\x01{value.replace('?', name)}\x02" for key, value in properties.items()
+                    ),
+                )
+                try:
+                    peer.give_frame(frame(RequestCode.SEND_MESSAGE_V2, self.requests, ext, b"x"))
+                    peer.core.turn()
+                    self.judge(RequestCode.SEND_MESSAGE_V2, "", peer.heard(), False)
+                except Exception as error:
+                    self.broken.append(f"{self.watch.now}: {type(error).__name__}: {error}"[:300])
+            housekeeping()
+
     def judge(self, code: int, name: str, answers: list[Command], is_all_hostile: bool) -> None:
         for answer in answers:
             if not answer.is_response:
@@ -252,7 +288,13 @@ def main() -> None:
         each.mkdir()
     (outside / "file").write_text("precious")
     watch = Watch(store, namesrv)
-    bench = Bench(store)
+    everything = {
+        "enable_lmq": True,
+        "enable_multi_dispatch": True,
+        "enable_consume_queue_ext": True,
+        "timer_wheel_enable": True,
+    }
+    bench = Bench(store, store_settings=everything if sys.argv[2:] == ["everything"] else {})
     peer = bench.peer()
     for topic in ("T", "Kept"):
         answer = peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext(topic), b"precious")
@@ -265,6 +307,9 @@ def main() -> None:
         bench.run_jobs()
 
     attack.run(peer, sorted(bench.broker.handlers), keep_house, "broker")
+    attack.send_properties(peer, keep_house)
+    bench.run_for(10_000, step_ms=1_000)
+    keep_house()
 
     clock, outbox = ManualClock(), list[Session]()
     config = NamesrvConfig(kv_config_path=str(namesrv / "config" / "kvConfig.json"))

@@ -46,10 +46,12 @@ NAMELESS = [
 HERE = Path(__file__).resolve().parents[2]
 
 
-def test_no_request_touches_a_file_that_the_store_has_no_name_for(tmp_path: Path) -> None:
-    """All codes of both servers, every text of every header and body, under ``sys.addaudithook``."""
+@pytest.mark.parametrize("settings", ["default", "everything"])
+def test_no_request_touches_a_file_that_the_store_has_no_name_for(tmp_path: Path, settings: str) -> None:
+    """All codes of both servers, every text of every header and body, and properties that the broker acts on, under
+    ``sys.addaudithook``; with light message queues and timers, too."""
     run = subprocess.run(
-        [sys.executable, "-B", "-m", "tests.security.hostile_names", str(tmp_path)],
+        [sys.executable, "-B", "-m", "tests.security.hostile_names", str(tmp_path), settings],
         cwd=HERE,
         capture_output=True,
         text=True,

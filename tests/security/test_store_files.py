@@ -3,6 +3,7 @@ second broker on them, and what a limit on file sizes does."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -19,7 +20,7 @@ import pytest
 
 from mqspark.client.blocking import BlockingConnection
 from mqspark.client.offsets import LocalOffsets
-from mqspark.errors import ConfigError, StoreLocked
+from mqspark.errors import ConfigError, StoreLocked, StoreReadOnly
 from mqspark.message import MessageQueue
 from mqspark.store.config import StoreConfig
 from mqspark.store.configfile import ConfigFile
@@ -147,39 +148,68 @@ def test_a_second_broker_does_not_start_whatever_became_of_the_lock_file(tmp_pat
     again.close()
 
 
+TRY_LOCK = (
+    "import fcntl, os, sys\n"
+    "fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
+    "try: fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)\n"
+    "except OSError: print('locked')\n"
+    "else: print('free')\n"
+    "sys.stdout.flush(); sys.stdin.read()"
+)
+"""As FileChannel.tryLock(0, 1) does: a POSIX lock of the first byte, held until standard input ends."""
+
+
+@contextlib.contextmanager
+def rocketmq(root: Path) -> Iterator[tuple[str, int]]:
+    """What a broker of RocketMQ finds that starts on a directory, and its process."""
+    command = [sys.executable, "-c", TRY_LOCK, str(root / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        try:
+            yield process.stdout.readline().strip(), process.pid
+        finally:
+            process.stdin.close()
+
+
 def test_rocketmqs_broker_finds_the_lock_where_it_looks(tmp_path: Path) -> None:
-    """FileChannel.tryLock(0, 1) of the file ``lock`` is a POSIX lock of its first byte."""
-    script = (
-        "import fcntl, os, sys\n"
-        "fd = os.open(sys.argv[1], os.O_RDWR)\n"
-        "try: fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)\n"
-        "except OSError: print('locked')\n"
-        "else: print('free')"
-    )
-
-    def java() -> str:
-        command = [sys.executable, "-c", script, str(tmp_path / "lock")]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
-
     store = opened(tmp_path)
-    assert java() == "locked"
+    with rocketmq(tmp_path) as (said, _):
+        assert said == "locked"
     store.close()
-    assert java() == "free"
     assert (tmp_path / "lock").read_bytes() == b"lock"
-    # The other way round.
-    holder = subprocess.Popen(
-        [sys.executable, "-c", script + "\nsys.stdout.flush(); sys.stdin.read()", str(tmp_path / "lock")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    with holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"free\n"
-        with pytest.raises(StoreLocked, match=f"in use by process {holder.pid} "):
+    with rocketmq(tmp_path) as (said, pid):
+        assert said == "free"
+        with pytest.raises(StoreLocked, match=f"in use by process {pid} "):
             opened(tmp_path)
-        assert holder.stdin is not None
-        holder.stdin.close()
     opened(tmp_path).close()
+
+
+def test_a_removed_lock_file_is_made_and_locked_anew_for_rocketmqs_broker(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    (tmp_path / "lock").unlink()
+    store.maintenance()
+    assert (tmp_path / "lock").stat().st_size == 4  # reading it here would free the lock
+    with rocketmq(tmp_path) as (said, _):
+        assert said == "locked"
+    assert store.read_only is None
+    put(store, "T", 0, b"x")
+    store.commit()
+    store.close()
+    opened(tmp_path).close()
+
+
+def test_a_broker_writes_no_more_when_rocketmqs_was_faster(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    (tmp_path / "lock").unlink()
+    with rocketmq(tmp_path) as (said, pid):
+        assert said == "free"
+        store.maintenance()
+        assert store.read_only is not None
+        assert f"in use by process {pid} " in store.read_only
+        with pytest.raises(StoreReadOnly):
+            put(store, "T", 0, b"x")
+    store._release()
 
 
 def test_a_lock_file_that_is_replaced_while_it_is_locked_is_not_held(
@@ -374,6 +404,38 @@ def test_a_start_under_a_limit_on_file_sizes_names_the_segment(tmp_path: Path) -
     assert said.returncode == 1
     assert "File too large: this process may write files of 1048576 bytes" in said.stderr
     assert "Traceback" not in said.stderr
+
+
+@contextlib.contextmanager
+def file_limit(limit: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_log_that_a_limit_stops_says_which_file_and_which_limit(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    with file_limit(2048):
+        for _ in range(3):
+            put(store, "T", 0, b"x" * 600)
+        store.commit()
+        with pytest.raises(StoreReadOnly, match="may write files of 2048 bytes") as refused:
+            put(store, "T", 0, b"x")
+    assert f"{tmp_path}/commitlog/{0:020d}" in str(refused.value)
+    store._release()
+
+
+def test_a_table_that_a_limit_stops_costs_itself_until_there_is_room(tmp_path: Path) -> None:
+    failures: list[OSError] = []
+    file = ConfigFile(tmp_path / "consumerOffset.json", on_failure=lambda path, error: failures.append(error))
+    with file_limit(4096), pytest.raises(OSError, match=r"consumerOffset\.json\.new"):
+        file.save(b"x" * 8192)
+    assert failures == []  # nothing that would poison a store
+    file.save(b"x" * 8192)
+    assert file.load() == b"x" * 8192
 
 
 def test_every_failed_call_names_its_file(tmp_path: Path) -> None:
