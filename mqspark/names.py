@@ -56,7 +56,7 @@ _log = sparing(__name__, lines=20)
 
 _MAX_KNOWN, _MAX_KNOWN_LENGTH = 4096, 64
 _known: set[object] = {None, ""}
-"""Texts that follow ``NAME``, as often as they come again: some 600 KB at most."""
+"""Texts that follow ``NAME``, as often as they come again: some 700 KB at most."""
 
 
 def check(what: str, text: str, rule: Rule = NAME) -> None:
@@ -68,7 +68,7 @@ def check(what: str, text: str, rule: Rule = NAME) -> None:
         raise IllegalName(f"The specified {what} is longer than {what} max length {rule.limit}.", what)
     if rule.pattern.fullmatch(text) is None:
         raise IllegalName(f"The specified {what} {rule.allowed}: {printable(text, _SHOWN)}", what)
-    if rule is NAME and len(text) <= _MAX_KNOWN_LENGTH:
+    if rule is NAME and len(text) <= _MAX_KNOWN_LENGTH and text.isascii():
         if len(_known) >= _MAX_KNOWN:
             _known.clear()
             _known.update((None, ""))
