@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mqspark.broker.groups import TAG, ConsumerGroup
 from mqspark.broker.pull import check_expression_type
 from mqspark.broker.state import BrokerState
@@ -22,6 +24,7 @@ from mqspark.protocol.bodies import (
     UnlockBatchRequestBody,
     decode_body,
     encode_body,
+    encode_in_slices,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
@@ -32,8 +35,15 @@ from mqspark.protocol.headers import (
     UnregisterClientRequestHeader,
 )
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import ESSENTIAL, Slices
 
 __all__ = ["Clients", "notify_members"]
+
+QUEUES_AT_ONCE = 512
+"""Locked or unlocked in one slice."""
+
+MAX_LOCK_BYTES = 2 * 1024 * 1024
+"""Of a request that locks queues or unlocks them: some 30,000 queues."""
 
 
 def notify_members(group: ConsumerGroup) -> None:
@@ -141,20 +151,35 @@ class Clients:
                 raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
         return ok(command)
 
-    def lock(self, session: Session, command: Command) -> bytes:
+    def lock(self, session: Session, command: Command) -> Slices:
+        _check_size(command)
         body = decode_body(LockBatchRequestBody, command.body)
-        locked = self._state.locks.lock(body.consumer_group or "", body.client_id or "", _queues(body))
-        return ok(
-            command,
-            None,
-            encode_body(LockBatchResponseBody(lock_ok_mq_set=[Queue.of(queue) for queue in locked])),
-        )
+        locked: list[Queue] = []
+        for queues in _queues(body):
+            held = self._state.locks.lock(body.consumer_group or "", body.client_id or "", queues)
+            locked += map(Queue.of, held)
+            if len(queues) == QUEUES_AT_ONCE:
+                yield
+        return ok(command, None, (yield from encode_in_slices(LockBatchResponseBody(lock_ok_mq_set=locked))))
 
-    def unlock(self, session: Session, command: Command) -> bytes:
+    def unlock(self, session: Session, command: Command) -> Slices:
+        _check_size(command)
         body = decode_body(UnlockBatchRequestBody, command.body)
-        self._state.locks.unlock(body.consumer_group or "", body.client_id or "", _queues(body))
+        for queues in _queues(body):
+            self._state.locks.unlock(body.consumer_group or "", body.client_id or "", queues)
+            if len(queues) == QUEUES_AT_ONCE:
+                yield ESSENTIAL
         return ok(command)
 
 
-def _queues(body: LockBatchRequestBody) -> list[MessageQueue]:
-    return [queue.queue for queue in body.mq_set]
+def _check_size(command: Command) -> None:
+    if len(command.body) > MAX_LOCK_BYTES:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR, f"a request of {len(command.body)} bytes: {MAX_LOCK_BYTES} are allowed"
+        )
+
+
+def _queues(body: LockBatchRequestBody) -> Iterator[list[MessageQueue]]:
+    """QUEUES_AT_ONCE of them in each list but the last."""
+    for first in range(0, len(body.mq_set), QUEUES_AT_ONCE):
+        yield [queue.queue for queue in body.mq_set[first : first + QUEUES_AT_ONCE]]

@@ -58,6 +58,9 @@ class BrokerConfig:
     trace_topic_enable: bool = False
     msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
     default_topic_queue_nums: int = 8
+    max_topic_queue_nums: int = 8_192
+    """Read or write queues of a topic that is made or changed. RocketMQ has no bound; several requests cost as much as
+    a topic has queues, and each queue that has messages is a file."""
     split_metadata_size: int = 2000
     """Topics or groups in one page of codes 21 and 201."""
 
@@ -175,6 +178,7 @@ class BrokerConfig:
             "register_name_server_period",
             "register_broker_timeout_mills",
             "default_topic_queue_nums",
+            "max_topic_queue_nums",
             "split_metadata_size",
             "send_thread_pool_queue_capacity",
             "pull_thread_pool_queue_capacity",
@@ -238,6 +242,7 @@ UPDATABLE_KEYS = frozenset(
         "autoCreateTopicEnable",
         "autoCreateSubscriptionGroup",
         "defaultTopicQueueNums",
+        "maxTopicQueueNums",
         "splitMetadataSize",
         "startAcceptSendRequestTimeStamp",
         "sendThreadPoolQueueCapacity",

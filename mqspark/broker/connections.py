@@ -15,6 +15,7 @@ from mqspark.protocol.bodies import (
     ProducerTableInfo,
     QuerySubscriptionResponseBody,
     encode_body,
+    encode_in_slices,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -25,8 +26,11 @@ from mqspark.protocol.headers import (
     QuerySubscriptionByConsumerRequestHeader,
 )
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Slices
 
 __all__ = ["Connections"]
+
+MEMBERS_AT_ONCE = 512
 
 
 class Connections:
@@ -39,7 +43,7 @@ class Connections:
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription_of_consumer,
         }
 
-    def consumer_connections(self, session: Session, command: Command) -> bytes:
+    def consumer_connections(self, session: Session, command: Command) -> Slices:
         name = command.header(GetConsumerConnectionListRequestHeader).consumer_group
         group = self._state.clients.consumer(name)
         if group is None:
@@ -51,18 +55,21 @@ class Connections:
             message_model=group.message_model,
             consume_from_where=group.consume_from_where,
         )
-        return ok(command, None, encode_body(body))
+        return ok(command, None, (yield from encode_in_slices(body)))
 
-    def producer_connections(self, session: Session, command: Command) -> bytes:
+    def producer_connections(self, session: Session, command: Command) -> Slices:
         name = command.header(GetProducerConnectionListRequestHeader).producer_group
         members = self._state.clients.producer_members(name)
         if not members:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
-        return ok(command, None, encode_body(ProducerConnection(connection_set=_connections(members))))
+        body = ProducerConnection(connection_set=_connections(members))
+        return ok(command, None, (yield from encode_in_slices(body)))
 
-    def all_producers(self, session: Session, command: Command) -> bytes:
-        data = {
-            group: [
+    def all_producers(self, session: Session, command: Command) -> Slices:
+        data: dict[str, list[ProducerInfo]] = {}
+        done = 0
+        for group, members in self._state.clients.producers().items():
+            data[group] = [
                 ProducerInfo(
                     client_id=member.client_id,
                     remote_ip=f"/{member.session.peer}",
@@ -72,9 +79,11 @@ class Connections:
                 )
                 for member in members
             ]
-            for group, members in self._state.clients.producers().items()
-        }
-        return ok(command, None, encode_body(ProducerTableInfo(data=data)))
+            done += 1 + len(members)
+            if done >= MEMBERS_AT_ONCE:
+                done = 0
+                yield
+        return ok(command, None, (yield from encode_in_slices(ProducerTableInfo(data=data))))
 
     def subscription_of_consumer(self, session: Session, command: Command) -> bytes:
         header = command.header(QuerySubscriptionByConsumerRequestHeader)

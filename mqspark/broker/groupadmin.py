@@ -6,6 +6,7 @@ from __future__ import annotations
 from mqspark.broker.change import Change
 from mqspark.broker.paging import page_of
 from mqspark.broker.state import BrokerState
+from mqspark.broker.topicadmin import CHANGED_AT_ONCE, check_list_size
 from mqspark.errors import InvalidMessage
 from mqspark.message import check_group
 from mqspark.protocol.bodies import (
@@ -15,6 +16,7 @@ from mqspark.protocol.bodies import (
     SubscriptionGroupWrapper,
     decode_body,
     encode_body,
+    encode_in_slices,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -25,6 +27,7 @@ from mqspark.protocol.headers import (
     UpdateGroupForbiddenRequestHeader,
 )
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import ESSENTIAL, Slices
 
 __all__ = ["GroupAdmin"]
 
@@ -61,13 +64,17 @@ class GroupAdmin:
         self._put_group(decode_body(SubscriptionGroupConfig, command.body))
         self._change(session, command, topics=False)
 
-    def update_groups(self, session: Session, command: Command) -> None:
+    def update_groups(self, session: Session, command: Command) -> Slices:
+        check_list_size(command)
         configs = decode_body(SubscriptionGroupList, command.body).group_config_list
         for config in configs:
             _check_group(config.group_name)
-        for config in configs:
+        for number, config in enumerate(configs, 1):
             self._put_group(config)
+            if number % CHANGED_AT_ONCE == 0:
+                yield ESSENTIAL
         self._change(session, command, topics=False)
+        return None
 
     def _put_group(self, config: SubscriptionGroupConfig) -> None:
         _check_group(config.group_name)
@@ -94,7 +101,7 @@ class GroupAdmin:
         self._state.stats.forget_group(header.group_name)
         self._change(session, command, topics=False)
 
-    def all_groups(self, session: Session, command: Command) -> bytes:
+    def all_groups(self, session: Session, command: Command) -> Slices:
         subscriptions = self._state.subscriptions
         whole = subscriptions.wrapper()
         table = whole.subscription_group_table
@@ -111,7 +118,7 @@ class GroupAdmin:
             forbidden_table=whole.forbidden_table,
             subscription_group_table=table if page is None else {name: table[name] for name in page},
         )
-        return ok(command, {"totalGroupNum": str(len(table))}, encode_body(body))
+        return ok(command, {"totalGroupNum": str(len(table))}, (yield from encode_in_slices(body)))
 
     def group_config(self, session: Session, command: Command) -> bytes:
         name = command.header(GetSubscriptionGroupConfigRequestHeader).group

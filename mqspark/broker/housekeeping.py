@@ -23,9 +23,13 @@ class Housekeeping:
     def clean_unused_topics(self, session: Session, command: Command) -> bytes:
         """Queues of topics that are not configured any more."""
         state = self._state
-        for name in list(state.store.queues()):
-            if state.topics.get(name) is None and not state.topics.is_system(name):
-                state.store.delete_topic(name)
+        state.store.delete_topics(
+            [
+                name
+                for name in state.store.queues()
+                if state.topics.get(name) is None and not state.topics.is_system(name)
+            ]
+        )
         return ok(command)
 
     def clean_expired_queues(self, session: Session, command: Command) -> bytes:

@@ -18,6 +18,7 @@ from mqspark.protocol.bodies import (
     TopicOffset,
     TopicStatsTable,
     encode_body,
+    encode_in_slices,
     queue_key,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -29,10 +30,14 @@ from mqspark.protocol.headers import (
     ViewBrokerStatsDataRequestHeader,
 )
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Slices
 
 __all__ = ["Inspection"]
 
 MAX_CONSUME_QUEUE_ENTRIES = 1_000
+
+QUEUES_AT_ONCE = 64
+"""Looked at in one slice, about a millisecond."""
 
 
 class Inspection:
@@ -51,7 +56,7 @@ class Inspection:
         table |= store_proof(table, self._state.store.nonce, command.ext.get("mqsparkChallenge", ""))
         return ok(command, None, encode_body(KVTable(table=table)))
 
-    def topic_stats(self, session: Session, command: Command) -> bytes:
+    def topic_stats(self, session: Session, command: Command) -> Slices:
         topic = existing_topic(self._state, command.header(GetTopicStatsInfoRequestHeader).topic)
         store = self._state.store
         table = TopicStatsTable(topic_put_tps=self._state.stats.per_second("TOPIC_PUT_NUMS", topic.name))
@@ -66,14 +71,16 @@ class Inspection:
                 if high > 0
                 else 0,
             )
-        return ok(command, None, encode_body(table))
+            if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+                yield
+        return ok(command, None, (yield from encode_in_slices(table)))
 
     def consume_queue(self, session: Session, command: Command) -> bytes:
         """Entries as they are in the queue's file; with a group, whether its filter takes them."""
         header = command.header(QueryConsumeQueueRequestHeader)
         store = self._state.store
         topic = header.topic or ""
-        if header.queue_id not in store.queues().get(topic, ()):
+        if not store.has_queue(topic, header.queue_id):
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{topic} is not exist!")
         body = QueryConsumeQueueResponseBody(
             min_queue_index=store.min_offset(topic, header.queue_id),

@@ -3,10 +3,13 @@ remoting-protocol §5.9)."""
 
 from __future__ import annotations
 
+from mqspark.broker.inspection import QUEUES_AT_ONCE
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topicadmin import existing_topic
+from mqspark.errors import FrameTooLarge
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies import (
+    MAX_BODY_BYTES,
     ConsumeStats,
     ConsumeStatsList,
     GroupList,
@@ -16,6 +19,7 @@ from mqspark.protocol.bodies import (
     QueueTimeSpan,
     TopicList,
     encode_body,
+    encode_in_slices,
     queue_key,
 )
 from mqspark.protocol.codes import RequestCode
@@ -30,8 +34,13 @@ from mqspark.protocol.headers import (
     QueryTopicsByConsumerRequestHeader,
 )
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 
 __all__ = ["Lags"]
+
+TOPICS_AT_ONCE = 16
+"""Of few queues; looked at in one slice, about a millisecond."""
+CLONED_AT_ONCE = 4_096
 
 
 class Lags:
@@ -47,14 +56,17 @@ class Lags:
             RequestCode.QUERY_CONSUME_TIME_SPAN: self.consume_time_span,
         }
 
-    def all_offsets(self, session: Session, command: Command) -> bytes:
-        return ok(command, None, encode_body(self._state.offsets.wrapper()))
+    def all_offsets(self, session: Session, command: Command) -> Slices:
+        return ok(
+            command, None, (yield from encode_in_slices((yield from self._state.offsets.wrapper_in_slices())))
+        )
 
-    def clone_offsets(self, session: Session, command: Command) -> bytes:
+    def clone_offsets(self, session: Session, command: Command) -> Slices:
         header = command.header(CloneGroupOffsetRequestHeader)
         state = self._state
         topics = [header.topic] if header.topic else state.offsets.topics_of(header.src_group)
         live = state.clients.consumer(header.src_group)
+        done = 0
         for topic in topics:
             if topic not in state.topics:
                 continue
@@ -65,25 +77,30 @@ class Lags:
                 and topic not in live.subscriptions
             ):
                 continue
-            state.offsets.clone(header.src_group, header.dest_group, topic)
+            done += 1 + state.offsets.clone(header.src_group, header.dest_group, topic)
+            if done >= CLONED_AT_ONCE:
+                done = 0
+                yield ESSENTIAL
         return ok(command)
 
-    def consume_stats(self, session: Session, command: Command) -> bytes:
+    def consume_stats(self, session: Session, command: Command) -> Slices:
         header = command.header(GetConsumeStatsRequestHeader)
         group = header.consumer_group
         if header.topic_list:
-            topics, only_live = [name for name in header.topic_list.split(";") if name], False
+            topics, only_live = list(dict.fromkeys(filter(None, header.topic_list.split(";")))), False
         else:
             topics, only_live = [header.topic] if header.topic else self._state.offsets.topics_of(group), True
         whole = ConsumeStats()
-        for topic in topics:
-            stats = self._consume_stats(group, topic, only_live=only_live)
+        for number, topic in enumerate(topics):
+            stats = yield from self._consume_stats(group, topic, only_live=only_live)
             if stats is not None:
                 whole.offset_table.update(stats.offset_table)
                 whole.consume_tps += stats.consume_tps
-        return ok(command, None, encode_body(whole))
+            if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
+                yield
+        return ok(command, None, (yield from encode_in_slices(whole)))
 
-    def _consume_stats(self, group: str, topic_name: str, *, only_live: bool) -> ConsumeStats | None:
+    def _consume_stats(self, group: str, topic_name: str, *, only_live: bool) -> Work[ConsumeStats | None]:
         """Offsets of a group in one topic; None for a topic that is gone, or that the group, being online,
         does not subscribe to (``only_live``)."""
         state = self._state
@@ -106,26 +123,41 @@ class Lags:
                     last_timestamp=max(0, timestamp),
                 )
             )
+            if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+                yield
         return stats
 
-    def all_consume_stats(self, session: Session, command: Command) -> bytes:
+    def all_consume_stats(self, session: Session, command: Command) -> Slices:
         header = command.header(GetConsumeStatsInBrokerHeader)
         state = self._state
         body = ConsumeStatsList(broker_addr=state.config.address)
-        for config in state.subscriptions:
+        topics_of: dict[str, list[str]] = {}
+        for topic, group in state.offsets.pairs():
+            topics_of.setdefault(group, []).append(topic)
+        texts: list[bytes] = []
+        size_bytes = 0
+        for number, config in enumerate(state.subscriptions):
             if config.consume_message_orderly != header.is_order and header.is_order:
                 continue
-            topics = [
-                stats
-                for topic in state.offsets.topics_of(config.group_name)
-                if (stats := self._consume_stats(config.group_name, topic, only_live=True)) is not None
-            ]
-            body.consume_stats_list.append({config.group_name: topics})
-            for stats in topics:
+            group_texts: list[bytes] = []
+            for topic in topics_of.get(config.group_name, ()):
+                stats = yield from self._consume_stats(config.group_name, topic, only_live=True)
+                if stats is None:
+                    continue
                 for queue in stats.offset_table.values():
                     body.total_diff += queue.broker_offset - queue.consumer_offset
                     body.total_inflight_diff += queue.pull_offset - queue.consumer_offset
-        return ok(command, None, encode_body(body))
+                group_texts.append((yield from encode_in_slices(stats)))
+                size_bytes += len(group_texts[-1])
+                if size_bytes > MAX_BODY_BYTES:
+                    raise FrameTooLarge("answer", size_bytes, MAX_BODY_BYTES)
+                if len(group_texts) % TOPICS_AT_ONCE == 0:
+                    yield
+            texts.append(b"{%b:[%b]}" % (encode_body(config.group_name), b",".join(group_texts)))
+            if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
+                yield
+        members = {"consumeStatsList": b"[%b]" % b",".join(texts)}
+        return ok(command, None, (yield from encode_in_slices(body, members)))
 
     def consumers_of_topic(self, session: Session, command: Command) -> bytes:
         topic = command.header(QueryTopicConsumeByWhoRequestHeader).topic
@@ -142,7 +174,7 @@ class Lags:
             command, None, encode_body(TopicList(topic_list=topics, broker_addr=self._state.config.address))
         )
 
-    def consume_time_span(self, session: Session, command: Command) -> bytes:
+    def consume_time_span(self, session: Session, command: Command) -> Slices:
         header = command.header(QueryConsumeTimeSpanRequestHeader)
         topic = existing_topic(self._state, header.topic)
         state, store = self._state, self._state.store
@@ -165,4 +197,7 @@ class Lags:
                     delay_time=0 if waiting_ms < 0 else max(0, state.clock.now_ms() - waiting_ms),
                 )
             )
-        return ok(command, None, encode_body(QueryConsumeTimeSpanBody(consume_time_span_set=spans)))
+            if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+                yield
+        body = QueryConsumeTimeSpanBody(consume_time_span_set=spans)
+        return ok(command, None, (yield from encode_in_slices(body)))

@@ -6,7 +6,7 @@ seeks back. Pull offsets (how far a group was served) and pending resets live in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
 from mqspark.clock import Clock
@@ -20,11 +20,14 @@ from mqspark.protocol.bodies import (
     decode_table,
     to_document,
 )
+from mqspark.protocol.slices import Work
 from mqspark.store.dispatch import LMQ_QUEUE_ID, is_lmq
 
 __all__ = ["ConsumerOffsets", "NOT_FOUND", "is_brokers_own"]
 
 NOT_FOUND = -1
+
+COPIED_AT_ONCE = 4_096
 
 Table = dict[tuple[str, str], dict[int, int]]
 """(topic, group) → queue id → offset."""
@@ -164,20 +167,22 @@ class ConsumerOffsets:
         """Every (topic, group) that has offsets."""
         return list(self._table)
 
-    def clone(self, source: str, target: str, topic: str) -> None:
-        """Replace the target's offsets of ``topic`` by the source's. Raises TableFull."""
+    def clone(self, source: str, target: str, topic: str) -> int:
+        """Replace the target's offsets of ``topic`` by the source's; how many there are. Raises TableFull."""
         queues = self._table.get((topic, source))
-        if queues is not None and not is_brokers_own(topic, target):
-            key = topic, target
-            self.ledger.admit(_pair_bytes(key) + len(queues) * _QUEUE_BYTES)
-            queues = dict(queues)
-            self._drop(self._table, key)
-            for queue_id, offset in queues.items():
-                self._put(self._table, key, queue_id, offset)
-            self._changed()
+        if queues is None or is_brokers_own(topic, target):
+            return 0
+        key = topic, target
+        self.ledger.admit(_pair_bytes(key) + len(queues) * _QUEUE_BYTES)
+        queues = dict(queues)
+        self._drop(self._table, key)
+        for queue_id, offset in queues.items():
+            self._put(self._table, key, queue_id, offset)
+        self._changed()
+        return len(queues)
 
-    def remove_topic(self, topic: str) -> None:
-        self._remove(lambda key: key[0] == topic)
+    def remove_topics(self, topics: Set[str]) -> None:
+        self._remove(lambda key: key[0] in topics)
 
     def remove_group(self, group: str) -> None:
         self._remove(lambda key: key[1] == group and not is_brokers_own(*key))
@@ -222,6 +227,18 @@ class ConsumerOffsets:
             offset_table={f"{topic}@{group}": dict(queues) for (topic, group), queues in self._table.items()},
             data_version=self.data_version,
         )
+
+    def wrapper_in_slices(self) -> Work[ConsumerOffsetSerializeWrapper]:
+        """``wrapper``, between whose slices offsets may be committed: each queue's is one that it had."""
+        table: dict[str, dict[int, int]] = {}
+        done = 0
+        for (topic, group), queues in list(self._table.items()):
+            table[f"{topic}@{group}"] = dict(queues)
+            done += 1 + len(queues)
+            if done >= COPIED_AT_ONCE:
+                done = 0
+                yield
+        return ConsumerOffsetSerializeWrapper(offset_table=table, data_version=self.data_version)
 
     def load(self, data: bytes) -> None:
         """From ``consumerOffset.json`` or ``lmqConsumerOffset.json``. Raises ProtocolError when it is neither."""

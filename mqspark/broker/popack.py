@@ -34,6 +34,10 @@ MAX_BITS = 1 << 16
 """Of one entry of a batch: a check point has 32 messages, which a filter may have picked out of many."""
 
 
+MAX_ENTRIES = 4_096
+"""Of one batch, each of a pop's messages of one queue: far more than clients put together."""
+
+
 class _Record:
     """The acknowledgements of one check point that came in this turn."""
 
@@ -101,6 +105,11 @@ class PopAcks:
         body = decode_body(BatchAckMessageRequestBody, command.body) if command.body else None
         if body is None or not body.acks:
             raise Refusal(ResponseCode.NO_MESSAGE, "the batch has no acknowledgements")
+        if len(body.acks) > MAX_ENTRIES:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a batch of {len(body.acks)} entries: {MAX_ENTRIES} are allowed",
+            )
         self._check_busy()
         broker_name = body.broker_name or self._state.config.broker_name
         own: list[_Record] = []

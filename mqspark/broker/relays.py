@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from mqspark.broker.calls import CallFailed, Calls
 from mqspark.broker.groups import Member
+from mqspark.broker.inspection import QUEUES_AT_ONCE
 from mqspark.broker.offsets import is_brokers_own
 from mqspark.broker.state import BrokerState
 from mqspark.errors import InvalidMessage, MQError
@@ -26,6 +27,7 @@ from mqspark.protocol.bodies import (
     ResetOffsetBodyForC,
     decode_body,
     encode_body,
+    encode_in_slices,
     queue_key,
 )
 from mqspark.protocol.codes import Language, RequestCode, ResponseCode
@@ -39,6 +41,7 @@ from mqspark.protocol.headers import (
     ResetOffsetRequestHeader,
 )
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 
 __all__ = ["Relays"]
 
@@ -48,6 +51,8 @@ _RUNNING_INFO_VERSION = 62
 """V3_1_8_SNAPSHOT: older clients know neither 307 nor 309 (MQVersion)."""
 _RESET_VERSION = 28
 """V3_0_7_SNAPSHOT: the same for 220 and 221."""
+RESET_AT_ONCE = 512
+MEMBERS_AT_ONCE = 64
 _NO_CORRECTION = (1 << 63) - 1
 """The asking group is behind all others already."""
 
@@ -179,7 +184,7 @@ class Relays:
                 lambda answer, client_id=member.client_id: done(client_id, answer),  # type: ignore[misc]
             )
 
-    def reset_offset(self, session: Session, command: Command) -> bytes:
+    def reset_offset(self, session: Session, command: Command) -> Slices:
         header = command.header(ResetOffsetRequestHeader)
         state = self._state
         topic = state.topics.get(header.topic)
@@ -196,14 +201,21 @@ class Relays:
                 ResponseCode.INVALID_PARAMETER, f"topic {topic.name} has no queue {header.queue_id}"
             )
         queue_ids = range(topic.read_queue_nums) if header.queue_id < 0 else [header.queue_id]
-        targets = {queue_id: self._target(header, queue_id) for queue_id in queue_ids}
+        targets = {}
+        for queue_id in queue_ids:
+            targets[queue_id] = self._target(header, queue_id)
+            if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+                yield
         if state.config.use_server_side_reset_offset:
             for queue_id, offset in targets.items():
                 state.offsets.reset(header.group, topic.name, queue_id, offset)
+                if queue_id % RESET_AT_ONCE == RESET_AT_ONCE - 1:
+                    yield ESSENTIAL
             self._answer_resets(header.group, topic.name)
         else:
-            targets = self._push_reset(header, targets, is_c=command.language == Language.CPP)
-        return ok(command, None, encode_body(ResetOffsetBody(offset_table=self._table(topic.name, targets))))
+            targets = yield from self._push_reset(header, targets, is_c=command.language == Language.CPP)
+        body = ResetOffsetBody(offset_table=self._table(topic.name, targets))
+        return ok(command, None, (yield from encode_in_slices(body)))
 
     def _target(self, header: ResetOffsetRequestHeader, queue_id: int) -> int:
         store = self._state.store
@@ -221,7 +233,7 @@ class Relays:
 
     def _push_reset(
         self, header: ResetOffsetRequestHeader, targets: Mapping[int, int], *, is_c: bool
-    ) -> dict[int, int]:
+    ) -> Work[dict[int, int]]:
         """Tell the clients (220); without ``isForce`` no queue goes forward."""
         state = self._state
         offsets = {}
@@ -230,6 +242,8 @@ class Relays:
             if committed < 0:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist")
             offsets[queue_id] = max(0, target if header.is_force else min(target, committed))
+            if queue_id % RESET_AT_ONCE == RESET_AT_ONCE - 1:
+                yield
         group = state.clients.consumer(header.group)
         if group is None:
             raise Refusal(
@@ -253,17 +267,22 @@ class Relays:
                 for queue_id, offset in offsets.items()
             ]
         )
-        for member in members:
+        encoded: dict[bool, bytes] = {}
+        for number, member in enumerate(members):
             # RocketMQ goes by the language of the tool that asks; it is the consumer that has to understand.
             for_c = is_c or member.language == Language.CPP
+            if for_c not in encoded:
+                encoded[for_c] = yield from encode_in_slices(table_for_c if for_c else table)
             frame = encode_request(
                 RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
                 member.session.next_opaque(),
                 request,
-                encode_body(table_for_c if for_c else table),
+                encoded[for_c],
                 oneway=True,
             )
             member.session.send(frame)
+            if number % MEMBERS_AT_ONCE == MEMBERS_AT_ONCE - 1:
+                yield ESSENTIAL
         return offsets
 
     def _table(self, topic: str, offsets: Mapping[int, int]) -> dict[str, int]:
@@ -274,23 +293,28 @@ class Relays:
 
     # --- to nobody ---
 
-    def correction_offset(self, session: Session, command: Command) -> bytes:
+    def correction_offset(self, session: Session, command: Command) -> Slices:
         """Per queue, the smallest offset that any group has committed. RocketMQ forgets the offsets of the groups
         in ``filterGroups`` for good; here they are left out of the reckoning."""
         header = command.header(QueryCorrectionOffsetHeader)
         state = self._state
         left_out = set((header.filter_groups or "").split(","))
         smallest: dict[int, int] = {}
+        done = 0
         for group in state.offsets.groups_of(header.topic):
             if group in left_out:
                 continue
             for queue_id, offset in state.offsets.queues(group, header.topic).items():
                 if offset >= state.store.min_offset(header.topic, queue_id):
                     smallest[queue_id] = min(offset, smallest.get(queue_id, offset))
+                done += 1
+                if done % QUEUES_AT_ONCE == 0:
+                    yield
         for queue_id, offset in state.offsets.queues(header.compare_group, header.topic).items():
             if smallest.get(queue_id, _NO_CORRECTION) > offset:
                 smallest[queue_id] = _NO_CORRECTION
-        return ok(command, None, encode_body(QueryCorrectionOffsetBody(correction_offsets=smallest)))
+        body = QueryCorrectionOffsetBody(correction_offsets=smallest)
+        return ok(command, None, (yield from encode_in_slices(body)))
 
 
 def _require_version(member: Member, version: int) -> None:

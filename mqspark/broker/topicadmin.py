@@ -17,6 +17,7 @@ from mqspark.protocol.bodies import (
     TopicList,
     decode_body,
     encode_body,
+    encode_in_slices,
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -28,8 +29,24 @@ from mqspark.protocol.headers import (
 )
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import ESSENTIAL, Slices
 
-__all__ = ["TopicAdmin", "existing_topic"]
+__all__ = ["CHANGED_AT_ONCE", "TopicAdmin", "check_list_size", "existing_topic"]
+
+CHANGED_AT_ONCE = 64
+"""Topics or groups of a list that are made or changed in one slice."""
+
+MAX_LIST_BYTES = 4 * 1024 * 1024
+"""Of a request that makes many topics or groups at once: some 15,000 of them."""
+
+
+def check_list_size(command: Command) -> None:
+    """Raises Refusal."""
+    if len(command.body) > MAX_LIST_BYTES:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"a list of {len(command.body)} bytes: {MAX_LIST_BYTES} are allowed, so it must be split",
+        )
 
 
 def existing_topic(state: BrokerState, name: str) -> Topic:
@@ -73,16 +90,20 @@ class TopicAdmin:
         )
         self._change(session, command, topics=True)
 
-    def update_topics(self, session: Session, command: Command) -> None:
+    def update_topics(self, session: Session, command: Command) -> Slices:
+        check_list_size(command)
         body = decode_body(CreateTopicListRequestBody, command.body)
-        for config in body.topic_config_list:
+        for number, config in enumerate(body.topic_config_list, 1):
             changes: dict[str, str | None] = {
                 f"+{name.lstrip('+-')}": value for name, value in config.attributes.items()
             }
             plain = copy_config(config)
             plain.attributes = {}
             self._put_topic(plain, changes)
+            if number % CHANGED_AT_ONCE == 0:
+                yield ESSENTIAL
         self._change(session, command, topics=True)
+        return None
 
     def _put_topic(self, config: TopicConfig, changes: dict[str, str | None]) -> None:
         """``changes``: ``+name`` → value or ``-name`` → None, applied to the attributes that the topic
@@ -95,17 +116,20 @@ class TopicAdmin:
             raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
         if topics.is_system(name):
             raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+        old = topics.get(name)
         for what, number in (
             ("readQueueNums", config.read_queue_nums),
             ("writeQueueNums", config.write_queue_nums),
         ):
-            if not 0 <= number <= MAX_QUEUES:
+            allowed = self._state.config.max_topic_queue_nums
+            most = min(MAX_QUEUES, max(allowed, 0 if old is None else old.queue_limit))
+            if not 0 <= number <= most:
                 raise Refusal(
-                    ResponseCode.INVALID_PARAMETER, f"{what}={number} is not between 0 and {MAX_QUEUES}"
+                    ResponseCode.INVALID_PARAMETER,
+                    f"{what}={number} is not between 0 and {most} (maxTopicQueueNums)",
                 )
         if not 0 <= config.perm < 8:
             raise Refusal(ResponseCode.INVALID_PARAMETER, f"perm={config.perm} is not a permission")
-        old = topics.get(name)
         config.attributes = changed_attributes(dict(old.config.attributes) if old else None, changes)
         topics.put(config)
 
@@ -125,15 +149,15 @@ class TopicAdmin:
             doomed += filter(state.topics.get, (retry_topic_v1(name, group), retry_topic_v2(name, group)))
         for topic in doomed:
             state.topics.remove(topic)
-            state.offsets.remove_topic(topic)
-            state.store.delete_topic(topic)
+        state.offsets.remove_topics(set(doomed))
+        state.store.delete_topics(doomed)
         self._change(session, command, topics=True)
 
     def topic_config(self, session: Session, command: Command) -> bytes:
         topic = existing_topic(self._state, command.header(GetTopicConfigRequestHeader).topic)
         return ok(command, None, encode_body(topic.config))
 
-    def all_topics(self, session: Session, command: Command) -> bytes:
+    def all_topics(self, session: Session, command: Command) -> Slices:
         topics = self._state.topics
         table = {topic.name: topic.config for topic in topics}
         page = page_of(
@@ -148,7 +172,7 @@ class TopicAdmin:
             topic_config_table=table if page is None else {name: table[name] for name in page},
             data_version=topics.data_version,
         )
-        return ok(command, {"totalTopicNum": str(len(table))}, encode_body(body))
+        return ok(command, {"totalTopicNum": str(len(table))}, (yield from encode_in_slices(body)))
 
     def system_topics(self, session: Session, command: Command) -> bytes:
         return ok(command, None, encode_body(TopicList(topic_list=self._state.topics.system_names())))

@@ -15,19 +15,21 @@ Must not know who sends what to whom when.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import field
 
-from mqspark.errors import ProtocolError
+from mqspark.errors import FrameTooLarge, ProtocolError
 from mqspark.message import MessageQueue, java_hash, split_tags
 from mqspark.protocol import fastjson
 from mqspark.protocol.codes import Language
+from mqspark.protocol.connection import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from mqspark.protocol.headers import I32, I64
 from mqspark.protocol.named import check_names
+from mqspark.protocol.slices import Work
 
 T = TypeVar("T")
 
@@ -74,6 +76,89 @@ def encode_body(body: object) -> bytes:
     if b":null" in text:
         text = _encode(_without_nulls(document))
     return _OBJECT_AS_KEY.sub(_bare, text) if b'"{' in text else text
+
+
+AT_ONCE = 256
+"""Entries of a table that are encoded in one slice, those within entries counted, too."""
+
+MAX_BODY_BYTES = MAX_FRAME_BYTES - MAX_HEADER_BYTES
+"""No client takes a longer frame."""
+
+
+def encode_in_slices(body: Body, members: Mapping[str, bytes] | None = None) -> Work[bytes]:
+    """``encode_body`` of a body whose tables may be large; entries are sorted only among those of their slice.
+    ``members``: those that are encoded already. Raises FrameTooLarge as soon as that is sure."""
+    parts: list[bytes] = []
+    size_bytes = 0
+
+    def add(text: bytes) -> None:
+        nonlocal size_bytes
+        size_bytes += len(text)
+        if size_bytes > MAX_BODY_BYTES:
+            raise FrameTooLarge("answer", size_bytes, MAX_BODY_BYTES)
+        parts.append(text)
+
+    small: dict[str, Any] = {}
+    large: dict[str, dict[Any, Any] | list[Any]] = {}
+    for member in msgspec.structs.fields(body):
+        value = getattr(body, member.name)
+        if isinstance(value, (dict, list)) and _is_large(value):
+            large[member.encode_name] = value
+        else:
+            small[member.encode_name] = value
+    head = encode_body({name: value for name, value in small.items() if name not in (members or ())})
+    add(head[:-1])
+    comma = b"," if len(head) > 2 else b""
+    for name, text in (members or {}).items():
+        add(comma + b'"' + name.encode() + b'":')
+        add(text)
+        comma = b","
+    for name, table in large.items():
+        is_list = isinstance(table, list)
+        add(comma + b'"' + name.encode() + (b'":[' if is_list else b'":{'))
+        comma = b""
+        for chunk in _chunks(table):
+            add(comma + encode_body(chunk)[1:-1])
+            comma = b","
+            yield
+        add(b"]" if is_list else b"}")
+    add(b"}")
+    return b"".join(parts)
+
+
+def _weight(value: object) -> int:
+    return 1 + len(value) if isinstance(value, (dict, list)) else 1
+
+
+def _is_large(table: dict[Any, Any] | list[Any]) -> bool:
+    if len(table) > AT_ONCE:
+        return True
+    return sum(map(_weight, table.values() if isinstance(table, dict) else table)) > AT_ONCE
+
+
+def _chunks(table: dict[Any, Any] | list[Any]) -> Iterator[dict[Any, Any] | list[Any]]:
+    """Neither empty nor, unless it is of one entry, heavier than AT_ONCE."""
+    weight = 0
+    if isinstance(table, list):
+        some: list[Any] = []
+        for item in table:
+            some.append(item)
+            weight += _weight(item)
+            if weight >= AT_ONCE:
+                yield some
+                some, weight = [], 0
+        if some:
+            yield some
+        return
+    entries: dict[Any, Any] = {}
+    for key, item in list(table.items()):
+        entries[key] = item
+        weight += _weight(item)
+        if weight >= AT_ONCE:
+            yield entries
+            entries, weight = {}, 0
+    if entries:
+        yield entries
 
 
 def to_document(body: object) -> Any:

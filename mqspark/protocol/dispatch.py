@@ -119,6 +119,11 @@ def dispatch(
         if isinstance(frame, bytes):
             if not command.flag & 2:
                 session.send(frame)
+        elif frame is not None and long_work.is_full:
+            frame.close()
+            if not command.flag & 2:
+                remark = "[OVERLOAD] too many requests that take long; retry later"
+                session.send(encode_response(command.opaque, ResponseCode.SYSTEM_BUSY, remark=remark))
         elif frame is not None:
             long_work.begin(session, _answer_later(session, command, frame))
 

@@ -10,22 +10,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mqspark.protocol.session import Session
 
-__all__ = ["LongWork", "Slices", "Work", "finished"]
+__all__ = ["ESSENTIAL", "LongWork", "Slices", "Work", "finished"]
 
 T = TypeVar("T")
 
-Work = Generator[None, None, T]
-"""Yields between its slices and returns its result."""
+Work = Generator[Any, None, T]
+"""Yields between its slices and returns its result. From a ``yield ESSENTIAL`` on it is brought to its end even
+when the peer that asked for it is gone: it changes something."""
+
+ESSENTIAL = True
 
 Slices = Work[bytes | None]
 """A handler's work; the frame of its answer."""
 
 MAX_RUNNING = 8
 """So many are in memory in part at once; the others wait for their first slice."""
+
+MAX_WAITING = 1_000
+"""Then requests for more are refused."""
 
 
 def finished(work: Work[T]) -> T:
@@ -43,20 +49,25 @@ class LongWork:
     nothing."""
 
     def __init__(self) -> None:
-        self._running: deque[tuple[Session | None, Work[None]]] = deque()
-        self._waiting: deque[tuple[Session | None, Work[None]]] = deque()
+        self._running: deque[_Part] = deque()
+        self._waiting: deque[_Part] = deque()
 
     def __len__(self) -> int:
         return len(self._running) + len(self._waiting)
 
+    @property
+    def is_full(self) -> bool:
+        return len(self._waiting) >= MAX_WAITING
+
     def begin(self, session: Session | None, work: Work[None]) -> None:
         """Do the first slice, unless others wait. ``session``: whom it is done for; None for the core itself."""
+        part = _Part(session, work)
         if len(self._running) >= MAX_RUNNING:
-            self._waiting.append((session, work))
-        elif _is_over(work):
+            self._waiting.append(part)
+        elif part.is_over():
             return
         else:
-            self._running.append((session, work))
+            self._running.append(part)
         if session is not None:
             session.long_answers += 1
 
@@ -64,11 +75,12 @@ class LongWork:
         """One slice of the work whose turn it is; whether any is left."""
         if not self._running:
             return False
-        session, work = self._running.popleft()
-        if (session is None or session.open) and not _is_over(work):
-            self._running.append((session, work))
+        part = self._running.popleft()
+        session = part.session
+        if (session is None or session.open or part.is_essential) and not part.is_over():
+            self._running.append(part)
         else:
-            work.close()
+            part.work.close()
             if session is not None:
                 session.long_answers -= 1
             if self._waiting:
@@ -76,9 +88,19 @@ class LongWork:
         return bool(self._running)
 
 
-def _is_over(work: Work[None]) -> bool:
-    try:
-        next(work)
-    except StopIteration:
-        return True
-    return False
+class _Part:
+    __slots__ = ("is_essential", "session", "work")
+
+    def __init__(self, session: Session | None, work: Work[None]) -> None:
+        self.session = session
+        self.work = work
+        self.is_essential = False
+
+    def is_over(self) -> bool:
+        """Do one slice."""
+        try:
+            if next(self.work):
+                self.is_essential = True
+        except StopIteration:
+            return True
+        return False

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -193,8 +193,8 @@ class BatchTable(QueueTable):
         self.batch_queues[array.key] = BatchQueue(array)
         return array
 
-    def hide_topic(self, topic: str) -> None:
-        super().hide_topic(topic)
+    def hide_topics(self, topics: Set[str]) -> None:
+        super().hide_topics(topics)
         self._follow()
 
     def leave_out(self, positions: Mapping[str, int], *, remove: bool = False) -> None:

@@ -110,6 +110,11 @@ class QueueOffsets:
         entry = queue.entry(offset)
         return self._log.store_timestamp_at(entry[0]) if entry is not None and entry[1] != FILLER_SIZE else -1
 
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether the queue ever got a message."""
+        found = (table.queues.get((topic, queue_id)) for table in self._tables)
+        return any(queue is not None and queue.file_starts for queue in found)
+
     def queues(self) -> dict[str, list[int]]:
         """Topic → its queue ids, ascending, of every queue that ever got a message."""
         topics: dict[str, list[int]] = {}

@@ -5,7 +5,7 @@ Must not know the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 
 import numpy as np
@@ -172,14 +172,14 @@ class QueueTable:
         """Queues that ever got a message."""
         return sum(1 for queue in self.queues.values() if queue.file_starts)
 
-    def hide_topic(self, topic: str) -> None:
-        """From now on it has no queues; their files stay until ``remove_topic``."""
-        for key in [key for key in self.queues if key[0] == topic]:
-            self.hidden.setdefault(topic, []).append(self.queues.pop(key))
+    def hide_topics(self, topics: Set[str]) -> None:
+        """From now on they have no queues; their files stay until ``remove_topic``."""
+        for key in [key for key in self.queues if key[0] in topics]:
+            self.hidden.setdefault(key[0], []).append(self.queues.pop(key))
 
     def remove_topic(self, topic: str) -> None:
         """Its queues and their files. Raises OSError; another call then goes on."""
-        self.hide_topic(topic)
+        self.hide_topics({topic})
         hidden = self.hidden.get(topic, [])
         while hidden:
             hidden[-1].remove()

@@ -23,7 +23,7 @@ import errno
 import functools
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from mqspark.clock import Clock
@@ -222,6 +222,7 @@ class MessageStore:
         self.offset_by_position = offsets.offset_by_position
         self.store_timestamp_at = offsets.store_timestamp_at
         self.queues = offsets.queues
+        self.has_queue = offsets.has_queue
 
     def refresh_settings(self) -> None:
         """``config`` was changed by an operator: take over what is kept beside it for speed."""
@@ -716,27 +717,33 @@ class MessageStore:
     # --- topics -----------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> None:
-        """Remove its queues: they are out of sight at once, and gone for good, whatever happens, when ``deletions`` is
-        not behind any more. Its records stay in the log until that is cleaned. Raises InvalidMessage for a name that no
-        topic can have."""
-        if not is_storable_topic(topic):
-            raise InvalidMessage(
-                f"topic {printable(topic, 40)} cannot be stored, so it cannot be deleted", field="topic"
-            )
+        self.delete_topics([topic])
+
+    def delete_topics(self, topics: Collection[str]) -> None:
+        """Remove their queues: they are out of sight at once, and gone for good, whatever happens, when ``deletions``
+        is not behind any more. Their records stay in the log until that is cleaned. Raises InvalidMessage for a name
+        that no topic can have."""
+        for topic in topics:
+            if not is_storable_topic(topic):
+                raise InvalidMessage(
+                    f"topic {printable(topic, 40)} cannot be stored, so it cannot be deleted", field="topic"
+                )
+        gone = frozenset(topics)
         arrivals = self._write().arrivals
-        self._untold = [arrival for arrival in arrivals if arrival[0] != topic]
+        self._untold = [arrival for arrival in arrivals if arrival[0] not in gone]
         self._groups = [
-            (end, [(queue, entries) for queue, entries in group if queue.topic != topic])
+            (end, [(queue, entries) for queue, entries in group if queue.topic not in gone])
             for end, group in self._groups
         ]
-        self._undispatched = [each for each in self._undispatched if each[0].topic != topic]
-        self._table.hide_topic(topic)
-        self._batch_table.hide_topic(topic)
-        self._table.batch_topics.discard(topic)
-        if topic in self._table.hidden or topic in self._batch_table.hidden:
-            self.deletions.add(topic, self._log.min_offset, self._log.position)
-        else:
-            self._compacted.forget(topic)
+        self._undispatched = [each for each in self._undispatched if each[0].topic not in gone]
+        self._table.hide_topics(gone)
+        self._batch_table.hide_topics(gone)
+        self._table.batch_topics -= gone
+        for topic in topics:
+            if topic in self._table.hidden or topic in self._batch_table.hidden:
+                self.deletions.add(topic, self._log.min_offset, self._log.position)
+            else:
+                self._compacted.forget(topic)
 
     def _remove_topic(self, topic: str) -> None:
         """The deletion is on disk."""

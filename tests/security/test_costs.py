@@ -1,0 +1,239 @@
+"""No request holds the loop: whatever its peer chooses, and however large the tables are, between two chances for
+others lies a bounded amount of work. Every request code of the broker and of the name server is asked; those whose cost
+grows with a table or with the request are asked for the worst of it.
+
+What is measured is the processor time of this thread between two such chances, on tables as large as a peer can make
+them. The bound is generous: it is broken by work that is not sliced, not by a slow machine.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqspark.message import MessageQueue
+from mqspark.namesrv.namesrv import NameServer
+from mqspark.protocol.bodies import (
+    RegisterBrokerBody,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicConfigAndMappingSerializeWrapper,
+    encode_register_body,
+)
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers import RegisterBrokerRequestHeader
+from tests.unit.broker_kit import SEND, Bench, Peer, namesrv_peer, pull_ext, send_ext
+
+BOUND_S = 0.25
+
+QUEUES = 65_536
+"""Of one topic, as a file of RocketMQ may bring it."""
+NAMES = 20_000
+"""Topics, and groups with an offset of one of them each."""
+KEYED = 5_000
+"""Messages of one key."""
+
+
+def longest_stretch(
+    peer: Peer, code: int, ext: dict[str, str] | None, body: bytes
+) -> tuple[float, list[Command]]:
+    """Processor seconds, and the answers."""
+    core, longest = peer.core, 0.0
+
+    def timed(call: Any) -> Any:
+        nonlocal longest
+        begin = time.thread_time()
+        result = call()
+        longest = max(longest, time.thread_time() - begin)
+        return result
+
+    timed(lambda: peer.give(code, ext, body))
+    while timed(core.work):
+        pass
+    timed(core.turn)
+    return longest, [command for command in peer.heard() if command.is_response]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    bench = Bench(tmp_path_factory.mktemp("store"), enable_property_filter=True)
+    state, peer = bench.broker.state, bench.peer()
+    for number in range(NAMES):
+        topic, group = f"topic-{number:05}", f"group-{number:05}"
+        state.topics.put(TopicConfig(topic_name=topic, read_queue_nums=4, write_queue_nums=4, perm=6))
+        state.subscriptions.put(SubscriptionGroupConfig(group_name=group))
+        state.offsets.commit(group, topic, 0, 0)
+        state.offsets.commit(group, "Wide", 0, 0)
+    state.topics.put(TopicConfig(topic_name="Wide", read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=6))
+    state.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
+    for queue_id in range(QUEUES):
+        if queue_id % 128 == 0:
+            peer.give(SEND, send_ext("Wide", queue_id), b"x")
+        state.offsets.commit("CG", "Wide", queue_id, 1)
+    for number in range(KEYED):
+        peer.give(SEND, send_ext("T", 0, f"KEYS\x01key\x02a\x01{number}\x02"), b"x" * 100)
+    bench.broker.turn()
+    peer.heard()
+    gc.freeze()
+    yield bench
+    gc.unfreeze()
+    bench.close()
+
+
+ANYTHING = {
+    "topic": "Wide", "group": "CG", "consumerGroup": "CG", "producerGroup": "PG", "groupName": "CG2",
+    "clientId": "c", "clientID": "c", "queueId": "0", "offset": "0", "timestamp": "1", "commitOffset": "0",
+    "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "4", "subscription": "*", "subVersion": "0",
+    "suspendTimeoutMillis": "0", "index": "0", "count": "1000000", "key": "key", "maxNum": "2147483647",
+    "beginTimestamp": "0", "endTimestamp": "9223372036854775807", "srcGroup": "CG", "destGroup": "CG3",
+    "isForce": "true", "isOrder": "false", "statsName": "TOPIC_PUT_NUMS", "statsKey": "Wide",
+    "compareGroup": "CG", "filterGroups": "", "cluster": "C", "clusterName": "C", "brokerName": "b-a",
+    "brokerAddr": "127.0.0.1:1", "brokerId": "0", "namespace": "N", "value": "v", "offline": "true",
+    "initMode": "0", "invisibleTime": "60000", "pollTime": "0", "bornTime": "0", "order": "false",
+}  # fmt: skip
+"""Fields of headers for whichever request wants them."""
+
+DEEP = " OR ".join(f"a = '-{number}'" for number in range(200))
+
+WORST: dict[int, list[tuple[dict[str, str], Any]]] = {
+    RequestCode.PULL_MESSAGE: [
+        (pull_ext("T", subscription="a = '-1'", expressionType="SQL92"), None),
+        (pull_ext("T", subscription=DEEP, expressionType="SQL92"), None),
+        (pull_ext("T", subscription=f"a LIKE '%{'a%' * 500}b'", expressionType="SQL92"), None),
+        (pull_ext("T", subscription="(" * 60 + "a = '-1'" + ")" * 60, expressionType="SQL92"), None),
+        (pull_ext("T", subscription="||".join(f"t{number}" for number in range(5_000))), None),
+    ],
+    RequestCode.LOCK_BATCH_MQ: [
+        ({}, {"consumerGroup": "CG", "clientId": "c", "mqSet": [
+            {"topic": "Wide", "brokerName": "b", "queueId": number} for number in range(count)]})
+        for count in (30_000, 300_000)
+    ],
+    RequestCode.UNLOCK_BATCH_MQ: [
+        ({}, {"consumerGroup": "CG", "clientId": "c", "mqSet": [
+            {"topic": "Wide", "brokerName": "b", "queueId": number} for number in range(30_000)]})
+    ],
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: [
+        ({}, {"topicConfigList": [{"topicName": f"n{number}", "perm": 6} for number in range(count)]})
+        for count in (30_000, 200_000)
+    ],
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: [
+        ({}, {"groupConfigList": [{"groupName": f"n{number}"} for number in range(count)]})
+        for count in (30_000, 200_000)
+    ],
+    RequestCode.HEART_BEAT: [
+        ({}, {"clientID": "c", "producerDataSet": [None] * 3_000_000}),
+        ({}, {"clientID": "c", "producerDataSet": [{"groupName": f"p{number}"} for number in range(50_000)]}),
+        ({}, {"clientID": "c", "consumerDataSet": [
+            {"groupName": f"c{number}", "subscriptionDataSet": []} for number in range(5_000)]}),
+        ({}, {"clientID": "c", "consumerDataSet": [{"groupName": "c", "subscriptionDataSet": [
+            {"topic": f"t{number}", "subString": "*"} for number in range(50_000)]}]}),
+    ],
+    RequestCode.BATCH_ACK_MESSAGE: [
+        ({}, {"brokerName": "b-a", "acks": [
+            {"c": "CG", "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 60000, "b": "/////w=="}] * 20_000})
+    ],
+}  # fmt: skip
+"""By code: header and body of requests that are worse than ANYTHING."""
+
+
+def test_large_tables_are_answered_whole(bench: Bench) -> None:
+    """In slices, but as if they were not: nothing is missing, and it is one document."""
+    ask = bench.peer().ask
+    stats = ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "Wide"})
+    assert bytes(stats.body).count(b'"queueId":') == QUEUES
+    lags = ask(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "CG", "topic": "Wide"})
+    assert bytes(lags.body).count(b'"queueId":') == QUEUES
+    groups = json.loads(bytes(ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body))
+    assert {f"group-{number:05}" for number in range(NAMES)} <= groups["subscriptionGroupTable"].keys()
+    assert "dataVersion" in groups
+    offsets = json.loads(bytes(ask(RequestCode.GET_ALL_CONSUMER_OFFSET).body))["offsetTable"]
+    assert len(offsets["Wide@CG"]) == QUEUES
+
+
+def test_entries_of_a_queue_are_told_without_a_look_at_all_queues(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = MessageQueue("Wide", "b-a", 128)
+    ext = {"topic": queue.topic, "queueId": str(queue.queue_id), "index": "0", "count": "10"}
+    assert bench.broker.store.has_queue(queue.topic, queue.queue_id)
+    assert not bench.broker.store.has_queue(queue.topic, 1)
+    monkeypatch.setattr(bench.broker.store, "queues", None)
+    assert bench.peer().ask(RequestCode.QUERY_CONSUME_QUEUE, ext).code in (0, 1)
+
+
+def test_an_answer_too_large_for_a_frame_is_refused_before_it_is_made(bench: Bench) -> None:
+    for number in range(20):
+        bench.broker.state.offsets.clone("CG", f"group-{number:05}", "Wide")
+    answer = bench.peer().ask(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+    assert answer.code == 1
+    assert "exceeds" in (answer.remark or "")
+
+
+def test_the_queues_of_a_topic_are_bounded(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    ext = {"topic": "New", "defaultTopic": "TBW102", "writeQueueNums": "4", "perm": "6",
+           "topicFilterType": "SINGLE_TAG"}  # fmt: skip
+    refused = bench.peer().ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {**ext, "readQueueNums": "8193"})
+    assert refused.code == 29
+    assert "maxTopicQueueNums" in (refused.remark or "")
+    assert bench.peer().ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {**ext, "readQueueNums": "8192"}).code == 0
+    bench.close()
+
+
+LAST = (
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+)
+"""What they take away the others need."""
+
+
+def codes() -> list[int]:
+    """Of the broker, in an order in which they can be asked."""
+    names = [*RequestCode]
+    return [*sorted(code for code in names if code not in LAST), *LAST]
+
+
+@pytest.mark.parametrize("code", codes(), ids=lambda code: RequestCode(code).name)
+def test_no_request_holds_a_broker(bench: Bench, code: int) -> None:
+    for ext, document in [(ANYTHING, None), *WORST.get(code, [])]:
+        body = b"" if document is None else json.dumps(document, separators=(",", ":")).encode()
+        longest, _ = longest_stretch(bench.peer(), code, ext, body)
+        assert longest < BOUND_S, f"{longest * 1000:.0f} ms"
+
+
+def registered(name_server: NameServer, peer: Peer) -> None:
+    table = {
+        f"topic-{number:05}": TopicConfig(
+            topic_name=f"topic-{number:05}", read_queue_nums=4, write_queue_nums=4
+        )
+        for number in range(NAMES)
+    }
+    wrapper = TopicConfigAndMappingSerializeWrapper(topic_config_table=table)
+    header = RegisterBrokerRequestHeader(
+        broker_name="b-a",
+        broker_addr="127.0.0.1:1",
+        cluster_name="C",
+        broker_id=0,
+        ha_server_addr="127.0.0.1:2",
+    )
+    body = encode_register_body(RegisterBrokerBody(topic_config_serialize_wrapper=wrapper))
+    assert peer.ask(RequestCode.REGISTER_BROKER, header, body).code == 0
+
+
+def test_no_request_holds_a_name_server() -> None:
+    name_server, _, peer = namesrv_peer()
+    registered(name_server, peer)
+    slow = {}
+    for code in sorted(name_server.handlers):
+        longest, _ = longest_stretch(peer, code, {**ANYTHING, "topic": "topic-00001"}, b"")
+        if longest >= BOUND_S:
+            slow[RequestCode(code).name] = longest
+    assert not slow
