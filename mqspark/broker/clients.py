@@ -39,6 +39,12 @@ from mqspark.protocol.slices import ESSENTIAL, Slices
 
 __all__ = ["Clients", "notify_members"]
 
+MAX_HEARTBEAT_OBJECTS = 16_384
+"""Groups and subscriptions of one heartbeat."""
+
+SEEN_AT_ONCE = 256
+"""Groups and subscriptions of a heartbeat that are noted in one slice."""
+
 QUEUES_AT_ONCE = 512
 """Locked or unlocked in one slice."""
 
@@ -70,14 +76,25 @@ class Clients:
             RequestCode.UNLOCK_BATCH_MQ: self.unlock,
         }
 
-    def heartbeat(self, session: Session, command: Command) -> bytes:
+    def heartbeat(self, session: Session, command: Command) -> Slices:
+        objects = bytes(command.body).count(b"{")
+        if objects > MAX_HEARTBEAT_OBJECTS:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"a heartbeat of {objects} groups and subscriptions: {MAX_HEARTBEAT_OBJECTS} are allowed",
+            )
         data = decode_body(HeartbeatData, command.body)
         client_id = data.client_id
         if not client_id:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "the heartbeat names no clientID")
         clients = self._state.clients
         changed = False
+        done = 0
         for consumer in data.consumer_data_set or ():
+            if done >= SEEN_AT_ONCE:
+                done = 0
+                yield
+            done += 1 + len(consumer.subscription_data_set or ())
             if not self._prepare_group(consumer):
                 continue
             name = consumer.group_name
@@ -99,6 +116,10 @@ class Clients:
                 fingerprint=data.heartbeat_fingerprint or None,
             )
         for producer in data.producer_data_set or ():
+            if done >= SEEN_AT_ONCE:
+                done = 0
+                yield
+            done += 1
             if producer.group_name:
                 clients.produce(producer.group_name, client_id, session, command.language, command.version)
         is_sub_change = changed or not data.heartbeat_fingerprint

@@ -24,11 +24,11 @@ from mqspark.protocol.bodies import (
     SubscriptionGroupConfig,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
-    encode_register_body,
 )
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers import RegisterBrokerRequestHeader
+from mqspark.protocol.registration import encode_register_body
 from tests.unit.broker_kit import SEND, Bench, Peer, namesrv_peer, pull_ext, send_ext
 
 BOUND_S = 0.25
