@@ -48,8 +48,8 @@ SEEN_AT_ONCE = 256
 QUEUES_AT_ONCE = 512
 """Locked or unlocked in one slice."""
 
-MAX_LOCK_BYTES = 2 * 1024 * 1024
-"""Of a request that locks queues or unlocks them: some 30,000 queues."""
+MAX_LOCKED = 16_384
+"""Queues that one request may lock or unlock."""
 
 
 def notify_members(group: ConsumerGroup) -> None:
@@ -194,10 +194,9 @@ class Clients:
 
 
 def _check_size(command: Command) -> None:
-    if len(command.body) > MAX_LOCK_BYTES:
-        raise Refusal(
-            ResponseCode.SYSTEM_ERROR, f"a request of {len(command.body)} bytes: {MAX_LOCK_BYTES} are allowed"
-        )
+    count = bytes(command.body).count(b"{") - 1
+    if count > MAX_LOCKED:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"a request for {count} queues: {MAX_LOCKED} are allowed")
 
 
 def _queues(body: LockBatchRequestBody) -> Iterator[list[MessageQueue]]:

@@ -36,16 +36,17 @@ __all__ = ["CHANGED_AT_ONCE", "TopicAdmin", "check_list_size", "existing_topic"]
 CHANGED_AT_ONCE = 64
 """Topics or groups of a list that are made or changed in one slice."""
 
-MAX_LIST_BYTES = 4 * 1024 * 1024
-"""Of a request that makes many topics or groups at once: some 15,000 of them."""
+MAX_LISTED = 10_000
+"""Topics or groups that one request may make."""
 
 
 def check_list_size(command: Command) -> None:
     """Raises Refusal."""
-    if len(command.body) > MAX_LIST_BYTES:
+    count = bytes(command.body).count(b"{") - 1
+    if count > MAX_LISTED:
         raise Refusal(
             ResponseCode.INVALID_PARAMETER,
-            f"a list of {len(command.body)} bytes: {MAX_LIST_BYTES} are allowed, so it must be split",
+            f"a list of {count}: {MAX_LISTED} are allowed, so it must be split",
         )
 
 
