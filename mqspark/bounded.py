@@ -84,6 +84,11 @@ class Ledger:
         if not self.has_room(size_bytes):
             raise TableFull(self.name, self.bytes, self.bound, self.setting)
 
+    def refuse(self, count: int, most: int, setting: str, *, of: str = "") -> TableFull:
+        """What to raise for an entry more than ``most``, whatever it weighs."""
+        self.refused += 1
+        return TableFull(self.name + of, count, most, setting, unit="entries")
+
     def charge(self, size_bytes: int) -> None:
         """One entry more. Raises TableFull and changes nothing when there is no room."""
         self.admit(size_bytes)

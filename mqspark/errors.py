@@ -96,9 +96,9 @@ class FilterFailed(MQError, ValueError):
 
 
 class TableFull(MQError):
-    def __init__(self, table: str, size_bytes: int, bound: int, setting: str = "") -> None:
+    def __init__(self, table: str, size: int, bound: int, setting: str = "", *, unit: str = "bytes") -> None:
         more = f"; {setting} sets that" if setting else ""
-        super().__init__(f"[OVERLOAD] the table {table} is full: {size_bytes} of {bound} bytes{more}")
+        super().__init__(f"[OVERLOAD] the table {table} is full: {size} of {bound} {unit}{more}")
         self.table = table
         self.bound = bound
         self.setting = setting

@@ -202,7 +202,7 @@ class Assignments:
             raise Refusal(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         if state.topics.get(mode.topic) is None:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
-        if state.subscriptions.find(mode.consumer_group) is None:
+        if state.subscriptions.find(mode.consumer_group, session) is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
         self._modes.put(mode)
         self._changed(session, command)

@@ -13,7 +13,7 @@ The shell calls these from one thread, runs ``jobs`` in another, and asks for ``
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from mqspark.broker.offsets import ConsumerOffsets
 from mqspark.broker.popservice import PopService
 from mqspark.broker.pull import Pulls
 from mqspark.broker.recall import Recalls
+from mqspark.broker.registration import Registration, registrations
 from mqspark.broker.relays import Relays
 from mqspark.broker.replicas import Replicas
 from mqspark.broker.replies import Replies
@@ -46,17 +47,15 @@ from mqspark.broker.stats import SAMPLE_INTERVAL_MS, Stats
 from mqspark.broker.subscriptions import SubscriptionGroups
 from mqspark.broker.timermetrics import TimerMetrics
 from mqspark.broker.timers import Timers
-from mqspark.broker.topics import PERM_READ_WRITE, Topics, copy_config
+from mqspark.broker.topics import Topics
 from mqspark.broker.transactions import Transactions
 from mqspark.broker.views import groups_view, topics_view
 from mqspark.broker.writer import Writer
 from mqspark.clock import Clock
 from mqspark.config import ForeignKeys, no_foreign_keys
-from mqspark.message import crc32, new_unique_id
+from mqspark.message import new_unique_id
 from mqspark.protocol.bodies import (
     KVTable,
-    RegisterBrokerBody,
-    TopicConfigAndMappingSerializeWrapper,
     decode_body,
     encode_body,
 )
@@ -65,10 +64,8 @@ from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.dispatch import Handler, dispatch
 from mqspark.protocol.headers import (
     QueryDataVersionRequestHeader,
-    RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
-from mqspark.protocol.registration import encode_register_body
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.configfile import ConfigFile
@@ -88,14 +85,6 @@ ANNOUNCEMENT_TIMEOUT_MS = 2_000
 
 CHANGE_TIMEOUT_MS = 3_000
 """The longest time for which the answer to an operator's change waits for disk and name server."""
-
-
-class Registration(NamedTuple):
-    """What to send to every name server, and which state of the topics it is."""
-
-    header: RegisterBrokerRequestHeader
-    body: bytes
-    generation: int
 
 
 class _Change(NamedTuple):
@@ -279,6 +268,7 @@ class Broker:
         )
         self._is_quiet = False
         self.registration_due = True
+        self._registration_pieces = 1
         self._announced_generation = state.topics.generation
         now_ms = clock.monotonic_ms()
         self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
@@ -379,34 +369,13 @@ class Broker:
 
     # --- name servers ---
 
-    def registration(self) -> Registration:
-        """The whole table of topics. The shell sends it to every name server and reports success with
-        ``registered``."""
-        config = self.config
-        topics = self.state.topics
-        table = {topic.name: topic.config for topic in topics}
-        if config.broker_permission & PERM_READ_WRITE != PERM_READ_WRITE:
-            for name, topic_config in table.items():
-                reduced = copy_config(topic_config)
-                reduced.perm &= config.broker_permission
-                table[name] = reduced
-        body = encode_register_body(
-            RegisterBrokerBody(
-                topic_config_serialize_wrapper=TopicConfigAndMappingSerializeWrapper(
-                    topic_config_table=table, data_version=topics.data_version
-                )
-            )
-        )
-        header = RegisterBrokerRequestHeader(
-            broker_name=config.broker_name,
-            broker_addr=config.address,
-            cluster_name=config.broker_cluster_name,
-            ha_server_addr=config.ha_address,
-            broker_id=config.broker_id,
-            enable_acting_master=False,
-            body_crc32=crc32(body),
-        )
-        return Registration(header, body, topics.generation)
+    def registrations(self) -> Iterator[Registration | None]:
+        """All topics, in as many registrations as that takes. The shell sends them to every name server, one after
+        the other, and reports success with ``registered``; None: let others have their turn."""
+        for registration in registrations(self.config, self.state.topics):
+            if registration is not None and registration.is_last:
+                self._registration_pieces = registration.piece + 1
+            yield registration
 
     def registered(self, registration: Registration, answer: bytes | memoryview = b"") -> None:
         """A name server took the registration. ``answer`` is its body: the table of ordered topics, if any.
@@ -417,6 +386,16 @@ class Broker:
         self._answer_changes()
         if answer:
             self.state.topics.set_order(frozenset(decode_body(KVTable, answer).table))
+
+    @property
+    def registration_problem(self) -> str | None:
+        """What an operator should do about the size of the registration."""
+        if self._registration_pieces < 2 or self.config.enable_split_registration:
+            return None
+        return (
+            f"{len(self.state.topics)} topics take {self._registration_pieces} registrations: no name server may have"
+            " deleteTopicWithBrokerRegistration, and unused topics and groups should be deleted"
+        )
 
     def version_query(self) -> tuple[QueryDataVersionRequestHeader, bytes]:
         """Asks a name server whether a registration would tell it anything (322)."""

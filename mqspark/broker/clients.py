@@ -9,7 +9,7 @@ from mqspark.broker.groups import TAG, ConsumerGroup
 from mqspark.broker.pull import check_expression_type
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topics import UNIT_SUB
-from mqspark.errors import InvalidFilter, InvalidMessage
+from mqspark.errors import InvalidFilter, InvalidMessage, TableFull
 from mqspark.filter.sql import compile_sql
 from mqspark.filter.tags import parse_tags
 from mqspark.message import MessageQueue, check_group, retry_topic
@@ -88,51 +88,88 @@ class Clients:
         if not client_id:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "the heartbeat names no clientID")
         clients = self._state.clients
+        consumers, producers = data.consumer_data_set or [], data.producer_data_set or []
+        named, most = len(consumers) + len(producers), self._state.config.max_groups_per_heartbeat
+        if named > most:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"the heartbeat names {named} groups, maxGroupsPerHeartbeat is {most}",
+            )
         changed = False
-        done = 0
-        for consumer in data.consumer_data_set or ():
+        full: TableFull | None = None
+        new_groups = done = 0
+        for consumer in consumers:
             if done >= SEEN_AT_ONCE:
                 done = 0
                 yield
             done += 1 + len(consumer.subscription_data_set or ())
-            if not self._prepare_group(consumer):
-                continue
             name = consumer.group_name
-            if data.heartbeat_fingerprint:
-                known = not data.without_sub or clients.refresh(name, client_id, session)
-                changed |= clients.fingerprint(name, client_id) != data.heartbeat_fingerprint
-                changed |= not known
-                if data.without_sub:
+            try:
+                if name not in self._state.subscriptions:
+                    new_groups += 1
+                    self._check_new_groups(new_groups)
+                if not self._prepare_group(consumer, session):
                     continue
-            config = self._state.subscriptions.find(name)
-            notify = config is not None and config.notify_consumer_ids_changed_enable
-            clients.consume(
-                consumer,
-                client_id,
-                session,
-                command.language,
-                command.version,
-                notify=notify,
-                fingerprint=data.heartbeat_fingerprint or None,
-            )
-        for producer in data.producer_data_set or ():
+                changed |= self._consume(session, command, data, consumer)
+            except TableFull as error:  # the others are members all the same
+                full = error
+        for producer in producers:
             if done >= SEEN_AT_ONCE:
                 done = 0
                 yield
             done += 1
             if producer.group_name:
-                clients.produce(producer.group_name, client_id, session, command.language, command.version)
+                try:
+                    clients.produce(
+                        producer.group_name, client_id, session, command.language, command.version
+                    )
+                except TableFull as error:
+                    full = error
+        if full is not None:
+            raise full
         is_sub_change = changed or not data.heartbeat_fingerprint
         return ok(
             command,
             {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if is_sub_change else "false"},
         )
 
-    def _prepare_group(self, consumer: ConsumerData) -> bool:
+    def _check_new_groups(self, count: int) -> None:
+        """Raises TableFull."""
+        state = self._state
+        most = state.config.max_new_groups_per_heartbeat
+        if count > most:
+            raise state.subscriptions.ledger.refuse(
+                most, most, "maxNewGroupsPerHeartbeat", of=" made by one heartbeat"
+            )
+
+    def _consume(
+        self, session: Session, command: Command, data: HeartbeatData, consumer: ConsumerData
+    ) -> bool:
+        """Whether the client has to send its subscriptions. Raises TableFull."""
+        clients, client_id, name = self._state.clients, data.client_id, consumer.group_name
+        changed = False
+        if data.heartbeat_fingerprint:
+            known = not data.without_sub or clients.refresh(name, client_id, session)
+            changed = clients.fingerprint(name, client_id) != data.heartbeat_fingerprint or not known
+            if data.without_sub:
+                return changed
+        config = self._state.subscriptions.configured(name)
+        clients.consume(
+            consumer,
+            client_id,
+            session,
+            command.language,
+            command.version,
+            notify=config is None or config.notify_consumer_ids_changed_enable,
+            fingerprint=data.heartbeat_fingerprint or None,
+        )
+        return changed
+
+    def _prepare_group(self, consumer: ConsumerData, session: Session) -> bool:
         """The group and its retry topic; False leaves out a group that is unknown and may not be created."""
         name = consumer.group_name
         state = self._state
-        if not name or (config := state.subscriptions.find(name)) is None:
+        if not name or (config := state.subscriptions.find(name, session)) is None:
             return False
         try:
             check_group(name)
@@ -140,7 +177,10 @@ class Clients:
             return False
         if config.retry_queue_nums > 0:
             state.topics.ensure(
-                retry_topic(name), config.retry_queue_nums, sys_flag=UNIT_SUB if consumer.unit_mode else 0
+                retry_topic(name),
+                config.retry_queue_nums,
+                sys_flag=UNIT_SUB if consumer.unit_mode else 0,
+                needed=True,  # there are as many as groups, which are counted
             )
         return True
 

@@ -74,8 +74,20 @@ class BrokerConfig:
     """Ours: what one connection may be given in one turn of the loop before its pulls are answered
     SYSTEM_BUSY."""
 
+    enable_split_registration: bool = False
+    """Whether topics are registered in pieces of splitRegistrationSize; else they are when one frame is too short."""
+    split_registration_size: int = 800
+    max_topics: int = 100_000
+    """Ours, as the next ones. Nobody makes one more; what a start finds, retry topics and dead letters of groups that
+    are there come on top. A name server of ours takes three times as many."""
+    max_subscription_groups: int = 100_000
+    max_groups_per_heartbeat: int = 10_000
+    max_new_groups_per_heartbeat: int = 1_000
+    """The others are made by the next heartbeats."""
+    max_new_groups_per_connection: int = 5_000
+    """Made by whatever makes a group that is not there: heartbeats, pulls, pops."""
     max_client_table_bytes: int = 512 << 20
-    """Ours, as the next ones: what heartbeats may leave in memory. Some 200,000 clients in 100,000 groups."""
+    """What heartbeats may leave in memory. Some 200,000 clients in 100,000 groups."""
     max_topic_table_bytes: int = 256 << 20
     """Topics with their settings: some 200,000."""
     max_group_table_bytes: int = 128 << 20
@@ -183,6 +195,12 @@ class BrokerConfig:
             "send_thread_pool_queue_capacity",
             "pull_thread_pool_queue_capacity",
             "pull_bytes_per_turn",
+            "split_registration_size",
+            "max_topics",
+            "max_subscription_groups",
+            "max_groups_per_heartbeat",
+            "max_new_groups_per_heartbeat",
+            "max_new_groups_per_connection",
             "max_client_table_bytes",
             "max_topic_table_bytes",
             "max_group_table_bytes",
@@ -248,6 +266,13 @@ UPDATABLE_KEYS = frozenset(
         "sendThreadPoolQueueCapacity",
         "pullThreadPoolQueueCapacity",
         "pullBytesPerTurn",
+        "enableSplitRegistration",
+        "splitRegistrationSize",
+        "maxTopics",
+        "maxSubscriptionGroups",
+        "maxGroupsPerHeartbeat",
+        "maxNewGroupsPerHeartbeat",
+        "maxNewGroupsPerConnection",
         "maxClientTableBytes",
         "maxTopicTableBytes",
         "maxGroupTableBytes",

@@ -122,7 +122,7 @@ class GroupAdmin:
 
     def group_config(self, session: Session, command: Command) -> bytes:
         name = command.header(GetSubscriptionGroupConfigRequestHeader).group
-        config = self._state.subscriptions.find(name)
+        config = self._state.subscriptions.find(name, session)
         if config is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group:[{name}] not exist")
         return ok(command, None, encode_body(config))

@@ -239,7 +239,7 @@ class Pops:
                 f"the broker[{config.broker_ip1}] pop message is forbidden because timerWheelEnable is false",
             )
         check_topic(state, session, header.topic, header.queue_id)
-        check_group(state, header.consumer_group)
+        check_group(state, session, header.consumer_group)
         state.offsets.admit(header.consumer_group, header.topic)
         if header.order:
             self._order.admit(header.consumer_group, header.topic, header.attempt_id)

@@ -78,8 +78,8 @@ def check_topic(state: BrokerState, session: Session, name: str, queue_id: int) 
         )
 
 
-def check_group(state: BrokerState, name: str) -> None:
-    group = state.subscriptions.find(name)
+def check_group(state: BrokerState, session: Session, name: str) -> None:
+    group = state.subscriptions.find(name, session)
     if group is None:
         raise Refusal(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist, {FAQ}"

@@ -71,7 +71,7 @@ class PopWatch:
         header = command.header(PeekMessageRequestHeader)
         check_readable(state, session, command, "peeking message")
         check_topic(state, session, header.topic, header.queue_id)
-        check_group(state, header.consumer_group)
+        check_group(state, session, header.consumer_group)
         if not 0 < header.max_msg_nums <= MAX_MESSAGES:
             raise Refusal(
                 ResponseCode.INVALID_PARAMETER,
@@ -112,7 +112,7 @@ class PopWatch:
         wait_ms = check_time(state, "notification", header.born_time, header.poll_time)
         check_readable(state, session, command, "peeking message")
         check_topic(state, session, header.topic, header.queue_id)
-        check_group(state, header.consumer_group)
+        check_group(state, session, header.consumer_group)
         waiter = _Notification(session, command, header, state.clock.monotonic_ms() + wait_ms)
         has_message = self._has_message(waiter)
         if has_message or wait_ms <= 0 or command.is_oneway:
@@ -167,7 +167,7 @@ class PopWatch:
         header = command.header(PollingInfoRequestHeader)
         check_readable(state, session, command, "peeking message")
         check_topic(state, session, header.topic, header.queue_id)
-        check_group(state, header.consumer_group)
+        check_group(state, session, header.consumer_group)
         waiting = self._pops.parked.waiting(header.topic, header.consumer_group, header.queue_id)
         return ok(command, PollingInfoResponseHeader(polling_num=waiting))
 

@@ -170,7 +170,7 @@ class Pulls:
                 f"the broker[{config.broker_ip1}] for lite pull consumer is forbidden", FORBIDDEN_BROKER
             )
         group_name = header.consumer_group
-        group = state.subscriptions.find(group_name)
+        group = state.subscriptions.find(group_name, session)
         if group is None:
             raise Refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -226,7 +226,7 @@ class Pulls:
         group = state.clients.consumer(header.consumer_group)
         if group is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
-        group_config = state.subscriptions.find(group.name)
+        group_config = state.subscriptions.configured(group.name)
         if group.broadcasting and group_config is not None and not group_config.consume_broadcast_enable:
             raise _forbidden(
                 f"the consumer group[{group.name}] can not consume by broadcast way", FORBIDDEN_BROADCAST

@@ -94,7 +94,7 @@ class Relays:
         topic = state.topics.get(header.topic) if header.topic else None
         if topic is not None:
             ext["topicSysFlag"] = str(topic.sys_flag)
-        group = state.subscriptions.find(header.consumer_group)
+        group = state.subscriptions.configured(header.consumer_group)
         if group is not None:
             ext["groupSysFlag"] = str(group.group_sys_flag)
         self._relay(session, command, member, header.consumer_group, ext, record)

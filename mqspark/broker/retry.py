@@ -53,7 +53,7 @@ def retry_limit(config: SubscriptionGroupConfig, version: int, wanted: int | Non
 
 def dead_letter_topic(state: BrokerState, group: str) -> Topic:
     """Made with the first dead letter."""
-    return state.topics.ensure(dlq_topic(group), DEAD_LETTER_QUEUES)
+    return state.topics.ensure(dlq_topic(group), DEAD_LETTER_QUEUES, needed=True)
 
 
 class _Failing:
@@ -83,7 +83,7 @@ class SendBacks:
     def send_back(self, session: Session, command: Command) -> bytes | None:
         header = command.header(ConsumerSendMsgBackRequestHeader)
         state = self._state
-        group = state.subscriptions.find(header.group)
+        group = state.subscriptions.find(header.group, session)
         if group is None:
             raise Refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}"
@@ -99,6 +99,7 @@ class SendBacks:
             retry_topic(header.group),
             group.retry_queue_nums,
             sys_flag=UNIT_SUB if header.unit_mode else 0,
+            needed=True,  # there are as many as groups, which are counted
         )
         if not topic.config.perm & PERM_WRITE:
             raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden")

@@ -267,7 +267,7 @@ class Sends:
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a compaction topic needs KEYS")
         properties.update(self._marks)
         target, target_queue = topic.name, queue_id
-        if topic.retry_of is not None and self._is_dead(header, command.version, topic.retry_of):
+        if topic.retry_of is not None and self._is_dead(session, header, command.version, topic.retry_of):
             target, target_queue = dead_letter_topic(self._state, topic.retry_of).name, 0
             properties[DELAY] = "-1"
         draft = Draft(
@@ -549,10 +549,10 @@ class Sends:
     def _forbidden(self, topic: str) -> Refusal:
         return self._refusal(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
 
-    def _is_dead(self, header: SendHeader, version: int, group: str) -> bool:
+    def _is_dead(self, session: Session, header: SendHeader, version: int, group: str) -> bool:
         """Whether a message for the retry topic of ``group`` has had all its attempts, or belongs to a group that
         consumes in order: its consumer retries where it is, and sends only what it gives up."""
-        config = self._state.subscriptions.find(group)
+        config = self._state.subscriptions.find(group, session)
         if config is None:
             raise self._refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"

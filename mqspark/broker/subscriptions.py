@@ -20,6 +20,7 @@ from mqspark.protocol.bodies import (
     decode_table,
     to_document,
 )
+from mqspark.protocol.session import Session
 from mqspark.store.dispatch import is_lmq
 
 __all__ = ["SubscriptionGroups"]
@@ -34,6 +35,10 @@ _BUILT_IN = (
     "CID_ONSAPI_OWNER",
     "CID_RMQ_SYS_TRANS",
 )
+
+
+_MADE = "groupsMade"
+"""Of a session: how many groups its requests have made."""
 
 
 class SubscriptionGroups:
@@ -68,9 +73,10 @@ class SubscriptionGroups:
     def names(self) -> list[str]:
         return list(self._table)
 
-    def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """The configuration; made on the spot when auto-creation allows. None for an unknown or illegal
-        name. A group of light message queues has the usual one and is not kept, for there may be millions.
+    def find(self, group: str, session: Session) -> SubscriptionGroupConfig | None:
+        """The configuration; made on the spot, for the peer of ``session``, when auto-creation allows.
+        None for an unknown or illegal name. A group of light message queues has the usual one and is not kept, for
+        there may be millions.
 
         Raises TableFull."""
         found = self._table.get(group)
@@ -84,8 +90,13 @@ class SubscriptionGroups:
             check_group(group)
         except InvalidMessage:
             return None
+        made = session.attributes.get(_MADE, 0)
+        most = self._config.max_new_groups_per_connection
+        if not isinstance(made, int) or made >= most:
+            raise self.ledger.refuse(most, most, "maxNewGroupsPerConnection", of=" made over one connection")
         created = SubscriptionGroupConfig(group_name=group)
         self.put(created)
+        session.attributes[_MADE] = made + 1
         return created
 
     def configured(self, group: str) -> SubscriptionGroupConfig | None:
@@ -97,6 +108,9 @@ class SubscriptionGroups:
         old = self._table.get(config.group_name)
         if old != config:
             if old is None:
+                most = self._config.max_subscription_groups
+                if len(self._table) >= most:
+                    raise self.ledger.refuse(len(self._table), most, "maxSubscriptionGroups")
                 self.ledger.charge(_config_bytes(config))
             else:
                 self.ledger.resize(_config_bytes(old), _config_bytes(config))

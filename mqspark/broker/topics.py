@@ -207,6 +207,9 @@ class Topics:
             return Topic(_topic(config.topic_name, 1))
         topic = self._table.get(config.topic_name)
         if topic is None:
+            most = self._config.max_topics
+            if not needed and len(self._table) >= most:
+                raise self.ledger.refuse(len(self._table), most, "maxTopics")
             (self.ledger.note if needed else self.ledger.charge)(_topic_bytes(config))
             topic = self._table[config.topic_name] = Topic(config)
         elif topic.config == config:

@@ -24,7 +24,7 @@ class NamesrvConfig:
     """Ours, as all bounds here: addresses of brokers, slaves among them. One more is refused."""
     max_brokers_per_connection: int = 64
     """RocketMQ's broker has a connection of its own; a container's brokers share one."""
-    max_topics_per_broker: int = 200_000
+    max_topics_per_broker: int = 300_000
     max_routes: int = 500_000
     """(topic, broker) pairs, some 400 bytes each. What a registration brings beyond either bound is left out."""
     max_queues_per_topic: int = 65_536
@@ -32,8 +32,8 @@ class NamesrvConfig:
     max_register_body_size: int = 16 * 1024 * 1024
     """Bytes that a registration may have when it is inflated: some 200,000 topics."""
     broker_takeover_silence: int = 45_000
-    """ms without a sign of life after which somebody else may register under the name and id of a broker whose
-    connection is still there: from another address, or for its address from another host."""
+    """ms without a sign of life after which another host may register under the name and id, or the address, of a
+    broker whose connection is still there."""
     delete_topic_with_broker_registration: bool = False
     enable_all_topic_list: bool = True
     enable_topic_list: bool = True

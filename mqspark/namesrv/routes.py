@@ -9,7 +9,7 @@ Time and connections come in as events. Answers to queries are built from the ta
 with every change that a query could see.
 
 Anybody may register, so every table has a bound (NamesrvConfig), a topic's numbers are believed within bounds, and a
-broker that is alive is not replaced by a registration from elsewhere: its place is free when its connection ends, or
+broker that is alive is not replaced by a registration from another host: its place is free when its connection ends, or
 when it has been silent for brokerTakeoverSilence. RocketMQ gives it to whoever comes last.
 """
 
@@ -151,7 +151,7 @@ class RouteTable:
             raise _refusal("register broker failed")
         previous = self._live.get(key)
         self._check_room(broker, brokers, previous, session)
-        if previous is not None and _host(previous.session) != _host(session):
+        if previous is not None:
             self._check_gone(previous, session)
 
         if first:
@@ -199,8 +199,9 @@ class RouteTable:
         )
 
     def _check_gone(self, live: LiveBroker, session: Session | None) -> None:
-        """Raises Refusal while that broker shows signs of life over somebody else's connection."""
-        if live.session is None or live.session is session or not live.session.open:
+        """Raises Refusal while that broker shows signs of life over a connection from another host. On its own it may
+        have been started again, before its old connection has ended."""
+        if live.session is None or not live.session.open or _host(live.session) == _host(session):
             return
         silent_ms = self._clock.monotonic_ms() - live.last_seen_ms
         if silent_ms < self._config.broker_takeover_silence:
@@ -304,7 +305,7 @@ class RouteTable:
     def leave(self, broker: BrokerIdentity, session: Session) -> None:
         """The broker says that it goes. Raises Refusal when it is alive on another host."""
         live = self._live.get((broker.cluster, broker.address))
-        if live is not None and _host(live.session) != _host(session):
+        if live is not None:
             self._check_gone(live, session)
         if live is not None and live.identity.name != broker.name:
             raise _refusal(f"{broker.address} is not an address of broker {broker.name}")

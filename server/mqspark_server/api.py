@@ -140,6 +140,7 @@ def create_api(app: BrokerApp) -> ASGIApp:
             },
             "delayProblem": app.broker.delay_problem if app.broker is not None else None,
             "registeredWith": registrar.known_to if registrar is not None else [],
+            "registrationProblem": app.broker.registration_problem if app.broker is not None else None,
             "housekeepingError": housekeeper.error if housekeeper is not None else None,
         }
         return JSONResponse(body, 200 if good else 503)

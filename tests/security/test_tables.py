@@ -121,7 +121,7 @@ def test_the_bounds_by_default_have_room_for_a_large_broker() -> None:
         topic = topics.put(TopicConfig(topic_name=f"the-name-of-a-topic-{number}"))
         topic.put_count = 1
         group = f"the-name-of-a-group-{number}"
-        assert groups.find(group) is not None
+        assert groups.find(group, session(number)) is not None
         for queue_id in range(8):
             offsets.commit(group, topic.name, queue_id, 10**9)
             offsets.pulled(group, topic.name, queue_id, 10**9)
@@ -299,7 +299,7 @@ def test_a_full_table_refuses_what_is_new_and_keeps_what_it_has(
     assert peer.ask(Code.PULL_MESSAGE, pull_ext()).code == ResponseCode.PULL_NOT_FOUND
     if attack.table in ("offsets", "requestModes"):
         for number in range(800):
-            assert bench.broker.state.subscriptions.find(f"G{number}") is not None
+            assert bench.broker.state.subscriptions.find(f"G{number}", peer.session) is not None
     ledger = table(bench.broker.tables, attack.table)
     setattr(bench.config, attack.setting, ledger.bytes + BOUND)
     first_request = attack.request(0)

@@ -9,6 +9,7 @@ from typing import Any
 
 from mqspark.broker.broker import Broker
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.registration import Registration
 from mqspark.message import MessageExt, encode_host
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
@@ -206,6 +207,11 @@ class Bench:
     def reopen(self) -> None:
         self.close()
         self.open()
+
+
+def last_registration(broker: Broker) -> Registration:
+    """What the broker tells a name server last, or at once when it takes one registration."""
+    return [registration for registration in broker.registrations() if registration is not None][-1]
 
 
 def namesrv_peer(

@@ -11,7 +11,7 @@ import pytest
 from mqspark.broker.config import UPDATABLE_KEYS
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from tests.unit.admin_kit import body_of, commit, create, group, topic_ext
-from tests.unit.broker_kit import PULL, SEND, Bench, pull_ext, send_ext
+from tests.unit.broker_kit import PULL, SEND, Bench, last_registration, pull_ext, send_ext
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -200,7 +200,7 @@ def test_a_change_is_answered_when_it_is_saved_and_published(tmp_path: Path) -> 
     bench.broker.turn()
     assert bench.broker.registration_due
     assert bench.broker.jobs_due
-    registration = bench.broker.registration()
+    registration = last_registration(bench.broker)
     bench.broker.registered(registration)
     assert peer.heard() == []
     bench.run_jobs()
@@ -216,7 +216,7 @@ def test_a_change_is_answered_when_it_is_saved_and_published(tmp_path: Path) -> 
     # A disk that is full makes it an error.
     peer.give(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext("Newest"))
     bench.broker.turn()
-    bench.broker.registered(bench.broker.registration())
+    bench.broker.registered(last_registration(bench.broker))
     bench.clock.advance(3_000)
     bench.broker.tick()
     assert [answer.code for answer in peer.heard()] == [ResponseCode.SYSTEM_ERROR]
@@ -225,21 +225,25 @@ def test_a_change_is_answered_when_it_is_saved_and_published(tmp_path: Path) -> 
 
 def test_registration_carries_the_broker_permission(tmp_path: Path) -> None:
     bench = Bench(tmp_path, broker_permission=4)
-    table = json.loads(bench.broker.registration().body)["topicConfigSerializeWrapper"]["topicConfigTable"]
+    table = json.loads(last_registration(bench.broker).body)["topicConfigSerializeWrapper"][
+        "topicConfigTable"
+    ]
     assert table["BenchmarkTest"]["perm"] == 4
     bench.broker.turn()
     bench.broker.registration_due = False
     peer = bench.peer()
     assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"brokerPermission=6\n").code == 0
     assert bench.broker.registration_due
-    table = json.loads(bench.broker.registration().body)["topicConfigSerializeWrapper"]["topicConfigTable"]
+    table = json.loads(last_registration(bench.broker).body)["topicConfigSerializeWrapper"][
+        "topicConfigTable"
+    ]
     assert table["BenchmarkTest"]["perm"] == 6
     bench.close()
 
 
 def test_ordered_topics_come_with_the_answer_to_a_registration(bench: Bench) -> None:
     create(bench.peer(), "O")
-    bench.broker.registered(bench.broker.registration(), b'{"table":{"O":"b-a:3","Unknown":"x:1"}}')
+    bench.broker.registered(last_registration(bench.broker), b'{"table":{"O":"b-a:3","Unknown":"x:1"}}')
     topic = bench.broker.state.topics.get("O")
     assert topic is not None
     assert topic.order

@@ -14,7 +14,7 @@ from mqspark.protocol import fastjson
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.store.retention import DiskUsage
 from tests.unit.admin_kit import commit, create, group
-from tests.unit.broker_kit import PULL, SEND, Bench, namesrv_peer, pull_ext, send_ext
+from tests.unit.broker_kit import PULL, SEND, Bench, last_registration, namesrv_peer, pull_ext, send_ext
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -127,7 +127,7 @@ def test_a_store_of_the_real_broker(tmp_path: Path) -> None:
 
 def test_a_name_server_that_is_current_need_not_be_told(bench: Bench) -> None:
     namesrv, _, registrar = namesrv_peer()
-    registration = bench.broker.registration()
+    registration = last_registration(bench.broker)
     registrar.ask(RequestCode.REGISTER_BROKER, registration.header, registration.body)
     assert registrar.ask(RequestCode.QUERY_DATA_VERSION, *bench.broker.version_query()).ext == {
         "changed": "false"

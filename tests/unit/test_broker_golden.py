@@ -18,7 +18,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
-from tests.unit.broker_kit import Bench, Peer, namesrv_peer
+from tests.unit.broker_kit import Bench, Peer, last_registration, namesrv_peer
 
 FRAMES = Path(__file__).parent.parent / "golden" / "frames"
 
@@ -89,7 +89,7 @@ def test_the_same_requests_get_the_same_answers(name: str, tmp_path: Path) -> No
                 TopicConfig(topic_name=topic, read_queue_nums=2, write_queue_nums=2)
             )
     namesrv, _, registrar = namesrv_peer()
-    registration = bench.broker.registration()
+    registration = last_registration(bench.broker)
     namesrv.kv.put("ORDER_TOPIC_CONFIG", "AdminOrder", "broker-g:2")
     registrar.ask(RequestCode.REGISTER_BROKER, registration.header, registration.body)
 

@@ -29,6 +29,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.store import MessageStore
+from tests.unit.broker_kit import last_registration
 
 RECORDINGS = sorted((pathlib.Path(__file__).parents[1] / "golden" / "frames").glob("*.jsonl"))
 
@@ -159,7 +160,7 @@ def test_answers_are_those_of_the_recording(path: pathlib.Path, tmp_path: pathli
                 topic = TopicConfig(name, queues.read_queue_nums, queues.write_queue_nums, queues.perm)
                 broker.state.topics.put(topic)
         name_server = NameServer(NamesrvConfig(), clock)
-        registration = broker.registration()
+        registration = last_registration(broker)
         registrar = Session(0, "127.0.0.1", 4000, [])
         name_server.connected(registrar)
         name_server.received(registrar, [one(encode_request(103, 1, registration.header, registration.body))])

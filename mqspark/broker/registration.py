@@ -1,0 +1,104 @@
+"""What a broker tells name servers of itself: all its topics, in one registration, or in several when one frame would
+be too long (BrokerController.registerBrokerAll).
+
+RocketMQ splits by number and only when told to (enableSplitRegistration); so does this module, and it splits by size
+always, for a broker whose registration no name server takes is found by nobody. A name server adds the topics of
+each piece to those it has; one that is set to forget what a registration does not have
+(deleteTopicWithBrokerRegistration) must not be registered with in pieces.
+
+Must not know connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.topics import Topics, copy_config
+from mqspark.message import PERM_READ, PERM_WRITE, crc32
+from mqspark.protocol.bodies import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigAndMappingSerializeWrapper,
+    encode_body,
+)
+from mqspark.protocol.headers import RegisterBrokerRequestHeader
+
+__all__ = ["MAX_PIECE_BYTES", "Registration", "registrations"]
+
+MAX_PIECE_BYTES = 8 * 1024 * 1024
+"""Half of what RocketMQ's name server takes as a frame: some 40,000 topics."""
+
+TOPICS_A_SLICE = 250
+_PERM_READ_WRITE = PERM_READ | PERM_WRITE
+_NO_TOPICS = b'"topicConfigTable":{}'
+
+_encode = msgspec.json.encode
+
+
+class Registration(NamedTuple):
+    """What to send to every name server."""
+
+    header: RegisterBrokerRequestHeader
+    body: bytes
+    generation: int
+    """Which state of the topics a name server knows that has taken this; -1 when more must follow."""
+    piece: int
+    """0 for the first."""
+
+    @property
+    def is_last(self) -> bool:
+        return self.generation >= 0
+
+
+def registrations(config: BrokerConfig, topics: Topics) -> Iterator[Registration | None]:
+    """The registrations that tell everything, in the order in which they are to be sent. None after every millisecond
+    or two of work: let others have their turn."""
+    version, generation = topics.data_version, topics.generation
+    parts: list[bytes] = []
+    size = piece = 0
+    # A first piece of one topic would be taken for an addition to what is not there yet.
+    most = max(2, config.split_registration_size) if config.enable_split_registration else 1 << 60
+    for number, topic in enumerate([topic.config for topic in topics]):
+        if number % TOPICS_A_SLICE == TOPICS_A_SLICE - 1:
+            yield None
+        part = b"%b:%b" % (_encode(topic.topic_name), encode_body(_permitted(topic, config)))
+        if parts and (size + len(part) > MAX_PIECE_BYTES or len(parts) >= most):
+            # A version of its own, which no other state or piece has: a name server passes over known topics of a
+            # registration with the version that it has.
+            own = DataVersion(version.state_version, -1 - piece, version.counter)
+            yield _registration(config, parts, own, -1, piece)
+            parts, size, piece = [], 0, piece + 1
+        parts.append(part)
+        size += len(part) + 1
+    yield _registration(config, parts, version, generation, piece)
+
+
+def _permitted(topic: TopicConfig, config: BrokerConfig) -> TopicConfig:
+    if config.broker_permission & _PERM_READ_WRITE == _PERM_READ_WRITE:
+        return topic
+    reduced = copy_config(topic)
+    reduced.perm &= config.broker_permission
+    return reduced
+
+
+def _registration(
+    config: BrokerConfig, parts: list[bytes], version: DataVersion, generation: int, piece: int
+) -> Registration:
+    wrapper = TopicConfigAndMappingSerializeWrapper(data_version=version)
+    head, _, tail = encode_body(RegisterBrokerBody(wrapper)).partition(_NO_TOPICS)
+    body = b"".join((head, _NO_TOPICS[:-1], b",".join(parts), b"}", tail))
+    header = RegisterBrokerRequestHeader(
+        broker_name=config.broker_name,
+        broker_addr=config.address,
+        cluster_name=config.broker_cluster_name,
+        ha_server_addr=config.ha_address,
+        broker_id=config.broker_id,
+        enable_acting_master=False,
+        body_crc32=crc32(body),
+    )
+    return Registration(header, body, generation, piece)
