@@ -5,7 +5,6 @@
     ├── InvalidMessage           a message, topic or group breaks a rule of the format (.field)
     ├── InvalidFilter            a SQL92 filter does not compile                       (.expression, .position)
     ├── FilterFailed             a filter has no value for these properties; counts as no match
-    ├── TableFull                a table that peers can grow has no room for another key   (.table, .bound, .setting)
     ├── ProtocolError            bytes on a connection are not the remoting protocol
     │   ├── FrameTooLarge        a length field exceeds its bound                      (.length, .limit)
     │   └── IllegalName          a topic, group, broker … is called what none may be   (.what)
@@ -16,6 +15,7 @@
     │   ├── NotNow               nothing was changed, and the same may succeed later
     │   │   ├── DiskFull         no space for another segment step
     │   │   ├── NoResources      the process has no descriptor or no memory left       (.errno)
+    │   │   ├── TableFull        a table that peers can grow has no room for a key     (.table, .bound, .setting)
     │   │   └── StoreUnreadable  a read failed                                         (.errno)
     │   └── MessageTooLarge      body, properties or record over a limit               (.size_bytes, .limit_bytes)
     └── ClientError              the client part
@@ -95,15 +95,6 @@ class FilterFailed(MQError, ValueError):
     pass
 
 
-class TableFull(MQError):
-    def __init__(self, table: str, size: int, bound: int, setting: str = "", *, unit: str = "bytes") -> None:
-        more = f"; {setting} sets that" if setting else ""
-        super().__init__(f"[OVERLOAD] the table {table} is full: {size} of {bound} {unit}{more}")
-        self.table = table
-        self.bound = bound
-        self.setting = setting
-
-
 class ProtocolError(MQError):
     pass
 
@@ -155,6 +146,15 @@ class NotNow(StoreError):
 
 class DiskFull(NotNow):
     pass
+
+
+class TableFull(NotNow):
+    def __init__(self, table: str, size: int, bound: int, setting: str = "", *, unit: str = "bytes") -> None:
+        more = f"; {setting} sets that" if setting else ""
+        super().__init__(f"[OVERLOAD] the table {table} is full: {size} of {bound} {unit}{more}")
+        self.table = table
+        self.bound = bound
+        self.setting = setting
 
 
 class NoResources(NotNow):

@@ -265,6 +265,7 @@ class Broker:
             self._transactions.ledger,
             self._timers.metrics.ledger,
             *self._pop.ledgers,
+            *store.ledgers,
         )
         self._is_quiet = False
         self.registration_due = True

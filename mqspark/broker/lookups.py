@@ -71,7 +71,7 @@ class Lookups:
         """A young queue, which a new group consumes from its start whatever it asked for: message 0 is there
         and not older than the share of memory that the page cache is reckoned to hold."""
         store = self._state.store
-        if store.min_offset(topic, queue_id) > 0:
+        if store.min_offset(topic, queue_id) != 0:
             return False
         first = store.get(topic, queue_id, 0, 1, 1, None)
         if not first.buffers:

@@ -27,7 +27,7 @@ from mqspark.broker.revivelog import (
     parse_check_point,
 )
 from mqspark.broker.state import BrokerState
-from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly, TableFull
+from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
 from mqspark.logs import sparing
 from mqspark.message import (
     FIRST_POP_TIME,
@@ -333,7 +333,7 @@ class PopRevival:
                 offsets = check_point.unacked()
                 try:
                     self._revive(queue, check_point, offsets)
-                except (Refusal, StoreReadOnly, NotNow, TableFull) as error:
+                except (Refusal, StoreReadOnly, NotNow) as error:
                     _log.error("messages of %s cannot be revived now: %s", key.topic, error)
                     return None
                 except InvalidMessage as error:

@@ -149,6 +149,8 @@ class TopicAdmin:
         for group in state.offsets.groups_of(name):  # what groups popped in vain goes with it
             doomed += filter(state.topics.get, (retry_topic_v1(name, group), retry_topic_v2(name, group)))
         for topic in doomed:
+            state.store.deletions.admit(topic)
+        for topic in doomed:
             state.topics.remove(topic)
         state.offsets.remove_topics(set(doomed))
         state.store.delete_topics(doomed)

@@ -20,7 +20,6 @@ from mqspark.errors import (
     MQError,
     NotNow,
     ProtocolError,
-    TableFull,
     is_shortage,
 )
 from mqspark.logs import sparing
@@ -140,8 +139,6 @@ def _answer_later(session: Session, command: Command, slices: Slices) -> Work[No
 def _failed(session: Session, command: Command, error: Exception) -> bytes:
     if isinstance(error, Refusal):
         return encode_response(command.opaque, error.code, error.header, remark=error.remark)
-    if isinstance(error, TableFull):
-        return encode_response(command.opaque, ResponseCode.SYSTEM_BUSY, remark=str(error))
     if isinstance(error, IllegalName):
         return encode_response(command.opaque, _illegal_name(command.code, error.what), remark=str(error))
     if isinstance(error, (ProtocolError, InvalidMessage)):

@@ -561,12 +561,14 @@ class Appender:
 
     def _create_batch_queue(self, topic: str, queue_id: int) -> BatchQueue:
         self._check_writable()
+        self._batch_table.admit(topic)
         self.use_batch_queues(topic)
         self._batch_table.create(topic, queue_id)
         return self._batch_queues[topic, queue_id]
 
     def _create_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         self._check_writable()
+        self._table.admit(topic)
         return self._table.create(topic, queue_id)
 
     def _too_large(self, body_length: int, properties_length: int) -> MessageTooLarge:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mqspark.bounded import Ledger
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.consumequeue import ConsumeQueue, Entries
 from mqspark.store.files import FileLayer
@@ -177,9 +178,16 @@ class BatchTable(QueueTable):
         file_bytes: int,
         max_mapped: int,
         budget: MapBudget | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         super().__init__(
-            directory, files, file_bytes=file_bytes, max_mapped=max_mapped, budget=budget, dtype=BATCH_DTYPE
+            directory,
+            files,
+            file_bytes=file_bytes,
+            max_mapped=max_mapped,
+            budget=budget,
+            ledger=ledger,
+            dtype=BATCH_DTYPE,
         )
         self.batch_queues: dict[tuple[str, int], BatchQueue] = {}
 

@@ -35,7 +35,12 @@ from mqspark.names import path_below
 from mqspark.store.fetch import GetResult, GetStatus
 from mqspark.store.files import OsFiles, open_regular
 from mqspark.store.mapping import MapBudget, try_map
-from mqspark.store.rocketcompaction import COMPACTION, RocketCompaction, compacted_by_rocketmq
+from mqspark.store.rocketcompaction import (
+    COMPACTION,
+    RocketCompaction,
+    compacted_by_rocketmq,
+    topics_compacted_by_rocketmq,
+)
 
 __all__ = [
     "COMPACTED",
@@ -180,19 +185,21 @@ class CompactedQueues:
         self._topics_at_ms = -_LOOK_MS
         self._known: dict[tuple[str, int], tuple[int, Generation | None]] = {}
         # RocketMQ does not serve the directory as long as we do: nothing of this changes.
-        self._their_topics: dict[str, bool] = {}
+        self._their_topics: set[str] | None = None
         self._theirs: dict[tuple[str, int], RocketCompaction] = {}
 
     def _rocketmq(self, topic: str, queue_id: int) -> RocketCompaction | None:
-        there = self._their_topics.get(topic)
-        if there is None:
-            there = self._their_topics[topic] = compacted_by_rocketmq(self._store, topic)
-        if not there:
+        if self._their_topics is None:
+            self._their_topics = topics_compacted_by_rocketmq(self._store)
+        if topic not in self._their_topics:
             return None
         found = self._theirs.get((topic, queue_id))
         if found is None:
-            found = self._theirs[topic, queue_id] = RocketCompaction(self._store, topic, queue_id)
-        return found or None
+            found = RocketCompaction(self._store, topic, queue_id)
+            if not found:  # anybody may ask for any queue id: only what is there is kept
+                return None
+            self._theirs[topic, queue_id] = found
+        return found
 
     def _generation(self, topic: str, queue_id: int) -> Generation | None:
         now_ms = self._monotonic_ms()
@@ -212,7 +219,10 @@ class CompactedQueues:
                 known = None
             elif known is None or known.current != current:
                 known = Generation(directory, current)
-            self._known[(topic, queue_id)] = now_ms, known
+            if known is not None:  # anybody may ask for any queue id
+                self._known[(topic, queue_id)] = now_ms, known
+            else:
+                self._known.pop((topic, queue_id), None)
         return known
 
     def get(
@@ -267,7 +277,8 @@ class CompactedQueues:
         and then takes no message of a new topic of the name until its offsets are higher."""
         for key in [key for key in self._theirs if key[0] == topic]:
             del self._theirs[key]
-        self._their_topics.pop(topic, None)
+        if self._their_topics is not None:
+            self._their_topics.discard(topic)
         for name in ("compactionLog", "compactionCq"):
             if (theirs := path_below(self._store / COMPACTION, name, topic)).is_dir():
                 shutil.rmtree(theirs)

@@ -134,6 +134,9 @@ class StoreConfig:
     what finds no room there is read by copying. 0: a quarter of the limit of address space (``ulimit -v``), and no
     bound without one."""
 
+    max_queue_table_bytes: int = 1 << 30
+    """Ours: of memory for queues that have had a message, some 600,000; the first message of one more is refused."""
+
     def __post_init__(self) -> None:
         """Raises ConfigError (with ``.key``) for values that no disk or clock has."""
         delete_hours(self.delete_when)
@@ -170,6 +173,7 @@ class StoreConfig:
             "delete_file_batch_max",
             "allocation_step_commit_log",
             "max_mapped_files",
+            "max_queue_table_bytes",
         )
         check_numbers(self, "compaction_cq_mapped_file_size", least=3 * 46)  # two entries and the end
         check_numbers(self, "mapped_file_size_consume_queue_ext", least=24)  # a unit and the end

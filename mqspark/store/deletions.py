@@ -27,6 +27,7 @@ import threading
 import zlib
 from collections.abc import Callable, Mapping
 
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.errors import StoreCorrupt
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.files import FileLayer, is_disk_full
@@ -67,6 +68,14 @@ def _encode(positions: Mapping[str, int]) -> bytes:
     return text + b"%08x\n" % zlib.crc32(text)
 
 
+MAX_BYTES = 64 << 20
+"""Of the list: some 200,000 topics that were deleted while the log still has records of them."""
+
+
+def _row_bytes(topic: str) -> int:
+    return 2 * ENTRY_BYTES + text_bytes(topic)
+
+
 class Deletions:
     """Of one open store. Belongs to its thread, but for ``run`` of its jobs."""
 
@@ -81,6 +90,7 @@ class Deletions:
         "_room",
         "_room_generation",
         "_saved_generation",
+        "ledger",
         "on_removed",
         "positions",
     )
@@ -96,6 +106,9 @@ class Deletions:
         self._lock = threading.Lock()
         self._begin = 0
         self._generation = self._saved_generation = 0
+        self.ledger = Ledger(
+            "deletions", lambda: MAX_BYTES, "Deletions.positions", "Deletions._pending", "QueueTable.hidden"
+        )
         self._pending: dict[str, int] = {}
         """Topics whose files are still there, with the generation that has to be saved before."""
         self.on_removed: Callable[[], None] = lambda: None
@@ -110,6 +123,7 @@ class Deletions:
         self._begin = 0
         self._room_generation = -1
         self.positions = load_deletions(self._file)
+        self._weigh_all()
         self._forget_before(log_begin)
 
     def end_at(self, log_end: int) -> None:
@@ -122,9 +136,21 @@ class Deletions:
             self.job().run()
         self.keep_room()
 
+    def admit(self, topic: str) -> None:
+        """Before a topic is deleted. Raises TableFull: the list is as long as the log has records of so many."""
+        if topic not in self.positions:
+            self.ledger.admit(_row_bytes(topic))
+
+    def _weigh_all(self) -> None:
+        self.ledger.clear()
+        for topic in self.positions:
+            self.ledger.note(_row_bytes(topic))
+
     def add(self, topic: str, log_begin: int, position: int) -> None:
         """All of its records that there are lie before ``position``, where the log ends."""
         self._forget_before(log_begin)
+        if topic not in self.positions:
+            self.ledger.note(_row_bytes(topic))
         self.positions[topic] = position
         self._generation += 1
         self._pending[topic] = self._generation
@@ -135,6 +161,7 @@ class Deletions:
             self.positions = {
                 topic: position for topic, position in self.positions.items() if position > log_begin
             }
+            self._weigh_all()
 
     @property
     def behind(self) -> bool:

@@ -5,11 +5,13 @@ Must not know the log.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 
 import numpy as np
 
+from mqspark.bounded import Ledger, text_bytes
 from mqspark.errors import InvalidMessage
 from mqspark.names import path_below
 from mqspark.store.consumequeue import ENTRY_DTYPE, ConsumeQueue
@@ -44,6 +46,7 @@ class QueueTable:
         "file_bytes",
         "files",
         "hidden",
+        "ledger",
         "maps",
         "new_directories",
         "queues",
@@ -57,13 +60,15 @@ class QueueTable:
         file_bytes: int,
         max_mapped: int,
         budget: MapBudget | None = None,
+        ledger: Ledger | None = None,
         dtype: np.dtype[np.void] = ENTRY_DTYPE,
         ext_directory: Path | None = None,
         ext_file_bytes: int = 0,
         ext_enabled: bool = False,
     ) -> None:
-        """``budget``: of address space. ``dtype``: of an entry; its first three fields are those of ENTRY_DTYPE.
-        ``ext_…``: of the queues' ConsumeQueueExt, which are read when they are there and written when enabled."""
+        """``budget``: of address space. ``ledger``: of memory. ``dtype``: of an entry; its first three fields are
+        those of ENTRY_DTYPE. ``ext_…``: of the queues' ConsumeQueueExt, which are read when they are there and written
+        when enabled."""
         self.directory = directory
         self.files = files
         self.dtype = dtype
@@ -74,6 +79,7 @@ class QueueTable:
         self.ext_enabled = ext_enabled
         self._budget = budget if budget is not None else MapBudget()
         self.maps = MappedFiles(files, max_mapped, dtype, self._budget)
+        self.ledger = ledger if ledger is not None else Ledger("queues", lambda: sys.maxsize)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.hidden: dict[str, list[ConsumeQueue]] = {}
         """Queues of deleted topics whose files are still there."""
@@ -129,6 +135,10 @@ class QueueTable:
         finally:
             self.files.close(fd)
 
+    def admit(self, topic: str) -> None:
+        """For a queue more that a message makes. Raises TableFull."""
+        self.ledger.admit(_queue_bytes(topic))
+
     def create(self, topic: str, queue_id: int) -> ConsumeQueue:
         """In memory; files appear with the first message. Raises InvalidMessage for a name no directory may
         have."""
@@ -144,6 +154,8 @@ class QueueTable:
             )
         self.before_create(topic)
         queue = ConsumeQueue(self, topic, queue_id)
+        if queue.key not in self.queues:
+            self.ledger.note(_queue_bytes(topic))
         self.queues[queue.key] = queue
         return queue
 
@@ -176,6 +188,7 @@ class QueueTable:
         """From now on they have no queues; their files stay until ``remove_topic``."""
         for key in [key for key in self.queues if key[0] in topics]:
             self.hidden.setdefault(key[0], []).append(self.queues.pop(key))
+            self.ledger.free(_queue_bytes(key[0]))
 
     def remove_topic(self, topic: str) -> None:
         """Its queues and their files. Raises OSError; another call then goes on."""
@@ -198,6 +211,7 @@ class QueueTable:
             queue.file_starts = [start for start in queue.file_starts if start not in old]
             if old and not queue.file_starts:
                 del self.queues[key]
+                self.ledger.free(_queue_bytes(queue.topic))
                 if remove:
                     queue.remove()
                     self._remove_if_empty(queue.topic)
@@ -206,3 +220,7 @@ class QueueTable:
         directory = path_below(self.directory, topic)
         if not self.files.names(directory):
             self.files.remove(directory)
+
+
+def _queue_bytes(topic: str) -> int:
+    return 1_500 + text_bytes(topic)

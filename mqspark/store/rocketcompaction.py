@@ -25,7 +25,7 @@ from mqspark.store.keys import Ints
 from mqspark.store.layout import file_start
 from mqspark.store.rebuild import SegmentRecords
 
-__all__ = ["COMPACTION", "RocketCompaction", "compacted_by_rocketmq"]
+__all__ = ["COMPACTION", "RocketCompaction", "compacted_by_rocketmq", "topics_compacted_by_rocketmq"]
 
 COMPACTION = "compaction"
 
@@ -39,6 +39,14 @@ _REPLACED = ".delete"
 def compacted_by_rocketmq(root: Path, topic: str) -> bool:
     """Whether it has anything of the topic. ``root``: storePathRootDir."""
     return path_below(root / COMPACTION, "compactionLog", topic).is_dir()
+
+
+def topics_compacted_by_rocketmq(root: Path) -> set[str]:
+    """``root``: storePathRootDir."""
+    try:
+        return {path.name for path in (root / COMPACTION / "compactionLog").iterdir() if path.is_dir()}
+    except FileNotFoundError:
+        return set()
 
 
 class RocketCompaction:

@@ -26,6 +26,7 @@ import secrets
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from mqspark.bounded import Ledger
 from mqspark.clock import Clock
 from mqspark.errors import (
     DiskFull,
@@ -108,12 +109,21 @@ class MessageStore:
             max_mapped=min(max_mapped, MAX_MAPPED_SEGMENTS),
             budget=log_budget,
         )
+        queues = Ledger(
+            "queues",
+            lambda: config.max_queue_table_bytes,
+            "QueueTable.queues",
+            "BatchTable.queues",
+            "BatchTable.batch_queues",
+            setting="maxQueueTableBytes",
+        )
         self._table = QueueTable(
             self.paths.consume_queue,
             self._files,
             file_bytes=config.mapped_file_size_consume_queue,
             max_mapped=max_mapped,
             budget=budget,
+            ledger=queues,
             ext_directory=self.paths.consume_queue_ext,
             ext_file_bytes=config.mapped_file_size_consume_queue_ext,
             ext_enabled=config.enable_consume_queue_ext,
@@ -125,12 +135,14 @@ class MessageStore:
             file_bytes=config.mapper_file_size_batch_consume_queue,
             max_mapped=max_mapped,
             budget=budget,
+            ledger=queues,
         )
         self._batch_queues = self._batch_table.batch_queues
         self._compacted = CompactedQueues(root, clock.monotonic_ms)
         self.deletions = Deletions(
             ConfigFile(self.paths.deletions, self._files, self.distrust), self._files, self._remove_topic
         )
+        self.ledgers = (queues, self.deletions.ledger)
         """Which topics were deleted: while it is behind, somebody has to run its job, and may wait for that."""
         self._table.before_create = self._batch_table.before_create = self._finish_deletion
         self._fetcher = Fetcher(config, self._log, self._table, self._batch_table, lambda: self._visible_end)
