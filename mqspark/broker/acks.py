@@ -15,6 +15,7 @@ from mqspark.clock import Clock
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import encode_response
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
+from mqspark.protocol.dispatch import Refusal
 
 __all__ = ["Acks", "Deferred", "Receiver"]
 
@@ -38,6 +39,14 @@ class Acks:
 
     def __len__(self) -> int:
         return len(self.waiting)
+
+    def check_busy(self, capacity: int) -> None:
+        """Raises Refusal when so many wait already."""
+        if len(self.waiting) >= capacity:
+            raise Refusal(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD] {capacity} requests wait for the disk already; retry later",
+            )
 
     def end_turn(self) -> None:
         """Date everything that has been added since the last call."""

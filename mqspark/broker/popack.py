@@ -247,12 +247,7 @@ class PopAcks:
     # --- inside ---
 
     def _check_busy(self) -> None:
-        capacity = self._state.config.send_thread_pool_queue_capacity
-        if len(self._acks.waiting) >= capacity:
-            raise Refusal(
-                ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD] {capacity} requests wait for the disk already; retry later",
-            )
+        self._acks.check_busy(self._state.config.send_thread_pool_queue_capacity)
 
     def _record(self, key: CheckKey, receipt: Receipt) -> _Record:
         place = key, self._revive_queue(receipt), receipt.invisible_time_ms

@@ -77,6 +77,8 @@ class Recalls:
             TIMER_DELIVER_MS: str(deliver_ms),
             BORN_TIMESTAMP: str(now_ms),
         }
+        if not command.is_oneway:
+            self._acks.check_busy(state.config.send_thread_pool_queue_capacity)
         if header.producer_group:
             properties[PRODUCER_GROUP] = header.producer_group
         try:

@@ -93,6 +93,8 @@ class SendBacks:
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{state.config.broker_ip1}] sending message is forbidden",
             )
+        if not command.is_oneway:
+            self._acks.check_busy(state.config.send_thread_pool_queue_capacity)
         if group.retry_queue_nums <= 0:  # the group does not want its failures back
             return ok(command)
         topic = state.topics.ensure(

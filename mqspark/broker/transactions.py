@@ -146,6 +146,8 @@ class Transactions:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"commitOrRollback={decision} is neither 0, 8 nor 12")
         if decision == 0:
             return None  # unknown: RocketMQ does not answer either; a check will ask
+        if not command.is_oneway:
+            self._acks.check_busy(self._state.config.send_thread_pool_queue_capacity)
         half = self._half_at(header.commit_log_offset)
         if half is not None and half.is_batch:
             half = self._batch_to_end(half)

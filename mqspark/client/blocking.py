@@ -103,7 +103,8 @@ class BlockingConnection:
         self._receiver = Connection(max_header_bytes=_MAX_HEADER_BYTES)
         self._opaque = 0
         self._answers: dict[int, Command] = {}
-        self._unwanted: set[int] = set()
+        self._wanted: set[int] = set()
+        """Requests that have no answer yet. What else comes is dropped: nobody would ever take it."""
 
     def close(self) -> None:
         self._socket.close()
@@ -121,6 +122,7 @@ class BlockingConnection:
     ) -> int:
         """Write a request; returns its opaque. A large body goes to the socket from where it is."""
         self._opaque += 1
+        self._wanted.add(self._opaque)
         if len(body) < _LARGE_BODY_BYTES:
             self._write([memoryview(encode_request(code, self._opaque, header, body))], timeout_ms)
         else:
@@ -134,6 +136,7 @@ class BlockingConnection:
         for code, header in requests:
             self._opaque += 1
             opaques.append(self._opaque)
+            self._wanted.add(self._opaque)
             frames.append(encode_request(code, self._opaque, header))
         self._write([memoryview(b"".join(frames))], DEFAULT_TIMEOUT_MS)
         return opaques
@@ -176,7 +179,7 @@ class BlockingConnection:
         while opaque not in self._answers:
             left = deadline - time.monotonic()
             if left <= 0 or not self._receive(left):
-                self._unwanted.add(opaque)
+                self._wanted.discard(opaque)
                 raise RequestTimeout(self.address, timeout_ms)
         return self._answers.pop(opaque)
 
@@ -218,10 +221,9 @@ class BlockingConnection:
             self.close()
             raise
         for command in commands:
-            if command.is_response and command.opaque not in self._unwanted:
+            if command.is_response and command.opaque in self._wanted:
+                self._wanted.discard(command.opaque)
                 self._answers[command.opaque] = command
-            elif command.is_response:
-                self._unwanted.discard(command.opaque)
         return True
 
 

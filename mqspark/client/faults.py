@@ -29,6 +29,9 @@ class OfBroker(Protocol):
 Q = TypeVar("Q", bound=OfBroker)
 
 
+_MAX_BROKERS = 1_000
+
+
 class FaultTable:
     """Brokers that were slow or unreachable, and until when they are avoided."""
 
@@ -44,7 +47,17 @@ class FaultTable:
             if latency_ms >= threshold_ms:
                 until_ms = self._clock.monotonic_ms() + penalty_ms
                 self._until_ms[broker_name] = max(self._until_ms.get(broker_name, 0), until_ms)
+                if len(self._until_ms) > _MAX_BROKERS:
+                    self._forget()
                 return
+
+    def _forget(self) -> None:
+        """Those that may be used again; the one that has been avoided longest when there are none."""
+        now_ms = self._clock.monotonic_ms()
+        kept = {name: until_ms for name, until_ms in self._until_ms.items() if until_ms > now_ms}
+        if len(kept) > _MAX_BROKERS:
+            del kept[next(iter(kept))]
+        self._until_ms = kept
 
     def available(self, broker_name: str) -> bool:
         until_ms = self._until_ms.get(broker_name)

@@ -30,6 +30,10 @@ class Grouped(Protocol):
     def consumer_data(self) -> ConsumerData | None: ...
 
 
+_MAX_BROKERS = 10_000
+"""Addresses come from name servers; of brokers that are forgotten the next heartbeat tells anew."""
+
+
 class Heartbeats:
     """Of one client; brokers by address."""
 
@@ -57,6 +61,10 @@ class Heartbeats:
 
     def answered(self, address: str, fingerprint: int, answer: Command) -> None:
         """Success, to a heartbeat with that fingerprint."""
+        if len(self._versions) >= _MAX_BROKERS and address not in self._versions:
+            self._versions.clear()
+            self._supporting.clear()
+            self._known.clear()
         self._versions[address] = answer.version
         if answer.ext.get(SUPPORTED) != "true":
             self._supporting.discard(address)

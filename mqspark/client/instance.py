@@ -41,6 +41,11 @@ __all__ = ["ClientInstance", "Member"]
 
 log = logging.getLogger(__name__)
 
+MAX_ANSWERING_BYTES = 64 << 20
+"""Of requests by brokers that are being answered; more are told that the client is busy."""
+_REQUEST_BYTES = 8_192
+"""Of a task and what it works with."""
+
 
 class Member:
     """A producer, consumer or admin as its instance sees it."""
@@ -101,6 +106,8 @@ class ClientInstance:
         self._routes: dict[str, TopicRoute] = {}
         """The one that changed last is the last one."""
         self._brokers: dict[str, dict[int, str]] = {}
+        self._answering_bytes = 0
+        """Of requests of brokers that are being answered."""
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
         # Clients spread over the name servers; one stays with the one that works.
         self._namesrv_index = zlib.crc32(self.client_id.encode()) % len(self.namesrv)
@@ -401,7 +408,13 @@ class ClientInstance:
             for member in members:
                 member.group_changed()
         elif not any(member.asked(channel, request) for member in members):
-            self._tasks.spawn(self._answer(channel, request, members))
+            size_bytes = _REQUEST_BYTES + len(request.body)
+            if self._answering_bytes + size_bytes > MAX_ANSWERING_BYTES:
+                remark = "the client has more requests to answer than it takes"
+                channel.respond(request, ResponseCode.SYSTEM_BUSY, remark=remark)
+                return
+            self._answering_bytes += size_bytes
+            self._tasks.spawn(self._answer_one(channel, request, members, size_bytes))
 
     def _addressed(self, request: Command) -> list[Member]:
         """Whom a request is for: the consumer of the group that it names, else everybody."""
@@ -409,6 +422,14 @@ class ClientInstance:
         if group is None:
             return list(self._members)
         return [member for member in self._members if member.consumer_group == group]
+
+    async def _answer_one(
+        self, channel: Channel, request: Command, members: Collection[Member], size_bytes: int
+    ) -> None:
+        try:
+            await self._answer(channel, request, members)
+        finally:
+            self._answering_bytes -= size_bytes
 
     async def _answer(self, channel: Channel, request: Command, members: Collection[Member]) -> None:
         if not members:

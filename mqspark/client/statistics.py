@@ -47,6 +47,9 @@ class _Topic:
         )
 
 
+_MAX_TOPICS, _MAX_TOPIC_LENGTH = 10_000, 255
+
+
 class ConsumeStatistics:
     """``sample`` is to be called some times a minute; rates are those since the oldest sample that is kept."""
 
@@ -96,7 +99,10 @@ class ConsumeStatistics:
         )
 
     def _topic(self, topic: str) -> _Topic:
+        """One that is not kept when a broker hands out messages of more topics than anyone can subscribe to."""
         each = self._topics.get(topic)
         if each is None:
-            each = self._topics[topic] = _Topic()
+            each = _Topic()
+            if len(self._topics) < _MAX_TOPICS and len(topic) <= _MAX_TOPIC_LENGTH:
+                self._topics[topic] = each
         return each

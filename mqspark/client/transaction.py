@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 
 MAX_WAITING_CHECKS = 2_000
 """Checks beyond are dropped: the broker asks again (TransactionMQProducer.checkRequestHoldMax)."""
+MAX_WAITING_CHECK_BYTES = 64 << 20
+"""Of their messages; so are those beyond."""
 
 
 Execute = Callable[[Message], Any]
@@ -132,6 +134,7 @@ class TransactionProducer(Producer):
         self._concurrency = concurrency
         self._announced = frozenset({DEFAULT_TOPIC, *map(self._namespace.wrap, topics)})
         self._waiting_checks: deque[tuple[Channel, Command]] = deque()
+        self._waiting_check_bytes = 0
         self._checkers: set[asyncio.Task[None]] = set()
         self._threads: dict[str, concurrent.futures.ThreadPoolExecutor] = {}
         self._under_way = 0
@@ -157,6 +160,7 @@ class TransactionProducer(Producer):
         if not self._running:
             return
         self._waiting_checks.clear()
+        self._waiting_check_bytes = 0
         if self._under_way or self._checkers:
             self._quiet = self._loop.create_future()
             try:
@@ -303,10 +307,14 @@ class TransactionProducer(Producer):
             return False
         if not self._running or self._quiet is not None:
             return True  # about to stop: the broker will ask another member, or later
-        if len(self._waiting_checks) >= MAX_WAITING_CHECKS:
+        if (
+            len(self._waiting_checks) >= MAX_WAITING_CHECKS
+            or self._waiting_check_bytes >= MAX_WAITING_CHECK_BYTES
+        ):
             log.warning("group %s is asked for more transactions than it can check", self.group)
             return True
         self._waiting_checks.append((channel, request))
+        self._waiting_check_bytes += len(request.body)
         if len(self._checkers) < self._concurrency:
             task = self._tasks.spawn(self._check_waiting())
             self._checkers.add(task)
@@ -324,6 +332,7 @@ class TransactionProducer(Producer):
     async def _check_waiting(self) -> None:
         while self._waiting_checks:
             channel, request = self._waiting_checks.popleft()
+            self._waiting_check_bytes -= len(request.body)
             try:
                 await self._answer_check(channel, request)
             except MQError as error:
