@@ -27,6 +27,7 @@ class CallFailed(enum.Enum):
 
     TIMEOUT = "no answer in time"
     LOST = "the client's connection is gone"
+    UNREAD = "the client does not read what it is sent"
 
 
 Done = Callable[[Command | CallFailed], None]
@@ -59,6 +60,9 @@ class Calls:
             )
         if not session.open:
             done(CallFailed.LOST)
+            return
+        if session.room <= 0:
+            done(CallFailed.UNREAD)
             return
         opaque = session.next_opaque()
         self._waiting[session.id, opaque] = (done, self._clock.monotonic_ms() + timeout_ms)

@@ -53,10 +53,12 @@ MAX_LOCKED = 16_384
 
 
 def notify_members(group: ConsumerGroup) -> None:
-    """Tell every member to rebalance now (40, one-way)."""
+    """Tell every member to rebalance now (40, one-way); not one that leaves so much unread that it would not hear."""
     header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group.name)
     for member in group.members.values():
         session = member.session
+        if session.room <= 0:
+            continue
         session.send(
             encode_request(
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, session.next_opaque(), header, oneway=True

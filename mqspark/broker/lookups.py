@@ -9,7 +9,7 @@ from mqspark.broker.offsets import NOT_FOUND, is_brokers_own
 from mqspark.broker.state import BrokerState
 from mqspark.message import PhysicalOffset
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.command import Command, encode_response
+from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.connection import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers import (
@@ -131,9 +131,10 @@ class Lookups:
         timestamp = store.store_timestamp_at(header.topic, header.queue_id, first)
         return ok(command, {"timestamp": str(timestamp)})
 
-    def query_message(self, session: Session, command: Command) -> bytes:
+    def query_message(self, session: Session, command: Command) -> None:
         """Records with a key or, as the request says, a unique key, in the order of the log. They may have another
-        key of the same hash: clients compare. When they are too many for a frame the newest are kept."""
+        key of the same hash: clients compare. When they are too many for a frame the newest are kept. They leave as
+        views of the log's files: an answer of 16 MB costs no memory."""
         header = command.header(QueryMessageRequestHeader)
         store = self._state.store
         max_num = header.max_num
@@ -157,14 +158,18 @@ class Lookups:
         ):
             first -= 1
             size_bytes += len(records[first])
+        if command.is_oneway:
+            return
         timestamp_ms, physical_offset = store.index_last_update
-        return ok(
-            command,
+        head = encode_response_head(
+            command.opaque,
+            ResponseCode.SUCCESS,
             QueryMessageResponseHeader(
                 index_last_update_timestamp=timestamp_ms, index_last_update_phyoffset=physical_offset
             ),
-            b"".join(records[first:]),
+            size_bytes,
         )
+        session.send(head, *records[first:])
 
     def view_message(self, session: Session, command: Command) -> bytes:
         header = command.header(ViewMessageRequestHeader)

@@ -191,6 +191,9 @@ class Pops:
             if ANY_QUEUE not in (queue_id, waiting_for) and waiting_for != queue_id:
                 continue
             while (pop := self.parked.take(topic, group, waiting_for)) is not None:
+                if pop.session.room <= 0:  # what it would get now, others can have
+                    pop.session.send(_nothing(pop, self._new_taking(pop)))
+                    continue
                 taking = self._take(pop)
                 if taking.count:
                     self._answer(pop, taking)

@@ -256,8 +256,11 @@ class Pulls:
     # --- serving ---
 
     def _serve_parked(self, pull: Pull, *, may_wait: bool, woken: bool = False) -> bool:
-        """``_serve`` where a fault of the disk must cost this pull alone."""
+        """``_serve`` where a fault of the disk must cost this pull alone, and nobody asks just now."""
         try:
+            if pull.session.room <= 0:
+                self._put_off(pull)
+                return True
             return self._serve(pull, may_wait=may_wait, woken=woken)
         except (OSError, NotNow) as error:
             remark = f"the messages cannot be read now: {error}"
@@ -317,6 +320,21 @@ class Pulls:
         state.stats.pulls_missed += 1
         session.send(self._head(pull, code, status, next_offset, result, 0))
         return True
+
+    def _put_off(self, pull: Pull) -> None:
+        """Its client has not read what it was given before. When it has, it asks again."""
+        store = self._state.store
+        ext = self._ext(
+            pull,
+            pull.offset,
+            store.min_offset(pull.topic, pull.queue_id),
+            store.max_offset(pull.topic, pull.queue_id),
+        )
+        pull.session.send(
+            encode_response_head(
+                pull.opaque, ResponseCode.PULL_RETRY_IMMEDIATELY, ext, 0, "NO_MATCHED_MESSAGE"
+            )
+        )
 
     def _answer_reset(self, pull: Pull, offset: int) -> None:
         state = self._state

@@ -31,7 +31,7 @@ from mqspark.protocol.bodies import (
     queue_key,
 )
 from mqspark.protocol.codes import Language, RequestCode, ResponseCode
-from mqspark.protocol.command import Command, encode_request, encode_response
+from mqspark.protocol.command import Command, encode_request_head, encode_response
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
@@ -273,14 +273,14 @@ class Relays:
             for_c = is_c or member.language == Language.CPP
             if for_c not in encoded:
                 encoded[for_c] = yield from encode_in_slices(table_for_c if for_c else table)
-            frame = encode_request(
+            head = encode_request_head(
                 RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
                 member.session.next_opaque(),
                 request,
-                encoded[for_c],
+                len(encoded[for_c]),
                 oneway=True,
             )
-            member.session.send(frame)
+            member.session.send(head, encoded[for_c])  # one body for all of them
             if number % MEMBERS_AT_ONCE == MEMBERS_AT_ONCE - 1:
                 yield ESSENTIAL
         return offsets

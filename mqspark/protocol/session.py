@@ -36,6 +36,7 @@ class Session:
         "out",
         "peer",
         "peer_host",
+        "room",
     )
 
     def __init__(
@@ -56,6 +57,9 @@ class Session:
         self.open = True
         self.long_answers = 0
         """Under way in slices; while there is one, the shell hands over no further command."""
+        self.room = 1 << 62
+        """So many bytes may be sent before the peer has to read; the shell says so anew whenever it looks. What is sent
+        unasked, or late, and is large, is better not sent when there is none."""
         self.out: list[bytes | memoryview] = []
         self.attributes: dict[str, object] = {}
         self._outbox = outbox
@@ -70,6 +74,8 @@ class Session:
         if not self.out:
             self._outbox.append(self)
         self.out.extend(buffers)
+        for buffer in buffers:
+            self.room -= len(buffer)
 
     def take(self) -> list[bytes | memoryview]:
         """What is to be written now; the shell calls it when it has taken the session from the outbox."""

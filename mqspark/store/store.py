@@ -78,6 +78,9 @@ SHORTAGE_PAUSE_MS = 50
 MAX_UNDISPATCHED = 1_000
 """Runs of entries that may wait for their queues' files; then messages are refused."""
 
+OTHER_DESCRIPTORS = 48
+"""Open beside the maps of log and queues: the index's, those of timers, files being written."""
+
 IDLE_MAP_MS = 60_000
 """A file that nobody looked at for this long, and for less than twice as long, is unmapped."""
 
@@ -97,7 +100,13 @@ class MessageStore:
         self._files: FileLayer = files
         root = Path(config.store_path_root_dir)
         log_budget, budget = MapBudget(config.max_mapped_bytes).halves()
-        max_mapped = max(1, min(config.max_mapped_files, descriptor_limit() // 2))
+        # Half of the descriptors are for files, and a map keeps one: more is left of them than a checkpoint needs.
+        share = descriptor_limit() // 2
+        max_segments = max(1, min(config.max_mapped_files, MAX_MAPPED_SEGMENTS, share // 4))
+        max_mapped = max(1, min(config.max_mapped_files, share // 2))
+        max_batch_mapped = max(1, min(config.max_mapped_files, share // 8))
+        self.descriptors = max_segments + max_mapped + max_batch_mapped + OTHER_DESCRIPTORS
+        """The most that its files take."""
         self.paths = StorePaths(
             root, config.store_path_commit_log or None, config.read_only_commit_log_store_paths
         )
@@ -106,7 +115,7 @@ class MessageStore:
             self._files,
             segment_bytes=config.mapped_file_size_commit_log,
             allocation_step=config.allocation_step_commit_log,
-            max_mapped=min(max_mapped, MAX_MAPPED_SEGMENTS),
+            max_mapped=max_segments,
             budget=log_budget,
         )
         queues = Ledger(
@@ -133,7 +142,7 @@ class MessageStore:
             self.paths.batch_consume_queue,
             self._files,
             file_bytes=config.mapper_file_size_batch_consume_queue,
-            max_mapped=max_mapped,
+            max_mapped=max_batch_mapped,
             budget=budget,
             ledger=queues,
         )

@@ -35,6 +35,7 @@ from mqspark.store.config import StoreConfig
 from mqspark.store.kernelsync import KernelSync
 from mqspark.store.recovery import RecoveryReport
 from mqspark.store.store import MessageStore
+from mqspark_server.descriptors import PROCESS
 from mqspark_server.flush import Flusher, Housekeeper, Worker
 from mqspark_server.http import HttpServer
 from mqspark_server.lateness import Overload
@@ -97,6 +98,10 @@ def _remoting(
         max_connections=config.max_connections,
         high_water_bytes=config.write_buffer_high_water_mark,
         max_buffered_bytes=config.max_buffered_bytes,
+        max_unsent_bytes=config.max_unsent_bytes,
+        unread_s=config.unread_timeout_seconds,
+        partial_frame_s=config.partial_frame_timeout_seconds,
+        max_connections_per_address=config.max_connections_per_address,
         backlog=config.server_socket_backlog,
         after_turn=after_turn,
         overload=overload,
@@ -208,6 +213,7 @@ class BrokerApp:
         self._http: HttpServer | None = None
         self._sockets: list[socket.socket] = []
         self._opened = False
+        self._reserved = 0
         self.recovery: dict[str, Any] | None = None
         """What opening the store found and did."""
 
@@ -241,6 +247,8 @@ class BrokerApp:
             self.clock,
             store_host=encode_host(await self._own_address(), self.config.listen_port),
         )
+        PROCESS.reserve(store.descriptors)
+        self._reserved = store.descriptors
         report = await self._flush_worker.run(self._open_store)
         self.recovery = dataclasses.asdict(report)
         log.info("store %s: %s", self.store_path, report)
@@ -452,6 +460,7 @@ class BrokerApp:
                 worker.close()
         if self.store is not None:
             self.store.abandon()
+        self._give_descriptors_back()
         self.lifecycle.advance(Phase.STOPPED)
 
     async def stop(self) -> None:
@@ -495,9 +504,14 @@ class BrokerApp:
                 worker.close()
         for sock in self._sockets:
             sock.close()
+        self._give_descriptors_back()
         self.lifecycle.advance(Phase.STOPPED)
         if failure is not None:
             raise failure
+
+    def _give_descriptors_back(self) -> None:
+        PROCESS.reserve(-self._reserved)
+        self._reserved = 0
 
 
 class DevCluster:

@@ -81,6 +81,14 @@ class _Collector:
         refused = self._counter("remoting_connections_refused", "connections over the limit")
         refused.add_metric(node, app.server.rejected_connections)
         yield refused
+        dropped = self._counter(
+            "remoting_connections_dropped", "connections closed for what they left unread or incomplete"
+        )
+        dropped.add_metric(node, app.server.dropped_connections)
+        yield dropped
+        unsent = self._gauge("remoting_unsent_bytes", "answers that their peers have not read yet")
+        unsent.add_metric(node, app.server.unsent.total)
+        yield unsent
         garbage = self._counter(
             "remoting_protocol_errors", "connections closed for bytes that are no command"
         )

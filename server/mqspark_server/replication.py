@@ -14,6 +14,8 @@ from typing import cast
 from mqspark.broker.replicas import Replica, Replicas
 from mqspark.errors import ProtocolError
 from mqspark.logs import sparing
+from mqspark_server.descriptors import PROCESS
+from mqspark_server.hoard import Pace
 
 __all__ = ["ReplicationServer"]
 
@@ -26,6 +28,14 @@ CHUNK_BYTES = 1024 * 1024
 
 SCAN_S = 0.5
 """How often silent slaves are looked for, and heartbeats sent."""
+
+
+MIN_BYTES_PER_S = 1024
+"""A slave that takes less of the log while there is more is let go after UNREAD_S: it keeps segments from going."""
+
+UNREAD_S = 60.0
+LINGER_S = 5.0
+"""For what is written when the server stops."""
 
 
 class ReplicationServer:
@@ -54,6 +64,8 @@ class ReplicationServer:
             connection.replica.measure()
             if connection.replica.is_silent:
                 connection.let_go("it says nothing any more")
+            elif connection.does_not_read(self.loop.time()):
+                connection.let_go(f"it has not read what it was given for {UNREAD_S:.0f} s")
             else:
                 connection.give()
 
@@ -63,6 +75,7 @@ class ReplicationServer:
     def left(self, connection: _SlaveConnection) -> None:
         if connection in self._connections:  # it was not refused
             self._connections.remove(connection)
+            PROCESS.give_back()
             self.replicas.disconnect(connection.replica)
             self.confirmed()
 
@@ -86,6 +99,8 @@ class _SlaveConnection(asyncio.Protocol):
         self._address = ""
         self._full = False
         self._more_due = False
+        self._given_bytes = 0
+        self._pace = Pace(MIN_BYTES_PER_S, UNREAD_S)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -96,6 +111,10 @@ class _SlaveConnection(asyncio.Protocol):
             self._transport.abort()
             return
         sock = transport.get_extra_info("socket")
+        if not PROCESS.take(sock.fileno() if sock is not None else 0):
+            log.warning("slave %s is refused: files need the descriptors that are left", self._address)
+            self._transport.abort()
+            return
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._transport.set_write_buffer_limits(high=CHUNK_BYTES)
@@ -142,13 +161,23 @@ class _SlaveConnection(asyncio.Protocol):
         if not out:
             return
         transport.writelines(out)
-        if sum(map(len, out)) >= CHUNK_BYTES:  # there may be more
+        size = sum(map(len, out))
+        self._given_bytes += size
+        if size >= CHUNK_BYTES:  # there may be more
             self._more_due = True
             self._server.loop.call_soon(self._give_more)
 
     def _give_more(self) -> None:
         self._more_due = False
         self.give()
+
+    def does_not_read(self, now: float) -> bool:
+        """Or nearly not, for too long."""
+        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if not unread:
+            self._pace.rest()
+            return False
+        return self._pace.is_too_slow(self._given_bytes - unread, now)
 
     def let_go(self, reason: str) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -163,3 +192,4 @@ class _SlaveConnection(asyncio.Protocol):
         else:
             self.give()
             self._transport.close()
+            self._server.loop.call_later(LINGER_S, self._transport.abort)

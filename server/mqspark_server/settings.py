@@ -102,9 +102,13 @@ class ServerConfig:
     listen_port: int = 10911
     server_channel_max_idle_time_seconds: int = 120
     server_socket_backlog: int = 1024
-    max_connections: int = 10_000
+    max_connections: int = 10_000  # or fewer: files come first when the process has few descriptors
+    max_connections_per_address: int = 0  # 0: as many as in all
     write_buffer_high_water_mark: int = HIGH_WATER_BYTES  # bytes a slow reader may leave unread
     max_buffered_bytes: int = 256 * 1024 * 1024  # of frames not yet complete, over all connections
+    max_unsent_bytes: int = 256 * 1024 * 1024  # of answers that peers have not read, over all connections
+    unread_timeout_seconds: int = 60  # for which a peer may leave answers unread
+    partial_frame_timeout_seconds: int = 30  # for which a frame may stay incomplete without much coming
     fast_port_enable: bool = True
     http_enable: bool = True
     http_bind_address: str = "127.0.0.1"
@@ -118,7 +122,9 @@ class ServerConfig:
         check_numbers(
             self, "server_channel_max_idle_time_seconds", "server_socket_backlog", "max_connections"
         )
-        check_numbers(self, "max_buffered_bytes", most=INT64_MAX)
+        check_numbers(self, "max_buffered_bytes", "max_unsent_bytes", most=INT64_MAX)
+        check_numbers(self, "unread_timeout_seconds", "partial_frame_timeout_seconds")
+        check_numbers(self, "max_connections_per_address", least=0)
         if self.write_buffer_high_water_mark == 0:  # in a broker.conf: "the library's default"
             self.write_buffer_high_water_mark = HIGH_WATER_BYTES
         check_numbers(self, "write_buffer_high_water_mark", least=0)

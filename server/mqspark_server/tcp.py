@@ -11,10 +11,12 @@ close after 120 s, backlog 1024, TCP_NODELAY, no keep-alive). TLS is not availab
 What bounds time: in one iteration of the loop a connection is served for CONNECTION_S, and what waits of all of them
 for RING_S; the one command that is then under way comes to its end. A peer whose commands wait is not read from.
 
-What bounds memory: a frame's length is checked before it is buffered (Connection); a connection whose peer
-does not read its answers is not read from either, and what it had already sent is handed to the core in
-slices, so that at most one slice of answers lies above the high-water mark; the number of connections is
-limited, and so are the bytes of incomplete frames of all of them together.
+What bounds memory: a frame's length is checked before it is buffered (Connection). A connection whose peer does not
+read its answers is not read from either, and of what it had already sent nothing is handled while its answers reach the
+high-water mark: one answer at most lies above. Answers that are unread and frames that are incomplete are bounded for
+all connections together, too (``hoard``); as the room for answers shrinks, so does each connection's mark. A peer that
+goes on with neither at MIN_BYTES_PER_S is dropped after a while. The number of connections is limited, by
+address, in all, and by the process's descriptors; who has not said anything yet has to go for others.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import MAX_KNOWN_HEADER_BYTES, Connection
 from mqspark.protocol.headers import Header
 from mqspark.protocol.session import Core, Session
+from mqspark_server.descriptors import PROCESS
+from mqspark_server.hoard import Hoard, Pace
 from mqspark_server.lateness import Lateness, Overload
 
 __all__ = ["Listener", "LocalPeer", "RemotingServer", "bind_pair", "bind_socket"]
@@ -61,6 +65,36 @@ who asks for more than that waits for the others' turns."""
 RING_S = 0.020
 """For so long the commands that wait are handled in one iteration, all connections together; long work for as long
 again as one connection."""
+
+NOTE_BYTES = 16 * 1024
+"""Unread answers of a connection count from here on: what a few answers take is gone before anybody could look."""
+
+SHARE = 8
+"""A connection may have so much unread as an eighth of the room that is left for all: one that fills its share leaves
+others theirs (the dynamic thresholds of shared-memory switches)."""
+
+COMMAND_BYTES = 512
+"""What a command that waits takes beside its frame."""
+
+REST_BYTES = 1024 * 1024
+"""Read, at most, of what a peer left behind in the kernel when it went away."""
+
+MIN_BYTES_PER_S = 1024
+"""A peer that reads, or sends a frame, at this pace is a slow one; another is none."""
+
+WATCH_S = 0.5
+"""How often connections are looked at that have unread answers or incomplete frames."""
+
+BLOCKED_S = 0.02
+"""After it whoever had no room for answers is asked again whether there is some; later when many are asked."""
+
+BLOCKED_AT_ONCE = 256
+
+LINGER_S = 5.0
+"""What a connection that is closed has not read by then it will not get."""
+
+MAX_EVICTED = 32
+"""Connections that are being closed to make room for others, at one time."""
 
 IDLE_SCAN_S = 5.0
 FAILED_TICK_MS = 500
@@ -143,6 +177,10 @@ class RemotingServer:
         max_connections: int = 10_000,
         high_water_bytes: int = 4 * 1024 * 1024,
         max_buffered_bytes: int = 256 * 1024 * 1024,
+        max_unsent_bytes: int = 256 * 1024 * 1024,
+        unread_s: float = 60.0,
+        partial_frame_s: float = 30.0,
+        max_connections_per_address: int = 0,
         backlog: int = 1024,
         after_turn: Callable[[], None] | None = None,
         overload: Overload | None = None,
@@ -150,14 +188,33 @@ class RemotingServer:
         self.core = core
         self.name = name
         self.high_water_bytes = high_water_bytes
-        self.max_buffered_bytes = max_buffered_bytes
-        self.buffered_bytes = 0
-        """Of frames not yet complete, over all connections."""
+        self.partial: Hoard[_RemotingConnection] = Hoard(max_buffered_bytes)
+        """Frames not yet complete, and commands that wait."""
+        self.unsent: Hoard[_RemotingConnection] = Hoard(max_unsent_bytes)
+        """Answers not yet read."""
+        self.unread_s = unread_s
+        self.partial_frame_s = partial_frame_s
+        self.floor = 0
+        """A connection with no more ``room`` than that gets no command handled."""
+        self.noted_below = high_water_bytes - min(NOTE_BYTES, high_water_bytes // 2)
+        """A connection with less room is in ``unsent``."""
+        self._measure_above = 0
+        self._blocked: set[_RemotingConnection] = set()
+        """What they ask for waits until they, or others, have read."""
+        self._unblock_handle: asyncio.TimerHandle | None = None
+        self._unblock_s = BLOCKED_S
         self.rejected_connections = 0
+        self.dropped_connections = 0
+        """Whose peers did not read, or did not go on with a frame."""
         self.protocol_errors = 0
         self._outbox = outbox
         self._idle_s = idle_s
         self._max_connections = max_connections
+        self._max_per_address = max_connections_per_address
+        self._addresses: dict[str, int] = {}
+        self._strangers: dict[_RemotingConnection, None] = {}
+        """Of which no whole frame has come yet, the oldest first."""
+        self._evicted = 0
         self._backlog = backlog
         self._after_turn = after_turn
         self._loop = asyncio.get_running_loop()
@@ -179,11 +236,17 @@ class RemotingServer:
         self._closing = False
         self._tick_handle: asyncio.TimerHandle | None = None
         self._idle_handle: asyncio.TimerHandle | None = None
+        self._watch_handle: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
 
     @property
     def connections(self) -> int:
         return len(self._sockets)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Of frames not yet complete, over all connections."""
+        return self.partial.total
 
     async def listen(self, sock: socket.socket, *, fast: bool = False) -> Listener:
         """Accept on a bound socket; ``fast`` marks its sessions as those of the fast port.
@@ -191,8 +254,10 @@ class RemotingServer:
         Takes the socket over.
         """
         host, port = sock.getsockname()[:2]
+        # So many may be accepted before the first of them is looked at.
+        backlog = min(self._backlog, max(16, PROCESS.room // 8))
         server = await self._loop.create_server(
-            lambda: _RemotingConnection(self, port, fast), sock=sock, backlog=self._backlog
+            lambda: _RemotingConnection(self, port, fast), sock=sock, backlog=backlog
         )
         listener = Listener(server, host, port)
         self._listeners.append(listener)
@@ -202,6 +267,7 @@ class RemotingServer:
         """Run the core's timers and the idle scan."""
         self._run_tick()
         self._idle_handle = self._loop.call_later(min(IDLE_SCAN_S, self._idle_s), self._close_idle)
+        self._watch_handle = self._loop.call_later(WATCH_S, self._watch)
 
     # -- the turn ----------------------------------------------------------------------------------
 
@@ -328,6 +394,72 @@ class RemotingServer:
         for connection in [c for c in self._sockets if c.active_at < oldest]:
             connection.close(f"idle for {self._idle_s:.0f} s", level=logging.INFO)
 
+    # -- what peers make us keep -------------------------------------------------------------------
+
+    def note_unsent(self, connection: _RemotingConnection, count: int) -> None:
+        """So much is to be read by its peer."""
+        unsent = self.unsent
+        unsent.keep(connection, count, monotonic())
+        if unsent.total > self._measure_above:
+            self._measure_unsent()
+        self._set_floor()
+
+    def _set_floor(self) -> None:
+        share = max((self.unsent.most - self.unsent.total) // SHARE, NOTE_BYTES)
+        self.floor = max(0, self.high_water_bytes - share)
+
+    def _measure_unsent(self) -> None:
+        """Much of it may have been read since it was counted. What is too much then goes."""
+        unsent, now = self.unsent, monotonic()
+        for connection in unsent:
+            connection.measure(now)
+        for connection in unsent.surplus(now):
+            self.drop(connection, f"the answers that peers do not read exceed {unsent.most} bytes")
+        # Looking costs as much as there are connections: not again before much is new.
+        self._measure_above = max(
+            unsent.total + unsent.most // SHARE, unsent.most - SHARE * self.high_water_bytes
+        )
+        self._measure_above = min(self._measure_above, unsent.most)
+
+    def note_partial(self, connection: _RemotingConnection, count: int, *, afresh: bool) -> None:
+        partial, now = self.partial, monotonic()
+        partial.keep(connection, count, now, afresh=afresh)
+        if partial.total > partial.most:
+            for each in partial.surplus(now):
+                self.drop(each, f"incomplete frames of all connections exceed {partial.most} bytes")
+
+    def drop(self, connection: _RemotingConnection, reason: str) -> None:
+        """Its memory is needed: what it has not read it does not get."""
+        self.dropped_connections += 1
+        connection.abort(reason)
+
+    def block(self, connection: _RemotingConnection) -> None:
+        """Ask it again in a while."""
+        self._blocked.add(connection)
+        if self._unblock_handle is None:
+            self._unblock_handle = self._loop.call_later(self._unblock_s, self._unblock)
+
+    def _unblock(self) -> None:
+        self._unblock_handle = None
+        blocked, self._blocked = self._blocked, set()
+        self._unblock_s = BLOCKED_S * (1 + len(blocked) // BLOCKED_AT_ONCE)
+        for connection in blocked:
+            connection.unblock()
+
+    def _watch(self) -> None:
+        self._watch_handle = self._loop.call_later(WATCH_S, self._watch)
+        now = monotonic()
+        if self.unsent:
+            for connection in self.unsent:
+                if connection.does_not_read(now):
+                    self.drop(connection, f"its answers were not read for {self.unread_s:.0f} s")
+            self._set_floor()
+        for connection in self.partial:
+            count, since = self.partial.held(connection)
+            age = now - since
+            if age > self.partial_frame_s and count < MIN_BYTES_PER_S * age and not connection.waits:
+                self.drop(connection, f"a frame of it is not complete after {age:.0f} s")
+
     # -- shutdown ----------------------------------------------------------------------------------
 
     def stop_accepting(self) -> None:
@@ -339,7 +471,7 @@ class RemotingServer:
         nothing more, as when the process dies."""
         self._closing = True
         self.stop_accepting()
-        for handle in (self._tick_handle, self._idle_handle):
+        for handle in (self._tick_handle, self._idle_handle, self._watch_handle, self._unblock_handle):
             if handle is not None:
                 handle.cancel()
         if not abruptly:
@@ -363,14 +495,54 @@ class RemotingServer:
 
     # -- called by connections ---------------------------------------------------------------------
 
-    def _admit(self, connection: _RemotingConnection) -> bool:
-        if self._closing or len(self._sockets) >= self._max_connections:
+    def _admit(self, connection: _RemotingConnection, descriptor: int, address: str) -> str | None:
+        """Why it is refused, or None."""
+        problem = None
+        here = self._addresses.get(address, 0)
+        if self._closing:
+            problem = "the server stops"
+        elif 0 < self._max_per_address <= here:
+            problem = f"{here} of its address are open"
+        elif len(self._sockets) >= self._max_connections and not self._evict():
+            problem = f"{len(self._sockets)} are open"
+        elif not PROCESS.take(descriptor):
+            # For this one there is no descriptor, but one for the next.
+            self._evict()
+            problem = f"{PROCESS.connections} of this process are open, and files need descriptors"
+        if problem is not None:
             self.rejected_connections += 1
-            return False
+            return problem
         self._sockets.add(connection)
+        self._strangers[connection] = None
+        self._addresses[address] = here + 1
+        return None
+
+    def _evict(self) -> bool:
+        """Whoever is connected longest without a word goes for somebody who may have one to say."""
+        stranger = next(iter(self._strangers), None)
+        if stranger is None or self._evicted >= MAX_EVICTED:
+            return False
+        del self._strangers[stranger]
+        self._evicted += 1
+        self._sockets.discard(stranger)
+        stranger.evicted = True
+        self.drop(stranger, "it has said nothing, and others want to")
         return True
 
-    def _forget(self, connection: _RemotingConnection) -> None:
+    def known(self, connection: _RemotingConnection) -> None:
+        """A whole frame has come."""
+        self._strangers.pop(connection, None)
+
+    def _forget(self, connection: _RemotingConnection, address: str) -> None:
+        """One that was admitted is closed."""
+        PROCESS.give_back()
+        self._strangers.pop(connection, None)
+        self._blocked.discard(connection)
+        if connection.evicted:
+            self._evicted -= 1
+        left = self._addresses.pop(address, 1) - 1
+        if left:
+            self._addresses[address] = left
         self._sockets.discard(connection)
         if self._all_gone is not None and not self._sockets and not self._all_gone.done():
             self._all_gone.set_result(None)
@@ -378,20 +550,25 @@ class RemotingServer:
 
 class _RemotingConnection(asyncio.Protocol):
     __slots__ = (
-        "_buffered_bytes",
+        "_address",
         "_closed_here",
         "_fast",
         "_in_ring",
+        "_is_stranger",
         "_iteration",
         "_local_port",
+        "_pace",
         "_parser",
         "_server",
         "_session",
         "_transport",
         "_until",
         "_waiting",
+        "_waiting_bytes",
         "_write_paused",
+        "_written",
         "active_at",
+        "evicted",
     )
 
     def __init__(self, server: RemotingServer, local_port: int, fast: bool) -> None:
@@ -402,9 +579,15 @@ class _RemotingConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
         self._waiting: deque[Command] = deque()
+        self._waiting_bytes = 0
         self._write_paused = False
         self._closed_here = False
-        self._buffered_bytes = 0
+        self._address = ""
+        self._is_stranger = True
+        self.evicted = False
+        self._written = 0
+        self._pace = Pace(MIN_BYTES_PER_S, server.unread_s)
+        """At which the peer reads."""
         self._in_ring = False
         self._iteration = -1
         self._until = 0.0
@@ -418,16 +601,20 @@ class _RemotingConnection(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)
         server = self._server
         self._transport = transport
-        if not server._admit(self):
-            log.warning("%s: connection refused, %d are open", server.name, server.connections)
+        sock = transport.get_extra_info("socket")
+        peer = _peer(transport)
+        problem = server._admit(self, sock.fileno() if sock is not None else 0, peer[0])
+        if problem is not None:
+            log.warning("%s: a connection of %s is refused: %s", server.name, peer[0], problem)
             transport.abort()
             return
-        sock = transport.get_extra_info("socket")
+        self._address = peer[0]
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(high=server.high_water_bytes)
         self.active_at = server._loop.time()
-        self._session = server._open_session(self, _peer(transport), self._local_port, self._fast)
+        self._session = server._open_session(self, peer, self._local_port, self._fast)
+        self._session.room = server.high_water_bytes
 
     def data_received(self, data: bytes) -> None:
         server, session = self._server, self._session
@@ -443,11 +630,26 @@ class _RemotingConnection(asyncio.Protocol):
             server.protocol_errors += 1
             self.close(str(error))
             return
-        self._count_buffered(self._parser.buffered_bytes)
+        buffered = self._parser.buffered_bytes
+        if buffered or self in server.partial:
+            server.note_partial(self, buffered + self._waiting_bytes, afresh=bool(commands))
         if not commands:
             return
-        if self._waiting or self._write_paused or session.long_answers or self.active_at >= self._until:
+        if self._is_stranger:
+            self._is_stranger = False
+            server.known(self)
+        if session.room <= server.floor:
+            self.measure(self.active_at)
+        if (
+            self._waiting
+            or self._write_paused
+            or session.long_answers
+            or session.room <= server.floor
+            or self.active_at >= self._until
+        ):
             self._waiting.extend(commands)
+            self._waiting_bytes += len(data) + COMMAND_BYTES * len(commands)
+            server.note_partial(self, buffered + self._waiting_bytes, afresh=False)
             self._wait()
             return
         if not server._scheduled:
@@ -464,16 +666,16 @@ class _RemotingConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         session, transport = self._session, self._transport
         self._transport = None
-        self._count_buffered(0)
         if session is None:
-            self._server._forget(self)
-            return
+            return  # it was refused
+        self._server.note_unsent(self, 0)
         log.debug("%s: connection of %s ended (%s)", self._server.name, session.peer, error or "closed")
         session.open = False
         if self._closed_here:
             self._waiting.clear()
         elif error is not None and transport is not None:
             self._read_rest(transport)
+        self._server.note_partial(self, self._waiting_bytes, afresh=False)
         self._until = monotonic() + CONNECTION_S
         self._deliver_rest(session)
 
@@ -489,13 +691,36 @@ class _RemotingConnection(asyncio.Protocol):
         elif self._transport is not None:
             self._transport.resume_reading()
 
-    def _count_buffered(self, buffered_bytes: int) -> None:
-        """A frame's length is bounded for each connection, this bounds all of them together."""
+    # -- what the peer has not read ----------------------------------------------------------------
+
+    def measure(self, now: float) -> None:
+        """How much that is, and so what may be sent to it."""
+        transport, session = self._transport, self._session
+        if transport is None or session is None:
+            return
         server = self._server
-        server.buffered_bytes += buffered_bytes - self._buffered_bytes
-        self._buffered_bytes = buffered_bytes
-        if buffered_bytes and server.buffered_bytes > server.max_buffered_bytes:
-            self.close(f"incomplete frames of all connections exceed {server.max_buffered_bytes} bytes")
+        held = transport.get_write_buffer_size() + sum(map(len, session.out))
+        session.room = server.high_water_bytes - held
+        server.unsent.keep(self, held if session.room < server.noted_below else 0, now)
+
+    def does_not_read(self, now: float) -> bool:
+        """Or nearly not, for too long."""
+        if self._transport is None:
+            return False
+        self.measure(now)
+        if self not in self._server.unsent:
+            self._pace.rest()
+            return False
+        return self._pace.is_too_slow(self._written - self._transport.get_write_buffer_size(), now)
+
+    @property
+    def waits(self) -> bool:
+        """It is we who do not read on."""
+        return bool(self._waiting) or self._write_paused
+
+    def unblock(self) -> None:
+        if self._waiting and self._session is not None:
+            self._wait()
 
     # -- commands in -------------------------------------------------------------------------------
 
@@ -506,14 +731,17 @@ class _RemotingConnection(asyncio.Protocol):
             # A fault of ours must cost this connection only, and must be seen.
             log.exception("%s: a request of %s could not be handled", self._server.name, session.peer)
             self.close("internal error")
-        self._server.schedule()
+        server = self._server
+        if session.room < server.noted_below:
+            server.note_unsent(self, server.high_water_bytes - session.room)
+        server.schedule()
 
     def _paced(self, session: Session) -> Iterator[Command]:
-        """What waits, until the time is over or an answer takes long; one command at least."""
-        waiting, until = self._waiting, self._until
+        """What waits, until the time is over, an answer takes long or the peer has to read; one command at least."""
+        waiting, until, server = self._waiting, self._until, self._server
         for _ in range(min(SLICE_COMMANDS, len(waiting))):
             yield waiting.popleft()
-            if session.long_answers or monotonic() >= until:
+            if session.long_answers or session.room <= server.floor or monotonic() >= until:
                 return
 
     def _wait(self) -> None:
@@ -542,22 +770,32 @@ class _RemotingConnection(asyncio.Protocol):
         transport, session, waiting = self._transport, self._session, self._waiting
         if transport is None or session is None or transport.is_closing():
             return
-        room = self._server.high_water_bytes - transport.get_write_buffer_size()
+        server = self._server
+        if session.room < server.noted_below:
+            self.measure(monotonic())
         is_time = True
-        while waiting and room > 0 and is_time and not session.long_answers and not transport.is_closing():
-            before = len(session.out)
+        while (
+            waiting
+            and session.room > server.floor
+            and is_time
+            and not session.long_answers
+            and not transport.is_closing()
+        ):
             self._deliver(session, self._paced(session))
-            room -= sum(map(len, session.out[before:]))
             is_time = monotonic() < self._until
         if transport.is_closing():
             return
         if not waiting:
+            if self._waiting_bytes:
+                self._waiting_bytes = 0
+                server.note_partial(self, self._parser.buffered_bytes, afresh=True)
             if not self._write_paused:
                 transport.resume_reading()
-        elif room > 0:
+        elif session.room > server.floor:
             self._wait()
         else:
             transport.pause_reading()
+            server.block(self)
 
     def _read_rest(self, transport: asyncio.Transport) -> None:
         """What the peer sent before it went away and is unread in the kernel's buffer, because an answer of ours met
@@ -566,8 +804,12 @@ class _RemotingConnection(asyncio.Protocol):
         if sock is None:
             return
         with contextlib.suppress(OSError, ProtocolError):  # the peer is gone: there is nobody to tell
-            while data := os.read(sock.fileno(), READ_BYTES):
-                self._waiting.extend(self._parser.receive_data(data))
+            for _ in range(REST_BYTES // READ_BYTES):
+                if not (data := os.read(sock.fileno(), READ_BYTES)):
+                    break
+                commands = self._parser.receive_data(data)
+                self._waiting.extend(commands)
+                self._waiting_bytes += len(data) + COMMAND_BYTES * len(commands)
 
     def _deliver_rest(self, session: Session) -> None:
         """Hand over what the peer sent before it went away; its answers go nowhere. The session ends after that."""
@@ -583,8 +825,9 @@ class _RemotingConnection(asyncio.Protocol):
     def _end(self, session: Session) -> None:
         self._session = None
         self._waiting.clear()
+        self._server.partial.keep(self, 0, 0.0)
         self._server._close_session(session)
-        self._server._forget(self)
+        self._server._forget(self, self._address)
 
     # -- frames out --------------------------------------------------------------------------------
 
@@ -592,13 +835,23 @@ class _RemotingConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        self.active_at = self._server._loop.time()
+        server, session = self._server, self._session
+        self.active_at = server._loop.time()
         if len(out) == 1:
+            self._written += len(out[0])
             transport.write(out[0])
-        elif not self._server.gathers or sum(map(len, out)) <= JOIN_BYTES:
-            transport.write(b"".join(out))
         else:
-            transport.writelines(_coalesced(out))
+            size = sum(map(len, out))
+            self._written += size
+            if not server.gathers or size <= JOIN_BYTES:
+                transport.write(b"".join(out))
+            else:
+                transport.writelines(_coalesced(out))
+        if session is not None:
+            held = transport.get_write_buffer_size()
+            session.room = server.high_water_bytes - held
+            if session.room < server.noted_below:
+                server.note_unsent(self, held)
         if self._waiting:
             self._wait()
 
@@ -611,8 +864,13 @@ class _RemotingConnection(asyncio.Protocol):
             log.log(level, "%s: connection of %s closed: %s", self._server.name, session.peer, reason)
             self._closed_here = True
             self._transport.close()
+            if self._transport.get_write_buffer_size():
+                self._server._loop.call_later(LINGER_S, self.abort)
 
-    def abort(self) -> None:
+    def abort(self, reason: str | None = None) -> None:
+        """Close at once; what is not written yet is let go of."""
+        if reason is not None and self._session is not None:
+            log.warning("%s: connection of %s dropped: %s", self._server.name, self._session.peer, reason)
         self._closed_here = True
         if self._transport is not None:
             self._transport.abort()
@@ -655,10 +913,20 @@ class LocalPeer:
             self._pending.pop(opaque, None)
 
     def write_out(self, out: list[bytes | memoryview]) -> None:
-        for command in self._answers.receive_data(b"".join(out)):
-            answer = self._pending.get(command.opaque)
-            if command.is_response and answer is not None and not answer.done():
-                answer.set_result(command)
+        try:
+            commands = self._answers.receive_data(b"".join(out))
+        except (
+            ProtocolError
+        ) as error:  # an answer that is longer than a frame may be costs these requests alone
+            self._answers = Connection()
+            for answer in self._pending.values():
+                if not answer.done():
+                    answer.set_exception(ConnectionError(str(error)))
+            return
+        for command in commands:
+            waiting = self._pending.get(command.opaque)
+            if command.is_response and waiting is not None and not waiting.done():
+                waiting.set_result(command)
 
     def close(self, reason: str = "closed") -> None:
         """Unanswered requests fail with ConnectionError."""

@@ -309,10 +309,10 @@ async def test_incomplete_frames_of_all_connections_together_are_bounded() -> No
         await eventually(lambda: harness.server.buffered_bytes == 600_000)
         second.writer.write(half)
         with pytest.raises((EOFError, ConnectionError)):
-            await second.next()
+            await first.next()  # of two equal ones the older
         assert (await good.request(1)).opaque == 1
         await eventually(lambda: harness.server.buffered_bytes == 600_000)
-        await first.close()
+        await second.close()
         await eventually(lambda: harness.server.buffered_bytes == 0)
 
 
