@@ -30,10 +30,10 @@ class Descriptors:
         """For files that may be opened; less than none gives back."""
         self.reserved += count
 
-    def take(self, descriptor: int) -> bool:
+    def take(self, descriptor: int, closing: int = 0) -> bool:
         """Whether there may be one more connection, which has this descriptor already. The system gives the lowest
-        number that is free, so so many are in use, whoever has them."""
-        if self.connections >= self.room or descriptor >= descriptor_limit() - OTHERS // 2:
+        number that is free, so so many are in use, whoever has them. ``closing``: so many are about to be closed."""
+        if self.connections >= self.room + closing or descriptor >= descriptor_limit() - OTHERS // 2:
             return False
         self.connections += 1
         return True

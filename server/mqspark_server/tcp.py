@@ -93,7 +93,9 @@ BLOCKED_AT_ONCE = 256
 LINGER_S = 5.0
 """What a connection that is closed has not read by then it will not get."""
 
-MAX_EVICTED = 32
+MIN_BACKLOG = 128
+
+MAX_EVICTED = 16
 """Connections that are being closed to make room for others, at one time."""
 
 IDLE_SCAN_S = 5.0
@@ -255,7 +257,7 @@ class RemotingServer:
         """
         host, port = sock.getsockname()[:2]
         # So many may be accepted before the first of them is looked at.
-        backlog = min(self._backlog, max(16, PROCESS.room // 8))
+        backlog = min(self._backlog, max(MIN_BACKLOG, PROCESS.room // 4))
         server = await self._loop.create_server(
             lambda: _RemotingConnection(self, port, fast), sock=sock, backlog=backlog
         )
@@ -392,12 +394,17 @@ class RemotingServer:
         self._idle_handle = self._loop.call_later(min(IDLE_SCAN_S, self._idle_s), self._close_idle)
         oldest = self._loop.time() - self._idle_s
         for connection in [c for c in self._sockets if c.active_at < oldest]:
-            connection.close(f"idle for {self._idle_s:.0f} s", level=logging.INFO)
+            if connection in self.unsent:
+                self.drop(connection, f"idle for {self._idle_s:.0f} s, with answers unread")
+            else:
+                connection.close(f"idle for {self._idle_s:.0f} s", level=logging.INFO)
 
     # -- what peers make us keep -------------------------------------------------------------------
 
     def note_unsent(self, connection: _RemotingConnection, count: int) -> None:
         """So much is to be read by its peer."""
+        if connection.dropped:
+            return
         unsent = self.unsent
         unsent.keep(connection, count, monotonic())
         if unsent.total > self._measure_above:
@@ -422,6 +429,8 @@ class RemotingServer:
         self._measure_above = min(self._measure_above, unsent.most)
 
     def note_partial(self, connection: _RemotingConnection, count: int, *, afresh: bool) -> None:
+        if connection.dropped:
+            return
         partial, now = self.partial, monotonic()
         partial.keep(connection, count, now, afresh=afresh)
         if partial.total > partial.most:
@@ -429,8 +438,12 @@ class RemotingServer:
                 self.drop(each, f"incomplete frames of all connections exceed {partial.most} bytes")
 
     def drop(self, connection: _RemotingConnection, reason: str) -> None:
-        """Its memory is needed: what it has not read it does not get."""
+        """Its memory is needed: what it has not read it does not get. ``reason`` is one of few texts."""
         self.dropped_connections += 1
+        connection.dropped = True
+        now = monotonic()
+        self.unsent.keep(connection, 0, now)
+        self.partial.keep(connection, 0, now)
         connection.abort(reason)
 
     def block(self, connection: _RemotingConnection) -> None:
@@ -449,16 +462,15 @@ class RemotingServer:
     def _watch(self) -> None:
         self._watch_handle = self._loop.call_later(WATCH_S, self._watch)
         now = monotonic()
-        if self.unsent:
-            for connection in self.unsent:
-                if connection.does_not_read(now):
-                    self.drop(connection, f"its answers were not read for {self.unread_s:.0f} s")
-            self._set_floor()
+        for connection in self.unsent:
+            if connection.does_not_read(now):
+                self.drop(connection, f"its answers were not read for {self.unread_s:.0f} s")
+        self._set_floor()
         for connection in self.partial:
             count, since = self.partial.held(connection)
             age = now - since
             if age > self.partial_frame_s and count < MIN_BYTES_PER_S * age and not connection.waits:
-                self.drop(connection, f"a frame of it is not complete after {age:.0f} s")
+                self.drop(connection, f"a frame of it is not complete after {self.partial_frame_s:.0f} s")
 
     # -- shutdown ----------------------------------------------------------------------------------
 
@@ -505,9 +517,7 @@ class RemotingServer:
             problem = f"{here} of its address are open"
         elif len(self._sockets) >= self._max_connections and not self._evict():
             problem = f"{len(self._sockets)} are open"
-        elif not PROCESS.take(descriptor):
-            # For this one there is no descriptor, but one for the next.
-            self._evict()
+        elif not PROCESS.take(descriptor) and not (self._evict() and PROCESS.take(descriptor, MAX_EVICTED)):
             problem = f"{PROCESS.connections} of this process are open, and files need descriptors"
         if problem is not None:
             self.rejected_connections += 1
@@ -559,6 +569,7 @@ class _RemotingConnection(asyncio.Protocol):
         "_local_port",
         "_pace",
         "_parser",
+        "_read",
         "_server",
         "_session",
         "_transport",
@@ -568,6 +579,7 @@ class _RemotingConnection(asyncio.Protocol):
         "_write_paused",
         "_written",
         "active_at",
+        "dropped",
         "evicted",
     )
 
@@ -585,7 +597,9 @@ class _RemotingConnection(asyncio.Protocol):
         self._address = ""
         self._is_stranger = True
         self.evicted = False
-        self._written = 0
+        self._written = self._read = 0
+        """Bytes that were written, and of them what the peer had taken when it was looked at."""
+        self.dropped = False
         self._pace = Pace(MIN_BYTES_PER_S, server.unread_s)
         """At which the peer reads."""
         self._in_ring = False
@@ -661,6 +675,9 @@ class _RemotingConnection(asyncio.Protocol):
         else:
             self._waiting.extend(commands)
             self._deliver_waiting()
+            if self._waiting:
+                self._waiting_bytes = len(data) + COMMAND_BYTES * len(self._waiting)
+                server.note_partial(self, buffered + self._waiting_bytes, afresh=False)
         server.arrived(len(data))
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -696,7 +713,7 @@ class _RemotingConnection(asyncio.Protocol):
     def measure(self, now: float) -> None:
         """How much that is, and so what may be sent to it."""
         transport, session = self._transport, self._session
-        if transport is None or session is None:
+        if transport is None or session is None or self.dropped:
             return
         server = self._server
         held = transport.get_write_buffer_size() + sum(map(len, session.out))
@@ -708,10 +725,16 @@ class _RemotingConnection(asyncio.Protocol):
         if self._transport is None:
             return False
         self.measure(now)
-        if self not in self._server.unsent:
+        unsent = self._server.unsent
+        count, _ = unsent.held(self)
+        if not count:
             self._pace.rest()
             return False
-        return self._pace.is_too_slow(self._written - self._transport.get_write_buffer_size(), now)
+        read = self._written - self._transport.get_write_buffer_size()
+        if read - self._read >= count // 8:  # it will be done soon
+            unsent.keep(self, count, now, afresh=True)
+        self._read = read
+        return self._pace.is_too_slow(read, now)
 
     @property
     def waits(self) -> bool:
@@ -870,7 +893,7 @@ class _RemotingConnection(asyncio.Protocol):
     def abort(self, reason: str | None = None) -> None:
         """Close at once; what is not written yet is let go of."""
         if reason is not None and self._session is not None:
-            log.warning("%s: connection of %s dropped: %s", self._server.name, self._session.peer, reason)
+            log.warning("%s: connection of %s dropped: " + reason, self._server.name, self._session.peer)
         self._closed_here = True
         if self._transport is not None:
             self._transport.abort()
