@@ -60,20 +60,35 @@ class _Guard:
         self.cut: set[int] = set()
         """Those that have pages of zeros."""
         self._before = _SigAction()
+        self._gave_up = False
         kind = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
         self._callback = kind(self._fault)
-        wanted = _SigAction(ctypes.cast(self._callback, ctypes.c_void_p).value, flags=_SA_SIGINFO)
-        if libc.sigaction(signal.SIGBUS, ctypes.byref(wanted), ctypes.byref(self._before)):
+        self._address = ctypes.cast(self._callback, ctypes.c_void_p).value
+        self.install()
+
+    def install(self) -> None:
+        """Raises OSError. Again and again: who enables ``faulthandler`` takes our place."""
+        now = _SigAction()
+        self._action(None, now)
+        if now.handler != self._address:
+            self._before = now
+            self._action(_SigAction(self._address, flags=_SA_SIGINFO), None)
+
+    def _action(self, new: _SigAction | None, old: _SigAction | None) -> None:
+        pointers = [ctypes.byref(each) if each is not None else None for each in (new, old)]
+        if self._libc.sigaction(signal.SIGBUS, *pointers):
             raise OSError(ctypes.get_errno(), "sigaction")
 
-    def _fault(self, number: int, info: int, _: int) -> None:
+    def _fault(self, _: int, info: int, __: int) -> None:
         is_filled = False
         try:
             address = ctypes.c_void_p.from_address(info + _FAULT_ADDRESS_AT).value or 0
             is_filled = self._fill(address)
         finally:
             if not is_filled:
-                self._libc.sigaction(number, ctypes.byref(self._before), None)
+                # A handler that was there before may raise the signal again for us, as faulthandler's does.
+                self._action(_SigAction() if self._gave_up else self._before, None)
+                self._gave_up = True
 
     def _fill(self, address: int) -> bool:
         for start, (end, _) in list(self.ranges.items()):
@@ -103,7 +118,7 @@ _guard: _Guard | None = None
 
 
 class GuardedMap:
-    """A whole file, read-only. ``view`` may be looked at whatever becomes of the file."""
+    """A whole file, read-only. ``view`` may be looked at, after ``keep``, whatever becomes of the file."""
 
     __slots__ = ("__weakref__", "_fd", "_guard", "_length", "_start", "view")
 
@@ -114,6 +129,10 @@ class GuardedMap:
         self.view = memoryview(mapping)
         self._guard = guard
         guard.add(mapping, self._start)
+
+    def keep(self) -> None:
+        """Before it is looked at. Raises OSError."""
+        self._guard.install()
 
     def is_whole(self) -> bool:
         """Whether nothing was cut until now."""
@@ -126,8 +145,7 @@ def guarded_map(fd: int, length: int) -> GuardedMap | None:
     if sys.platform != "linux" or platform.machine() not in _MACHINES or not length:
         return None
     try:
-        if _guard is None:
-            _guard = _Guard()
+        _guard = _guard or _Guard()
         mapping: Any = mmap.mmap(fd, length, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
         return None

@@ -192,6 +192,7 @@ class StoreReader:
             if segment.map is None:
                 yield self._piece(segment, positions, ends, is_apart, first, last)
             else:
+                segment.map.keep()
                 yield Piece(segment.map.view, positions[first:last] - segment.start, first, last, segment)
             first = last
 

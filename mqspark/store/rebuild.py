@@ -131,6 +131,8 @@ class SegmentRecords:
             fd = OsFiles().open_read(path)
             weakref.finalize(self, os.close, fd)
             self._map = guarded_map(fd, self._segment.length)
+            if self._map is not None:
+                self._map.keep()
         view = self._map.view if self._map is not None else None
         self._scan = _SegmentScan(self._segment, DelayLevels(""), set(), verify_crc=False, view=view)
         self.view = self._scan.view

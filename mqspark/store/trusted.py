@@ -48,8 +48,8 @@ class Trust:
         self._allowed = None if directories is None else [os.path.realpath(each) for each in directories]
         self._owners = {0, os.geteuid()}
         self._roots: set[str] = set()
-        self._known: set[str] = set()
-        """Directories that were looked at."""
+        self._known: dict[str, str] = {}
+        """Directories that were looked at, and where they really are."""
 
     def add(self, directory: Path | str) -> None:
         """A directory of a store, or of its log. Raises Untrusted, OSError."""
@@ -61,18 +61,20 @@ class Trust:
         elif not any(_is_inside(real, each) for each in self._allowed):
             raise Untrusted(f"{real} is in none of the directories that are allowed")
         self._roots.add(real)
-        self._known.add(os.fspath(directory))
+        self._known[os.fspath(directory)] = real
 
     def open(self, path: Path) -> int:
         """A descriptor for reading. Raises Untrusted, OSError."""
         directory = os.fspath(path.parent)
-        if directory not in self._known:
+        real = self._known.get(directory)
+        if real is None:
             real = os.path.realpath(directory)
             if not any(_is_inside(real, root) for root in self._roots):
                 raise Untrusted(f"{directory} leads out of the store, to {real}")
             self._check_owner(real, os.stat(real))
-            self._known.add(directory)
-        fd = open_regular(path, os.O_RDONLY)
+            self._known[directory] = real
+        # Where it was when it was looked at: a link in the path may lead elsewhere by now.
+        fd = open_regular(os.path.join(real, path.name), os.O_RDONLY)
         try:
             self._check_owner(os.fspath(path), os.fstat(fd))
         except BaseException:

@@ -49,6 +49,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
             for number in range(ROWS):
                 producer.send(Message("T", b"%d " % number + bytes(700)))
         yield running
+        for connection in fetch._connections.values():
+            connection.close()
+        fetch._connections.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -277,11 +280,22 @@ def test_links_lead_nowhere_and_pipes_are_not_waited_for(
     assert tcp
 
 
-@pytest.mark.parametrize("name", ["mqspark.nonce"])
-def test_a_linked_secret_is_none(task: ReadTask, tmp_path: Path, name: str) -> None:
+def test_a_linked_secret_is_none(task: ReadTask, tmp_path: Path) -> None:
     place = copied(task, tmp_path / "copy")
-    _linked(tmp_path / "copy" / name, tmp_path / "outside")
+    _linked(tmp_path / "copy" / "mqspark.nonce", tmp_path / "outside")
     assert fetch._local_store(place) is None
+
+
+def test_a_link_that_turns_after_it_was_looked_at_leads_nowhere(tmp_path: Path) -> None:
+    for name in ("allowed", "other"):
+        (tmp_path / name / "commitlog").mkdir(parents=True)
+        (tmp_path / name / "mqspark.nonce").write_text(name)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "allowed")
+    reader = StoreReader(link, None, Trust((str(tmp_path / "allowed"),)))
+    link.unlink()
+    link.symlink_to(tmp_path / "other")
+    assert reader.nonce() == "allowed"
 
 
 def test_a_log_elsewhere_is_looked_at_by_itself(task: ReadTask, tmp_path: Path) -> None:
@@ -426,10 +440,13 @@ def test_a_fault_that_is_not_ours_ends_the_process_as_ever(tmp_path: Path) -> No
     script = """
         import faulthandler, mmap, os, sys
         from mqspark.store.cuts import guarded_map
-        if sys.argv[3] == "with":
+        if sys.argv[3] == "before":
             faulthandler.enable()
         fd = os.open(sys.argv[1], os.O_RDONLY)
         ours = guarded_map(fd, 1 << 16)
+        if sys.argv[3] == "after":
+            faulthandler.enable()
+        ours.keep()
         os.truncate(sys.argv[1], 0)
         assert bytes(ours.view[:10]) == bytes(10) and not ours.is_whole()
         other = os.open(sys.argv[2], os.O_RDONLY)
@@ -437,12 +454,12 @@ def test_a_fault_that_is_not_ours_ends_the_process_as_ever(tmp_path: Path) -> No
         os.truncate(sys.argv[2], 0)
         mapping[:10]
     """
-    for handler in ("with", "without"):
+    for handler in ("before", "after", "without"):
         (tmp_path / "ours").write_bytes(bytes(1 << 16))
         (tmp_path / "other").write_bytes(bytes(1 << 16))
         ran = _run(script, tmp_path / "ours", tmp_path / "other", handler)
         assert ran.returncode == -7, (ran.returncode, ran.stderr)
-        assert ("Bus error" in ran.stderr) == (handler == "with")
+        assert ("Bus error" in ran.stderr) == (handler != "without")
 
 
 def test_a_log_read_without_a_broker_may_be_cut(tmp_path: Path) -> None:
