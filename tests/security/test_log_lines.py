@@ -7,10 +7,12 @@ import asyncio
 import io
 import logging
 import struct
+from collections.abc import Iterable
 
 import pytest
 
 from mqspark.logs import PERIOD_S, OneLine, Sparing, printable, sparing
+from mqspark.protocol.command import encode_request
 from mqspark.protocol.session import Session
 from mqspark_server import app
 from mqspark_server.tcp import RemotingServer, bind_socket
@@ -19,11 +21,14 @@ from mqspark_server.tcp import RemotingServer, bind_socket
 class NoCore:
     def connected(self, session: Session) -> None: ...
 
-    def received(self, session: Session, commands: object) -> None: ...
+    def received(self, session: Session, commands: Iterable[object]) -> None:
+        list(commands)
 
     def disconnected(self, session: Session) -> None: ...
 
     def turn(self) -> None: ...
+
+    work_waits = False
 
     def work(self) -> bool:
         return False
@@ -43,6 +48,9 @@ async def test_refused_and_garbling_peers_cost_one_line_of_a_kind(caplog: pytest
             await reader.read()
             writer.close()
         idle = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(2)]
+        for _, writer in idle:
+            writer.write(encode_request(34, 1, None))  # who has said nothing would go for others
+        await asyncio.sleep(0.3)
         for _ in range(30):
             reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
             await asyncio.gather(reader.read(), return_exceptions=True)
