@@ -18,6 +18,7 @@ from typing import TypeVar
 from mqspark.client.commits import commit_waves
 from mqspark.client.routes import TopicRoute
 from mqspark.errors import (
+    BadRoute,
     BrokerError,
     ClientError,
     ConfigError,
@@ -362,17 +363,17 @@ class BlockingClient:
         answer = self._route_answer(topic)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NoRoute(topic, answer.remark)
-        return TopicRoute.of(topic, decode_body(TopicRouteData, answer.body))
+        return _route_of(topic, answer.body)
 
     def publish_route(self, topic: str, *, default_queues: int = 4) -> TopicRoute:
         """Where to send: the topic's route, or that of the template it will be created from. Raises NoRoute."""
         answer = self._route_answer(topic)
         if answer.code == ResponseCode.SUCCESS:
-            return TopicRoute.of(topic, decode_body(TopicRouteData, answer.body))
+            return _route_of(topic, answer.body)
         template = self._route_answer(DEFAULT_TOPIC)
         if template.code != ResponseCode.SUCCESS:
             raise NoRoute(topic, answer.remark)
-        return TopicRoute.of(topic, decode_body(TopicRouteData, template.body), max_queues=default_queues)
+        return _route_of(topic, template.body, max_queues=default_queues)
 
     def _route_answer(self, topic: str) -> Command:
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
@@ -525,6 +526,15 @@ def pull_header(
         bname=queue.broker_name,
         mqspark_bulk=bulk or None,
     )
+
+
+def _route_of(topic: str, body: bytes | memoryview, *, max_queues: int | None = None) -> TopicRoute:
+    """Raises BadRoute."""
+    try:
+        data = decode_body(TopicRouteData, body)
+    except ProtocolError as error:
+        raise BadRoute(topic, str(error)) from None
+    return TopicRoute.of(topic, data, max_queues=max_queues)
 
 
 def _bracketed(addresses: list[tuple[str, int]]) -> list[tuple[str, int]]:

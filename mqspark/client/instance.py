@@ -22,6 +22,7 @@ from mqspark.client.remoting import Channel, Remoting
 from mqspark.client.routes import MASTER_ID, TopicRoute, address_of
 from mqspark.clock import Clock, SystemClock
 from mqspark.errors import (
+    BadRoute,
     BrokerError,
     ClientError,
     ConfigError,
@@ -271,7 +272,10 @@ class ClientInstance:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 raise NoRoute(topic) from None
             raise
-        return decode_body(TopicRouteData, response.body)
+        try:
+            return decode_body(TopicRouteData, response.body)
+        except ProtocolError as error:
+            raise BadRoute(topic, str(error)) from None
 
     async def _fetch_route(self, topic: str) -> TopicRoute:
         route = TopicRoute.of(topic, await self._ask_route(topic))
@@ -312,7 +316,7 @@ class ClientInstance:
                     await self.route(topic, refresh=True)
                 except NoRoute:
                     continue  # not created yet, or deleted: what was known stays, as in every RocketMQ client
-                except (ClientError, ProtocolError) as error:
+                except ClientError as error:
                     log.warning("cannot refresh the route of %s: %s", topic, error)
 
     # --- heartbeats -------------------------------------------------------------------------------------

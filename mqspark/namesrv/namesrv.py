@@ -282,12 +282,16 @@ class NameServer:
             b"" if known is None else encode_body(known),
         )
 
-    def wipe_write_perm(self, session: Session, command: Command) -> bytes:
-        count = self.routes.wipe_write_perm(command.header(WipeWritePermOfBrokerRequestHeader).broker_name)
+    def wipe_write_perm(self, session: Session, command: Command) -> Slices:
+        count = yield from self.routes.wipe_write_perm(
+            command.header(WipeWritePermOfBrokerRequestHeader).broker_name
+        )
         return ok(command, {"wipeTopicCount": str(count)})
 
-    def add_write_perm(self, session: Session, command: Command) -> bytes:
-        count = self.routes.add_write_perm(command.header(AddWritePermOfBrokerRequestHeader).broker_name)
+    def add_write_perm(self, session: Session, command: Command) -> Slices:
+        count = yield from self.routes.add_write_perm(
+            command.header(AddWritePermOfBrokerRequestHeader).broker_name
+        )
         return ok(command, {"addTopicCount": str(count)})
 
     # --- topics ---

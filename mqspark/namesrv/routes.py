@@ -34,7 +34,7 @@ from mqspark.protocol.bodies import (
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.session import Session
-from mqspark.protocol.slices import Work
+from mqspark.protocol.slices import Work, finished
 
 __all__ = ["MASTER_ID", "BrokerIdentity", "LiveBroker", "RegistrationResult", "RouteTable"]
 
@@ -321,7 +321,7 @@ class RouteTable:
         self.generation += 1
         if brokers.addresses:
             if brokers.acting_master and MASTER_ID not in brokers.addresses:
-                self._change_perm(broker.name, lambda perm: perm & ~PERM_WRITE)
+                finished(self._change_perm(broker.name, lambda perm: perm & ~PERM_WRITE))
             return
         for topic in list(brokers.topics):
             self._drop_queues(topic, broker.name)
@@ -369,18 +369,20 @@ class RouteTable:
                 self._drop_queues(topic, name)
         self.generation += 1
 
-    def wipe_write_perm(self, broker_name: str) -> int:
+    def wipe_write_perm(self, broker_name: str) -> Work[int]:
         return self._change_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
 
-    def add_write_perm(self, broker_name: str) -> int:
+    def add_write_perm(self, broker_name: str) -> Work[int]:
         return self._change_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
-    def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
+    def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> Work[int]:
         """The number of topics that the broker has."""
         count = 0
         brokers = self._brokers.get(broker_name)
-        for topic in brokers.topics if brokers is not None else ():
-            queues = self._topics[topic]
+        for number, topic in enumerate(list(brokers.topics) if brokers is not None else ()):
+            if number % _TOPICS_A_SLICE == _TOPICS_A_SLICE - 1:
+                yield
+            queues = self._topics.get(topic, {})
             old = queues.get(broker_name)
             if old is not None:
                 count += 1

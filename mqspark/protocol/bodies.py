@@ -168,13 +168,25 @@ def to_document(body: object) -> Any:
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
-# A quote before a brace opens a text, since within one it has a backslash; a text before a colon is a key.
-_OBJECT_AS_KEY = re.compile(rb'"\{(?:[^"\\]|\\.)*\}":')
+_OBJECT_AS_KEY = re.compile(
+    # Whole strings are passed over, as far as one that is a key and begins as ``queue_key`` does. Looking for such a
+    # beginning alone would find it in strings of peers, and look for its end once for each.
+    rb'((?:[^"]++|"(?!\{\\"brokerName\\":)(?:[^"\\]|\\.)*+"|"(?:[^"\\]|\\.)*+"(?!:))*+)'
+    rb'(?:\Z|("(?:[^"\\]|\\.)*+"):)',
+    re.DOTALL,
+)
 
 
-def _bare(key: re.Match[bytes]) -> bytes:
-    text: str = msgspec.json.decode(key[0][:-1])
-    return text.encode() + b":"
+def _bare(match: re.Match[bytes]) -> bytes:
+    passed, quoted = match.groups()
+    if quoted is None:
+        return bytes(passed)
+    key: str = msgspec.json.decode(quoted)
+    try:
+        _decode_queue(key)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return match.group()  # somebody's text, which would be no JSON
+    return b"%b%b:" % (passed, key.encode())
 
 
 _decoders: dict[Any, Callable[[bytes], Any]] = {}
@@ -221,6 +233,9 @@ class Queue(msgspec.Struct, rename="camel", frozen=True, order=True):
     @property
     def queue(self) -> MessageQueue:
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+
+_decode_queue = msgspec.json.Decoder(Queue).decode
 
 
 def queue_key(queue: MessageQueue) -> str:

@@ -7,6 +7,7 @@ Costs are CPU seconds of this thread, with room for a slow machine: what is boun
 from __future__ import annotations
 
 import contextlib
+import json
 import struct
 import time
 import tracemalloc
@@ -16,13 +17,25 @@ from pathlib import Path
 import pytest
 
 from mqspark.errors import ProtocolError
+from mqspark.message import MessageQueue
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies import ConsumerOffsetSerializeWrapper, HeartbeatData, decode_body
+from mqspark.protocol.bodies import (
+    ConsumerData,
+    ConsumerOffsetSerializeWrapper,
+    HeartbeatData,
+    KVTable,
+    SubscriptionData,
+    TopicOffset,
+    TopicStatsTable,
+    decode_body,
+    encode_body,
+    queue_key,
+)
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import BINARY, JSON, decode_header
 from mqspark.protocol.connection import MAX_FRAME_BYTES, MAX_KNOWN_HEADER_BYTES
 from mqspark.protocol.dispatch import Refusal, parse_properties
-from tests.unit.broker_kit import Bench
+from tests.unit.broker_kit import Bench, namesrv_peer
 
 BODY = MAX_FRAME_BYTES - 1_000
 ODD = fastjson.PEER.odd_bytes - 100
@@ -68,7 +81,7 @@ def test_a_heartbeat_of_references_is_answered_and_the_broker_goes_on(tmp_path: 
     bench = Bench(tmp_path)
     peer = bench.peer()
     began = time.thread_time()
-    answer = peer.ask(RequestCode.HEART_BEAT, {}, references(1_000_000))
+    answer = peer.ask(RequestCode.HEART_BEAT, {}, references(200_000))
     assert time.thread_time() - began < 1.0
     assert answer.code != 0
     assert "references" in (answer.remark or "")
@@ -216,3 +229,45 @@ def test_a_binary_header_of_many_fields_is_read_once_and_not_remembered() -> Non
 def test_settings_of_a_whole_frame_are_not_taken_apart() -> None:
     with pytest.raises(Refusal, match="settings of"):
         parse_properties(b"\n" * BODY)
+
+
+# --- what is written ---
+
+
+@pytest.mark.parametrize("unit", ['"{', '"{"brokerName":', "{", '"', '":', '\\"{'])
+def test_text_of_peers_that_looks_like_keys_costs_what_it_weighs_when_it_is_written(unit: str) -> None:
+    text = unit * (60_000 // len(unit))
+    body = KVTable(table={"k": text, "{" + text[:1_000]: "v"})
+    assert cost_s(lambda: encode_body(body)) < 0.5
+    assert decode_body(KVTable, encode_body(body)) == body
+
+
+def test_a_text_as_key_stays_a_text_unless_it_is_a_queue() -> None:
+    queue = MessageQueue("T", "b", 3)
+    for key in ("{a}", '{"x":1}', '{"brokerName":', '{"brokerName":"b"', '{"brokerName":"b","queueId":"x"}'):
+        assert json.loads(encode_body(KVTable(table={key: "v"}))) == {"table": {key: "v"}}
+    stats = TopicStatsTable(offset_table={queue_key(queue): TopicOffset(1, 2, 3)})
+    assert encode_body(stats).startswith(b'{"offsetTable":{{"brokerName":"b","queueId":3,"topic":"T"}:{')
+
+
+def test_values_in_the_name_server_do_not_make_its_answers_costly() -> None:
+    _, _, peer = namesrv_peer()
+    header = {"namespace": "n", "key": "k", "value": '"{' * 15_000}
+    assert peer.ask(RequestCode.PUT_KV_CONFIG, header).code == 0
+    began = time.thread_time()
+    assert peer.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"}).code == 0
+    assert time.thread_time() - began < 0.5
+
+
+def test_subscriptions_of_a_group_do_not_make_what_tools_ask_costly(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    subscription = SubscriptionData(topic="T", sub_string='"{' * 15_000, expression_type="SQL92")
+    data = HeartbeatData(
+        client_id="c", consumer_data_set=[ConsumerData("g", subscription_data_set=[subscription])]
+    )
+    began = time.thread_time()
+    assert peer.ask(RequestCode.HEART_BEAT, {}, encode_body(data)).code == 0
+    assert peer.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "g"}).code == 0
+    assert time.thread_time() - began < 1.0
+    bench.close()
