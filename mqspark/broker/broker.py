@@ -32,6 +32,7 @@ from mqspark.broker.lookups import Lookups
 from mqspark.broker.offsets import ConsumerOffsets
 from mqspark.broker.popservice import PopService
 from mqspark.broker.pull import Pulls
+from mqspark.broker.ranges import heal_groups, heal_offsets, heal_topics
 from mqspark.broker.recall import Recalls
 from mqspark.broker.registration import Registration, registrations
 from mqspark.broker.relays import Relays
@@ -53,6 +54,7 @@ from mqspark.broker.views import groups_view, topics_view
 from mqspark.broker.writer import Writer
 from mqspark.clock import Clock
 from mqspark.config import ForeignKeys, no_foreign_keys
+from mqspark.errors import MQError
 from mqspark.message import new_unique_id
 from mqspark.protocol.bodies import (
     KVTable,
@@ -196,6 +198,7 @@ class Broker:
         self._saved_modes = SavedTable(modes, config_file("messageRequestMode.json"), self._answer_changes)
         for table in (self._saved_topics, self._saved_groups, self._saved_offsets, self._saved_modes):
             table.load()
+        self._heal_ranges()
         store_host = store.store_host
         self.acks = Acks(clock)
         self._delays = Delays(state, config_file("delayOffset.json"))
@@ -206,6 +209,7 @@ class Broker:
             precision_ms=store_config.timer_precision_ms,
             log_file_bytes=store_config.mapped_file_size_timer_log,
             on_failure=store.distrust,
+            note=store.damages.note,
         )
         self._timers = Timers(state, timer_files, config_file("timermetrics"))
         state.writer.diversions += [
@@ -275,6 +279,25 @@ class Broker:
         self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
         self._next_sample_ms = now_ms
         self._next_offsets_ms = now_ms + config.flush_consumer_offset_interval
+
+    def _heal_ranges(self) -> None:
+        """Values that were read and cannot be."""
+        state, store = self.state, self.store
+        note = store.damages.note
+        heal_topics(state.topics, store, note)
+        heal_groups(state.subscriptions, note)
+        lmq = state.store_config.enable_lmq
+
+        def backup() -> ConsumerOffsets | None:
+            data = self._saved_offsets.backup()
+            before = ConsumerOffsets(self._clock, version_step=1, lmq=lmq)
+            try:
+                before.load(data or b"")
+            except MQError:
+                return None
+            return before
+
+        heal_offsets(state.offsets, backup, store, note, lmq=lmq)
 
     # --- Core ---
 

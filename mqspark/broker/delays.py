@@ -18,11 +18,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from mqspark.bounded import Memo
+from mqspark.broker.ranges import heal_delays
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topics import next_version
 from mqspark.broker.writer import Draft, Writer
 from mqspark.clock import Clock
-from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
+from mqspark.errors import InvalidMessage, MessageTooLarge, MQError, NotNow, StoreReadOnly
 from mqspark.logs import sparing
 from mqspark.message import (
     DELAY,
@@ -235,13 +236,25 @@ class Delays:
 
     def load(self) -> None:
         self._saved.load()
+        healed = heal_delays(self.offsets.table, self._backup(), self._store, self._store.damages.note)
         for level in self._levels:
             saved = self.offsets.table.get(level.number)
+            if level.number in healed:
+                saved = healed[level.number]
+                self.offsets.advance(level.number, saved, 0)
             low = max(0, self._store.min_offset(SCHEDULE_TOPIC, level.queue_id))
             high = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
             level.next_offset = max(low, min(saved or 0, high))
             if saved is not None and saved != level.next_offset:
                 self.offsets.advance(level.number, level.next_offset, 0)
+
+    def _backup(self) -> dict[int, int]:
+        before = DelayOffsets(self._clock, 1, lambda: 0)
+        try:
+            before.load(self._saved.backup() or b"")
+        except MQError:
+            return {}
+        return before.table
 
     def saved_tables(self) -> Sequence[SavedTable]:
         return (self._saved,)

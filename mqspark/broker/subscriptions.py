@@ -145,6 +145,10 @@ class SubscriptionGroups:
             self._forbidden.pop(group, None)
         self._changed()
 
+    def touch(self) -> None:
+        """A configuration has changed in place."""
+        self._changed()
+
     def _weigh_all(self) -> None:
         self.ledger.clear()
         for config in self._table.values():

@@ -84,6 +84,8 @@ BLANK_SLOTS = 60
 NEVER_ENQUEUED = (1 << 63) - 1
 """TIMER_ENQUEUE_MS of a message that was due before it got into the wheel."""
 _NEVER_MS = 1 << 62
+_LAST_RECORDS = 1024
+"""Of the timer log, among which the last message of the queue is looked for."""
 
 
 class _Walk:
@@ -211,11 +213,14 @@ class Timers:
 
     def load(self) -> None:
         files = self._files
-        files.load()
+        end = self._store.max_offset(TIMER_TOPIC, 0)
+        files.load(self._clock.now_ms(), end, clean=self._store.was_clean)
         self._saved_metrics.load()
         saved = files.checkpoint
         queue_offset = min(saved.queue_offset, saved.master_queue_offset)
-        if self._timer_log.position < saved.log_position:
+        if files.is_reset:
+            queue_offset = self._first_unknown()
+        elif self._timer_log.position < saved.log_position:
             self._rebuilt_before = queue_offset
             queue_offset = min(queue_offset, self._first_unknown())
         else:
@@ -223,20 +228,25 @@ class Timers:
                 positions, records = self._timer_log.records(start)
                 self._known.update(records["position"][positions >= saved.log_position].tolist())
         low = max(0, self._store.min_offset(TIMER_TOPIC, 0))
-        self._queue_offset = max(low, min(queue_offset, self._store.max_offset(TIMER_TOPIC, 0)))
+        self._queue_offset = max(low, min(queue_offset, end))
         read_tick = saved.read_time_ms // self._precision_ms
         # What the log has got behind the checkpoint may be for earlier ticks, when the clock had gone back.
         self._read_tick = self._wheel.next_used(1, read_tick) or read_tick
         self._due = saved
 
     def _first_unknown(self) -> int:
-        """The queue offset behind that of the timer log's last message that can be found."""
+        """The queue offset behind that of the timer log's last message that can be found; some of those before it may
+        have been put there again."""
         for start in reversed(self._timer_log.files_from(0)):
             _, records = self._timer_log.records(start)
-            for position in records["position"][::-1].tolist():
-                record = self._store.parts_at(position)
-                if record is not None and record.topic == TIMER_TOPIC:
-                    return record.queue_offset + 1
+            for low in range(max(len(records) - _LAST_RECORDS, 0), -1, -_LAST_RECORDS):
+                found = [
+                    record.queue_offset + 1
+                    for position in records["position"][low : low + _LAST_RECORDS].tolist()
+                    if (record := self._store.parts_at(position)) is not None and record.topic == TIMER_TOPIC
+                ]
+                if found:
+                    return max(found)
         return 0
 
     def saved_tables(self) -> Sequence[SavedTable]:

@@ -41,7 +41,7 @@ from mqspark.protocol.bodies import (
 )
 from mqspark.store.dispatch import is_lmq
 
-__all__ = ["Topic", "Topics", "check_kept_topic", "next_version"]
+__all__ = ["MAX_QUEUES", "Topic", "Topics", "check_kept_topic", "next_version"]
 
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 SINGLE_TAG, MULTI_TAG = "SINGLE_TAG", "MULTI_TAG"
@@ -50,7 +50,6 @@ UNIT, UNIT_SUB = 0x1, 0x2
 
 MAX_QUEUES = 65_536
 """Of one topic; RocketMQ has no bound, but several requests cost as much as a topic has queues."""
-
 SCHEDULE_QUEUES = 18
 BENCHMARK_QUEUES = 1024
 

@@ -20,6 +20,8 @@ __all__ = ["Checkpoint"]
 
 _FIELDS = struct.Struct(">5q")
 _FILE_BYTES = 4096
+_LONGEST_LEAP_MS = 10 * 365 * 86_400_000
+"""So far a clock that was set forth may have been ahead."""
 _SAFETY_MS = 3000
 """RocketMQ's margin between a timestamp in the file and what is surely on disk."""
 
@@ -56,6 +58,22 @@ class Checkpoint:
                 checkpoint.position = position
                 checkpoint.queue_count = queue_count
         return checkpoint
+
+    @staticmethod
+    def problem(path: Path, mark_path: Path, files: FileLayer, now_ms: int) -> str | None:
+        """Why the two files on disk cannot be what anybody wrote, or None."""
+        data, mark = files.read(path), files.read(mark_path)
+        if data is not None and len(data) < _FIELDS.size:
+            return f"{path.name} has {len(data)} bytes"
+        numbers = _FIELDS.unpack_from(data) if data is not None else (0,) * 5
+        if min(numbers[:3]) < 0 or max(numbers[:3]) > now_ms + _LONGEST_LEAP_MS:
+            return f"{path.name} has times that cannot be: {numbers[:3]}"
+        if mark is None:
+            return None
+        text, _, crc = mark.rstrip(b"\n").rpartition(b" ")
+        if crc != _mark_crc(text):
+            return f"the CRC of {mark_path.name} is wrong"
+        return f"{path.name} says nothing, unlike {mark_path.name}" if not any(numbers) else None
 
     @property
     def safe_timestamp_ms(self) -> int:

@@ -9,6 +9,7 @@ Must not know who runs the jobs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from mqspark.clock import Clock
 from mqspark.errors import DiskFull, NoResources, is_shortage
@@ -75,6 +76,24 @@ class Checkpoints:
         self.current = Checkpoint.load(self._paths.checkpoint, self._paths.mark, self._files)
         self.settled = -1
         return self.current
+
+    def distrust(self) -> None:
+        """Queues are about to be made anew: should that be interrupted, the next start must believe no checkpoint.
+        Blocking. Raises OSError, DiskFull."""
+        files, paths = self._files, self._paths
+        files.close(files.open(paths.abort, create=True))
+        files.remove(paths.ends)
+        files.remove(paths.mark)
+        files.sync_directory(paths.root)
+        doubtful = replace(
+            self.current,
+            physic_msg_timestamp_ms=0,
+            logics_msg_timestamp_ms=0,
+            confirm_physical_offset=0,
+            position=-1,
+        )
+        doubtful.save(paths.checkpoint, paths.mark, files)
+        files.sync_directory(paths.root)
 
     @property
     def is_running(self) -> bool:

@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import bisect
 import errno
+import itertools
 import struct
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from mmap import mmap
 from pathlib import Path
 
 from mqspark.errors import MessageTooLarge, NotNow, StoreCorrupt
 from mqspark.record import BLANK_BYTES, BLANK_MAGIC, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
+from mqspark.store.damage import Damage, Note, Outcome
 from mqspark.store.files import FileLayer, disk_full_as_typed, is_disk_full
 from mqspark.store.flush import ReadAheadJob, joined
 from mqspark.store.layout import file_name, file_start
 from mqspark.store.logpaths import LogPaths
 from mqspark.store.mapping import MapBudget, try_map
 
-__all__ = ["MAX_COPY_BYTES", "CommitLog", "Segment"]
+__all__ = ["MAX_COPY_BYTES", "CommitLog", "Segment", "missing_parts", "segment_size"]
 
 _BLANK = struct.Struct(">ii")
 _REWRITE_BYTES = 1 << 20
@@ -112,8 +114,11 @@ class CommitLog:
 
     # --- load and position (recovery) -----------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Find the segments. Raises StoreCorrupt when the files are not one log."""
+    def load(self, note: Note = lambda damage: None, known_end: int = 0) -> None:
+        """Find the segments. ``note`` hears what is missing of them; ``known_end``: so far the log surely went once.
+
+        Raises StoreCorrupt when the files are not one log.
+        """
         files = self._files
         paths: dict[int, Path] = {}
         for directory in self._directories.all:
@@ -141,22 +146,22 @@ class CommitLog:
         if starts and lengths[starts[-1]] == 0:
             files.remove(paths[starts.pop()])
         if starts:
-            self._adopt_segment_size(paths, {start: lengths[start] for start in starts})
+            self.segment_bytes = size = segment_size(
+                {start: lengths[start] for start in starts}, self.segment_bytes, known_end
+            )
+            for start in starts:
+                if start % size:
+                    raise StoreCorrupt(
+                        f"{paths[start]} does not belong to a log of {size}-byte segments",
+                        path=str(paths[start]),
+                        offset=start,
+                    )
         self.segments = [
-            Segment(paths[start], start, lengths[start], start + self.segment_bytes) for start in starts
+            Segment(paths[start], start, min(lengths[start], self.segment_bytes), start + self.segment_bytes)
+            for start in starts
         ]
-
-    def _adopt_segment_size(self, paths: dict[int, Path], lengths: dict[int, int]) -> None:
-        """The length of a full file: the directory knows better than the settings."""
-        size = max(lengths.values())
-        for start in lengths:
-            if start % size:
-                raise StoreCorrupt(
-                    f"{paths[start]} does not belong to a log of {size}-byte segments",
-                    path=str(paths[start]),
-                    offset=start,
-                )
-        self.segment_bytes = size
+        for damage in missing_parts(self.segments, lengths):
+            note(damage)
 
     def start_at(self, position: int) -> None:
         """Append from here on; everything before is taken for durable. Makes the segment when it is
@@ -413,6 +418,8 @@ class CommitLog:
         if view is not None:
             self._views.move_to_end(segment.start)
             return view
+        if not segment.length:
+            return memoryview(b"")  # somebody emptied the file, and nothing can be mapped of it
         while len(self._views) >= max(self._max_mapped, 1):
             # Not closed: slices may still wait in somebody's send buffer; the last of them unmaps it.
             self._unmap_oldest()
@@ -540,6 +547,49 @@ class CommitLog:
         if sys_flag & 0x10:
             (timestamp,) = _I64.unpack_from(head, 68)
         return int(timestamp)
+
+
+def segment_size(lengths: dict[int, int], configured: int, known_end: int) -> int:
+    """The length of a full file, by where the files of a log begin: the directory knows better than the settings.
+
+    Most files are whole, whatever became of one. Of a log that is one file nothing tells its length but how far the
+    log went (``known_end``).
+    """
+    counts = Counter(length for length in lengths.values() if length)
+    if not counts:
+        return configured
+    if len(lengths) == 1:
+        ((start, length),) = lengths.items()
+        if length < configured and start + length < known_end and start % configured == 0:
+            return configured
+    starts = sorted(lengths)
+    step = min((after - start for start, after in itertools.pairwise(starts)), default=0)
+    if step in counts and not any(start % step for start in starts):
+        return step
+    # Files are missing, or some are not of this log: who asked finds out.
+    return max(counts, key=lambda size: (counts[size], size))
+
+
+def missing_parts(segments: list[Segment], lengths: dict[int, int]) -> list[Damage]:
+    """What the files themselves tell to be missing between the first and the last of them. ``lengths`` by start."""
+    found = []
+    for number, segment in enumerate(segments):
+        before = segments[number - 1] if number else segment
+        if segment.start > before.end:
+            length = segment.start - before.end
+            text = f"{length} bytes of the log are missing: no segment begins at {before.end}"
+            found.append(Damage("log.gap", Outcome.LOST, text, before.end, length))
+        length = lengths[segment.start]
+        if length > segment.length:
+            text = (
+                f"{segment.path} has {length} bytes; what lies behind the first {segment.length} is not read"
+            )
+            found.append(Damage("log.segment-length", Outcome.WRONG, text, segment.start, length))
+        elif segment.start + length < segment.end and number < len(segments) - 1:
+            missing = segment.end - segment.start - length
+            text = f"{segment.path} has {length} bytes instead of {segment.end - segment.start}"
+            found.append(Damage("log.segment-length", Outcome.LOST, text, segment.start + length, missing))
+    return found
 
 
 def _segment_start(segment: Segment) -> int:

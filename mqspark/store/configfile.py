@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mqspark.errors import is_shortage
+from mqspark.store.damage import Damage, Note, Outcome
 from mqspark.store.files import FileLayer, OsFiles, is_disk_full
 
 __all__ = ["ConfigFile"]
@@ -24,21 +25,35 @@ class ConfigFile:
         path: Path | str,
         files: FileLayer | None = None,
         on_failure: Callable[[Path, OSError], None] | None = None,
+        note: Note = lambda damage: None,
     ) -> None:
         """``on_failure`` hears, in the thread of ``save``, of every error that does not pass by itself: a full disk
-        does, and want of descriptors or memory."""
+        does, and want of descriptors or memory. ``note`` hears when ``load`` finds a file that is not valid and takes
+        the ``.bak``."""
         self.path = Path(path)
         self._on_failure = on_failure
+        self._note = note
         self._files: FileLayer = files if files is not None else OsFiles()
         self._lock = threading.Lock()
 
     def load(self, is_valid: Callable[[bytes], bool] = bool) -> bytes | None:
         """The content, or that of ``.bak`` when the file is missing or not valid, or None."""
+        is_there = False
         for path in (self.path, self._sibling(".bak")):
             data = self._files.read(path)
             if data is not None and is_valid(data):
+                if is_there:
+                    text = (
+                        f"{self.path} cannot be read, its .bak was taken: what the last save changed is lost"
+                    )
+                    self._note(Damage("config.unreadable", Outcome.HEALED, text))
                 return data
+            is_there = is_there or data is not None
         return None
+
+    def backup(self) -> bytes | None:
+        """What ``.bak`` says, as it is."""
+        return self._files.read(self._sibling(".bak"))
 
     def save(self, data: bytes) -> None:
         """Write and sync a new file, keep the old one as ``.bak``, put the new one in its place. Raises OSError."""

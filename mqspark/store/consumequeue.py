@@ -18,11 +18,12 @@ Must not know the log.
 from __future__ import annotations
 
 import bisect
+import itertools
 import os
 import struct
 from collections.abc import Callable
 from mmap import mmap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -45,6 +46,7 @@ __all__ = [
     "FILLER",
     "FILLER_SIZE",
     "ConsumeQueue",
+    "Doubt",
     "Entries",
 ]
 
@@ -56,6 +58,18 @@ FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 
 _MAX_STEP_BYTES = 1 << 20
 _PAGE_BYTES = 4096
+_AROUND_BYTES = 2 * _PAGE_BYTES
+"""Of the entries around a queue's end, which a start looks at."""
+_ZEROS = bytes(_AROUND_BYTES)
+
+
+class Doubt(NamedTuple):
+    """Entries of a queue that cannot be what the log says."""
+
+    sure_end: int
+    """Those before it may be."""
+    kind: str
+    text: str
 
 
 class ConsumeQueue:
@@ -289,12 +303,13 @@ class ConsumeQueue:
                     path=self._path(start),
                 )
 
-    def locate_end(self, limit: int | None) -> tuple[int, int]:
+    def locate_end(self, limit: int | None, log_end: int | None = None) -> tuple[int, int]:
         """End before the first entry that is empty or (with ``limit``) whose record lies at or behind
         ``limit``.
 
         Gives back the end offset and where the record of the last entry ends in the log (0 without one). By
-        bisection: right when everything before the limit is intact, which is what a checkpoint promises.
+        bisection: right when everything before the limit is intact, which is what a checkpoint promises. ``log_end``:
+        no record ends behind it; then what is around the end is compared with that.
         """
         files = self._table.files
         for start in reversed(self.file_starts):
@@ -302,18 +317,85 @@ class ConsumeQueue:
             try:
                 if (length := files.length(fd)) != self._file_bytes:
                     # A new file gets its length later than its name: a crash in between is no damage.
-                    self._table.cut_short |= length > 0 or limit is None
-                    files.set_length(fd, self._file_bytes)
+                    if (0 < length < self._file_bytes) or (not length and limit is None):
+                        text = f"a file of it has {length} bytes instead of {self._file_bytes}"
+                        self.doubt((start + length) // self._entry_bytes, "queue.file-length", text)
+                    if length < self._file_bytes:
+                        files.set_length(fd, self._file_bytes)
                 count = self._count_entries(fd, limit)
                 if count or start == self.file_starts[0]:
                     end = 0
                     if count:
                         position, size, _ = self._read_entry(fd, count - 1)
                         end = 0 if size == FILLER_SIZE else position + size
+                        if log_end is not None:
+                            self._check_end(fd, start // self._entry_bytes, count, log_end)
                     return start // self._entry_bytes + count, end
             finally:
                 files.close(fd)
         return 0, 0
+
+    def check_files(self, min_position: int) -> None:
+        """Note it in the table when the files cannot be all of a queue whose log begins at ``min_position``: by their
+        names and lengths. That of the last is for ``locate_end``."""
+        step = self._file_bytes
+        for start, following in itertools.pairwise(self.file_starts):
+            if following != start + step and self._reaches(following, min_position):
+                self.doubt((start + step) // self._entry_bytes, "queue.file-gone", "a file of it is missing")
+                return
+            if (length := self._length(start)) != step and self._reaches(following, min_position):
+                text = f"a file of it has {length} bytes instead of {step}"
+                self.doubt((start + min(length, step)) // self._entry_bytes, "queue.file-length", text)
+                return
+
+    def doubt(self, sure: int, kind: str, text: str) -> None:
+        """Note in the table that what follows the entries before ``sure`` is not to be believed."""
+        self._table.before_heal()
+        known = self._table.doubted.get(self)
+        if known is None or sure < known.sure_end:
+            self._table.doubted[self] = Doubt(sure, kind, text)
+
+    def _check_end(self, fd: int, base: int, count: int, log_end: int) -> None:
+        """The entries around the end, which is behind ``count`` entries of this file."""
+        low = max(count - 2, 0)
+        data = self._table.files.read_at(fd, _AROUND_BYTES, low * self._entry_bytes)
+        data = data.ljust((count - low) * self._entry_bytes, b"\0")
+        at = (count - low) * self._entry_bytes
+        position, size, _ = ENTRY.unpack_from(data, at - self._entry_bytes)
+        if size != FILLER_SIZE:
+            before, before_size, _ = ENTRY.unpack_from(data)
+            if position + size > log_end or (
+                count - low == 2 and before_size != FILLER_SIZE and before >= position
+            ):
+                self.doubt(
+                    base + count - 1, "queue.differs", f"its last entry says {position}, which cannot be"
+                )
+                return
+        if data[at:] == _ZEROS[: len(data) - at]:
+            return
+        around = np.frombuffer(data, self._table.dtype, len(data) // self._entry_bytes)[count - low :]
+        positions, sizes = around["position"], around["size"]
+        behind = (sizes > 0) & (sizes != FILLER_SIZE) & (positions > (position if size != FILLER_SIZE else 0))
+        if (behind & (positions + sizes <= log_end)).any():
+            text = f"entry {base + count} is none, and there are some behind it"
+            self.doubt(base + count, "queue.differs", text)
+
+    def _reaches(self, start: int, min_position: int) -> bool:
+        """Whether the log still has the first record of the file that begins at ``start``: otherwise retention may have
+        left what is before it."""
+        fd = self._table.files.open(self._path(start))
+        try:
+            position, size, _ = self._read_entry(fd, 0)
+        finally:
+            self._table.files.close(fd)
+        return size == FILLER_SIZE or position > min_position
+
+    def _length(self, start: int) -> int:
+        fd = self._table.files.open(self._path(start))
+        try:
+            return self._table.files.length(fd)
+        finally:
+            self._table.files.close(fd)
 
     def _count_entries(self, fd: int, limit: int | None) -> int:
         low, high = 0, self._file_bytes // self._entry_bytes

@@ -459,7 +459,7 @@ class Fetcher:
         """The visible record that begins there, or None. Any number may be asked for."""
         log = self._log
         segment = log.segment_of(physical_offset)
-        limit = min(self._visible_end(), segment.end if segment else 0)
+        limit = min(self._visible_end(), segment.start + segment.length if segment else 0)
         if segment is None or physical_offset >= limit:
             return None
         view, low, high = log.around(segment, physical_offset, limit)
@@ -475,7 +475,10 @@ class Fetcher:
         segment = log.segment_of(physical_offset)
         if segment is None:
             return None
-        view, low, high = log.around(segment, physical_offset, min(self._visible_end(), segment.end))
+        limit = min(self._visible_end(), segment.start + segment.length)
+        if physical_offset >= limit:
+            return None
+        view, low, high = log.around(segment, physical_offset, limit)
         parts = parts_at(view, low, high)
         return parts if parts is not None and parts.physical_offset == physical_offset else None
 

@@ -12,6 +12,8 @@ Findings are kept up to a bound and counted beyond it; memory does not grow with
 from __future__ import annotations
 
 import bisect
+import itertools
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -20,16 +22,19 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from mqspark.record import BLANK_BYTES, check_record
+from mqspark.record import BLANK_BYTES, MIN_RECORD_BYTES, check_record
 from mqspark.store.batchqueue import BatchEntry
-from mqspark.store.commitlog import Segment
+from mqspark.store.checkpoint import Checkpoint
+from mqspark.store.commitlog import Segment, missing_parts
 from mqspark.store.consumequeue import ENTRY_DTYPE, FILLER_SIZE, ConsumeQueue, Entries
+from mqspark.store.damage import Outcome
 from mqspark.store.dispatch import is_lmq
 from mqspark.store.fetch import heads_agree
 from mqspark.store.indexfile import IndexFile
 from mqspark.store.keys import KeyColumns
 from mqspark.store.offline import LogScan, OfflineStore, entries_of, release
 from mqspark.store.queueext import resolve_tags_codes
+from mqspark.store.recovery import lost_offsets
 from mqspark.store.remake import Remade
 
 __all__ = ["Finding", "FsckReport", "cut_log", "fsck"]
@@ -94,9 +99,10 @@ class FsckReport:
 
 REBUILD = "mqspark store fsck --repair builds the queues and the index anew from the log"
 LOST = "nothing brings the record back; consumers step over it"
-LOST_FOR_GOOD = "nothing brings the records back; offsets that they had are given out again"
-MOVE = "move it out of the directory: no broker starts with it there"
+LOST_FOR_GOOD = "nothing brings the records back; offsets that they had are not given out again"
+MOVE = "move it out of the directory"
 REPLACE = "put the whole file back if there is a copy; else what is missing of it is lost"
+SET_ASIDE = "--repair renames it to *.damaged: what it said is lost"
 START = "the next start of the broker settles it"
 
 
@@ -112,6 +118,10 @@ def fsck(store: OfflineStore, progress: Progress = lambda done, total: None) -> 
     _check_files(store, report)
     check = _Check(store, report, progress)
     report.end_offset = check.scan(store.log.min_offset)
+    cut = store.checkpoint.position - report.end_offset
+    if cut >= MIN_RECORD_BYTES and not store.in_use:
+        text = f"the log was cut: {cut} bytes that its checkpoint knew are gone"
+        report.add(Finding("lost", "log.cut", text, report.end_offset, cut, repair=LOST))
     check.finish()
     report.records = check.report.records
     return report
@@ -136,21 +146,26 @@ def _check_files(store: OfflineStore, report: FsckReport) -> None:
     for path in store.misplaced:
         text = f"{path} does not belong to a log of {store.log.segment_bytes}-byte segments"
         report.add(Finding("error", "log.misplaced-file", text, repair="move it elsewhere"))
+    if store.unreadable_deletions is not None:
+        report.add(Finding("error", "deletions.unreadable", store.unreadable_deletions, repair=SET_ASIDE))
+    for path in store.blocking:
+        report.add(Finding("error", "log.misplaced-file", f"{path} is no file", repair="move it elsewhere"))
     for path in store.strange:
         report.add(Finding("note", "log.strange-file", f"{path} is no segment of the log"))
-    expected = log.min_offset
-    for number, segment in enumerate(log.segments):
-        if segment.start % log.segment_bytes:
-            text = f"{segment.path} does not belong to a log of {log.segment_bytes}-byte segments"
-            report.add(Finding("error", "log.segment-name", text, offset=segment.start, repair=MOVE))
-        if segment.start > expected:
-            length = segment.start - expected
-            text = f"{length} bytes of the log are missing: no segment begins at {expected}"
-            report.add(Finding("lost", "log.gap", text, offset=expected, length=length, repair=LOST))
-        if segment.length != log.segment_bytes and number < len(log.segments) - 1:
-            text = f"{segment.path} has {segment.length} bytes instead of {log.segment_bytes}"
-            report.add(Finding("error", "log.segment-length", text, offset=segment.start, repair=REPLACE))
-        expected = segment.end
+    for damage in missing_parts(log.segments, store.lengths):
+        severity = "lost" if damage.outcome is Outcome.LOST else "error"
+        repair = LOST if damage.kind == "log.gap" else REPLACE
+        finding = Finding(severity, damage.kind, damage.text, damage.offset, damage.length, repair=repair)
+        low = damage.offset or 0
+        lost = lost_offsets(
+            (*store.table.queues.values(), *store.batch_table.queues.values()),
+            low,
+            low + (damage.length or 0),
+        )
+        finding.text += "".join(
+            f"; {each.topic}/{each.queue_id} {each.low}..{each.high - 1}" for each in lost
+        )
+        report.add(finding)
     report.queues = store.table.used_queues + store.batch_table.used_queues
     if report.queues < store.checkpoint.queue_count:
         text = f"{store.checkpoint.queue_count - report.queues} of {store.checkpoint.queue_count} queues are gone"
@@ -159,21 +174,35 @@ def _check_files(store: OfflineStore, report: FsckReport) -> None:
     if log.segments and mark > log.segments[-1].end:
         text = f"mqspark.checkpoint says {mark}, but the log ends before {log.segments[-1].end}"
         report.add(Finding("error", "checkpoint.ahead", text, offset=mark, repair=REBUILD))
-    if mark < 0 and log.segments:
+    now_ms = time.time_ns() // 1_000_000
+    problem = Checkpoint.problem(store.paths.checkpoint, store.paths.mark, store.files, now_ms)
+    if problem is not None:
+        report.add(Finding("note", "checkpoint.damaged", problem, repair=START))
+    elif mark < 0 and log.segments:
         text = "there is no position in mqspark.checkpoint that belongs to the checkpoint beside it"
         report.add(Finding("note", "checkpoint.unknown", text, repair=START))
+    if store.ends is None and mark >= 0 and store.files.read(store.paths.ends) is not None:
+        report.add(Finding("note", "checkpoint.damaged", "mqspark.ends cannot be read", repair=START))
     for table in (store.table, store.batch_table):
         for queue in table.queues.values():
-            for start, following in zip(queue.file_starts, queue.file_starts[1:], strict=False):
+            for start, following in itertools.pairwise(queue.file_starts):
                 if following != start + table.file_bytes:
                     first = (start + table.file_bytes) // table.entry_bytes
                     count = following // table.entry_bytes - first
                     text = f"{count} entries from {first} on are missing: their file is gone"
                     report.add(_of_queue(queue, "error", "queue.file-gone", text, first))
+        for queue, doubt in table.doubted.items():
+            if doubt.kind != "queue.file-gone" or not doubt.sure_end:
+                severity = "error" if store.clean and not store.in_use else "note"
+                report.add(_of_queue(queue, severity, doubt.kind, doubt.text, doubt.sure_end))
     report.index_files = len(store.index_files)
     for name in store.strange_index_files:
-        text = f"index/{name} is no index file, or one that is cut or damaged"
-        report.add(Finding("note", "index.strange-file", text, repair=REBUILD))
+        is_ours = name.isascii() and name.isdigit() and len(name) == 17
+        if is_ours and (store.paths.index / name).is_file():
+            text = f"index/{name} is cut or damaged"
+            report.add(Finding("error", "index.damaged", text, repair=REBUILD))
+        else:
+            report.add(Finding("note", "index.strange-file", f"index/{name} is no index file", repair=MOVE))
 
 
 def _of_queue(

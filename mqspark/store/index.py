@@ -27,6 +27,7 @@ import numpy as np
 
 from mqspark.errors import NotNow, is_shortage
 from mqspark.store.configfile import ConfigFile
+from mqspark.store.damage import Damage, Note, Outcome
 from mqspark.store.files import FileLayer, disk_full_as_typed
 from mqspark.store.indexfile import (
     DEFAULT_SHAPE,
@@ -41,6 +42,9 @@ from mqspark.store.keys import KeyColumns, index_hash
 from mqspark.store.mapping import MapBudget
 
 __all__ = ["IndexJob", "MessageIndex", "marked_position"]
+
+
+_NAME_DIGITS = 17
 
 
 @dataclass(slots=True, frozen=True)
@@ -131,8 +135,10 @@ class MessageIndex:
         *,
         shape: Shape = DEFAULT_SHAPE,
         budget: MapBudget | None = None,
+        note: Note = lambda damage: None,
     ) -> None:
-        """``now_ms``: wall time, for the names of new files. ``budget``: of address space."""
+        """``now_ms``: wall time, for the names of new files. ``budget``: of address space. ``note`` hears of damage."""
+        self._note = note
         self._directory = directory
         self._mark_file = ConfigFile(mark_path, files)
         self._files = files
@@ -171,12 +177,30 @@ class MessageIndex:
         """
         files = self._files
         files.make_directory(self._directory)
+        damaged = ""
         for name in sorted(files.names(self._directory)):
-            file = self._open(name) if name.isascii() and name.isdigit() else None
-            if file is not None:
-                self.index_files.append(file)
-            else:
+            is_ours = name.isascii() and name.isdigit()
+            try:
+                file = self._open(name) if is_ours else None
+            except IsADirectoryError:
+                is_ours, file = False, None
+            if not is_ours or (file is None and len(name) != _NAME_DIGITS):
                 self.ignored_files.append(name)
+            elif file is None and name not in files.names(self._directory):
+                continue  # what a crash left that was making it
+            elif damaged or file is None or not self._follows(file):
+                # What follows it is made anew, too: the index has no holes.
+                if file is None:
+                    files.rename(self._directory / name, self._directory / f"{name}.damaged")
+                    self.ignored_files.append(name)
+                else:
+                    files.remove(self._directory / name)
+                damaged = damaged or name
+            else:
+                self.index_files.append(file)
+        if damaged:
+            text = f"index/{damaged} is cut or damaged; the index is made anew from there on"
+            self._note(Damage("index.damaged", Outcome.HEALED, text))
         if self.index_files:
             self._shape = self.index_files[-1].shape
         mark = _Mark.decode(self._mark_file.load() or b"")
@@ -191,6 +215,14 @@ class MessageIndex:
         full = [file for file in self.index_files if file.is_full]
         self.full_timestamp_ms = full[-1].header.end_timestamp_ms if full else 0
         self._kept = self._fresh = self._now()
+
+    def _follows(self, file: IndexFile) -> bool:
+        """Whether what its header says goes on behind the file before it."""
+        header = file.header
+        before = self.index_files[-1].header.end_position if self.index_files else 0
+        if header.next_number <= 1:
+            return True
+        return before <= header.begin_position <= header.end_position
 
     def _open(self, name: str) -> IndexFile | None:
         path = self._directory / name

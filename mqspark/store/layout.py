@@ -41,6 +41,7 @@ class StorePaths:
         "consume_queue",
         "consume_queue_ext",
         "deletions",
+        "ends",
         "index",
         "index_mark",
         "lock",
@@ -73,5 +74,7 @@ class StorePaths:
         """Ours: how much of the index is on disk. RocketMQ ignores it."""
         self.deletions = root / "mqspark.deletions"
         """Ours: which topics were deleted, and where in the log. RocketMQ ignores it."""
+        self.ends = root / "mqspark.ends"
+        """Ours: where the queues ended at the last clean stop. RocketMQ ignores it."""
         self.nonce = root / "mqspark.nonce"
         """Ours: proves to a process on this host that a directory is the one a broker serves."""

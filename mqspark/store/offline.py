@@ -20,7 +20,7 @@ from mqspark.errors import StoreCorrupt
 from mqspark.record import CheckedRecord
 from mqspark.store.batchqueue import BatchTable, batch_topics
 from mqspark.store.checkpoint import Checkpoint
-from mqspark.store.commitlog import CommitLog, Segment
+from mqspark.store.commitlog import CommitLog, Segment, segment_size
 from mqspark.store.config import StoreConfig
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.consumequeue import Entries
@@ -30,6 +30,7 @@ from mqspark.store.files import OsFiles, StrPath, is_locked_directory, lock_name
 from mqspark.store.indexfile import HEADER_BYTES, Header, IndexFile, IndexMaps, Shape, find_shape
 from mqspark.store.keys import KeyColumns, run_keys
 from mqspark.store.layout import StorePaths, file_start
+from mqspark.store.queueends import QueueEnds
 from mqspark.store.queuetable import QueueTable
 from mqspark.store.recovery import Recovery
 from mqspark.store.scan import Run
@@ -141,8 +142,14 @@ class OfflineStore:
         self.checkpoint = Checkpoint.load(paths.checkpoint, paths.mark, files)
         self.strange: list[Path] = []
         """In the directories of the log, but not segments."""
+        self.blocking: list[Path] = []
+        """Named as segments, and no files: no broker starts with them."""
         found = self._segments()
-        size = max((segment.length for segment in found), default=config.mapped_file_size_commit_log)
+        size = segment_size(
+            {segment.start: segment.length for segment in found},
+            config.mapped_file_size_commit_log,
+            self.checkpoint.position,
+        )
         segments = [segment for segment in found if segment.start % size == 0]
         self.misplaced = [segment.path for segment in found if segment.start % size]
         """Named as segments, but where none of this log begins: no broker starts with them."""
@@ -150,8 +157,11 @@ class OfflineStore:
             paths.commit_logs, files, segment_bytes=size, allocation_step=0, max_mapped=_MAX_MAPPED
         )
         self.log.segments = segments
+        self.lengths = {segment.start: segment.length for segment in segments}
+        """Of the files of the log, by their starts."""
         for segment in segments:
             segment.end = segment.start + size
+            segment.length = min(segment.length, size)
         self.table = QueueTable(
             paths.consume_queue,
             files,
@@ -167,10 +177,14 @@ class OfflineStore:
             file_bytes=config.mapper_file_size_batch_consume_queue,
             max_mapped=_MAX_MAPPED,
         )
+        self.unreadable_deletions: str | None = None
+        """Why the list of deleted topics cannot be read, or None."""
+        try:
+            deletions = load_deletions(ConfigFile(paths.deletions, files))
+        except StoreCorrupt as error:
+            deletions, self.unreadable_deletions = {}, str(error)
         self.deleted = {
-            topic: position
-            for topic, position in load_deletions(ConfigFile(paths.deletions, files)).items()
-            if position > self.log.min_offset
+            topic: position for topic, position in deletions.items() if position > self.log.min_offset
         }
         """As ``Deletions.positions``."""
         self.batch_table.load()
@@ -178,12 +192,22 @@ class OfflineStore:
         self.table.load(paths.batch_consume_queue)
         self.table.leave_out(self.deleted)
         self.table.batch_topics |= batch_topics(paths.config / "topics.json", files)
+        log_end = max(segments[-1].end if segments else 0, self.checkpoint.position)
         for table in (self.table, self.batch_table):
             for queue in table.queues.values():
-                queue.set_end(queue.locate_end(None)[0])
+                queue.check_files(self.log.min_offset)
+                queue.set_end(queue.locate_end(None, log_end)[0])
                 queue.min_offset = queue.file_starts[0] // table.entry_bytes if queue.file_starts else 0
         for batch_queue in self.batch_table.batch_queues.values():
             batch_queue.recovered()
+        self.ends = QueueEnds.load(paths.ends, files) if self.checkpoint.position >= 0 else None
+        if self.ends is not None and not self.in_use:
+            exactly = self.clean and self.ends.position == self.checkpoint.position
+            doubts = self.ends.doubts(
+                self.table, self.batch_table, self.deleted, self.log.min_offset, exactly=exactly
+            )
+            for queue, doubt in list(doubts):
+                queue.doubt(*doubt)
         self.levels = DelayLevels(config.message_delay_level)
         self._index_maps = IndexMaps(files)
         self.strange_index_files: list[str] = []
@@ -199,9 +223,13 @@ class OfflineStore:
                 if start is None or start in found:
                     self.strange.append(path)
                     continue
+                if not path.is_file():
+                    self.blocking.append(path)
+                    continue
                 length = path.stat().st_size
-                if length:  # a crash while a file was made leaves an empty one
-                    found[start] = Segment(path, start, length, start + length)
+                found[start] = Segment(path, start, length, start + length)
+        if found and not found[max(found)].length:  # a crash while a file was made leaves an empty one
+            del found[max(found)]
         return [found[start] for start in sorted(found)]
 
     def _index_file(self, name: str) -> IndexFile | None:

@@ -6,6 +6,7 @@ Must not know the log.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import numpy as np
 from mqspark.bounded import Ledger, text_bytes
 from mqspark.errors import InvalidMessage
 from mqspark.names import path_below
-from mqspark.store.consumequeue import ENTRY_DTYPE, ConsumeQueue
+from mqspark.store.consumequeue import ENTRY_DTYPE, ConsumeQueue, Doubt
 from mqspark.store.dispatch import is_lmq
 from mqspark.store.files import FileLayer
 from mqspark.store.layout import file_start, is_storable_topic
@@ -35,9 +36,10 @@ class QueueTable:
         "_budget",
         "batch_topics",
         "before_create",
-        "cut_short",
+        "before_heal",
         "directory",
         "dirty_files",
+        "doubted",
         "dtype",
         "entry_bytes",
         "ext_directory",
@@ -89,8 +91,10 @@ class QueueTable:
         """Topics whose queues are BatchConsumeQueues and kept in another table."""
         self.dirty_files: set[str] = set()
         """Written since the last checkpoint."""
-        self.cut_short = False
-        """A file was found that is not as long as it was made."""
+        self.doubted: dict[ConsumeQueue, Doubt] = {}
+        """Queues whose files a start found damaged."""
+        self.before_heal: Callable[[], None] = lambda: None
+        """Called before anything is changed that a start shall find damaged again if this one is interrupted."""
         self.new_directories: set[str] = set()
         """Directories whose names are not synced yet."""
 
@@ -115,10 +119,8 @@ class QueueTable:
                 files = [path / name for name in self.files.names(path) if file_start(name) is not None]
                 lengths += [max(self._length(file) for file in files)] if files else []
         # One that was cut short is made whole again by recovery; the others say how long.
-        self.file_bytes = max(
-            (length for length in lengths if length and length % self.entry_bytes == 0),
-            default=self.file_bytes,
-        )
+        counts = Counter(length for length in lengths if length and length % self.entry_bytes == 0)
+        self.file_bytes = max(counts, key=lambda length: (counts[length], length), default=self.file_bytes)
         for topic, queue_id in found:
             self.create(topic, queue_id).load()
 

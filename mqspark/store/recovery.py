@@ -14,6 +14,10 @@ makes the queues agree with what it read:
 4. Queues get one entry for each record, in order. The place of a lost record becomes a filler, so that no
    offset ever means something else. A record whose offset cannot be right is counted, not followed. Records that lie
    before the deletion of their topic get none (``deletions``).
+
+Queues whose files cannot be what was written (their lengths, names, ends) are made again from the last place that is
+sure. What is missing of the log is told with the offsets that it costs (``damage``), and those are never given out
+again.
 """
 
 from __future__ import annotations
@@ -21,8 +25,8 @@ from __future__ import annotations
 import itertools
 import time
 from array import array
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -48,18 +52,24 @@ from mqspark.store.consumequeue import (
     FILLER,
     FILLER_SIZE,
     ConsumeQueue,
+    Doubt,
     Entries,
 )
+from mqspark.store.damage import Damage, LostOffsets, Note, Outcome
 from mqspark.store.delay import DelayLevels
 from mqspark.store.dispatch import DISPATCH_MARK, LMQ_QUEUE_ID, dispatched_queues
 from mqspark.store.logread import LogReader
+from mqspark.store.queueends import QueueEnds
 from mqspark.store.queueext import QueueExt
 from mqspark.store.queuetable import QueueTable
 from mqspark.store.scan import Run
 
-__all__ = ["QueueChunk", "Recovery", "RecoveryReport", "is_queued"]
+__all__ = ["QueueChunk", "Recovery", "RecoveryReport", "is_queued", "lost_offsets"]
 
 _NOT_QUEUED = TRANSACTION_PREPARED_TYPE | INNER_BATCH
+_LOOK_BACK_ENTRIES = 4096
+"""Of a damaged queue, for one whose record is valid."""
+_MAX_LISTED = 100
 _SETTLE_RECORDS = 1 << 16
 """Records read before their entries are written: bounds the memory of a rebuild."""
 
@@ -87,6 +97,8 @@ class RecoveryReport:
     """Valid records that no queue could take: an offset already used, a name that cannot be a directory."""
     rewritten_bytes: int = 0
     """Written once more at the end of the log, because no sync was known to have reached them."""
+    cut_bytes: int = 0
+    """By how much the log was longer when that was noted last: they were stored, and are gone."""
     torn_bytes: int = 0
     """Zeroed behind end_position."""
     cleared_entries: int = 0
@@ -124,8 +136,16 @@ class Recovery(LogReader):
         batch_table: BatchTable | None = None,
         multi_dispatch: bool = False,
         deleted: Mapping[str, int] | None = None,
+        ends: QueueEnds | None = None,
+        missing: Sequence[Damage] = (),
+        note: Note = lambda damage: None,
+        before_heal: Callable[[], None] = lambda: None,
     ) -> None:
         """``synced``: so much of the log was on disk when the last process ended, as far as it could say.
+
+        ``ends``: of the queues at the last clean stop. ``missing``: what loading the log has found. ``note`` hears of
+        damage that was there before. ``before_heal`` is called before the first step of healing: what it leaves makes
+        another start, should this one be interrupted, believe no checkpoint.
 
         ``batch_table``: where inner batches go; without it they go nowhere. ``multi_dispatch``: whether records
         also enter the LMQ queues that they name. ``deleted``: records of these topics before these positions enter no
@@ -138,6 +158,17 @@ class Recovery(LogReader):
         self._batch_table = batch_table
         self._multi_dispatch = multi_dispatch
         self._deleted = deleted or {}
+        self._ends = ends if ends is not None and ends.position >= log.min_offset else None
+        self._missing = missing
+        self._note = note
+        self._before_heal = before_heal
+        self._is_healing = False
+        self._fillers: list[LostOffsets] = []
+        """What got fillers for lost records."""
+        self._last_lost: list[LostOffsets] = []
+        """The same at the ends of queues."""
+        self._known_end = 0
+        """So far the log surely went."""
         self._batch_chunk: dict[tuple[str, int], list[BatchEntry]] = {}
         self._chunk: dict[tuple[str, int], QueueChunk] = {}
         self._chunk_records = 0
@@ -160,6 +191,7 @@ class Recovery(LogReader):
         report.start_position = self._choose_start()
         report.end_position = self._scan(report.start_position)
         self._settle_all()
+        self._compare_end()
         report.torn_bytes = log.cut(report.end_position)
         self._finish_queues()
         if not report.clean:
@@ -167,6 +199,7 @@ class Recovery(LogReader):
         log.sync_from(report.start_position)
         log.start_at(report.end_position)
         report.queues = sum(len(table.queues) for table in self._tables)
+        self._tell()
         report.elapsed_ms = (time.perf_counter() - started) * 1000
         return report
 
@@ -185,59 +218,118 @@ class Recovery(LogReader):
         mark = self._checkpoint.position
         minimum = self._log.min_offset
         queues = sum(table.used_queues for table in self._tables)
+        self._known_end = max(mark, self._synced if not self.report.clean else -1, 0)
         if queues < self._checkpoint.queue_count or (mark < 0 and not queues):
             # Queues that were there are gone, or nobody says that there were none: build all.
+            if queues < self._checkpoint.queue_count:
+                missing = self._checkpoint.queue_count - queues
+                text = f"{missing} of {self._checkpoint.queue_count} queues are gone; all were made anew"
+                self._note(Damage("queue.lost", Outcome.HEALED, text))
+            self._begin_healing()
             self._cut_queues(minimum)
             return minimum
         if queues == 0:
             self._queued_before = mark
             return max(mark, minimum)
+        for table in self._tables:
+            table.before_heal = self._begin_healing
+        log_end = self._log.segments[-1].end if self._log.segments else 0
+        for queue in self._all_queues():
+            queue.check_files(minimum)
+        start: int | None
         if self.report.clean or mark >= 0:
-            start = self._cut_queues(None if self.report.clean else mark)
-            if any(table.cut_short for table in self._tables):
-                self._cut_queues(minimum)
-                return minimum
+            start = self._cut_queues(
+                None if self.report.clean else mark, mark if mark >= 0 else max(log_end, self._known_end)
+            )
             if start is not None:
                 self._queued_before = mark
-                return start
-        start = self._start_by_timestamp()
-        self._cut_queues(start)
+        else:
+            start = self._start_by_timestamp()
+            self._cut_queues(start, log_end)
+        self._compare_ends()
+        sure = [self._place_before(queue, doubt.sure_end) for queue, doubt in self._doubted()]
+        if start is None or sure:
+            start = min([self._start_by_timestamp() if start is None else start, *sure])
+            self._queued_before = -1
+            self._cut_queues(start)
+            for queue, doubt in self._doubted():
+                if doubt.sure_end < queue.max_offset:
+                    queue.set_end(doubt.sure_end)
+            self._batches_recovered()
         return start
 
-    def _cut_queues(self, limit: int | None) -> int | None:
+    def _begin_healing(self) -> None:
+        if not self._is_healing and self._log.segments:
+            self._is_healing = True
+            self._before_heal()
+
+    def _doubted(self) -> list[tuple[ConsumeQueue, Doubt]]:
+        return [found for table in self._tables for found in table.doubted.items()]
+
+    def _compare_ends(self) -> None:
+        """With those of the last clean stop: afterwards queues have become longer or were deleted."""
+        if self._ends is None:
+            return
+        exactly = self.report.clean and self._ends.position == self._checkpoint.position
+        found = self._ends.doubts(
+            self._table, self._batch_table, self._deleted, self._log.min_offset, exactly=exactly
+        )
+        for queue, doubt in list(found):
+            queue.doubt(*doubt)
+
+    def _place_before(self, queue: ConsumeQueue, offset: int) -> int:
+        """Where the record of the last entry before ``offset`` ends that can be believed."""
+        minimum = self._log.min_offset
+        for _ in range(_LOOK_BACK_ENTRIES):
+            offset -= 1
+            entry = queue.entry(offset) if offset >= 0 else None
+            if entry is None or entry[0] < minimum:
+                return minimum
+            if self._is_believed(entry):
+                return entry[0] + entry[1]
+        return minimum
+
+    def _cut_queues(self, limit: int | None, log_end: int | None = None) -> int | None:
         """End every queue before ``limit``; where the last record that they know ends, if that can be
-        believed."""
+        believed. ``log_end``: note in their tables which queues cannot be right."""
         known_end = 0
         mark = self._checkpoint.position
         last: ConsumeQueue | None = None
         for queue in self._all_queues():
-            end_offset, end = queue.locate_end(limit)
+            end_offset, end = queue.locate_end(limit, log_end)
             queue.set_end(end_offset)
             if not self.report.clean and (mark < 0 or queue.has_file_from(end_offset)):
                 # Made since the checkpoint, and a checkpoint is what syncs the names of files.
                 queue.unsettle()
             if end > known_end:
                 known_end, last = end, queue
-        if self._batch_table is not None:
-            for batch_queue in self._batch_table.batch_queues.values():
-                batch_queue.recovered()
+        self._batches_recovered()
         if last is None:
             return self._log.min_offset
         entry = last.entry(last.max_offset - 1)
-        if entry is not None and entry[0] + entry[1] == known_end:
-            segment = self._log.segment_of(entry[0])
-            if segment is not None and 0 < entry[1] <= segment.start + segment.length - entry[0]:
-                view, low, high = self._log.around(segment, entry[0], known_end)
-                record = check_record(
-                    view,
-                    low,
-                    high,
-                    verify_crc=self._verify_crc,
-                    verify_property_crc=self._verify_property_crc,
-                )
-                if record.verdict is Verdict.VALID and record.physical_offset == entry[0]:
-                    return known_end
+        if entry is not None and entry[0] + entry[1] == known_end and self._is_believed(entry):
+            return known_end
         return None
+
+    def _batches_recovered(self) -> None:
+        if self._batch_table is not None:
+            for batch_queue in self._batch_table.batch_queues.values():
+                batch_queue.recovered()
+
+    def _is_believed(self, entry: tuple[int, int, int]) -> bool:
+        """Whether a valid record is where it says."""
+        segment = self._log.segment_of(entry[0]) if entry[1] != FILLER_SIZE else None
+        if segment is None or not 0 < entry[1] <= segment.start + segment.length - entry[0]:
+            return False
+        view, low, high = self._log.around(segment, entry[0], entry[0] + entry[1])
+        record = check_record(
+            view,
+            low,
+            high,
+            verify_crc=self._verify_crc,
+            verify_property_crc=self._verify_property_crc,
+        )
+        return record.verdict is Verdict.VALID and record.physical_offset == entry[0]
 
     def _surely_synced(self) -> int:
         """Everything before it is on disk: a sync that returned said so."""
@@ -516,7 +608,8 @@ class Recovery(LogReader):
                 self._append(queue, entry)
             elif offset > expected and agrees and plausible:
                 if queue.file_starts:
-                    self.report.lost_entries += offset - expected
+                    if expected > queue.file_starts[0] // ENTRY_BYTES:  # else retention left what is before
+                        self._fill(queue, offset)
                     self._append(queue, FILLER * (offset - expected))
                 else:
                     queue.set_end(offset)
@@ -526,10 +619,16 @@ class Recovery(LogReader):
                 queue.set_end(0)
                 self._append(queue, entry)
             elif following == expected + 1:
-                self.report.lost_entries += 1
+                self._fill(queue, following)
                 self._append(queue, FILLER)
             else:
                 self.report.ignored_records += 1
+
+    def _fill(self, queue: ConsumeQueue, end: int) -> None:
+        """Fillers take the place of lost records up to ``end``."""
+        self.report.lost_entries += end - queue.next_offset
+        if len(self._fillers) < _MAX_LISTED:
+            self._fillers.append(LostOffsets(queue.topic, queue.queue_id, queue.next_offset, end))
 
     def _was_first(self, queue: ConsumeQueue, entry: bytes) -> bool:
         """Whether the queue began with this record when the last process ended: an offset of 0 by itself may be damage,
@@ -557,10 +656,18 @@ class Recovery(LogReader):
 
     def _finish_queues(self) -> None:
         min_position = self._log.min_offset
+        lost = self.report.damaged
+        if self.report.cut_bytes:
+            lost = [*lost, (self.report.end_position, self._known_end)]
         for queue in self._table.queues.values():
-            for _ in self._lost_last_entries(queue):
+            first = queue.next_offset
+            for _ in self._lost_last_entries(queue, lost):
                 self.report.lost_entries += 1
                 self._append(queue, FILLER)
+            if queue.next_offset > first and len(self._last_lost) < _MAX_LISTED:
+                self._last_lost.append(LostOffsets(queue.topic, queue.queue_id, first, queue.next_offset))
+        self._keep_ends()
+        for queue in self._table.queues.values():
             if not self.report.clean or queue.file_starts:
                 self.report.cleared_entries += queue.clear_tail()
             queue.correct_min_offset(min_position)
@@ -572,15 +679,97 @@ class Recovery(LogReader):
             for batch_queue in self._batch_table.batch_queues.values():
                 batch_queue.recovered()
 
-    def _lost_last_entries(self, queue: ConsumeQueue) -> Iterator[None]:
+    def _lost_last_entries(self, queue: ConsumeQueue, lost: list[tuple[int, int]]) -> Iterator[None]:
         """Entries behind the queue's last record that point into damage, or did when the last recovery saw them: their
         offsets were given away."""
-        while self.report.damaged:
+        while lost:
             entry = queue.entry(queue.next_offset)
             if entry is None or entry[1] <= 0:
                 return
-            if entry[1] != FILLER_SIZE and not any(
-                low <= entry[0] < high for low, high in self.report.damaged
-            ):
+            if entry[1] != FILLER_SIZE and not any(low <= entry[0] < high for low, high in lost):
                 return
             yield
+
+    def _keep_ends(self) -> None:
+        """What a queue gave out before the last clean stop, it never gives out again, although the records are lost."""
+        ends = self._ends
+        if ends is None or not (self._is_healing or self.report.cut_bytes):
+            return
+        for key, (_, end) in ends.ranges.items():
+            if ends.position < self._deleted.get(key[0], 0):
+                continue
+            if key[0] in self._table.batch_topics:
+                batch = self._batch_table.batch_queues.get(key) if self._batch_table is not None else None
+                if batch is not None and batch.next_offset < end:
+                    self._note_short(key, batch.next_offset, end)
+                    batch.next_offset = end
+                continue
+            queue = self._table.queues.get(key)
+            if queue is None:
+                if not end:
+                    continue
+                queue = self._table.create(*key)
+            short = end - queue.next_offset
+            if short <= 0:
+                continue
+            self._note_short(key, queue.next_offset, end)
+            self.report.lost_entries += short
+            if not queue.file_starts:
+                queue.set_end(end)
+                queue.min_offset = end
+                queue.reserve(1)  # its file keeps the offset
+            while queue.next_offset < end:
+                self._append(queue, FILLER * min(end - queue.next_offset, _SETTLE_RECORDS))
+
+    def _note_short(self, key: tuple[str, int], low: int, high: int) -> None:
+        text = f"queue {key[0]}/{key[1]} ended at {high}, and the log has records up to {low} only"
+        self._note(Damage("queue.lost-record", Outcome.LOST, text, queues=(LostOffsets(*key, low, high),)))
+
+    # --- what is told ---------------------------------------------------------------------------------------
+
+    def _compare_end(self) -> None:
+        """With how far the log surely went."""
+        if self._known_end - self.report.end_position >= MIN_RECORD_BYTES:
+            self.report.cut_bytes = self._known_end - self.report.end_position
+
+    def _tell(self) -> None:
+        report = self.report
+        for damage in self._missing:
+            low, length = damage.offset or 0, damage.length or 0
+            is_lost = damage.outcome is Outcome.LOST
+            self._note(replace(damage, queues=self._lost_offsets(low, low + length) if is_lost else ()))
+        if report.cut_bytes:
+            low, high = report.end_position, self._known_end
+            text = f"the log was cut: its last {report.cut_bytes} bytes, up to {high}, are gone"
+            self._note(Damage("log.cut", Outcome.LOST, text, low, report.cut_bytes, tuple(self._last_lost)))
+        for low, high in report.damaged:
+            text = f"{high - low} bytes of the log hold no valid record"
+            self._note(
+                Damage("log.damaged", Outcome.LOST, text, low, high - low, self._lost_offsets(low, high))
+            )
+        if self._fillers:
+            text = f"{report.lost_entries} offsets are of records that the log does not have"
+            self._note(Damage("queue.lost-record", Outcome.LOST, text, queues=tuple(self._fillers)))
+        for queue, doubt in self._doubted():
+            text = f"queue {queue.topic}/{queue.queue_id}: {doubt.text}; it was made anew from {doubt.sure_end} on"
+            self._note(Damage(doubt.kind, Outcome.HEALED, text))
+
+    def _lost_offsets(self, low: int, high: int) -> tuple[LostOffsets, ...]:
+        return lost_offsets(self._all_queues(), low, high)
+
+
+def lost_offsets(
+    queues: Iterable[ConsumeQueue], low: int, high: int, most: int = 100
+) -> tuple[LostOffsets, ...]:
+    """Whose entries lead into [low, high) of the log; of queues with batches the numbers of the batches."""
+    found: list[LostOffsets] = []
+    for queue in queues:
+        if len(found) >= most or queue.max_offset <= queue.min_offset:
+            continue
+        first = queue.first_where(
+            lambda position, size, _tags: position + size > low, queue.min_offset, queue.max_offset
+        )
+        end = queue.first_where(lambda position, _size, _tags: position >= high, first, queue.max_offset)
+        if end > first:
+            found.append(LostOffsets(queue.topic, queue.queue_id, first, end))
+    return tuple(found)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mqspark.clock import Clock
 from mqspark.record import MIN_RECORD_BYTES
-from mqspark.store.batchqueue import BatchTable
+from mqspark.store.batchqueue import BatchQueue, BatchTable
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.config import StoreConfig
@@ -29,6 +29,7 @@ from mqspark.store.indexbuild import WORTH_A_PROCESS_BYTES, BuiltIndex, IndexBui
 from mqspark.store.indexfile import Shape
 from mqspark.store.layout import StorePaths
 from mqspark.store.offline import OfflineStore, release, require_store
+from mqspark.store.queueends import QueueEnds
 from mqspark.store.queuetable import QueueTable
 from mqspark.store.recovery import Recovery
 from mqspark.store.scan import Run
@@ -78,6 +79,8 @@ def remake(config: StoreConfig, clock: Clock, progress: Progress = lambda step, 
     try:
         shutil.rmtree(work, ignore_errors=True)
         files.make_directory(work)
+        if OfflineStore(config).unreadable_deletions is not None:
+            _set_aside(files, paths.deletions)
         made = _build(config, clock, files, paths, StorePaths(work), progress)
         _swap(files, paths, work)
         return made
@@ -174,6 +177,24 @@ def _lost(old: OfflineStore, end: int) -> tuple[int, int]:
     return known - end, sum(queue.max_offset - queue.locate_end(end)[0] for queue in queues)
 
 
+def _ends(old: OfflineStore) -> QueueEnds | None:
+    """So far the queues surely went."""
+    mark = old.checkpoint.position
+    end = old.log.segments[-1].end if old.log.segments else 0
+    if mark <= end:
+        return old.ends
+    # The end of the log is gone: the old queues know best how far it went.
+    queues: list[ConsumeQueue | BatchQueue] = [*old.table.queues.values()]
+    queues += old.batch_table.batch_queues.values()
+    now = QueueEnds.of(mark, queues).ranges
+    known = old.ends.ranges if old.ends is not None else {}
+    ranges = {
+        key: (now.get(key, (0, 0))[0], max(now.get(key, (0, 0))[1], known.get(key, (0, 0))[1]))
+        for key in now.keys() | known.keys()
+    }
+    return QueueEnds(mark, ranges)
+
+
 def _begin_index(
     config: StoreConfig, clock: Clock, log: CommitLog, old: OfflineStore, work: StorePaths
 ) -> IndexBuild:
@@ -211,7 +232,9 @@ class _Remake(Recovery):
             batch_table=batch_table,
             multi_dispatch=config.multi_dispatch,
             deleted=old.deleted,
+            ends=_ends(old),
         )
+        self._is_healing = True  # what the old queues gave out is not given out again
         self._old = old
         self._new_batches = batch_table
         self._progress = progress
@@ -220,6 +243,7 @@ class _Remake(Recovery):
 
     def _choose_start(self) -> int:
         minimum = self._log.min_offset
+        self._known_end = max(self._old.checkpoint.position, 0)
         for old_queue in self._old.table.queues.values():
             begin = old_queue.first_kept(
                 minimum, old_queue.file_starts, old_queue.min_offset, old_queue.max_offset
@@ -256,11 +280,24 @@ class _Remake(Recovery):
             self._released = end
 
 
+def _set_aside(files: OsFiles, path: Path) -> None:
+    """A file that cannot be read, and its ``.bak``: the next start does without."""
+    for each in (path, path.with_name(path.name + ".bak")):
+        if each.exists():
+            files.rename(each, each.with_name(each.name + ".damaged"))
+    files.sync_directory(path.parent)
+
+
 def _swap(files: OsFiles, paths: StorePaths, work: Path) -> None:
     """Old out, new in. Before, nothing that could be believed may speak of what is on its way."""
     root = paths.root
     files.close(files.open(paths.abort, create=True))
-    marks = (paths.mark, paths.index_mark, paths.index_mark.with_name(paths.index_mark.name + ".bak"))
+    marks = (
+        paths.ends,
+        paths.mark,
+        paths.index_mark,
+        paths.index_mark.with_name(paths.index_mark.name + ".bak"),
+    )
     for mark in marks:
         files.remove(mark)
     files.sync_directory(root)

@@ -47,6 +47,7 @@ class SavedTable:
 
         def is_readable(data: bytes) -> bool:
             if not data:
+                problem.append("it is empty")
                 return False
             try:
                 self._table.load(data)
@@ -59,6 +60,10 @@ class SavedTable:
             path = str(self._file.path)
             raise StoreCorrupt(f"{path} (and its .bak) cannot be read: {problem[0]}", path=path)
         self.saved_generation = self._table.generation
+
+    def backup(self) -> bytes | None:
+        """What the ``.bak`` of its file says."""
+        return self._file.backup()
 
     @property
     def generation(self) -> int:

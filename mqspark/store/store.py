@@ -42,12 +42,14 @@ from mqspark.logs import printable, sparing
 from mqspark.record import Parts
 from mqspark.store.append import Appender, Group, Queue
 from mqspark.store.batchqueue import BatchTable, batch_topics
+from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.checkpoints import Checkpoints
 from mqspark.store.cleaning import Cleaner
 from mqspark.store.commitlog import CommitLog
 from mqspark.store.compacted import CompactedQueues
 from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.configfile import ConfigFile
+from mqspark.store.damage import Damage, Damages, Outcome
 from mqspark.store.delay import DelayLevels
 from mqspark.store.deletions import Deletions
 from mqspark.store.durable import DurableNote
@@ -60,6 +62,7 @@ from mqspark.store.indexfile import Shape
 from mqspark.store.layout import StorePaths, is_storable_topic
 from mqspark.store.mapping import MapBudget
 from mqspark.store.offsets import QueueOffsets
+from mqspark.store.queueends import QueueEnds
 from mqspark.store.queuetable import QueueTable
 from mqspark.store.recovery import Recovery, RecoveryReport
 
@@ -98,6 +101,8 @@ class MessageStore:
         if files is None:
             files = OsFiles(file_mode=config.file_mode, directory_mode=config.directory_mode)
         self._files: FileLayer = files
+        self.damages = Damages()
+        """What was found to be damaged since the store was opened."""
         root = Path(config.store_path_root_dir)
         log_budget, budget = MapBudget(config.max_mapped_bytes).halves()
         # Half of the descriptors are for files, and a map keeps one: more is left of them than a checkpoint needs.
@@ -162,6 +167,7 @@ class MessageStore:
             clock.now_ms,
             shape=Shape(config.max_hash_slot_num, config.max_index_num),
             budget=budget,
+            note=self.damages.note,
         )
         self._indexer = (
             Indexer(self._log, self._index, clock.monotonic_ms) if config.message_index_enable else None
@@ -226,6 +232,8 @@ class MessageStore:
         self._failed_read: Callable[[], object] | None = None
         self.read_problem: str | None = None
         """Why something could not be read when it was last tried, or None."""
+        self.was_clean = True
+        """The process that had the store before has stopped by itself."""
         self.nonce = ""
         """Written to ``mqspark.nonce`` and told to nobody: who knows it has to do with this directory
         (``mqspark.store.trusted``)."""
@@ -261,7 +269,13 @@ class MessageStore:
             clean = files.read(paths.abort) is None
             synced = self._note.load()
             checkpoint = self._checkpoints.load()
-            self._log.load()
+            self.damages.clear()
+            problem = Checkpoint.problem(paths.checkpoint, paths.mark, files, self._clock.now_ms())
+            if problem is not None:
+                text = f"{problem}; more of the log is read for that"
+                self.damages.note(Damage("checkpoint.damaged", Outcome.HEALED, text))
+            missing: list[Damage] = []
+            self._log.load(missing.append, max(checkpoint.position, -1 if clean else synced))
             self.deletions.load(self._log.min_offset)
             deleted = self.deletions.positions
             self._batch_table.load()
@@ -282,6 +296,10 @@ class MessageStore:
                 batch_table=self._batch_table,
                 multi_dispatch=self.config.multi_dispatch,
                 deleted=deleted,
+                ends=self._load_ends() if checkpoint.position >= 0 else None,
+                missing=missing,
+                note=self.damages.note,
+                before_heal=self._checkpoints.distrust,
             ).run()
             with disk_full_as_typed("the list of deleted topics"):
                 self.deletions.end_at(report.end_position)
@@ -307,6 +325,7 @@ class MessageStore:
             report.last_store_timestamp_ms,
             min(checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms),
         )
+        self.was_clean = clean
         self._fetcher.begin(report.end_position, report.damaged)
         self._cleaner.open()
         self.read_only = self._failed_save = None
@@ -336,6 +355,7 @@ class MessageStore:
                 last = self._begin_checkpoint()
                 last.run()
                 last.done()
+                self._save_ends()
             if self.read_only is not None:
                 raise StoreReadOnly(self.read_only)
             if self._log.durable < self._log.written or self._undispatched:
@@ -346,6 +366,25 @@ class MessageStore:
         finally:
             self.read_only = "the store is closed"
             self._release()
+
+    def _load_ends(self) -> QueueEnds | None:
+        ends = QueueEnds.load(self.paths.ends, self._files)
+        if ends is None and self._files.read(self.paths.ends) is not None:
+            text = "mqspark.ends cannot be read: the ends of the queues are not compared with it"
+            self.damages.note(Damage("checkpoint.damaged", Outcome.HEALED, text))
+        return ends
+
+    def _save_ends(self) -> None:
+        """After the last checkpoint. For want of space the next start does without."""
+        queues: list[Queue] = [*self._queues.values(), *self._batch_queues.values()]
+        ends = QueueEnds.of(self._checkpoints.current.position, queues)
+        try:
+            with disk_full_as_typed("the ends of the queues"):
+                ends.save(self.paths.ends, self._files)
+        except DiskFull:
+            self._files.remove(self.paths.ends)
+        except OSError as error:
+            self._poison("saving the ends of the queues failed", error)
 
     def abandon(self) -> None:
         """Let go of the files as a process that dies does: nothing is flushed or noted, ``abort`` stays and the
@@ -368,7 +407,7 @@ class MessageStore:
     def config_file(self, name: str) -> ConfigFile:
         """A file of ``config/``. When it cannot be saved the disk is not to be trusted, and the store becomes
         read-only; for want of space alone it does not."""
-        return ConfigFile(self.paths.config / name, self._files, self.distrust)
+        return ConfigFile(self.paths.config / name, self._files, self.distrust, self.damages.note)
 
     def distrust(self, path: Path, error: OSError) -> None:
         """A file beside the log could not be written or synced: with the next turn the store becomes read-only. Any

@@ -7,27 +7,37 @@ The checkpoint says how far the two others may be believed:
     queue offset    every message before it is in the timer log before that position, or has been delivered
     read time       what that holds for every earlier tick has been delivered, and the deliveries are on the disk
 
+Behind RocketMQ's 56 bytes, where RocketMQ looks at nothing, are ours: a word, how many slots of the wheel were in use,
+and the CRC-32 of all before. After RocketMQ has written the checkpoint the CRC is wrong, and they do not count.
+
 It is written after what it speaks of. Everything can be rebuilt from the queue of timer messages.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from mqspark.errors import is_shortage
+from mqspark.errors import StoreCorrupt, is_shortage
+from mqspark.store.damage import Damage, Note, Outcome
 from mqspark.store.files import FileLayer, is_disk_full
-from mqspark.store.timerlog import TimerLog
-from mqspark.store.timerwheel import Page, TimerWheel, save_pages
+from mqspark.store.timerlog import RECORD_BYTES, TimerLog
+from mqspark.store.timerwheel import SLOTS, Page, TimerWheel, save_pages
 
 __all__ = ["TimerCheckpoint", "TimerFiles", "TimerFlush"]
 
 _FIELDS = struct.Struct(">7q")
+_SEAL = struct.Struct(">8sq")
+_SEAL_WORD = b"mqspark1"
+_CRC = struct.Struct(">I")
 _FILE_BYTES = 4096
+_UNSAVED_RECORDS = 1 << 16
+"""Of the timer log: the wheel's file has surely all that is before them."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -58,14 +68,15 @@ class TimerCheckpoint:
             self.version_counter,
         )
 
-    def save(self, path: Path, files: FileLayer) -> None:
+    def save(self, path: Path, files: FileLayer, used_slots: int) -> None:
         """Blocking; in place, as RocketMQ does. Raises OSError."""
+        text = self.encode() + _SEAL.pack(_SEAL_WORD, used_slots)
         files.make_directory(path.parent)
         fd = files.open(path, create=True)
         try:
             if files.length(fd) != _FILE_BYTES:
                 files.set_length(fd, _FILE_BYTES)
-            files.write(fd, self.encode(), 0)
+            files.write(fd, text + _CRC.pack(zlib.crc32(text)), 0)
             files.sync(fd)
         finally:
             files.close(fd)
@@ -82,11 +93,13 @@ class TimerFiles:
         precision_ms: int,
         log_file_bytes: int,
         on_failure: Callable[[Path, OSError], None] | None = None,
+        note: Note = lambda damage: None,
     ) -> None:
         """``on_failure`` hears of every error but a full disk and want of descriptors or memory, in the thread where it
-        happens."""
+        happens; ``note`` of damage."""
         self._files = files
         self._on_failure = on_failure
+        self._note = note
         self._precision_ms = precision_ms
         self._wheel_path = root / "timerwheel"
         self._checkpoint_path = root / "config" / "timercheck"
@@ -94,18 +107,40 @@ class TimerFiles:
         self.wheel = TimerWheel()
         self.checkpoint = TimerCheckpoint()
         """The one that is on the disk."""
+        self.is_reset = False
+        """The checkpoint could not be believed: what of the queue is in the log, only the log itself says."""
         self._unfinished: TimerFlush | None = None
 
-    def load(self) -> None:
+    def load(self, now_ms: int = 1 << 60, queue_end: int = 1 << 60, *, clean: bool = False) -> None:
         """Make the wheel agree with the log, and both end where the log's valid records do. Afterwards
         ``log.position`` before ``checkpoint.log_position`` means that records are lost. Raises StoreCorrupt,
-        OSError."""
+        OSError.
+
+        ``queue_end``: of the queue of timer messages; ``clean``: the last process has saved all. A checkpoint that
+        cannot be is not believed, and a wheel that does not agree with the log is made from it.
+        """
+        data = self._files.read(self._checkpoint_path)
         self.checkpoint = TimerCheckpoint.load(self._checkpoint_path, self._files) or TimerCheckpoint()
         self.log.load()
-        has_wheel = self.wheel.load(self._wheel_path, self._files)
+        has_wheel = self._load_wheel()
+        used, sealed = self.wheel.used_count, _sealed_slots(data)
+        is_lost = has_wheel and self._is_wheel_lost(used, sealed, clean=clean)
+        why = self._doubt(data, now_ms, queue_end)
+        if why:
+            self._reset(why)
+        elif not has_wheel and sealed:
+            text = "timerwheel is missing; made anew from the timer log"
+            self._note(Damage("timer.wheel", Outcome.HEALED, text))
         if not has_wheel and not self.log.files_from(0):
             return
         saved = self.checkpoint
+        if why:
+            end = self.log.find_end(0)
+            self.wheel.clear_behind(end)
+            # The wheel says what waits. What came last may not have got into its file.
+            self._revise(end - _UNSAVED_RECORDS * RECORD_BYTES if has_wheel else 0)
+            self._check_wheel(0, is_lost=False)
+            return
         end = self.log.find_end(max(0, saved.log_position - self.log.file_bytes))
         lost = self.wheel.first_behind(end) if has_wheel else 0
         if lost is not None:
@@ -114,6 +149,72 @@ class TimerFiles:
         # What is behind may be for an earlier tick and not be delivered, when the clock had gone back.
         self.wheel.clear_before(saved.read_time_ms // self._precision_ms)
         self._revise(saved.log_position)
+        if end < saved.log_position:
+            text = f"it ends at {end} and went up to {saved.log_position}; its messages are read again from their queue"
+            self._note(Damage("timer.log", Outcome.HEALED, text))
+        self._check_wheel(saved.read_time_ms // self._precision_ms, is_lost=is_lost)
+
+    def _load_wheel(self) -> bool:
+        try:
+            return self.wheel.load(self._wheel_path, self._files)
+        except StoreCorrupt as error:
+            self._note(Damage("timer.wheel", Outcome.HEALED, f"{error}; it is made anew from the timer log"))
+            self._files.remove(self._wheel_path)
+            return False
+
+    def _doubt(self, data: bytes | None, now_ms: int, queue_end: int) -> str:
+        """Why the checkpoint's file is not to be believed; empty when it is."""
+        if data is None:
+            return ""
+        if len(data) < _FIELDS.size:
+            return f"it has {len(data)} bytes"
+        if self.checkpoint == TimerCheckpoint() and self.log.files_from(0):
+            return "it says nothing"
+        return "" if self._is_plausible(now_ms, queue_end) else f"{self.checkpoint} cannot be"
+
+    def _is_plausible(self, now_ms: int, queue_end: int) -> bool:
+        """Whether the checkpoint can have been written: a clock that went back leaves a read time in the future, but
+        not by more than the wheel turns."""
+        saved = self.checkpoint
+        numbers = (saved.read_time_ms, saved.log_position, saved.queue_offset, saved.master_queue_offset)
+        starts = self.log.files_from(0)
+        log_end = starts[-1] + self.log.file_bytes if starts else 0
+        return (
+            min(numbers) >= 0
+            and saved.read_time_ms <= now_ms + SLOTS * self._precision_ms
+            and saved.log_position <= log_end + self.log.file_bytes
+            and max(saved.queue_offset, saved.master_queue_offset) <= queue_end
+        )
+
+    def _reset(self, why: str) -> None:
+        self.is_reset = True
+        self.checkpoint = TimerCheckpoint()
+        text = f"config/timercheck: {why}; what waits is taken from the wheel, the timer log and the queue"
+        self._note(Damage("timer.checkpoint", Outcome.HEALED, text))
+
+    def _is_wheel_lost(self, used_before: int, sealed: int | None, *, clean: bool) -> bool:
+        """``used_before``: slots in use as the file had them, ``sealed``: as the checkpoint says. RocketMQ empties no
+        slot; we write the wheel before the checkpoint, so a crash may leave it ahead."""
+        if not self.log.files_from(0):
+            return False
+        return used_before != sealed if clean and sealed is not None else not used_before and sealed != 0
+
+    def _check_wheel(self, read_tick: int, *, is_lost: bool) -> None:
+        """Make it anew when it is lost, or its chains do not begin where the log says. What is for ticks before
+        ``read_tick`` has been delivered."""
+        used = self.wheel.used(read_tick)
+        why = "it is not the one that was saved" if is_lost else ""
+        for start in self.log.files_from(0):
+            inside = used[(used["last"] >= start) & (used["last"] < start + self.log.file_bytes)]
+            if len(inside) and not self.log.are_of(start, inside["last"], inside["tick"], self._precision_ms):
+                why = "a slot does not lead to a record of its tick"
+        if why:
+            self.wheel.clear_all()
+            self._revise(0)
+            self.wheel.clear_before(read_tick)
+            self._note(
+                Damage("timer.wheel", Outcome.HEALED, f"timerwheel: {why}; made anew from the timer log")
+            )
 
     def failed(self, error: OSError) -> None:
         """Something could not be written or synced."""
@@ -142,6 +243,7 @@ class TimerFiles:
             self.wheel.take_dirty(),
             self.log.drop_before(min_position) + (unfinished.doomed if unfinished is not None else []),
             checkpoint,
+            self.wheel.used_count,
         )
         self._unfinished = job
         return job
@@ -158,8 +260,10 @@ class TimerFlush:
         pages: list[Page],
         doomed: list[Path],
         checkpoint: TimerCheckpoint,
+        used_slots: int,
     ) -> None:
         self._owner = owner
+        self._used_slots = used_slots
         self.log_paths = log_paths
         self.directory = directory
         self.pages = pages
@@ -188,7 +292,7 @@ class TimerFlush:
             files.sync_directory(self.directory)
         if self.pages:
             save_pages(self._owner._wheel_path, self.pages, files)
-        self.checkpoint.save(self._owner._checkpoint_path, files)
+        self.checkpoint.save(self._owner._checkpoint_path, files, self._used_slots)
         for path in self.doomed:
             files.remove(path)
             files.sync_directory(path.parent)  # one by one: what is left must have no gap
@@ -196,3 +300,12 @@ class TimerFlush:
     def done(self) -> None:
         self._owner._unfinished = None
         self._owner.checkpoint = self.checkpoint
+
+
+def _sealed_slots(data: bytes | None) -> int | None:
+    """How many slots of the wheel were in use when our checkpoint was written; None when it is not ours."""
+    end = _FIELDS.size + _SEAL.size
+    if data is None or len(data) < end + _CRC.size:
+        return None
+    word, used = _SEAL.unpack_from(data, _FIELDS.size)
+    return used if word == _SEAL_WORD and _CRC.unpack_from(data, end)[0] == zlib.crc32(data[:end]) else None

@@ -226,6 +226,20 @@ class TimerLog:
         found = found[: self._count_valid(found)[0]]
         return start + np.arange(len(found), dtype=np.int64) * RECORD_BYTES, found
 
+    def are_of(
+        self, start: int, positions: npt.NDArray[Any], ticks: npt.NDArray[Any], precision_ms: int
+    ) -> bool:
+        """Whether records of these ticks are at these positions of one file."""
+        places = positions.astype(np.int64) - start
+        if (places % RECORD_BYTES != 0).any() or (positions > self.position - RECORD_BYTES).any():
+            return False
+        count = self._file_bytes // RECORD_BYTES
+        whole = np.frombuffer(self._bytes(start, 0, count * RECORD_BYTES), dtype=_DTYPE)
+        records = whole[places // RECORD_BYTES]
+        said = (records["written_ms"].astype(np.int64) + records["delay_ms"]) // precision_ms
+        good = (records["size"] == RECORD_BYTES) & (records["magic"] & ~0xF == 0) & (said == ticks)
+        return bool(good.all())
+
     def files_from(self, position: int) -> list[int]:
         """Where the files begin that hold ``position`` or lie behind it."""
         return [start for start in self._starts if start + self._file_bytes > position]

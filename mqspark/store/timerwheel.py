@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ _SLOT = struct.Struct(">qqqii")
 _DTYPE = np.dtype([("tick", ">i8"), ("first", ">i8"), ("last", ">i8"), ("messages", ">i4"), ("magic", ">i4")])
 WHEEL_BYTES = SLOTS * _SLOT.size
 _PAGE_BYTES = 4096
+_EMPTY = bytes(8)
 
 Page = tuple[int, bytes]
 """Offset in the file, content."""
@@ -48,6 +49,8 @@ class TimerWheel:
         self._bytes = memoryview(self._slots.view(np.uint8).data)
         self._dirty: set[int] = set()
         """Numbers of pages."""
+        self.used_count = 0
+        """Slots that are not empty."""
 
     def load(self, path: Path, files: FileLayer) -> bool:
         """Whether there is a file; without one the wheel is empty. Raises StoreCorrupt, OSError."""
@@ -64,6 +67,7 @@ class TimerWheel:
                 self._bytes[low:high] = files.read_at(fd, high - low, low)
         finally:
             files.close(fd)
+        self.used_count = int(np.count_nonzero(self._slots["tick"]))
         return True
 
     def get(self, tick: int) -> Slot | None:
@@ -73,6 +77,8 @@ class TimerWheel:
 
     def put(self, tick: int, first: int, last: int, count: int) -> None:
         at = tick % SLOTS * _SLOT.size
+        if self._bytes[at : at + 8] == _EMPTY:
+            self.used_count += 1
         _SLOT.pack_into(self._bytes, at, tick, first, last, count, 0)
         self._dirty.add(at // _PAGE_BYTES)
 
@@ -80,11 +86,20 @@ class TimerWheel:
         if self.get(tick) is not None:
             at = tick % SLOTS * _SLOT.size
             _SLOT.pack_into(self._bytes, at, 0, 0, 0, 0, 0)
+            self.used_count -= 1
             self._dirty.add(at // _PAGE_BYTES)
 
     def clear_before(self, tick: int) -> None:
         """Every slot of an earlier tick."""
         self._clear_where((self._slots["tick"] < tick) & (self._slots["tick"] != 0))
+
+    def used(self, tick: int) -> npt.NDArray[Any]:
+        """The slots of that tick and later ones, as they are."""
+        found: npt.NDArray[Any] = self._slots[self._slots["tick"] >= max(tick, 1)]
+        return found
+
+    def clear_all(self) -> None:
+        self._clear_where(self._slots["tick"] != 0)
 
     def first_behind(self, position: int) -> int | None:
         """The earliest record of the slots whose chain begins at or behind ``position`` of the timer log."""
@@ -97,7 +112,8 @@ class TimerWheel:
         self._clear_where((self._slots["last"] >= position) & (self._slots["tick"] != 0))
 
     def _clear_where(self, mask: npt.NDArray[np.bool_]) -> None:
-        found = np.flatnonzero(mask)
+        found = np.flatnonzero(mask)  # of slots that are not empty
+        self.used_count -= len(found)
         self._slots[found] = np.zeros(1, _DTYPE)
         self._dirty.update(np.unique(found * _SLOT.size // _PAGE_BYTES).tolist())
 
@@ -135,6 +151,7 @@ class TimerWheel:
         firsts, at, counts = np.unique(indexes[own], return_index=True, return_counts=True)
         stored = self._slots[slots]
         other = stored["tick"] != ticks[lasts]
+        self.used_count += int(np.count_nonzero(stored["tick"] == 0))
         stored["tick"] = ticks[lasts]
         stored["last"] = positions[lasts]
         # ``firsts`` are the same indexes as ``slots``: every last record is its slot's own.

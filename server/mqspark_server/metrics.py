@@ -277,6 +277,12 @@ class _Collector:
             gauge = self._gauge(name, text, *labels)
             gauge.add_metric((*node, *labels.values()), float(value))
             yield gauge
+        damage = self._gauge(
+            "storage_damage", "damage found since the start; /health/ready says what", "kind", "outcome"
+        )
+        for (kind, outcome), count in sorted(store.damages.counts.items()):
+            damage.add_metric((*node, kind, outcome), count)
+        yield damage
 
     def _timers(self) -> Iterator[Metric]:
         assert self._app.broker is not None  # noqa: S101 - narrows the type

@@ -295,7 +295,7 @@ def test_closing_finishes_a_checkpoint_that_nobody_ran(tmp_path: Path) -> None:
     assert len(store.maintenance()) == 1
     files.calls.clear()
     store.close()
-    assert files.calls.count("sync") == 3 + 2, "three queue files, two checkpoint files"
+    assert files.calls.count("sync") == 3 + 2 + 1, "three queue files, two checkpoint files, the ends"
     assert not (tmp_path / "abort").exists()
 
 

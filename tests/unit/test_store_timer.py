@@ -194,7 +194,7 @@ def test_revising_at_once_is_revising_one_by_one() -> None:
 
 def test_the_checkpoint_is_rocketmqs(tmp_path: Path) -> None:
     checkpoint = TimerCheckpoint(1_700_000_000_000, 52, 3, 3, 0, 1_700_000_000_500, 9)
-    checkpoint.save(tmp_path / "config" / "timercheck", OsFiles())
+    checkpoint.save(tmp_path / "config" / "timercheck", OsFiles(), 0)
     data = (tmp_path / "config" / "timercheck").read_bytes()
     assert len(data) == 4096
     assert struct.unpack_from(">7q", data) == (1_700_000_000_000, 52, 3, 3, 0, 1_700_000_000_500, 9)
