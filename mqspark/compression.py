@@ -2,24 +2,72 @@
 §9.3).
 
 Type 0 with the compressed bit set is ZLIB (old clients). LZ4 is the frame format. Output is bounded: a body
-that inflates past ``limit_bytes`` raises InvalidMessage, so a small message cannot claim a machine's memory.
+that inflates past a limit raises InvalidMessage, so a small message cannot claim a machine's memory. Many small
+messages are bounded by who reads them: consumers inflate a body when it is asked for, and keep what a ``Budget`` of
+their pull allows (``mqspark.record``); Spark's source cuts its batches by inflated bytes.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from mqspark.errors import ConfigError, InvalidMessage
 
-__all__ = ["LZ4", "ZSTD", "ZLIB", "MAX_INFLATED_BYTES", "compress", "compressor", "decompress"]
+__all__ = [
+    "LIMITS",
+    "LZ4",
+    "MAX_INFLATED_BYTES",
+    "Budget",
+    "InflateLimits",
+    "ZLIB",
+    "ZSTD",
+    "compress",
+    "compressor",
+    "decompress",
+]
 
 LZ4, ZSTD, ZLIB = 1, 2, 3
 """Values of bits 8 to 10 of the system flag (CompressionType)."""
 
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 """16 times RocketMQ's default maxMessageSize; a larger message could not have been sent uncompressed."""
+
+
+class InflateLimits(NamedTuple):
+    """What one body may become."""
+
+    max_bytes: int = MAX_INFLATED_BYTES
+    max_ratio: int = 200
+    """So many times its size at most, once it is larger than ``free_bytes``; 0: any."""
+    free_bytes: int = 4 * 1024 * 1024
+    """Up to here any ratio is fine. RocketMQ's clients send nothing larger unless they are told to (maxMessageSize)."""
+
+    def of(self, stored_bytes: int) -> int:
+        """The limit for a body of that size."""
+        if not self.max_ratio:
+            return self.max_bytes
+        return min(self.max_bytes, max(self.free_bytes, stored_bytes * self.max_ratio))
+
+
+LIMITS = InflateLimits()
+
+
+class Budget:
+    """Bytes that may be kept, together."""
+
+    __slots__ = ("left_bytes",)
+
+    def __init__(self, size_bytes: int) -> None:
+        self.left_bytes = size_bytes
+
+    def take(self, size_bytes: int) -> bool:
+        """False when there is no room for so many."""
+        if size_bytes > self.left_bytes:
+            return False
+        self.left_bytes -= size_bytes
+        return True
 
 
 def compress(body: bytes, kind: int = ZLIB, level: int = 5) -> bytes:
@@ -59,8 +107,13 @@ def decompress(body: bytes | memoryview, kind: int, limit_bytes: int = MAX_INFLA
         if isinstance(error, InvalidMessage):
             raise
         raise InvalidMessage(f"body does not decompress: {error}", field="body") from error
+    if not complete and len(plain) >= limit_bytes:
+        raise InvalidMessage(
+            f"body of {len(body)} bytes inflates past {limit_bytes} (maxInflatedBytes, maxInflateRatio)",
+            field="body",
+        )
     if not complete:
-        raise InvalidMessage(f"body is truncated or inflates past {limit_bytes} bytes", field="body")
+        raise InvalidMessage("body is truncated", field="body")
     return bytes(plain)
 
 

@@ -421,9 +421,11 @@ new_unique_id = UniqueIdGenerator()
 class _Late:
     """Room for what a message was decoded from."""
 
-    __slots__ = ("encoded_properties",)
+    __slots__ = ("encoded_properties", "packed")
 
     encoded_properties: bytes
+    packed: Any
+    """Of ``mqspark.record.PackedMessage``."""
 
 
 @dataclass(slots=True)
@@ -496,7 +498,8 @@ class Message(_Late):
 
 @dataclass(slots=True, kw_only=True)
 class MessageExt(Message):
-    """A stored message as a consumer gets it; ``body`` is decompressed.
+    """A stored message as a consumer gets it; ``body`` is decompressed, when it is asked for (InvalidMessage then, if
+    it cannot be).
 
     Whoever decodes many may leave ``properties`` and ``offset_message_id`` out and set ``encoded_properties``: they are
     made when they are asked for.
@@ -529,6 +532,11 @@ class MessageExt(Message):
                 )
                 return value
             raise AttributeError(f"{type(self).__name__} has no {name}", name=name, obj=self)
+
+    @property
+    def stored_body_bytes(self) -> int:
+        """Of the body as it is stored: of a compressed one, less than ``len(body)``, and known without inflating it."""
+        return len(self.body)
 
     @property
     def message_id(self) -> str:

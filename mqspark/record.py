@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import enum
 import struct
+import sys
 from collections.abc import Iterable, Mapping
 from mmap import mmap
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mqspark import compression
 from mqspark.bounded import Memo
+from mqspark.compression import LIMITS, Budget, InflateLimits
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
     BORN_HOST_V6,
@@ -59,6 +61,9 @@ __all__ = [
     "Verdict",
     "CheckedRecord",
     "encode_record",
+    "MAX_BATCH_MESSAGES",
+    "PackedMessage",
+    "decode_pull",
     "decode_record",
     "decode_records",
     "encode_batch",
@@ -334,12 +339,15 @@ def encode_items(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def split_batch(body: bytes | memoryview) -> list[tuple[int, bytes, bytes]]:
-    """The items of a batch body: (flag, body, properties). Raises InvalidMessage when a length is wrong."""
+def split_batch(body: bytes | memoryview, most: int = sys.maxsize) -> list[tuple[int, bytes, bytes]]:
+    """The items of a batch body: (flag, body, properties). Raises InvalidMessage when a length is wrong, or when there
+    are more than ``most``."""
     items: list[tuple[int, bytes, bytes]] = []
     raw = bytes(body)
     position, end = 0, len(raw)
     while position < end:
+        if len(items) == most:
+            raise InvalidMessage(f"a batch of more than {most} messages", field="body")
         if end - position < _BATCH_MIN_BYTES:
             raise InvalidMessage(f"batch item at {position} is cut short", field="body")
         size, _, _, flag, body_length = _BATCH_HEAD.unpack_from(raw, position)
@@ -373,42 +381,139 @@ _host_texts = Memo("record.hosts", format_host, max_bytes=1 << 20)
 _topic_texts: Memo[bytes, str] = Memo("record.topics", lambda topic: topic.decode("utf-8", "replace"))
 
 
-def decode_record(buffer: Buffer, position: int = 0, *, decompress: bool = True) -> MessageExt:
+_KEPT_BYTES = 8 << 20
+"""Of inflated bodies of one answer, so that who asks again need not inflate again."""
+_BATCH_BUDGET_BYTES = 32 << 20
+"""Of what the inner batches of one answer become."""
+_BATCH_BUDGET_MESSAGES = 1 << 16
+MAX_BATCH_MESSAGES = 0x7FFF
+"""In a record: the entry of a BatchCQ counts no more."""
+
+
+class _Inflate(NamedTuple):
+    limits: InflateLimits
+    keep: Budget
+
+
+class _Packed:
+    """A body as it is stored, what it is inflated if that is kept, or why it cannot be."""
+
+    __slots__ = ("error", "inflate", "kept", "kind", "stored", "stored_bytes")
+
+    def __init__(self, stored: bytes, kind: int, inflate: _Inflate) -> None:
+        self.stored = stored
+        self.stored_bytes = len(stored)
+        self.kind = kind
+        self.inflate = inflate
+        self.kept: bytes | None = None
+        self.error: InvalidMessage | None = None
+
+    def body(self) -> bytes:
+        if self.kept is not None:
+            return self.kept
+        if self.error is not None:
+            raise InvalidMessage(str(self.error), field=self.error.field)
+        limits, keep = self.inflate
+        plain = compression.decompress(self.stored, self.kind, limits.of(self.stored_bytes))
+        if keep.take(len(plain)):
+            self.kept, self.stored = plain, b""
+        return plain
+
+
+class PackedMessage(MessageExt):
+    """A message whose body is inflated when it is asked for, and kept while there is room among the others of its pull:
+    what waits for a listener takes as much room as in the broker's log. ``body`` raises InvalidMessage when it is
+    damaged or becomes more than the limits allow."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # for a type checker it is a field like the others
+
+        @property
+        def body(self) -> bytes:
+            return self.packed.body()
+
+        @body.setter
+        def body(self, value: bytes) -> None:
+            self.packed = packed = _Packed(b"", 0, _Inflate(LIMITS, Budget(0)))
+            packed.kept, packed.stored_bytes = value, len(value)
+
+    def __repr__(self) -> str:
+        try:
+            return super().__repr__()
+        except InvalidMessage as error:
+            return f"<message {self.queue_offset} of queue {self.queue_id} of {self.topic}: {error}>"
+
+    @property
+    def stored_body_bytes(self) -> int:
+        packed: _Packed = self.packed
+        return packed.stored_bytes
+
+
+def decode_record(
+    buffer: Buffer, position: int = 0, *, decompress: bool = True, limits: InflateLimits = LIMITS
+) -> MessageExt:
     """The record at ``position``. Raises InvalidMessage when the bytes there are not one.
 
-    With ``decompress`` the body is inflated as its system flag says; the flag itself stays as stored.
+    With ``decompress`` the body is inflated as its system flag says, when it is asked for; the flag itself stays as
+    stored.
     """
     view = memoryview(buffer)
     size = _I32.unpack_from(view, position)[0] if len(view) - position >= _I32.size else 0
+    inflate = _Inflate(limits, Budget(limits.max_bytes)) if decompress else None
     # As many bytes as it claims, or all that there are: a record that lies is found out by one or the other.
-    return _decode(
-        bytes(view[position : position + max(size, MIN_RECORD_BYTES)]), 0, decompress, "", position
-    )
+    return _decode(bytes(view[position : position + max(size, MIN_RECORD_BYTES)]), 0, inflate, "", position)
 
 
-def decode_records(buffer: Buffer, *, decompress: bool = True, broker_name: str = "") -> list[MessageExt]:
-    """A pull body: records back to back. Inner batches come out as their items, each with its queue offset.
+def decode_records(
+    buffer: Buffer, *, decompress: bool = True, broker_name: str = "", limits: InflateLimits = LIMITS
+) -> list[MessageExt]:
+    """A pull body: records back to back. Inner batches come out as their items, each with its queue offset, all of
+    them, however much that is (``decode_pull``).
 
     Raises InvalidMessage at the first record that is not one (the Java client drops the rest without a word).
     """
+    inflate = _Inflate(limits, Budget(_KEPT_BYTES)) if decompress else None
+    return _decode_some(buffer, inflate, broker_name, sys.maxsize, sys.maxsize)[0]
+
+
+def decode_pull(
+    buffer: Buffer, *, broker_name: str = "", limits: InflateLimits = LIMITS
+) -> tuple[list[MessageExt], int | None]:
+    """The same, as far as what inner batches become is not too much at once, and the queue offset of the first record
+    that is left: to be pulled again. None: nothing is left."""
+    inflate = _Inflate(limits, Budget(_KEPT_BYTES))
+    return _decode_some(buffer, inflate, broker_name, _BATCH_BUDGET_BYTES, _BATCH_BUDGET_MESSAGES)
+
+
+def _decode_some(
+    buffer: Buffer, inflate: _Inflate | None, broker_name: str, room_bytes: int, room_messages: int
+) -> tuple[list[MessageExt], int | None]:
     data = buffer if isinstance(buffer, bytes) else bytes(memoryview(buffer))
     messages: list[MessageExt] = []
     position, end = 0, len(data)
     while position < end:
-        message = _decode(data, position, decompress, broker_name)
+        message = _decode(data, position, inflate, broker_name)
         position += message.store_size_bytes
         if message.sys_flag & NEED_UNWRAP and message.sys_flag & INNER_BATCH:
-            messages += _unwrap(message)
+            if room_bytes <= 0 or room_messages <= 0:
+                return messages, message.queue_offset
+            items = _unwrap(message)
+            room_messages -= len(items)
+            room_bytes -= sum([len(item.body) for item in items]) if items[0] is not message else 0
+            messages += items
         else:
             messages.append(message)
-    return messages
+    return messages, None
 
 
 _unpack_head_v4 = _HEAD_V4.unpack_from
 _new_message = MessageExt.__new__
 
 
-def _decode(data: bytes, position: int, decompress: bool, broker_name: str, base: int = 0) -> MessageExt:
+def _decode(
+    data: bytes, position: int, inflate: _Inflate | None, broker_name: str, base: int = 0
+) -> MessageExt:
     """``base`` is where ``data`` begins, for the words of errors. A consumer's time goes here, so fields are set one by
     one, which costs a third of keyword arguments, and what few look at is left for later."""
     available = len(data) - position
@@ -467,10 +572,13 @@ def _decode(data: bytes, position: int, decompress: bool, broker_name: str, base
     if data[topic_end] << 8 | data[topic_end + 1] != end - properties_start:
         raise InvalidMessage(f"record at {base + position} has impossible lengths", field="propertiesLength")
     body = data[body_start:body_end]
-    if decompress and sys_flag & COMPRESSED:
-        body = compression.decompress(body, (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT)
+    if inflate is not None and sys_flag & COMPRESSED:
+        message.__class__ = PackedMessage
+        kind = (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT
+        message.packed = _Packed(body, kind, inflate)
+    else:
+        message.body = body
     message.topic = _topic_texts[data[topic_start:topic_end]]
-    message.body = body
     # mypy knows the slots of dataclasses only, not of what they derive from.
     message.encoded_properties = data[properties_start:end]  # type: ignore[misc]
     message.sys_flag = sys_flag
@@ -482,7 +590,19 @@ def _decode(data: bytes, position: int, decompress: bool, broker_name: str, base
 
 
 def _unwrap(batch: MessageExt) -> list[MessageExt]:
-    """Item i keeps the batch's hosts, times and physical offset and gets queue offset base + i."""
+    """Item i keeps the batch's hosts, times and physical offset and gets queue offset base + i. What cannot be taken
+    apart is one message, whose body says so when it is asked for: what comes behind it is not kept back."""
+    try:
+        items = split_batch(batch.body, MAX_BATCH_MESSAGES)
+        if not items:
+            raise InvalidMessage("an inner batch without messages", field="body")
+    except InvalidMessage as error:
+        if not isinstance(batch, PackedMessage):
+            stored = batch.body
+            batch.__class__ = PackedMessage
+            batch.packed = _Packed(stored, 0, _Inflate(LIMITS, Budget(0)))
+        batch.packed.error, batch.packed.kept = error, None
+        return [batch]
     return [
         MessageExt(
             topic=batch.topic,
@@ -504,7 +624,7 @@ def _unwrap(batch: MessageExt) -> list[MessageExt]:
             offset_message_id=batch.offset_message_id,
             broker_name=batch.broker_name,
         )
-        for index, (flag, body, properties) in enumerate(split_batch(batch.body))
+        for index, (flag, body, properties) in enumerate(items)
     ]
 
 

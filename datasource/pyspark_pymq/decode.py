@@ -3,8 +3,9 @@
 The input is a buffer (a mapped CommitLog segment, or pull bodies) and the positions of records in it. Columns of head
 fields are views of one gather of heads. Texts that all have one length are one gather, too; others come out by
 "interleaved offsets + take" (reference spark-datasource §8): one binary array whose even slots are the wanted bytes and
-whose odd slots are the bytes between. Only rows with a compressed body take a per-record path. A column that nobody
-asked for costs nothing.
+whose odd slots are the bytes between. Only rows with a compressed body take a per-record path, and a batch ends where
+their bodies have become INFLATED_BYTES: what a small message claims to be is paid for once at a time, and Arrow's
+32-bit offsets are never near. A column that nobody asked for costs nothing.
 
 Positions are checked against the buffer before anything is read from them: a wrong length raises InvalidMessage, never
 reads elsewhere. Must not know where bytes came from.
@@ -13,7 +14,7 @@ reads elsewhere. Must not know where bytes came from.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mqspark.compression import decompress
+from mqspark.compression import LIMITS, InflateLimits, decompress
 from mqspark.errors import InvalidMessage
+from mqspark.logs import sparing
 from mqspark.message import (
     BORN_HOST_V6,
     COMPRESSED,
@@ -37,7 +39,12 @@ from mqspark.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
 from pyspark_pymq.records import BODY, BODY_LENGTH, BORN_HOST_END, V6_EXTRA_BYTES, Ints, Records
 from pyspark_pymq.schema import arrow_schema, arrow_type
 
-__all__ = ["Decoder", "as_headers"]
+__all__ = ["INFLATED_BYTES", "Decoder", "as_headers"]
+
+log = sparing(__name__)
+
+INFLATED_BYTES = 16 << 20
+"""Of inflated bodies in one batch; a larger body has one to itself."""
 
 _PHYSICAL, _STORE_HOST = 28, 64
 
@@ -52,7 +59,8 @@ class Decoder:
 
     ``topic`` and ``queue_id``: of all of them, or None where each record has to say it.
     ``tags``: keep only rows whose TAGS property is literally one of these (the hash test was done before).
-    ``strict``: a body that does not decompress raises InvalidMessage; otherwise its value is null.
+    ``strict``: a body that does not decompress, or becomes more than ``limits``, raises InvalidMessage; otherwise its
+    value is null, and a line in the log counts it.
     """
 
     def __init__(
@@ -64,6 +72,7 @@ class Decoder:
         queue_id: int | None,
         tags: frozenset[str] = frozenset(),
         strict: bool = True,
+        limits: InflateLimits = LIMITS,
     ) -> None:
         self.schema = arrow_schema(columns)
         constants = {"topic": topic, "partition": queue_id, "broker": broker}
@@ -74,11 +83,12 @@ class Decoder:
         }
         """As long as they were needed so far: batches take slices of them."""
         self._tags = pa.array(sorted(tags), pa.string()) if tags else None
-        self._strict = strict
+        self.strict = strict
+        self.limits = limits
         self._makers: dict[str, Callable[[_Rows], pa.Array]] = {
             "key": lambda rows: rows.properties.values(KEYS),
             "tags": lambda rows: rows.properties.values(TAGS),
-            "value": lambda rows: rows.bodies(self._strict),
+            "value": lambda rows: rows.bodies(),
             "offset": lambda rows: _fixed(rows.field("queue_offset"), pa.int64()),
             "timestamp": lambda rows: _timestamps(rows.store_times()),
             "bornTimestamp": lambda rows: _timestamps(rows.field("born_time")),
@@ -92,11 +102,38 @@ class Decoder:
         }
 
     def __call__(self, records: Records, positions: Ints) -> pa.RecordBatch:
+        """All of them as one batch. Raises InvalidMessage when bodies inflate to more than one shall have."""
+        batch, *more = itertools.islice(self.batches(records, positions), 2)
+        if more:
+            raise InvalidMessage(f"bodies of more than {INFLATED_BYTES} bytes for one batch", field="body")
+        return batch
+
+    def batches(self, records: Records, positions: Ints) -> Iterator[pa.RecordBatch]:
+        """One batch, or several where bodies inflate to more than one shall have: those are of a copy that is made before
+        the first, so the buffer may change after that."""
+        rows = self._rows(records, positions)
+        if "value" not in self.schema.names or not rows.packed.any():
+            yield self._batch(rows)
+            return
+        records, positions = records.copied(rows.positions, rows.ends)
+        rows = _Rows(records, positions)
+        for first, last, inflated in rows.inflated(self.strict, self.limits):
+            part = _Rows(records, rows.positions[first:last])
+            part.plain_bodies = inflated
+            batch = self._batch(part)
+            del part, inflated  # they are large: not kept while the next are inflated
+            yield batch
+            del batch
+
+    def _rows(self, records: Records, positions: Ints) -> _Rows:
         rows = _Rows(records, positions)
         if self._tags is not None:
             keep = pc.is_in(rows.properties.values(TAGS), value_set=self._tags).to_numpy(zero_copy_only=False)
             if not keep.all():
                 rows = _Rows(records, positions[keep])
+        return rows
+
+    def _batch(self, rows: _Rows) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(
             [self._column(name, rows) for name in self.schema.names], schema=self.schema
         )
@@ -118,6 +155,8 @@ class _Rows:
         self.records = records
         self.positions = positions
         self._properties: _Properties | None = None
+        self.plain_bodies: pa.Array | None = None
+        """Of those that are compressed, once they are inflated."""
         if len(positions) and (
             int(positions.min()) < 0 or int(positions.max()) + MIN_RECORD_BYTES > records.size_bytes
         ):
@@ -179,25 +218,52 @@ class _Rows:
             return self.field("store_time")
         return self.records.longs(self.positions + BORN_HOST_END + self.born_shifts)
 
-    def bodies(self, strict: bool) -> pa.Array:
-        plain = _between(self.records.arrow, self.body_starts, self.body_ends, pa.binary())
-        packed = (self.sys_flags & COMPRESSED) != 0
-        if not packed.any():
-            return plain
-        inflated: list[bytes | None] = []
-        for row in np.flatnonzero(packed):
+    @property
+    def packed(self) -> npt.NDArray[np.bool_]:
+        """Which have a compressed body."""
+        packed: npt.NDArray[np.bool_] = (self.sys_flags & COMPRESSED) != 0
+        return packed
+
+    def inflated(self, strict: bool, limits: InflateLimits) -> Iterator[tuple[int, int, pa.Array]]:
+        """Runs of rows (from, to) whose compressed bodies become INFLATED_BYTES together, and those."""
+        view = memoryview(self.records.arrow)
+        bodies: list[bytes | None] = []
+        first = size = 0
+        for row in np.flatnonzero(self.packed).tolist():
+            stored = view[int(self.body_starts[row]) : int(self.body_ends[row])]
             kind = (int(self.sys_flags[row]) & COMPRESSION_MASK) >> COMPRESSION_SHIFT
+            body = None
             try:
-                inflated.append(decompress(plain[int(row)].as_py(), kind))
+                body = decompress(stored, kind, limits.of(len(stored)))
             except InvalidMessage as error:
+                queue, offset = int(self.heads["queue_id"][row]), int(self.heads["queue_offset"][row])
+                what = f"the message at offset {offset} of queue {queue}: {error}"
                 if strict:
-                    queue, offset = int(self.heads["queue_id"][row]), int(self.heads["queue_offset"][row])
                     raise InvalidMessage(
-                        f"the message at offset {offset} of queue {queue}: {error}; failOnDataLoss=false makes it null",
-                        field="body",
+                        f"{what}; failOnDataLoss=false makes it null", field="body"
                     ) from error
-                inflated.append(None)
-        return pc.replace_with_mask(plain, pa.array(packed), pa.array(inflated, pa.binary()))
+                log.warning("%s; it is null (failOnDataLoss=false)", what)
+            body_bytes = 0 if body is None else len(body)
+            if bodies and size + body_bytes > INFLATED_BYTES:
+                values = pa.array(bodies, pa.binary())
+                bodies.clear()
+                yield first, row, values
+                del values
+                first, size = row, 0
+            bodies.append(body)
+            size += body_bytes
+            del body
+        values = pa.array(bodies, pa.binary())
+        bodies.clear()
+        yield first, len(self.positions), values
+
+    def bodies(self) -> pa.Array:
+        if self.plain_bodies is not None and self.packed.all():
+            return self.plain_bodies
+        plain = _between(self.records.arrow, self.body_starts, self.body_ends, pa.binary())
+        if self.plain_bodies is None:
+            return plain
+        return pc.replace_with_mask(plain, pa.array(self.packed), self.plain_bodies)
 
     @property
     def properties(self) -> _Properties:

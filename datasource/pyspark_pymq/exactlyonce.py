@@ -502,10 +502,12 @@ class DecisionLog:
             message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT_TYPE
             and message.properties.get(PRODUCER_GROUP) == self._group
         )
-        code, packed = message.body[:_CODE_BYTES], message.body[_CODE_BYTES:]
-        if not is_ours or not hmac.compare_digest(code, self._code_of(packed)):
+        if not is_ours:
             return None
         try:
+            code, packed = message.body[:_CODE_BYTES], message.body[_CODE_BYTES:]
+            if not hmac.compare_digest(code, self._code_of(packed)):
+                return None
             document = json.loads(decompress(packed, ZLIB, _MAX_DECISION_BYTES))
             if _is_decision(document):
                 return document  # type: ignore[no-any-return]

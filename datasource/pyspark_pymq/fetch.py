@@ -97,6 +97,7 @@ def _read_together(task: ReadTask) -> Iterator[pa.RecordBatch] | None:
         queue_id=None,
         tags=frozenset(task.tags),
         strict=task.fail_on_data_loss,
+        limits=task.limits,
     )
     found = store.read_together(task.ranges, decoder, task.tags)
     return _with_the_rest(task, found) if found is not None else None
@@ -122,6 +123,7 @@ def _read_range(task: ReadTask, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
         queue_id=queue.queue_id,
         tags=frozenset(task.tags),
         strict=task.fail_on_data_loss,
+        limits=task.limits,
     )
     position = wanted.start
     store = _local_store(place) if task.sql_filter is None else None
@@ -195,8 +197,8 @@ class _LocalStore:
                 if codes.size:
                     kept = np.isin(entries["tags_code"], codes)
                     entries, offsets = entries[kept], offsets[kept]
-                for piece, batch in self._batches(entries, decoder):
-                    yield batch
+                for piece, batches in self._batches(entries, decoder):
+                    yield from batches
                     yield int(offsets[piece.last - 1]) + 1
                 position = until
                 yield position
@@ -234,8 +236,8 @@ class _LocalStore:
             order = order[np.isin(entries["tags_code"][order], codes)]
         done = 0
         try:
-            for piece, batch in self._batches(entries[order], decoder):
-                yield batch
+            for piece, batches in self._batches(entries[order], decoder):
+                yield from batches
                 done = piece.last
         except (OSError, StoreError):
             # In the order of the log a queue's offsets ascend: what is done of each is a beginning.
@@ -243,26 +245,30 @@ class _LocalStore:
             np.maximum.at(following, numbers[order[:done]], offsets[order[:done]] + 1)
             yield following.tolist()
 
-    def _batches(self, entries: Any, decoder: Decoder) -> Iterator[tuple[Piece, pa.RecordBatch]]:
+    def _batches(self, entries: Any, decoder: Decoder) -> Iterator[tuple[Piece, Iterator[pa.RecordBatch]]]:
         positions = np.ascontiguousarray(entries["position"])
         sizes = entries["size"].astype(np.int64)
         for piece in self._reader.pieces(positions, sizes, _LOG_BYTES):
             yield piece, self._decoded(piece, decoder, sizes)
 
-    def _decoded(self, piece: Piece, decoder: Decoder, sizes: Any) -> pa.RecordBatch:
+    def _decoded(self, piece: Piece, decoder: Decoder, sizes: Any) -> Iterator[pa.RecordBatch]:
+        """All of the piece, or nothing of it and the error."""
         if piece.segment is None:
-            return decoder(Records(piece.buffer), piece.places)
+            yield from decoder.batches(Records(piece.buffer), piece.places)
+            return
         if self._mapped is not piece.segment:
             self._mapped, self._records = piece.segment, Records(piece.buffer)
         records = self._records
         _touch(records, piece.places, piece.places + sizes[piece.first : piece.last])
+        batches = decoder.batches(records, piece.places)
         try:
-            batch = decoder(records, piece.places)
+            batch = next(batches)
         except InvalidMessage:
             self._reader.check(piece)  # zeros in the place of what was cut are no message
             raise
         self._reader.check(piece)
-        return batch
+        yield batch
+        yield from batches  # of what was copied before the first
 
 
 def _touch(records: Records, positions: Any, ends: Any) -> None:
@@ -338,23 +344,29 @@ def _pulled(task: ReadTask, address: str, wanted: QueueRange, decoder: Decoder) 
         bodies.append(body)
         size += len(body)
         if size >= _LOG_BYTES // 2:
-            batch, done = _decoded(bodies, done, wanted.end, decoder)
-            yield batch
+            for batch, reached in _decoded(bodies, done, wanted.end, decoder):
+                done = reached
+                yield batch
             bodies, size = [], 0
     if bodies:
-        batch, done = _decoded(bodies, done, wanted.end, decoder)
-        yield batch
+        for batch, _ in _decoded(bodies, done, wanted.end, decoder):
+            yield batch
 
 
-def _decoded(bodies: list[Any], done: int, end: int, decoder: Decoder) -> tuple[pa.RecordBatch, int]:
-    records = Records(bodies[0] if len(bodies) == 1 else b"".join(bodies))
-    records, positions = unwrap_inner_batches(records, record_positions(records))
-    offsets = records.longs(positions + QUEUE_OFFSET)
-    reached = np.maximum.accumulate(np.append(done, offsets))
-    keep = (offsets > reached[:-1]) & (offsets < end)
-    if not keep.all():
-        positions = positions[keep]
-    return decoder(records, positions), int(reached[-1])
+def _decoded(
+    bodies: list[Any], done: int, end: int, decoder: Decoder
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Batches, and the last offset that was seen."""
+    joined = Records(bodies[0] if len(bodies) == 1 else b"".join(bodies))
+    for records, positions in unwrap_inner_batches(
+        joined, record_positions(joined), strict=decoder.strict, limits=decoder.limits
+    ):
+        offsets = records.longs(positions + QUEUE_OFFSET)
+        reached = np.maximum.accumulate(np.append(done, offsets))
+        keep = (offsets > reached[:-1]) & (offsets < end)
+        done = int(reached[-1])
+        for batch in decoder.batches(records, positions if keep.all() else positions[keep]):
+            yield batch, done
 
 
 def _pull_bodies(task: ReadTask, address: str, wanted: QueueRange) -> Iterator[Any]:

@@ -62,6 +62,7 @@ class KeyReader(DataSourceReader):  # type: ignore[misc]
                     broker=partition.broker,
                     queue_id=None,
                     strict=options.fail_on_data_loss,
+                    limits=options.limits,
                 )
                 keys_of = Decoder(("properties",), topic=topic, broker=partition.broker, queue_id=None)
                 seen: set[int] = set()
@@ -69,19 +70,21 @@ class KeyReader(DataSourceReader):  # type: ignore[misc]
                     body = client.messages_by_key(partition.address, topic, key, MAX_MESSAGES)
                     if not len(body):
                         continue
-                    records = Records(body)
-                    records, positions = unwrap_inner_batches(records, record_positions(records))
-                    maps = keys_of(records, positions).column(0).to_pylist(maps_as_pydicts="strict")
-                    physical = records.longs(positions + _PHYSICAL).tolist()
-                    kept = [
-                        index
-                        for index, properties in enumerate(maps)
-                        if physical[index] not in seen
-                        and (key == properties.get(UNIQ_KEY) or key in properties.get(KEYS, "").split())
-                    ]
-                    seen.update(physical[index] for index in kept)
-                    if kept:
-                        yield decoder(records, positions[kept])
+                    found = Records(body)
+                    for records, positions in unwrap_inner_batches(
+                        found, record_positions(found), strict=decoder.strict, limits=decoder.limits
+                    ):
+                        maps = keys_of(records, positions).column(0).to_pylist(maps_as_pydicts="strict")
+                        physical = records.longs(positions + _PHYSICAL).tolist()
+                        kept = [
+                            index
+                            for index, properties in enumerate(maps)
+                            if physical[index] not in seen
+                            and (key == properties.get(UNIQ_KEY) or key in properties.get(KEYS, "").split())
+                        ]
+                        seen.update(physical[index] for index in kept)
+                        if kept:
+                            yield from decoder.batches(records, positions[kept])
         finally:
             client.close()
 

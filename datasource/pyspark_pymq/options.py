@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mqspark.compression import LZ4, ZLIB, ZSTD, compressor
+from mqspark.compression import LZ4, ZLIB, ZSTD, InflateLimits, compressor
 from mqspark.errors import ConfigError
 from pyspark_pymq.optiontexts import (
     EARLIEST_OFFSET,
@@ -62,6 +62,8 @@ class ReadOptions:
     max_trigger_delay_ms: int
     """How long less than min_offsets_per_trigger may wait."""
     fail_on_data_loss: bool
+    limits: InflateLimits
+    """What a compressed body may become."""
     tags: tuple[str, ...]
     sql_filter: str | None
     keys: tuple[str, ...]
@@ -112,6 +114,7 @@ class ReadOptions:
             max_bytes_per_trigger=texts.bytes_size("maxBytesPerTrigger"),
             max_trigger_delay_ms=texts.duration_ms("maxTriggerDelay", _MAX_DELAY_MS),
             fail_on_data_loss=texts.flag("failOnDataLoss", True),
+            limits=texts.inflate_limits(),
             tags=texts.tags(),
             sql_filter=texts.sql_filter(),
             keys=tuple((texts.text("key") or "").split()),
@@ -189,6 +192,8 @@ class StoreOptions:
     ending_position: int | None
     """Physical offsets; None: as far as there are valid records."""
     fail_on_data_loss: bool
+    limits: InflateLimits
+    """What a compressed body may become."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> StoreOptions:
@@ -212,6 +217,7 @@ class StoreOptions:
             starting_position=texts.number("startingPosition", 0, lowest=0),
             ending_position=None if end is None else texts.number("endingPosition", 0, lowest=0),
             fail_on_data_loss=texts.flag("failOnDataLoss", True),
+            limits=texts.inflate_limits(),
         )
         asked_columns(options, texts)
         texts.check_all_known("source of a store")

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from mqspark.client.blocking import parse_addresses
+from mqspark.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
 from mqspark.errors import ConfigError, InvalidFilter, InvalidMessage
 from mqspark.message import check_group, check_topic
 
@@ -195,6 +196,12 @@ class OptionTexts:
         if found is None or int(found[1]) == 0:
             raise ConfigError(f"{name}: a size like 1048576, 512k or 64m, not {value!r}", key=name)
         return int(found[1]) << {"k": 10, "m": 20, "g": 30, None: 0}[found[2]]
+
+    def inflate_limits(self) -> InflateLimits:
+        return InflateLimits(
+            self.bytes_size("maxInflatedBytes") or MAX_INFLATED_BYTES,
+            self.number("maxInflateRatio", LIMITS.max_ratio, lowest=0),
+        )
 
     def duration_ms(self, name: str, default: int) -> int:
         """``500ms``, ``30s``, ``15m`` or ``1h``, as in Spark's settings."""

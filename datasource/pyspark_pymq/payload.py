@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from mqspark.compression import LIMITS, InflateLimits
 from mqspark.errors import ConfigError, InvalidMessage
+from mqspark.logs import sparing
 from mqspark.message import MessageQueue
+from pyspark_pymq.arrowstream import batches_of
 from pyspark_pymq.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -24,6 +27,11 @@ if TYPE_CHECKING:
     from pyspark_pymq.cluster import Cluster
 
 __all__ = ["CONTENT_TYPE", "arrow_schema_of", "newest_schema", "pack", "spark_schema_of", "unpack"]
+
+log = sparing(__name__)
+
+_SLICE_ROWS = 1 << 16
+"""Cast at once: what a column of few bytes becomes may be large."""
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
 """The property ``contentType`` of such a message."""
@@ -80,22 +88,32 @@ def pack(batches: Iterable[pa.RecordBatch], batch_bytes: int) -> Iterator[pa.Rec
             yield pa.RecordBatch.from_arrays([body, properties], ["value", "properties"])
 
 
-def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Batches of ``value`` and ``offset`` to the rows in them, cast to ``schema``. Raises InvalidMessage."""
+def unpack(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    *,
+    strict: bool = True,
+    limits: InflateLimits = LIMITS,
+) -> Iterator[pa.RecordBatch]:
+    """Batches of ``value`` and ``offset`` to the rows in them, cast to ``schema``. ``strict``: raises InvalidMessage
+    for a message that does not hold such rows, or becomes more than ``limits``; otherwise its rows are left out, and a
+    line in the log counts it."""
     for batch in batches:
         offsets = batch.column("offset")
         for index, body in enumerate(batch.column("value")):
             if not body.is_valid:
                 continue
             try:
-                with pa.ipc.open_stream(body.as_buffer()) as stream:
-                    for rows in stream:
-                        yield _cast(rows, schema)
-            except pa.ArrowException as error:
-                raise InvalidMessage(
-                    f"payloadFormat: the message at offset {offsets[index]} does not hold these columns ({error})",
-                    field="value",
-                ) from error
+                for rows in batches_of(body.as_buffer(), limits):
+                    for first in range(0, rows.num_rows, _SLICE_ROWS):
+                        yield _cast(rows.slice(first, _SLICE_ROWS), schema)
+            except (pa.ArrowException, InvalidMessage, OSError, MemoryError) as error:
+                what = f"payloadFormat: the message at offset {offsets[index]} does not hold these columns ({error})"
+                if strict:
+                    raise InvalidMessage(
+                        f"{what}; failOnDataLoss=false goes on behind it", field="value"
+                    ) from error
+                log.warning("%s; it is left out (failOnDataLoss=false)", what)
 
 
 def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -134,7 +152,7 @@ def newest_schema(options: ReadOptions) -> pa.Schema:
         newest_ms = -1
         queues = cluster.queues()
         for queue, end in cluster.latest(queues).items():
-            found = _last_message(cluster, queue, queues[queue], end)
+            found = _last_message(cluster, queue, queues[queue], end, options.limits)
             if found is not None and found[0] > newest_ms:
                 newest_ms, newest = found
     finally:
@@ -148,18 +166,18 @@ def newest_schema(options: ReadOptions) -> pa.Schema:
 
 
 def _last_message(
-    cluster: Cluster, queue: MessageQueue, address: str, end: int
+    cluster: Cluster, queue: MessageQueue, address: str, end: int, limits: InflateLimits
 ) -> tuple[int, pa.Schema] | None:
     from mqspark.record import decode_records
 
     body = cluster.records_from(queue, address, max(0, end - 1))
-    messages = decode_records(body) if len(body) else []
+    messages = decode_records(body, limits=limits) if len(body) else []
     if not messages:
         return None
     try:
         with pa.ipc.open_stream(messages[-1].body) as stream:
             return messages[-1].store_timestamp_ms, stream.schema
-    except pa.ArrowException as error:
+    except (pa.ArrowException, InvalidMessage, OSError) as error:
         raise ConfigError(
             f"payloadFormat: the last of queue {queue.queue_id} of {queue.topic} is no Arrow stream ({error})",
             key="payloadFormat",

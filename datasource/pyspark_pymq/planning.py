@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mqspark.compression import LIMITS, InflateLimits
 from pyspark_pymq.offsets import QueueRange
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class ReadTask:
     fail_on_data_loss: bool
     sql_filter: str | None = None
     """Evaluated by the broker, so such a read is never in place."""
+    limits: InflateLimits = LIMITS
 
 
 def plan_tasks(

@@ -68,6 +68,7 @@ def partitions_of(
                 sql_filter=options.sql_filter,
                 group=options.group or DEFAULT_GROUP,
                 fail_on_data_loss=options.fail_on_data_loss,
+                limits=options.limits,
             )
         )
         for task in tasks
@@ -75,14 +76,14 @@ def partitions_of(
 
 
 def read_partition(
-    partition: InputPartition | None, payload: pa.Schema | None = None
+    partition: InputPartition | None, options: ReadOptions, payload: pa.Schema | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Runs in a worker. Spark makes up a partition of its own where nothing was planned."""
     settle()
     if payload is not None:
         from pyspark_pymq.payload import unpack
 
-        return unpack(_rows(partition), payload)
+        return unpack(_rows(partition), payload, strict=options.fail_on_data_loss, limits=options.limits)
     return _rows(partition)
 
 
@@ -130,4 +131,4 @@ class BatchReader(Lent, DataSourceReader):  # type: ignore[misc]
             cluster.client.close()
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._payload)
+        return read_partition(partition, self._options, self._payload)

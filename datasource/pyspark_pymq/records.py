@@ -8,15 +8,26 @@ them (``pyspark_pymq.decode``). Must not know about columns.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from mqspark.compression import LIMITS, InflateLimits
 from mqspark.errors import InvalidMessage
+from mqspark.logs import sparing
 from mqspark.message import BORN_HOST_V6, COMPRESSED, INNER_BATCH, NEED_UNWRAP, STORE_HOST_V6
-from mqspark.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, decode_record, encode_record, split_batch
+from mqspark.record import (
+    MAGIC_V1,
+    MAGIC_V2,
+    MAX_BATCH_MESSAGES,
+    MIN_RECORD_BYTES,
+    decode_record,
+    encode_record,
+    split_batch,
+)
 
 __all__ = [
     "BODY",
@@ -31,7 +42,12 @@ __all__ = [
     "unwrap_inner_batches",
 ]
 
+log = sparing(__name__)
+
 Ints = npt.NDArray[np.int64]
+
+_UNWRAPPED_BYTES = 16 << 20
+"""Of records made of inner batches at a time, about."""
 
 _MAGIC_BYTE = 0xDA
 """Both magics begin with it."""
@@ -103,6 +119,13 @@ class Records:
         """Read a byte of every cache line of a stretch: in order, the processor fetches ahead of us, which it does not
         for heads here and there."""
         self.bytes[low:high:_CACHE_LINE_BYTES].max(initial=0)
+
+    def copied(self, starts: Ints, ends: Ints) -> tuple[Records, Ints]:
+        """These records alone, back to back, and where they are then."""
+        view = memoryview(self.arrow)
+        parts = [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        lengths = ends - starts
+        return Records(b"".join(parts)), np.cumsum(lengths) - lengths
 
     def heads(self, positions: Ints) -> npt.NDArray[Any]:
         """The head of each record, a copy with named fields."""
@@ -177,43 +200,71 @@ def _walked_positions(records: Records) -> Ints:
     return np.array(positions, dtype=np.int64)
 
 
-def unwrap_inner_batches(records: Records, positions: Ints) -> tuple[Records, Ints]:
-    """Records whose system flag says "inner batch" replaced by one plain record an item; usually a no-op.
+def unwrap_inner_batches(
+    records: Records, positions: Ints, *, strict: bool = True, limits: InflateLimits = LIMITS
+) -> Iterator[tuple[Records, Ints]]:
+    """Records whose system flag says "inner batch" replaced by one plain record an item: a part at a time when they
+    become many bytes. Usually a no-op.
 
-    Item i gets queue offset base + i and keeps the batch's hosts, times and physical offset (§9.6).
+    Item i gets queue offset base + i and keeps the batch's hosts, times and physical offset (§9.6). ``strict``: a batch
+    that cannot be taken apart raises InvalidMessage; otherwise it is left out, and a line in the log counts it.
     """
     flags = records.ints(positions + SYS_FLAG)
     batched = (flags & NEED_UNWRAP != 0) & (flags & INNER_BATCH != 0)
     if not batched.any():
-        return records, positions
+        yield records, positions
+        return
     parts: list[bytes] = []
+    size = 0
     view = memoryview(records.arrow).cast("B")
     for position, is_batch in zip(positions.tolist(), batched.tolist(), strict=True):
-        message = decode_record(view, position, decompress=is_batch)
-        if not is_batch:
-            parts.append(bytes(view[position : position + message.store_size_bytes]))
-            continue
-        born_end = position + (_BORN_HOST_END_V6 if message.sys_flag & BORN_HOST_V6 else BORN_HOST_END)
-        store_bytes = 20 if message.sys_flag & STORE_HOST_V6 else 8
-        parts += [
-            encode_record(
-                topic=message.topic,
-                body=body,
-                properties=properties,
-                queue_id=message.queue_id,
-                queue_offset=message.queue_offset + index,
-                physical_offset=message.physical_offset,
-                flag=flag,
-                sys_flag=message.sys_flag & ~(NEED_UNWRAP | INNER_BATCH | COMPRESSED),
-                born_timestamp_ms=message.born_timestamp_ms,
-                born_host=bytes(view[position + _BORN_HOST : born_end]),
-                store_timestamp_ms=message.store_timestamp_ms,
-                store_host=bytes(view[born_end + 8 : born_end + 8 + store_bytes]),
-                reconsume_times=message.reconsume_times,
-                prepared_transaction_offset=message.prepared_transaction_offset,
-            )
-            for index, (flag, body, properties) in enumerate(split_batch(message.body))
-        ]
-    plain = b"".join(parts)
-    unwrapped = Records(plain)
+        if is_batch:
+            found = _unwrapped(view, position, strict, limits)
+        else:
+            message = decode_record(view, position, decompress=False)
+            found = [bytes(view[position : position + message.store_size_bytes])]
+        parts += found
+        size += sum(map(len, found))
+        if size >= _UNWRAPPED_BYTES:
+            yield _joined(parts)
+            parts, size = [], 0
+    yield _joined(parts)
+
+
+def _joined(parts: list[bytes]) -> tuple[Records, Ints]:
+    unwrapped = Records(b"".join(parts))
     return unwrapped, record_positions(unwrapped)
+
+
+def _unwrapped(view: memoryview, position: int, strict: bool, limits: InflateLimits) -> list[bytes]:
+    """The messages of one batch as records."""
+    message = decode_record(view, position, limits=limits)
+    try:
+        items = split_batch(message.body, MAX_BATCH_MESSAGES)
+    except InvalidMessage as error:
+        what = f"the batch at offset {message.queue_offset} of queue {message.queue_id}: {error}"
+        if strict:
+            raise InvalidMessage(f"{what}; failOnDataLoss=false leaves it out", field="body") from error
+        log.warning("%s; it is left out (failOnDataLoss=false)", what)
+        return []
+    born_end = position + (_BORN_HOST_END_V6 if message.sys_flag & BORN_HOST_V6 else BORN_HOST_END)
+    store_bytes = 20 if message.sys_flag & STORE_HOST_V6 else 8
+    return [
+        encode_record(
+            topic=message.topic,
+            body=body,
+            properties=properties,
+            queue_id=message.queue_id,
+            queue_offset=message.queue_offset + index,
+            physical_offset=message.physical_offset,
+            flag=flag,
+            sys_flag=message.sys_flag & ~(NEED_UNWRAP | INNER_BATCH | COMPRESSED),
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=bytes(view[position + _BORN_HOST : born_end]),
+            store_timestamp_ms=message.store_timestamp_ms,
+            store_host=bytes(view[born_end + 8 : born_end + 8 + store_bytes]),
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=message.prepared_transaction_offset,
+        )
+        for index, (flag, body, properties) in enumerate(items)
+    ]

@@ -98,7 +98,8 @@ def read_segment(
     from pyspark_pymq.records import Records, unwrap_inner_batches
 
     strict = options.fail_on_data_loss
-    decoder = Decoder(columns, topic=None, broker=options.broker, queue_id=None, strict=strict)
+    limits = options.limits
+    decoder = Decoder(columns, topic=None, broker=options.broker, queue_id=None, strict=strict, limits=limits)
     topics_of = Decoder(("topic",), topic=None, broker="", queue_id=None)
     wanted = pa.array(options.topics, pa.string())
     with local_copy(partition.file) as path:
@@ -106,14 +107,14 @@ def read_segment(
         records = Records(runs.view)
         for run in runs.between(partition.low, partition.high):
             for positions in _pieces(run):
-                here, at = unwrap_inner_batches(records, positions)
-                if options.topics:
-                    names = topics_of(here, at).column(0)
-                    at = at[pc.is_in(names, value_set=wanted).to_numpy(zero_copy_only=False)]
-                if len(at):
-                    batch = decoder(here, np.ascontiguousarray(at))
-                    runs.check()
-                    yield batch
+                for here, at in unwrap_inner_batches(records, positions, strict=strict, limits=limits):
+                    if options.topics:
+                        names = topics_of(here, at).column(0)
+                        at = at[pc.is_in(names, value_set=wanted).to_numpy(zero_copy_only=False)]
+                    if len(at):
+                        for batch in decoder.batches(here, np.ascontiguousarray(at)):
+                            runs.check()
+                            yield batch
         runs.check()
         if runs.damaged and strict:
             low, high = runs.damaged[0]

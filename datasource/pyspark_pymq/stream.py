@@ -97,7 +97,7 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
         )
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._payload)
+        return read_partition(partition, self._options, self._payload)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._cluster.publish(Positions.from_json(end).offsets, self._published)

@@ -32,7 +32,7 @@ from mqspark.store.layout import StorePaths
 from mqspark_jobs.deltacommit import commit_files, make_table
 from mqspark_jobs.job import Progress, Summary, run_tasks
 from mqspark_jobs.logcuts import cuts
-from mqspark_jobs.rowfiles import DATE, RowFile, RowFiles
+from mqspark_jobs.rowfiles import ANY_RATIO, DATE, RowFile, RowFiles
 from pyspark_pymq.archive import Manifest, load_manifests
 from pyspark_pymq.deltafiles import delta_table
 from pyspark_pymq.locations import is_remote, join, local_path, write_bytes
@@ -170,10 +170,10 @@ def archive_unit(task: UnitTask) -> ArchivedUnit:
         end = unit.low
         for run in runs.between(unit.low, unit.high):
             for positions in _pieces(run):
-                here, at = unwrap_inner_batches(records, positions)
-                rows = chosen.of(here, at)
-                if rows is not None and files is not None:
-                    files.add(here, *rows, decode_now=here is not records)
+                for here, at in unwrap_inner_batches(records, positions, strict=False, limits=ANY_RATIO):
+                    rows = chosen.of(here, at)
+                    if rows is not None and files is not None:
+                        files.add(here, *rows, decode_now=here is not records)
             last = int(run[-1])
             end = unit.file.start + last + int(records.ints(run[-1:])[0])
         if files is not None:
@@ -202,7 +202,9 @@ class _Chosen:
         self._pattern = None if task.topics is None else re.compile(task.topics)
         self._wanted: dict[str, bool] = {}
         self._topics = Decoder(("topic", "timestamp"), topic=None, broker="", queue_id=None)
-        self._values = Decoder(("value",), topic=None, broker="", queue_id=None, strict=False)
+        self._values = Decoder(
+            ("value",), topic=None, broker="", queue_id=None, strict=False, limits=ANY_RATIO
+        )
         self._rows = self._crcs = self._offsets = self._positions = 0
         self._queues: dict[tuple[str, int], list[int]] = {}
 
@@ -239,8 +241,9 @@ class _Chosen:
         by_value = np.ones(len(at), np.bool_) if self._task.by_value else sys_flags & COMPRESSED != 0
         self._crcs += int((records.ints(at[~by_value] + _CRC_AT) & _CRC_BITS).sum())
         if by_value.any():
-            values = self._values(records, at[by_value]).column(0)
-            self._crcs += sum(crc32(value) & _CRC_BITS for value in values.to_pylist() if value is not None)
+            for batch in self._values.batches(records, at[by_value]):
+                values = batch.column(0).to_pylist()
+                self._crcs += sum(crc32(value) & _CRC_BITS for value in values if value is not None)
         queues = codes.astype(np.int64) << 32 | records.ints(at + _QUEUE_ID_AT)
         order = np.lexsort((offsets, queues))
         queues, offsets = queues[order], offsets[order]

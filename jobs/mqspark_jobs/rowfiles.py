@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mqspark.compression import InflateLimits
 from pyspark_pymq.decode import Decoder
 from pyspark_pymq.locations import filesystem_of, is_remote, join, local_path
 from pyspark_pymq.records import Ints, Records
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-__all__ = ["COLUMNS", "DATE", "RowFile", "RowFiles"]
+__all__ = ["ANY_RATIO", "COLUMNS", "DATE", "RowFile", "RowFiles"]
 
 COLUMNS = (
     "key",
@@ -47,6 +48,10 @@ _GROUP_BYTES = 32 << 20
 """Of log for one row group, about."""
 _GROUP_ROWS = 1 << 17
 _SPAN_BYTES = 8 << 20
+_TABLE_BYTES = 128 << 20
+"""Of decoded rows that are written at once: more than a row group becomes, unless bodies inflate."""
+ANY_RATIO = InflateLimits(max_ratio=0)
+"""History is kept as it is: a body that is much larger than it was stored, too."""
 _FEW_VALUES = [
     "partition",
     "timestamp",
@@ -164,9 +169,23 @@ class RowFiles:
         decoder = self._decoders.get(topic)
         if decoder is None:
             decoder = self._decoders[topic] = Decoder(
-                COLUMNS, topic=topic, broker=self._broker, queue_id=None, strict=False
+                COLUMNS, topic=topic, broker=self._broker, queue_id=None, strict=False, limits=ANY_RATIO
             )
-        table = pa.Table.from_batches([decoder(records, piece) for piece in _near(positions)])
+        waiting: list[pa.RecordBatch] = []
+        waiting_bytes = 0
+        for piece in _near(positions):
+            for batch in decoder.batches(records, piece):
+                waiting.append(batch)
+                waiting_bytes += batch.nbytes
+                if waiting_bytes >= _TABLE_BYTES:
+                    self._write_table(chosen, pa.Table.from_batches(waiting))
+                    waiting, waiting_bytes = [], 0
+        if waiting:
+            self._write_table(chosen, pa.Table.from_batches(waiting))
+
+    def _write_table(self, chosen: _Open, table: pa.Table) -> None:
+        import pyarrow as pa
+
         writer = chosen.writer or self._create(chosen, table.schema)
         writer.write_table(table)
         chosen.rows += table.num_rows

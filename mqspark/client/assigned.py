@@ -62,13 +62,13 @@ class Assigned:
 
     def put(self, messages: list[MessageExt], next_offset: int) -> None:
         self.cached += len(messages)
-        self.cached_bytes += sum(len(message.body) for message in messages)
+        self.cached_bytes += sum(message.stored_body_bytes for message in messages)
         self.batches.append(Batch(self, self.generation, messages, next_offset))
 
     def pop(self) -> Batch:
         batch = self.batches.popleft()
         self.cached -= len(batch.messages)
-        self.cached_bytes -= sum(len(message.body) for message in batch.messages)
+        self.cached_bytes -= sum(message.stored_body_bytes for message in batch.messages)
         return batch
 
     @property

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mqspark.client.remoting import split_address
+from mqspark.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
 from mqspark.config import parse_addresses
 from mqspark.errors import ConfigError, ConnectionLost
 
@@ -55,6 +56,15 @@ class ClientOptions:
     idle_timeout_ms: int = 120_000
     """A connection on which nothing went to and fro for so long is closed (clientChannelMaxIdleTimeSeconds); it is
     opened again when it is needed."""
+
+    max_inflated_bytes: int = MAX_INFLATED_BYTES
+    """What a compressed body may become at most; a larger one is a message that cannot be consumed."""
+    max_inflate_ratio: int = LIMITS.max_ratio
+    """A body that becomes larger than 4 MiB may become so many times its size; 0: any."""
+
+    @property
+    def inflate_limits(self) -> InflateLimits:
+        return InflateLimits(self.max_inflated_bytes, self.max_inflate_ratio)
 
     @property
     def fields(self) -> dict[str, str]:

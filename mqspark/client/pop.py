@@ -375,7 +375,7 @@ class PopConsumer(Listening):
             return None
         if response.code != ResponseCode.SUCCESS:
             return []
-        works = popped_of(response, queue, self.group, group.namespace)
+        works = popped_of(response, queue, self.group, group.namespace, group.instance.options.inflate_limits)
         if subscription is None or not subscription.tags_set:
             return works
         # The broker compared hashes; two tags may share one.

@@ -4,10 +4,12 @@ MQClientAPIImpl.processPopResponse, ExtraInfoUtil; reference client-semantics §
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import NamedTuple
 
 from mqspark.client.namespaces import Namespace
+from mqspark.compression import LIMITS, InflateLimits
 from mqspark.errors import ProtocolError
 from mqspark.message import FIRST_POP_TIME, POP_CK, MessageExt, MessageQueue
 from mqspark.protocol.command import Command
@@ -22,9 +24,11 @@ from mqspark.protocol.receipts import (
     real_topic,
     retry_flag,
 )
-from mqspark.record import decode_records
+from mqspark.record import decode_pull
 
 __all__ = ["Popped", "popped_of"]
+
+log = logging.getLogger(__name__)
 
 
 class Popped(NamedTuple):
@@ -38,15 +42,25 @@ class Popped(NamedTuple):
     """When the receipt runs out (``time.monotonic``). By our clock: the broker's may tell another time."""
 
 
-def popped_of(response: Command, queue: MessageQueue, group: str, namespace: Namespace) -> list[Popped]:
-    """The messages of an answer to a pop from ``queue``, with their receipts. Raises ProtocolError, InvalidMessage."""
+def popped_of(
+    response: Command,
+    queue: MessageQueue,
+    group: str,
+    namespace: Namespace,
+    limits: InflateLimits = LIMITS,
+) -> list[Popped]:
+    """The messages of an answer to a pop from ``queue``, with their receipts. What inner batches become may be too much
+    at once: the rest is left to come again when its time is over. Raises ProtocolError, InvalidMessage."""
     arrived = time.monotonic()
     answer = response.header(PopMessageResponseHeader)
     starts = parse_start_offsets(answer.start_offset_info)
     offsets = parse_message_offsets(answer.msg_offset_info)
     counts = parse_order_counts(answer.order_count_info)
     works = []
-    for message in decode_records(response.body, broker_name=queue.broker_name):
+    messages, rest = decode_pull(response.body, broker_name=queue.broker_name, limits=limits)
+    if rest is not None:
+        log.warning("a pop of %s becomes too much at once: from offset %d on it comes again", queue, rest)
+    for message in messages:
         given = message.properties.get(POP_CK)
         if given is not None:
             receipt = parse_receipt(given)

@@ -65,7 +65,7 @@ class ProcessQueue:
         fresh = [message for message in messages if message.queue_offset >= floor]
         self._pending.extend([message.queue_offset for message in fresh])
         self.message_count += len(fresh)
-        self.size_bytes += sum([len(message.body) for message in fresh])
+        self.size_bytes += sum([message.stored_body_bytes for message in fresh])
         self.advance(next_offset)
         return fresh
 
@@ -93,7 +93,7 @@ class ProcessQueue:
         else:
             self._done.add(offset)
         self.message_count -= 1
-        self.size_bytes -= len(message.body)
+        self.size_bytes -= message.stored_body_bytes
 
     @property
     def commit_offset(self) -> int:

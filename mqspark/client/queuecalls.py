@@ -31,7 +31,7 @@ from mqspark.protocol.headers import (
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
 )
-from mqspark.record import decode_records
+from mqspark.record import decode_pull
 
 __all__ = ["Pulled", "QueueCalls"]
 
@@ -205,8 +205,12 @@ class QueueCalls:
         )
         answer = response.header(PullMessageResponseHeader)
         messages: list[MessageExt] = []
+        next_offset: int = answer.next_begin_offset
         if response.code == ResponseCode.SUCCESS:
-            messages = decode_records(response.body, broker_name=queue.broker_name)
+            limits = self._instance.options.inflate_limits
+            messages, rest = decode_pull(response.body, broker_name=queue.broker_name, limits=limits)
+            if rest is not None:
+                next_offset = rest
             if messages and messages[0].sys_flag & INNER_BATCH:
                 # The broker gives the record that the offset is in: what comes before it was consumed.
                 messages = [
@@ -224,7 +228,7 @@ class QueueCalls:
         return Pulled(
             response.code,
             messages,
-            answer.next_begin_offset,
+            next_offset,
             answer.min_offset,
             answer.max_offset,
             answer.suggest_which_broker_id,

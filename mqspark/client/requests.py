@@ -130,7 +130,8 @@ def _pushed(request: Command) -> MessageExt:
     header = request.header(ReplyMessageRequestHeader)
     body = bytes(request.body)
     if header.sys_flag & COMPRESSED:
-        body = compression.decompress(body, (header.sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT)
+        kind = (header.sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT
+        body = compression.decompress(body, kind, compression.LIMITS.of(len(body)))
     properties = decode_properties(header.properties or "")
     properties[ARRIVE_TIME] = str(time.time_ns() // 1_000_000)
     return MessageExt(

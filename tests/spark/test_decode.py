@@ -92,7 +92,7 @@ def test_every_record_of_a_real_store(golden_store: tuple[Path, list[Any]]) -> N
         queues.setdefault((entry["queueTopic"], entry["pulledQueueId"], start), []).append(entry)
     for (topic, queue_id, start), entries in queues.items():
         positions = np.array([entry["commitLogOffset"] - start for entry in entries], dtype=np.int64)
-        records, positions = unwrap_inner_batches(segments[start], positions)
+        records, positions = next(unwrap_inner_batches(segments[start], positions))
         batch = Decoder(ALL, topic=topic, broker="broker-g", queue_id=queue_id)(records, positions)
         batch.validate(full=True)
         rows = iter(batch.to_pylist(maps_as_pydicts="strict"))
@@ -231,7 +231,7 @@ def test_inner_batches_become_plain_rows() -> None:
         store_host=host,
         store_timestamp_ms=5,
     )
-    records, positions = unwrap_inner_batches(Records(raw), record_positions(Records(raw)))
+    ((records, positions),) = unwrap_inner_batches(Records(raw), record_positions(Records(raw)))
     rows = Decoder(ALL, topic="T", broker="b", queue_id=0)(records, positions).to_pylist()
     assert [(row["offset"], row["value"], row["key"]) for row in rows] == [
         (9, b"before", None),
