@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from mqspark.compression import LIMITS, InflateLimits
 from mqspark.errors import ConfigError
 from pyspark_pymq.cluster import Cluster
 from pyspark_pymq.lent import Lent, settle
@@ -76,14 +77,19 @@ def partitions_of(
 
 
 def read_partition(
-    partition: InputPartition | None, options: ReadOptions, payload: pa.Schema | None = None
+    partition: InputPartition | None,
+    payload: pa.Schema | None = None,
+    *,
+    strict: bool = True,
+    limits: InflateLimits = LIMITS,
 ) -> Iterator[pa.RecordBatch]:
-    """Runs in a worker. Spark makes up a partition of its own where nothing was planned."""
+    """Runs in a worker. Spark makes up a partition of its own where nothing was planned. ``strict`` and ``limits`` are
+    for rows in Arrow messages (``payload``)."""
     settle()
     if payload is not None:
         from pyspark_pymq.payload import unpack
 
-        return unpack(_rows(partition), payload, strict=options.fail_on_data_loss, limits=options.limits)
+        return unpack(_rows(partition), payload, strict=strict, limits=limits)
     return _rows(partition)
 
 
@@ -131,4 +137,7 @@ class BatchReader(Lent, DataSourceReader):  # type: ignore[misc]
             cluster.client.close()
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._options, self._payload)
+        options = self._options
+        return read_partition(
+            partition, self._payload, strict=options.fail_on_data_loss, limits=options.limits
+        )

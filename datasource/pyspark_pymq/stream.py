@@ -97,7 +97,10 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
         )
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._options, self._payload)
+        options = self._options
+        return read_partition(
+            partition, self._payload, strict=options.fail_on_data_loss, limits=options.limits
+        )
 
     def commit(self, end: dict[str, Any]) -> None:
         self._cluster.publish(Positions.from_json(end).offsets, self._published)

@@ -261,6 +261,7 @@ def _ends(nameserver: str, topic: str) -> dict[str, int]:
 def _dead_letters(spark: SparkSession, options: DlqOptions, topic: str, pending: dict[str, Any]) -> DataFrame:
     reader = spark.read.format("pymq").option("nameserver", options.nameserver).option("topic", topic)
     reader = reader.option("includeProperties", "true").option("failOnDataLoss", "false")
+    reader = reader.option("maxInflateRatio", "0")  # what was sent once goes out again
     reader = reader.option("startingOffsets", json.dumps({topic: pending["start"]}))
     reader = reader.option("endingOffsets", json.dumps({topic: pending["end"]}))
     if options.sql_filter is not None:

@@ -270,13 +270,13 @@ def test_a_small_task_decodes_its_queues_at_once(
         work, ranges=tuple(replace(each, start=each.start + 7, end=each.end - 9) for each in work.ranges)
     )
     calls = []
-    decode = fetch.Decoder.__call__
+    decode = fetch.Decoder.batches
 
-    def counted(self: fetch.Decoder, *arguments: Any) -> pa.RecordBatch:
+    def counted(self: fetch.Decoder, *arguments: Any) -> Iterator[pa.RecordBatch]:
         calls.append(len(arguments[1]))
         return decode(self, *arguments)
 
-    monkeypatch.setattr(fetch.Decoder, "__call__", counted)
+    monkeypatch.setattr(fetch.Decoder, "batches", counted)
     together = table(work).to_pylist()
     assert len(calls) == 1
     monkeypatch.setattr(fetch, "_TOGETHER_ROWS", 0)
