@@ -109,8 +109,8 @@ class Decoder:
         return batch
 
     def batches(self, records: Records, positions: Ints) -> Iterator[pa.RecordBatch]:
-        """One batch, or several where bodies inflate to more than one shall have: those are of a copy that is made before
-        the first, so the buffer may change after that."""
+        """One batch, or several where bodies inflate to more than one shall have. Those are of a copy that is made
+        before the first: the buffer may change after that."""
         rows = self._rows(records, positions)
         if "value" not in self.schema.names or not rows.packed.any():
             yield self._batch(rows)
