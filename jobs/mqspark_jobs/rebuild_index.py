@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from mqspark.errors import ConfigError, StoreLocked
 from mqspark.message import LMQ_PREFIX
+from mqspark.names import path_below
 from mqspark.store.batchqueue import BATCH_ENTRY, batch_topics
 from mqspark.store.config import StoreConfig
 from mqspark.store.configfile import ConfigFile
@@ -219,8 +220,10 @@ class _Rebuild:
     def _file_bytes(root: Path, default: int, entry_bytes: int) -> int:
         """A store keeps the length that its files have (as QueueTable.load does)."""
         for topic in names_in(root):
-            for queue in names_in(root / topic):
-                length = max((each.stat().st_size for each in (root / topic / queue).iterdir()), default=0)
+            for queue in names_in(path_below(root, topic)):
+                length = max(
+                    (each.stat().st_size for each in path_below(root, topic, queue).iterdir()), default=0
+                )
                 if length:
                     return length
         return -(-default // entry_bytes) * entry_bytes

@@ -34,7 +34,7 @@ class Swap:
         """The last file of a queue without a record in the log, which says where its offsets go on."""
         for root in (self._paths.consume_queue, self._paths.batch_consume_queue):
             for topic in names_in(root):
-                for queue in names_in(root / topic):
+                for queue in names_in(path_below(root, topic)):
                     directory = path_below(root, topic, queue)
                     names = [name for name in names_in(directory) if file_start(name) is not None]
                     if queue.isdigit() and names and (topic, int(queue)) not in built:
@@ -43,7 +43,9 @@ class Swap:
                         shutil.copyfile(directory / max(names), target / max(names))
                         units = path_below(self._paths.consume_queue_ext, topic, queue)
                         if has_ext and root == self._paths.consume_queue and units.is_dir():
-                            shutil.copytree(units, self._new / units.parent.parent.name / topic / queue)
+                            shutil.copytree(
+                                units, path_below(self._new / units.parent.parent.name, topic, queue)
+                            )
 
     def is_ready(self) -> bool:
         """An earlier run was killed when all was made: only the swap is left."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -227,6 +228,23 @@ def test_every_text_of_a_header_or_body_is_a_name_or_declared_free() -> None:
                     if holds_text(each.type) and each.name not in NAMES and each.name not in FREE_TEXTS:
                         unknown.add(f"{kind.__name__}.{each.name}")
     assert unknown == set()
+
+
+def test_no_path_is_made_of_a_name_by_hand() -> None:
+    """``path_below`` is the one way; what comes from a directory listing or is a constant is joined as it is."""
+    by_hand = re.compile(
+        r"""/\ (topic|group|client_id|broker_name|queue|queue_id|str\(queue_id\))\b(?!\s*[/*+-]?=)
+        |\{(topic|group|client_id)\}/|/\{(topic|group|client_id)\}""",
+        re.VERBOSE,
+    )
+    found = [
+        f"{path.relative_to(HERE)}:{number}: {line.strip()}"
+        for folder in ("mqspark", "server", "datasource", "jobs")
+        for path in sorted((HERE / folder).rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if by_hand.search(line)
+    ]
+    assert [line for line in found if "api/v1" not in line] == []
 
 
 def holds_text(info: Any) -> bool:
