@@ -263,7 +263,7 @@ def test_rows_of_files_that_nothing_may_be_called_are_left_out(
     bench = Bench(tmp_path)
     peer = bench.peer()
     peer.ask(SEND, send_ext("T"), b"x")
-    bench.broker.state.subscriptions.find("CG")
+    bench.broker.state.subscriptions.put(bodies.SubscriptionGroupConfig(group_name="CG"))
     peer.ask(
         RequestCode.UPDATE_CONSUMER_OFFSET,
         {"consumerGroup": "CG", "topic": "T", "queueId": "0", "commitOffset": "1"},
