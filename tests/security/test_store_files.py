@@ -267,7 +267,6 @@ KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
         "lock",
         "mqspark.checkpoint",
         "mqspark.deletions",
-        "mqspark.nonce",
         "commitlog/00000000000000000000",
         "consumequeue/T/0/00000000000000000000",
     ],
@@ -306,6 +305,21 @@ def test_a_start_refuses_what_is_no_file_and_names_it(
         path.unlink()
     if "/" not in name:
         opened(tmp_path).close()  # the lock was given back
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_secret_of_a_start_is_a_new_file_whatever_stood_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mqspark.nonce"
+    KINDS[kind][0](path)
+    store = opened(tmp_path)
+    found = path.lstat()
+    assert stat.S_ISREG(found.st_mode)
+    assert stat.S_IMODE(found.st_mode) == 0o600
+    assert path.read_text() == store.nonce
+    store.close()
 
 
 @pytest.mark.parametrize("kind", ["fifo", "symlink", "socket"])
