@@ -597,10 +597,10 @@ class Broker:
         return self._delays.problem or self._timers.problem
 
     def topics_view(self) -> list[dict[str, Any]]:
-        return topics_view(self.state)
+        return [topic for topic in topics_view(self.state) if topic is not None]
 
     def groups_view(self) -> list[dict[str, Any]]:
-        return groups_view(self.state)
+        return [group for group in groups_view(self.state) if group is not None]
 
     def _settings_changed(self) -> None:
         """UPDATE_BROKER_CONFIG has changed the settings objects."""

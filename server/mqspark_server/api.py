@@ -5,14 +5,20 @@ See ``http`` for who loads it and who may reach it.
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Annotated, Any
+import json
+from collections.abc import MutableMapping
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from fastapi import FastAPI, HTTPException, Path, Response
+import msgspec
+from fastapi import FastAPI, HTTPException, Path, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from mqspark.broker.views import View, groups_view, topics_view
 from mqspark.errors import FrameTooLarge, InvalidMessage, MessageTooLarge
 from mqspark.message import (
     DEFAULT_TOPIC,
@@ -25,6 +31,8 @@ from mqspark.message import (
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from mqspark.protocol.slices import Work
+from mqspark_server.httpguard import ASGIApp, Guarded, Receive, Scope, Send
 from mqspark_server.metrics import CONTENT_TYPE, render
 
 if TYPE_CHECKING:
@@ -37,10 +45,10 @@ PRODUCER_GROUP = "HTTP_PRODUCER"
 ENVELOPE_BYTES = 256 * 1024
 """What a request may be larger than maxMessageSize in base64: names, properties."""
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+T = TypeVar("T")
+
+SLICE_S = 0.005
+"""For so long a view is made before others are served."""
 
 _STATUS = {
     ResponseCode.MESSAGE_ILLEGAL: 400,
@@ -147,10 +155,23 @@ def create_api(app: BrokerApp) -> ASGIApp:
         }
         return JSONResponse(body, 200 if good else 503)
 
+    scrapes: list[asyncio.Task[bytes]] = []
+    one_view = asyncio.Lock()
+
     @api.get("/metrics", tags=["metrics"], response_class=Response)
     async def metrics() -> Response:
-        """Prometheus text, RocketMQ 5 metric names."""
-        return Response(render(app), media_type=CONTENT_TYPE)
+        """Prometheus text, RocketMQ 5 metric names. Who asks while it is made gets the same."""
+        if not scrapes:
+            scrape = asyncio.get_running_loop().create_task(
+                _between_turns(render(app)), name="mqspark-scrape"
+            )
+            scrapes.append(scrape)
+            scrape.add_done_callback(scrapes.remove)
+        return Response(await asyncio.shield(scrapes[0]), media_type=CONTENT_TYPE)
+
+    async def document(view: View) -> Response:
+        async with one_view:
+            return Response(await _between_turns(_listed(view)), media_type="application/json")
 
     @api.get("/api/v1/cluster", tags=["cluster"])
     async def cluster() -> dict[str, Any]:
@@ -167,25 +188,23 @@ def create_api(app: BrokerApp) -> ASGIApp:
             "runtime": broker.runtime_info(),
         }
 
-    @api.get("/api/v1/topics", tags=["topics"])
-    async def topics() -> list[dict[str, Any]]:
+    @api.get("/api/v1/topics", tags=["topics"], response_model=list[dict[str, Any]])
+    async def topics() -> Response:
         """Every topic with its queues and their offsets."""
-        view: list[dict[str, Any]] = ready_broker().topics_view()
-        return view
+        return await document(topics_view(ready_broker().state))
 
     @api.get("/api/v1/topics/{topic}", tags=["topics"])
     async def topic_of(topic: str) -> dict[str, Any]:
-        return _named(ready_broker().topics_view(), "topic", topic)
+        return await _only(topics_view(ready_broker().state, topic), "topic", topic)
 
-    @api.get("/api/v1/groups", tags=["groups"])
-    async def groups() -> list[dict[str, Any]]:
+    @api.get("/api/v1/groups", tags=["groups"], response_model=list[dict[str, Any]])
+    async def groups() -> Response:
         """Every consumer group with its members, offsets and lag."""
-        view: list[dict[str, Any]] = ready_broker().groups_view()
-        return view
+        return await document(groups_view(ready_broker().state))
 
     @api.get("/api/v1/groups/{group}", tags=["groups"])
     async def group_of(group: str) -> dict[str, Any]:
-        return _named(ready_broker().groups_view(), "group", group)
+        return await _only(groups_view(ready_broker().state, group), "group", group)
 
     @api.post("/api/v1/topics/{topic}/messages", tags=["topics"], status_code=201)
     async def put_message(topic: Annotated[str, Path(max_length=255)], message: NewMessage) -> Stored:
@@ -228,7 +247,14 @@ def create_api(app: BrokerApp) -> ASGIApp:
             queueOffset=stored.queue_offset,
         )
 
-    return _bounded(api, app)
+    @api.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        """Without what was sent: that may be NaN, which JSON does not have, or half a surrogate pair."""
+        problems = [{key: problem[key] for key in ("type", "loc", "msg")} for problem in error.errors()[:10]]
+        return Response(json.dumps({"detail": problems}), 422, media_type="application/json")
+
+    hosts = (*app.settings.server.http_allowed_hosts.split(";"), app.config.broker_ip1)
+    return Guarded(_bounded(api, app), (*hosts, app.settings.server.http_bind_address))
 
 
 def _status(refused: Command) -> int:
@@ -239,11 +265,41 @@ def _status(refused: Command) -> int:
     return _STATUS.get(ResponseCode(refused.code), 500)
 
 
-def _named(view: list[dict[str, Any]], key: str, name: str) -> dict[str, Any]:
+async def _between_turns(work: Work[T]) -> T:
+    """Do it for SLICE_S, then let others be served, and so on."""
+    while True:
+        end = monotonic() + SLICE_S
+        while monotonic() < end:
+            try:
+                next(work)
+            except StopIteration as finished:
+                result: T = finished.value
+                return result
+        await asyncio.sleep(0)
+
+
+def _listed(view: View) -> Work[bytes]:
+    """As a JSON array."""
+    parts: list[bytes] = []
     for entry in view:
-        if entry[key] == name:
-            return entry
-    raise HTTPException(404, f"no {key} {name!r}")
+        if entry is not None:
+            parts.append(msgspec.json.encode(entry))
+        yield
+    return b"[%b]" % b",".join(parts)
+
+
+async def _only(view: View, key: str, name: str) -> dict[str, Any]:
+    def first() -> Work[dict[str, Any] | None]:
+        for entry in view:
+            if entry is not None:
+                return entry
+            yield
+        return None
+
+    found = await _between_turns(first())
+    if found is None:
+        raise HTTPException(404, f"no {key} {name!r}")
+    return found
 
 
 def _body(message: NewMessage) -> bytes:

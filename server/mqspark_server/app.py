@@ -364,7 +364,7 @@ class BrokerApp:
             sock = bind_socket(config.http_bind_address, port)
         except OSError as error:
             raise _cannot_listen("HTTP", config.http_bind_address, port, error) from None
-        http = HttpServer(sock, self._build_api, self._worker)
+        http = HttpServer(sock, self._build_api, self._worker, config.http_max_connections)
         try:
             http.start()
         except OSError as error:

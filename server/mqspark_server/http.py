@@ -4,9 +4,8 @@ Holds the listening socket from the start, and loads FastAPI and uvicorn (half a
 thread when the first connection comes: a broker that nobody asks over HTTP pays nothing for it. The
 application itself is in ``api``.
 
-There is no authentication: the socket is on loopback unless ``httpBindAddress`` says otherwise, and writing
-requests must be JSON by content type, which a web page of another origin cannot send without being refused
-first.
+There is no authentication: the socket is on loopback unless ``httpBindAddress`` says otherwise, and ``httpguard``
+refuses what a web page of another origin sends, and what is slow.
 """
 
 from __future__ import annotations
@@ -34,12 +33,15 @@ BACKLOG = 128
 class _Import:
     """The job that builds the ASGI application, for a worker thread."""
 
-    def __init__(self, build: Callable[[], Any]) -> None:
+    def __init__(self, build: Callable[[], Any], max_connections: int) -> None:
         self._build = build
+        self._max_connections = max_connections
         self.server: uvicorn.Server | None = None
 
     def run(self) -> None:
         import uvicorn
+
+        from mqspark_server.httpguard import bounded_protocol
 
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         sparing("uvicorn.error")
@@ -51,6 +53,8 @@ class _Import:
 
         config = uvicorn.Config(
             self._build(),
+            http=bounded_protocol(self._max_connections),
+            ws="none",
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -61,9 +65,12 @@ class _Import:
 
 
 class HttpServer:
-    def __init__(self, sock: socket.socket, build: Callable[[], Any], worker: Worker) -> None:
+    def __init__(
+        self, sock: socket.socket, build: Callable[[], Any], worker: Worker, max_connections: int
+    ) -> None:
         self._sock = sock
         self._build = build
+        self._max_connections = max_connections
         self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._waiting = False
@@ -90,7 +97,7 @@ class HttpServer:
             self._waiting = False
 
     async def _serve(self) -> None:
-        job = _Import(self._build)
+        job = _Import(self._build, self._max_connections)
         try:
             await self._worker.run(job.run)
         except ImportError as error:

@@ -8,6 +8,7 @@ RocketMQ's exporter: cluster, node_type, node_id, and topic, consumer_group, is_
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter as Tally
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -15,9 +16,11 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.samples import Sample
 
-from mqspark.broker.views import language_name
+from mqspark.broker.views import lags, language_name
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX
+from mqspark.protocol.slices import Work
 
 if TYPE_CHECKING:
     from mqspark_server.app import BrokerApp
@@ -39,11 +42,59 @@ _STORE_METRICS = frozenset(
 )
 
 
-def render(app: BrokerApp) -> bytes:
-    """The exposition text of this moment. Must be called on the broker's loop."""
+OTHER = "_other"
+"""The topic and group of the series in which those are put together that are over the limit."""
+
+AT_ONCE = 256
+"""Series that are made in one slice."""
+
+
+def render(app: BrokerApp) -> Work[bytes]:
+    """The exposition text; its families are of moments near to each other. Must be done on the broker's loop.
+
+    Of a family with more than ``metricsMaxSeries`` series the largest are kept, and one more has the sum of the
+    others: names that peers choose make neither the text nor its reader's memory grow.
+    """
+    parts: list[bytes] = []
+    limit, over = app.settings.server.metrics_max_series, 0
+    collector = _Collector(app)
+    for metric in collector.collect():
+        if metric is not None:
+            over += _limit(metric, limit)
+            parts.append(_text([metric]))
+        yield
+    parts.append(_text(collector.limits(limit, over)))
+    return b"".join(parts)
+
+
+def _text(metrics: list[Metric]) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_Collector(app))
+    registry.register(_Metrics(metrics))
     return generate_latest(registry)
+
+
+class _Metrics:
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> list[Metric]:
+        return self._metrics
+
+
+def _limit(metric: Metric, limit: int) -> int:
+    """How many series went into the one of the others."""
+    samples = metric.samples
+    if len(samples) <= limit:
+        return 0
+    kept = heapq.nlargest(limit, samples, key=lambda sample: sample.value)
+    first = samples[0]
+    labels = {name: value if name in _NODE else OTHER for name, value in first.labels.items()}
+    rest = sum(sample.value for sample in samples) - sum(sample.value for sample in kept)
+    metric.samples = [*kept, Sample(first.name, labels, max(0.0, rest))]
+    return len(samples) - limit
 
 
 class _Collector:
@@ -51,7 +102,8 @@ class _Collector:
         self._app = app
         self._node = (app.config.broker_cluster_name, "broker", app.config.broker_name)
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Metric | None]:
+        """None where others may be served before the next."""
         yield from self._process()
         if self._app.broker is not None and self._app.lifecycle.ready:
             yield from self._tables()
@@ -61,6 +113,13 @@ class _Collector:
             yield from self._storage()
             yield from self._timers()
             yield from self._pop()
+
+    def limits(self, limit: int, over: int) -> list[Metric]:
+        most = self._gauge("metrics_max_series", "series that a family may have (metricsMaxSeries)")
+        most.add_metric(self._node, limit)
+        others = self._gauge("metrics_series_put_together", f"series that are in those of {OTHER}")
+        others.add_metric(self._node, over)
+        return [most, others]
 
     def _gauge(self, name: str, text: str, *labels: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"rocketmq_{name}", text, labels=(*_NODE, *labels))
@@ -117,7 +176,7 @@ class _Collector:
             refused.add_metric(of_table, table.refused)
         yield from (size, bound, entries, refused)
 
-    def _traffic(self) -> Iterator[Metric]:
+    def _traffic(self) -> Iterator[Metric | None]:
         assert self._app.broker is not None  # noqa: S101 - narrows the type
         state, node = self._app.broker.state, self._node
         messages = self._counter(
@@ -130,7 +189,9 @@ class _Collector:
             "message_type",
             "is_system",
         )
-        for topic in state.topics:
+        for number, topic in enumerate(state.topics):
+            if number % AT_ONCE == 0:
+                yield None
             if topic.put_count:
                 labels = (*node, topic.name, "normal", _boolean(state.topics.is_system(topic.name)))
                 messages.add_metric(labels, topic.put_count)
@@ -153,7 +214,9 @@ class _Collector:
             "is_system",
             "is_retry",
         )
-        for (name, group), traffic in state.stats.gets.items():
+        for number, ((name, group), traffic) in enumerate(list(state.stats.gets.items())):
+            if number % AT_ONCE == 0:
+                yield None
             given = (*node, name, group, _boolean(state.topics.is_system(name)), _is_retry(name))
             messages.add_metric(given, traffic.messages)
             size.add_metric(given, traffic.bytes)
@@ -177,7 +240,7 @@ class _Collector:
             gauge.add_metric(node, number)
             yield gauge
 
-    def _consumers(self) -> Iterator[Metric]:
+    def _consumers(self) -> Iterator[Metric | None]:
         assert self._app.broker is not None  # noqa: S101 - narrows the type
         node = self._node
         lag = self._gauge(
@@ -187,13 +250,15 @@ class _Collector:
             "consumer_group",
             "is_retry",
         )
-        for group in self._app.broker.groups_view():
-            for topic in group["topics"]:
-                labels = (*node, topic["topic"], group["group"], _is_retry(topic["topic"]))
-                lag.add_metric(labels, topic["lag"])
+        for number, behind in enumerate(lags(self._app.broker.state)):
+            if behind is not None:
+                topic, group, messages = behind
+                lag.add_metric((*node, topic, group, _is_retry(topic)), messages)
+            if behind is None or number % AT_ONCE == 0:
+                yield None
         yield lag
 
-    def _clients(self) -> Iterator[Metric]:
+    def _clients(self) -> Iterator[Metric | None]:
         assert self._app.broker is not None  # noqa: S101 - narrows the type
         clients, node = self._app.broker.state.clients, self._node
         consumers = self._gauge(
@@ -205,7 +270,9 @@ class _Collector:
             "consume_mode",
             "message_model",
         )
-        for group in clients.consumers():
+        for number, group in enumerate(clients.consumers()):
+            if number % AT_ONCE == 0:
+                yield None
             mode = "push" if group.consume_type == "CONSUME_PASSIVELY" else "pull"
             model = str(group.message_model or "").lower()
             tally = Tally((member.language, member.version) for member in group.members.values())
@@ -284,7 +351,7 @@ class _Collector:
             damage.add_metric((*node, kind, outcome), count)
         yield damage
 
-    def _timers(self) -> Iterator[Metric]:
+    def _timers(self) -> Iterator[Metric | None]:
         assert self._app.broker is not None  # noqa: S101 - narrows the type
         table, counts = self._app.broker.runtime_info(), self._app.broker.timer_counts
         node = (*self._node, *_STORAGE.values())
@@ -313,7 +380,7 @@ class _Collector:
                 counter.add_metric((*node, topic), count)
             yield counter
 
-    def _pop(self) -> Iterator[Metric]:
+    def _pop(self) -> Iterator[Metric | None]:
         assert self._app.broker is not None  # noqa: S101 - narrows the type
         node = self._node
         lag = self._gauge("pop_revive_lag", "records of the revive log that are not done with", "queue_id")
@@ -336,7 +403,11 @@ class _Collector:
             *who,
             "put_status",
         )
-        for (topic, group), revival in self._app.broker.state.stats.revivals.items():
+        for number, ((topic, group), revival) in enumerate(
+            list(self._app.broker.state.stats.revivals.items())
+        ):
+            if number % AT_ONCE == 0:
+                yield None
             labels = (*node, group, topic)
             for kind, count in revival.put.items():
                 put.add_metric((*labels, kind.upper(), "PUT_OK"), count)

@@ -113,6 +113,12 @@ class ServerConfig:
     http_enable: bool = True
     http_bind_address: str = "127.0.0.1"
     http_port: int | None = None  # None: listenPort + 3, or any free port when that is 0
+    http_allowed_hosts: str = ""
+    """``name;name``: what requests may name as their host beside loopback's names, httpBindAddress, brokerIP1 and the
+    address that they came to; ``*``: anything, when something in front of the broker checks it."""
+    http_max_connections: int = 128
+    metrics_max_series: int = 1_000
+    """Of one metric; the largest are shown, and the sum of the others."""
     log_level: str = "INFO"
 
     def check(self) -> None:
@@ -120,7 +126,12 @@ class ServerConfig:
             if port is not None and not 0 <= port <= 65535:
                 raise ConfigError(f"setting {name}={port} is not a port (0 to 65535)", key=name)
         check_numbers(
-            self, "server_channel_max_idle_time_seconds", "server_socket_backlog", "max_connections"
+            self,
+            "server_channel_max_idle_time_seconds",
+            "server_socket_backlog",
+            "max_connections",
+            "http_max_connections",
+            "metrics_max_series",
         )
         check_numbers(self, "max_buffered_bytes", "max_unsent_bytes", most=INT64_MAX)
         check_numbers(self, "unread_timeout_seconds", "partial_frame_timeout_seconds")

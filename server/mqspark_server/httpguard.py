@@ -1,0 +1,176 @@
+"""Who may ask a broker over HTTP, and for how long: what lies between uvicorn and the application.
+
+A page that a browser shows is not trusted, and nothing but its browser says that it is one. So a request must name a
+host that this broker goes by, or a name that somebody else's DNS lets point here could read and post
+(``httpAllowedHosts``); and what a browser says comes from another origin is refused. Tools send neither Origin nor
+Sec-Fetch-Site.
+
+Time and connections are bounded because nobody has to show who they are: HEAD_S for the head of a request and BODY_S
+for its body, ANSWER_S for its answer. When there are ``httpMaxConnections``, a new one takes the place of the one that
+has waited longest for its next request, so that idle ones keep nobody out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+__all__ = ["Guarded", "bounded_protocol", "host_of"]
+
+HEAD_S = 10.0
+IDLE_S = 30.0
+"""More than uvicorn's keep-alive: who is still there then does not take its answer."""
+BODY_S = 30.0
+ANSWER_S = 60.0
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_FULL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+def host_of(authority: str) -> str | None:
+    """The host of ``host:port`` in lower case, an address without brackets; None when it is none."""
+    try:
+        parts = urlsplit("//" + authority)
+        host = parts.hostname
+        _ = parts.port
+    except ValueError:
+        return None
+    if host is None or parts.username is not None or parts.path or parts.query or parts.fragment:
+        return None
+    host = host.removesuffix(".")
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host
+
+
+class Guarded:
+    """``hosts``: names and addresses that the broker goes by beside loopback's; ``*`` lets every name pass."""
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
+        self._app = app
+        named = {host for name in hosts if name.strip() and (host := host_of(_bracketed(name.strip())))}
+        self._hosts = _LOOPBACK | named
+        self._any_host = "*" in named
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        problem = self._problem(scope)
+        if problem is None:
+            await self._app(scope, receive, send)
+            return
+        body = b'{"detail":"%b"}' % problem.encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        await send({"type": "http.response.start", "status": 403, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _problem(self, scope: Scope) -> str | None:
+        """Fixed texts: nothing that the peer wrote."""
+        if scope["type"] != "http":
+            return "this is no HTTP request"
+        headers: dict[bytes, list[str]] = {}
+        for name, value in scope.get("headers", ()):
+            headers.setdefault(name, []).append(value.decode("latin-1"))
+        authorities = headers.get(b"host", [])
+        host = host_of(authorities[0]) if len(authorities) == 1 else None
+        if host is None or not self._is_ours(host, scope.get("server")):
+            return "the request names a host that this broker does not go by: set httpAllowedHosts"
+        if any(site not in ("same-origin", "none") for site in headers.get(b"sec-fetch-site", ())):
+            return "a page of another site may not ask this broker"
+        own = authorities[0].lower()
+        for origin in headers.get(b"origin", ()):
+            if origin.lower() not in (f"http://{own}", f"https://{own}"):
+                return "a page of another origin may not ask this broker"
+        return None
+
+    def _is_ours(self, host: str, server: tuple[str, int] | None) -> bool:
+        """The address that the connection came to is always ours: no DNS can stand for an address."""
+        return (
+            self._any_host
+            or host in self._hosts
+            or (server is not None and host == host_of(_bracketed(server[0])))
+        )
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def bounded_protocol(max_connections: int) -> type[H11Protocol]:
+    """uvicorn's protocol, with bounds of its own for one server."""
+
+    class Bounded(H11Protocol):
+        _phase: str | None = None
+        _since = 0.0
+        _limit: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > max_connections and not self._make_room():
+                transport.write(_FULL)
+                transport.close()
+                return
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._enter(None)
+            super().connection_lost(exc)
+
+        def handle_events(self) -> None:
+            super().handle_events()
+            self._watch()
+
+        def _make_room(self) -> bool:
+            """The one whose request has been waited for longest goes."""
+            idle = [
+                other
+                for other in self.connections
+                if isinstance(other, Bounded) and other is not self and other._phase in ("idle", "head")
+            ]
+            if not idle:
+                return False
+            oldest = min(idle, key=lambda other: other._since)
+            self.connections.discard(oldest)
+            oldest.transport.abort()
+            return True
+
+        def _watch(self) -> None:
+            theirs, ours = self.conn.their_state, self.conn.our_state
+            if self.transport.is_closing():
+                phase = None
+            elif theirs is h11.SEND_BODY:
+                phase = "body"
+            elif ours is not h11.IDLE or theirs is not h11.IDLE:
+                phase = "answer"
+            elif self.cycle is None or self.conn.trailing_data[0]:
+                phase = "head"
+            else:
+                phase = "idle"  # the keep-alive timeout is uvicorn's
+            if phase != self._phase:
+                self._enter(phase)
+
+        def _enter(self, phase: str | None) -> None:
+            if self._limit is not None:
+                self._limit.cancel()
+                self._limit = None
+            self._phase = phase
+            self._since = self.loop.time()
+            seconds = {"head": HEAD_S, "idle": IDLE_S, "body": BODY_S, "answer": ANSWER_S}.get(phase or "")
+            if seconds is not None:
+                self._limit = self.loop.call_later(seconds, self.transport.abort)
+
+    return Bounded
