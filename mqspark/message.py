@@ -7,6 +7,7 @@ PermName. Must not know how a message is stored (``mqspark.record``) or sent (``
 from __future__ import annotations
 
 import base64
+import bisect
 import datetime
 import ipaddress
 import itertools
@@ -14,9 +15,9 @@ import os
 import re
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, NewType
+from typing import TYPE_CHECKING, Any, NamedTuple, NewType, overload
 
 from mqspark.bounded import Memo
 from mqspark.crc import crc32 as full_crc32
@@ -35,6 +36,70 @@ class MessageQueue(NamedTuple):
     topic: str
     broker_name: str
     queue_id: int
+
+
+class Queues(Sequence[MessageQueue]):
+    """The queues of a topic: broker after broker, from 0 on. Equal to any sequence of the same queues."""
+
+    __slots__ = ("_starts", "spans", "topic")
+
+    def __init__(self, topic: str, spans: Iterable[tuple[str, int]] = ()) -> None:
+        """``spans``: broker names and how many queues each has."""
+        self.topic = topic
+        self.spans = tuple((name, count) for name, count in spans if count > 0)
+        self._starts = tuple(itertools.accumulate((count for _, count in self.spans), initial=0))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __iter__(self) -> Iterator[MessageQueue]:
+        for name, count in self.spans:
+            for queue_id in range(count):
+                yield MessageQueue(self.topic, name, queue_id)
+
+    @overload
+    def __getitem__(self, index: int) -> MessageQueue: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[MessageQueue]: ...
+    def __getitem__(self, index: int | slice) -> MessageQueue | Sequence[MessageQueue]:
+        if isinstance(index, slice):
+            first, end, step = index.indices(len(self))
+            if step != 1:
+                return tuple(self[place] for place in range(first, end, step))
+            return tuple(
+                MessageQueue(self.topic, name, queue_id)
+                for start, (name, count) in zip(self._starts, self.spans, strict=False)
+                for queue_id in range(max(0, first - start), min(count, end - start))
+            )
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(index)
+        span = bisect.bisect_right(self._starts, place) - 1
+        return MessageQueue(self.topic, self.spans[span][0], place - self._starts[span])
+
+    def place_of(self, queue: object) -> int | None:
+        """Its index; None when it is none of them."""
+        if isinstance(queue, tuple) and len(queue) == 3 and queue[0] == self.topic:
+            for start, (name, count) in zip(self._starts, self.spans, strict=False):
+                if name == queue[1] and isinstance(queue[2], int) and 0 <= queue[2] < count:
+                    return start + queue[2]
+        return None
+
+    def __contains__(self, queue: object) -> bool:
+        return self.place_of(queue) is not None
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Queues):
+            return self.topic == other.topic and self.spans == other.spans
+        if isinstance(other, (tuple, list)):
+            return len(self) == len(other) and all(map(MessageQueue.__eq__, self, other))
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.spans))
+
+    def __repr__(self) -> str:
+        return f"Queues({self.topic!r}, {self.spans!r})"
 
 
 # --- properties (MessageConst) ------------------------------------------------------------------------------

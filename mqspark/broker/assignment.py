@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, weigh
 from mqspark.broker.routes import Routes
 from mqspark.broker.state import BrokerState
-from mqspark.message import LMQ_PREFIX, RETRY_PREFIX, MessageQueue
+from mqspark.message import LMQ_PREFIX, RETRY_PREFIX, MessageQueue, Queues
 from mqspark.names import sound_only
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies import (
@@ -56,6 +56,8 @@ def allocate_for_pop(
     """With few neighbours to share with, or none: every broker's queues all together, to everybody. Else the queues of
     this client and of the next ``share`` ones; None as ``allocate``."""
     if share <= 0 or share >= len(clients) - 1:
+        if isinstance(queues, Queues):
+            return [MessageQueue(queues.topic, name, ANY_QUEUE) for name, _ in queues.spans]
         return [queue._replace(queue_id=ANY_QUEUE) for queue in queues]
     if client_id not in clients:
         return allocate(strategy, client_id, queues, clients)
@@ -145,12 +147,12 @@ class Assignments:
             return
 
         def answer() -> bytes:
-            return ok(command, body=encode_body(self._assignments(question)))
+            return ok(command, body=self._assignments(question))
 
         self._routes.answer(session, question.topic, answer, len(command.body))
 
-    def _assignments(self, question: QueryAssignmentRequestBody) -> QueryAssignmentResponseBody:
-        """Without a list: the client keeps what it has."""
+    def _assignments(self, question: QueryAssignmentRequestBody) -> bytes:
+        """The body. Without a list: the client keeps what it has."""
         config = self._state.config
         topic, group = question.topic or "", question.consumer_group or ""
         chosen = self._modes.find(topic, group)
@@ -161,22 +163,18 @@ class Assignments:
             share = config.default_pop_share_queue_num
         queues = self._share(question, topic, group, mode, share)
         if queues is None:
-            return QueryAssignmentResponseBody()
-        return QueryAssignmentResponseBody(
-            message_queue_assignments=[
-                MessageQueueAssignment(message_queue=Queue.of(queue), mode=mode)
-                for queue in dict.fromkeys(queues)
-            ]
-        )
+            return encode_body(QueryAssignmentResponseBody())
+        return _encoded(dict.fromkeys(queues), mode)
 
     def _share(
         self, question: QueryAssignmentRequestBody, topic: str, group: str, mode: str, share: int
-    ) -> list[MessageQueue] | None:
+    ) -> Sequence[MessageQueue] | None:
         state = self._state
         if topic.startswith(LMQ_PREFIX):
-            queues: list[MessageQueue] | None = [MessageQueue(topic, state.config.broker_name, 0)]
+            queues: Sequence[MessageQueue] | None = [MessageQueue(topic, state.config.broker_name, 0)]
         else:
-            queues = self._routes.queues(topic)
+            found = self._routes.queues(topic)
+            queues = found and Queues(topic, sorted(found.spans, key=lambda span: _java_order(span[0])))
         if queues is None or question.message_model == "BROADCASTING":
             return queues
         if not state.config.server_load_balancer_enable:
@@ -185,7 +183,6 @@ class Assignments:
         if members is None or not members.members:
             return None
         clients = sorted(members.members, key=_java_order)
-        queues.sort(key=lambda queue: (_java_order(queue.broker_name), queue.queue_id))
         strategy, client_id = question.strategy_name or "", question.client_id or ""
         if mode == POP:
             return allocate_for_pop(strategy, client_id, queues, clients, share)
@@ -214,3 +211,19 @@ class Assignments:
 def _java_order(text: str) -> bytes:
     """Java compares strings by UTF-16 unit."""
     return text.encode("utf-16-be", "surrogatepass")
+
+
+def _encoded(queues: Iterable[MessageQueue], mode: str) -> bytes:
+    """A QueryAssignmentResponseBody. There may be as many queues as a topic has, and of one broker they differ in
+    their number alone."""
+    ends: dict[str, tuple[bytes, bytes]] = {}
+    parts: list[bytes] = []
+    for topic, broker_name, queue_id in queues:
+        end = ends.get(broker_name)
+        if end is None:
+            queue = MessageQueueAssignment(message_queue=Queue(topic, broker_name, 0), mode=mode)
+            head, number, tail = encode_body(queue).rpartition(b'"queueId":0')
+            end = ends[broker_name] = head + number[:-1], tail
+        parts.append(b"%b%d%b" % (end[0], queue_id, end[1]))
+    head, brackets, tail = encode_body(QueryAssignmentResponseBody([])).partition(b"[]")
+    return b"".join((head, brackets[:1], b",".join(parts), brackets[1:], tail))

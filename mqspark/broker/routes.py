@@ -13,7 +13,7 @@ from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes, weigh
 from mqspark.broker.state import BrokerState
 from mqspark.broker.topics import MAX_QUEUES
 from mqspark.logs import sparing
-from mqspark.message import PERM_READ, MessageQueue
+from mqspark.message import PERM_READ, Queues
 from mqspark.protocol.bodies import QueueData, TopicRouteData
 from mqspark.protocol.session import Session
 
@@ -88,7 +88,7 @@ class Routes:
             self.ledger.note(question_bytes)
             route.waiting.append((now_ms + WAIT_MS, session, answer, question_bytes))
 
-    def queues(self, topic: str) -> list[MessageQueue] | None:
+    def queues(self, topic: str) -> Queues | None:
         """The readable queues of all brokers; None when nobody has the topic."""
         state = self._state
         own_name = state.config.broker_name
@@ -97,15 +97,10 @@ class Routes:
         others = [] if route is None else [data for data in route.queue_datas if data.broker_name != own_name]
         if own is None and not others:
             return None
-        found = [
-            MessageQueue(topic, data.broker_name, queue_id)
-            for data in others
-            if data.perm & PERM_READ
-            for queue_id in range(data.read_queue_nums)
-        ]
+        spans = {data.broker_name: data.read_queue_nums for data in others if data.perm & PERM_READ}
         if own is not None and own.readable and state.config.broker_permission & PERM_READ:
-            found += [MessageQueue(topic, own_name, queue_id) for queue_id in range(own.read_queue_nums)]
-        return found
+            spans[own_name] = own.read_queue_nums
+        return Queues(topic, spans.items())
 
     # --- for the shell ---
 

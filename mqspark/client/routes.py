@@ -10,15 +10,12 @@ client-semantics §1.5. No sockets.
 
 from __future__ import annotations
 
-import bisect
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import overload
 
 from mqspark.errors import BadRoute
 from mqspark.logs import printable, sparing
-from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue, parse_number
+from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue, Queues, parse_number
 from mqspark.names import is_address
 from mqspark.protocol.bodies import QueueData, TopicRouteData
 
@@ -41,63 +38,6 @@ MAX_ROUTE_QUEUES = 4 * MAX_QUEUES
 """Of a topic on all brokers."""
 
 _log = sparing(__name__)
-
-
-class Queues(Sequence[MessageQueue]):
-    """The queues of a topic: broker after broker, from 0 on. Equal to any sequence of the same queues."""
-
-    __slots__ = ("_starts", "spans", "topic")
-
-    def __init__(self, topic: str, spans: Iterable[tuple[str, int]] = ()) -> None:
-        """``spans``: broker names and how many queues each has."""
-        self.topic = topic
-        self.spans = tuple((name, count) for name, count in spans if count > 0)
-        self._starts = tuple(itertools.accumulate((count for _, count in self.spans), initial=0))
-
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    def __iter__(self) -> Iterator[MessageQueue]:
-        for name, count in self.spans:
-            for queue_id in range(count):
-                yield MessageQueue(self.topic, name, queue_id)
-
-    @overload
-    def __getitem__(self, index: int) -> MessageQueue: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[MessageQueue]: ...
-    def __getitem__(self, index: int | slice) -> MessageQueue | Sequence[MessageQueue]:
-        if isinstance(index, slice):
-            return tuple(self[place] for place in range(*index.indices(len(self))))
-        place = index + len(self) if index < 0 else index
-        if not 0 <= place < len(self):
-            raise IndexError(index)
-        span = bisect.bisect_right(self._starts, place) - 1
-        return MessageQueue(self.topic, self.spans[span][0], place - self._starts[span])
-
-    def place_of(self, queue: object) -> int | None:
-        """Its index; None when it is none of them."""
-        if isinstance(queue, tuple) and len(queue) == 3 and queue[0] == self.topic:
-            for start, (name, count) in zip(self._starts, self.spans, strict=False):
-                if name == queue[1] and isinstance(queue[2], int) and 0 <= queue[2] < count:
-                    return start + queue[2]
-        return None
-
-    def __contains__(self, queue: object) -> bool:
-        return self.place_of(queue) is not None
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Queues):
-            return self.topic == other.topic and self.spans == other.spans
-        if isinstance(other, (tuple, list)):
-            return len(self) == len(other) and all(map(MessageQueue.__eq__, self, other))
-        return NotImplemented
-
-    def __hash__(self) -> int:
-        return hash((self.topic, self.spans))
-
-    def __repr__(self) -> str:
-        return f"Queues({self.topic!r}, {self.spans!r})"
 
 
 def sound_queues(topic: str, queue_datas: Iterable[QueueData]) -> list[QueueData]:

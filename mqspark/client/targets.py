@@ -14,9 +14,9 @@ from mqspark.client.faults import FaultTable, QueueChooser
 from mqspark.client.instance import ClientInstance
 from mqspark.client.namespaces import Namespace
 from mqspark.client.remoting import Channel
-from mqspark.client.routes import Queues, TopicRoute
+from mqspark.client.routes import TopicRoute
 from mqspark.errors import ClientError, NoRoute
-from mqspark.message import DEFAULT_TOPIC, MessageQueue
+from mqspark.message import DEFAULT_TOPIC, MessageQueue, Queues
 from mqspark.protocol.codes import CURRENT_VERSION, RequestCode
 from mqspark.protocol.command import ONEWAY_FLAG
 

@@ -5,9 +5,11 @@ queues took every client to 5.9 GB. Clients judge them by themselves, for their 
 from __future__ import annotations
 
 import asyncio
+import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -15,11 +17,24 @@ from mqspark.aio import AdminClient, Producer
 from mqspark.client.blocking import BlockingClient
 from mqspark.client.faults import FaultTable, QueueChooser
 from mqspark.client.identity import ClientOptions
-from mqspark.client.routes import MAX_QUEUES, Queues, TopicRoute
+from mqspark.client.routes import MAX_QUEUES, TopicRoute
 from mqspark.client.targets import MAX_MADE, PublishTopic, Target
 from mqspark.errors import BadRoute, ProtocolError
-from mqspark.message import Message, MessageQueue
-from mqspark.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_body
+from mqspark.message import Message, MessageQueue, Queues
+from mqspark.protocol.bodies import (
+    BrokerData,
+    ConsumerData,
+    HeartbeatData,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+    Queue,
+    QueueData,
+    TopicConfig,
+    TopicRouteData,
+    decode_body,
+    encode_body,
+)
+from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.receipts import (
     parse_message_offsets,
@@ -215,8 +230,8 @@ async def test_nonsense_from_a_name_server_does_not_end_the_refreshing_of_routes
 # --- a broker that asks for routes ---
 
 
-def test_a_broker_leaves_out_of_a_route_what_cannot_be(tmp_path: object) -> None:
-    bench = Bench(tmp_path, namesrv_addr="127.0.0.1:1")  # type: ignore[arg-type]
+def test_a_broker_leaves_out_of_a_route_what_cannot_be(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, namesrv_addr="127.0.0.1:1")
     routes = bench.broker.routes
     session = bench.peer().session
     routes.answer(session, "T", lambda: b"", 0)
@@ -241,3 +256,20 @@ def test_numbers_of_pops_are_numbers_that_can_be() -> None:
         for text in (f"0 {huge} 1", f"0 1 {huge}"):
             with pytest.raises(ProtocolError):
                 parse(text)
+
+
+def test_a_broker_gives_out_the_queues_of_a_large_topic_in_no_time(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    topic = TopicConfig(topic_name="T", read_queue_nums=MAX_QUEUES, write_queue_nums=MAX_QUEUES)
+    bench.broker.state.topics.put(topic)
+    heartbeat = HeartbeatData(client_id="c", consumer_data_set=[ConsumerData("g")])
+    assert peer.ask(RequestCode.HEART_BEAT, {}, encode_body(heartbeat)).code == 0
+    question = QueryAssignmentRequestBody("T", "g", "c", "AVG", "CLUSTERING")
+    began = time.thread_time()
+    answer = peer.ask(RequestCode.QUERY_ASSIGNMENT, {}, encode_body(question))
+    assert time.thread_time() - began < 0.4
+    given = decode_body(QueryAssignmentResponseBody, answer.body).message_queue_assignments
+    assert given is not None
+    assert [each.message_queue for each in given] == [Queue("T", "b-a", n) for n in range(MAX_QUEUES)]
+    bench.close()
