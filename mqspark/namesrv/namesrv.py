@@ -61,7 +61,7 @@ from mqspark.protocol.headers import (
 )
 from mqspark.protocol.registration import SMALL_BYTES, read_registration
 from mqspark.protocol.session import Session
-from mqspark.protocol.slices import LongWork, Slices
+from mqspark.protocol.slices import LongWork, Slices, Work
 from mqspark.store.configfile import ConfigFile
 from mqspark.store.saved import Job, SavedTable
 
@@ -97,6 +97,7 @@ class NameServer:
         if config.kv_config_path:
             self._saved_kv = SavedTable(self.kv, config_file(Path(config.kv_config_path)))
             self._saved_kv.load()
+        self._sweeps = False
         self._reads_large = False
         """Whether a large registration is being read."""
         self._route_cache: Memo[str, bytes] = Memo(
@@ -152,6 +153,16 @@ class NameServer:
 
     def disconnected(self, session: Session) -> None:
         self.routes.disconnected(session)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        if self.routes.sweep_waits and not self._sweeps:
+            self._sweeps = True
+            self._long_work.begin(None, self._swept())
+
+    def _swept(self) -> Work[None]:
+        yield from self.routes.sweep()
+        self._sweeps = False
 
     def turn(self) -> None:
         """Nothing waits for the end of a turn."""
@@ -163,6 +174,7 @@ class NameServer:
             for live in self.routes.expire():
                 if live.session is not None:
                     live.session.close()
+            self._sweep()
         return min(TICK_MS, self.config.scan_not_active_broker_interval)
 
     @property
@@ -263,6 +275,7 @@ class NameServer:
             BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr),
             session,
         )
+        self._sweep()
         return ok(command)
 
     def broker_heartbeat(self, session: Session, command: Command) -> bytes:

@@ -15,6 +15,7 @@ when it has been silent for brokerTakeoverSilence. RocketMQ gives it to whoever 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -113,7 +114,10 @@ class RouteTable:
         self._live: dict[tuple[str, str], LiveBroker] = {}
         self._over: dict[int, set[tuple[str, str]]] = {}
         """session id → keys of the brokers that may have registered over it last."""
+        self._gone: deque[tuple[str, set[str]]] = deque()
+        """Brokers that are gone, with topics whose routes still have them."""
         self._route_count = 0
+        """Of ``BrokerSet.topics`` and of what is in ``_gone``."""
         self.generation = 0
 
     # --- events ---
@@ -323,9 +327,10 @@ class RouteTable:
             if brokers.acting_master and MASTER_ID not in brokers.addresses:
                 finished(self._change_perm(broker.name, lambda perm: perm & ~PERM_WRITE))
             return
-        for topic in list(brokers.topics):
-            self._drop_queues(topic, broker.name)
         del self._brokers[broker.name]
+        self._gone.append((broker.name, brokers.topics))
+        if len(self._gone) == 1 and len(brokers.topics) < _TOPICS_A_SLICE:
+            finished(self.sweep())
         names = self._clusters.get(brokers.cluster)
         if names is not None:
             names.discard(broker.name)
@@ -396,15 +401,43 @@ class RouteTable:
         self.generation += 1
         return count
 
+    @property
+    def sweep_waits(self) -> bool:
+        """Whether a broker with many topics is gone: somebody should ``sweep``."""
+        return bool(self._gone)
+
+    def sweep(self) -> Work[None]:
+        """Take brokers that are gone out of the routes of their topics."""
+        done = 0
+        while self._gone:
+            name, topics = self._gone[0]
+            while topics:
+                done += 1
+                if done % _TOPICS_A_SLICE == 0:
+                    yield
+                if not topics:
+                    break
+                topic = topics.pop()
+                self._route_count -= 1
+                again = self._brokers.get(name)
+                queues = self._topics.get(topic)
+                if queues is not None and (again is None or topic not in again.topics):
+                    queues.pop(name, None)
+                    if not queues:
+                        del self._topics[topic]
+            if self._gone and self._gone[0][1] is topics:
+                self._gone.popleft()
+        self.generation += 1
+
     def _drop_queues(self, topic: str, broker_name: str) -> None:
         queues = self._topics.get(topic)
         if queues is not None and queues.pop(broker_name, None) is not None:
-            self._route_count -= 1
             if not queues:
                 del self._topics[topic]
             brokers = self._brokers.get(broker_name)
-            if brokers is not None:
+            if brokers is not None and topic in brokers.topics:
                 brokers.topics.discard(topic)
+                self._route_count -= 1
 
     # --- queries ---
 
@@ -415,7 +448,8 @@ class RouteTable:
         brokers = [brokers.data for name in queues if (brokers := self._brokers.get(name)) is not None]
         if not brokers:
             return None
-        return TopicRouteData(broker_datas=brokers, queue_datas=list(queues.values()), filter_server_table={})
+        queue_datas = [data for name, data in queues.items() if name in self._brokers]
+        return TopicRouteData(broker_datas=brokers, queue_datas=queue_datas, filter_server_table={})
 
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
         live = self._live.get((cluster, address))

@@ -385,3 +385,35 @@ def test_a_controller_may_name_another_master() -> None:
     assert data is not None
     assert data.broker_addrs == {0: "10.0.0.2:10911"}
     assert peer is not None
+
+
+def test_a_broker_with_many_topics_leaves_in_slices() -> None:
+    core, _, peer = namesrv_peer()
+    several = peer_from(core, "10.0.0.2", 2)
+    assert register(several, plain("a-1", "b-1"), name="b-b", address="10.0.0.2:10911").code == 0
+    assert register(peer, plain(*(f"a-{n}" for n in range(20_000)))).code == 0
+    peer.disconnect()
+    assert core.work_waits
+    found = core.routes.route("a-1")
+    assert found is not None
+    assert [queues.broker_name for queues in found.queue_datas] == ["b-b"]
+    core.routes.delete_topic("a-7")
+    again = peer_from(core, "127.0.0.1", 3)
+    # Back before the routes of its former self are all gone.
+    again.give(
+        RequestCode.REGISTER_BROKER,
+        identity("b-a", "10.0.0.1:10911"),
+        encode_register_body(wrapped(plain("a-1", "a-19999", "new"), 2)),
+    )
+    slices = 0
+    while core.work_waits:
+        core.work()
+        slices += 1
+    assert slices >= 15
+    assert again.heard()[0].code == 0
+    assert sorted(core.routes.topic_names()) == ["a-1", "a-19999", "b-1", "new"]
+    assert core.routes._route_count == 5
+    again.disconnect()
+    several.disconnect()
+    assert core.routes.topic_names() == []
+    assert core.routes._route_count == 0
