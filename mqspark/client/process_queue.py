@@ -65,7 +65,10 @@ class ProcessQueue:
         fresh = [message for message in messages if message.queue_offset >= floor]
         self._pending.extend([message.queue_offset for message in fresh])
         self.message_count += len(fresh)
-        self.size_bytes += sum([message.stored_body_bytes for message in fresh])
+        # Not what a compressed body would become: it is inflated for its listener.
+        self.size_bytes += sum(
+            [len(each.body) if each.__class__ is MessageExt else each.stored_body_bytes for each in fresh]
+        )
         self.advance(next_offset)
         return fresh
 
@@ -93,7 +96,8 @@ class ProcessQueue:
         else:
             self._done.add(offset)
         self.message_count -= 1
-        self.size_bytes -= message.stored_body_bytes
+        is_plain = message.__class__ is MessageExt
+        self.size_bytes -= len(message.body) if is_plain else message.stored_body_bytes
 
     @property
     def commit_offset(self) -> int:
