@@ -22,6 +22,7 @@ from mqspark.message import (
     decode_offset_id,
     encode_recall_handle,
 )
+from mqspark.protocol.bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record import encode_items
 from tests.unit.broker_kit import SEND, Bench, send_ext
@@ -89,7 +90,7 @@ def test_nothing_that_a_client_sends_gets_into_a_topic_of_the_broker(bench: Benc
     "topic", [TRACE_TOPIC, "rmq_sys_TRACE_DATA_cn", BENCHMARK_TOPIC, "C_REPLY_TOPIC", "%RETRY%CG", "%DLQ%CG"]
 )
 def test_what_rocketmq_clients_send_to_they_may(bench: Bench, topic: str) -> None:
-    bench.broker.state.subscriptions.find("CG")
+    bench.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
     assert bench.peer().ask(SEND, send_ext(topic), b"x").code == 0
 
 
@@ -248,7 +249,7 @@ def test_how_far_the_broker_is_only_it_says(bench: Bench) -> None:
     put(bench, "a")
     assert len(pop(bench, bench.peer())) == 1
     offsets, peer = bench.broker.state.offsets, bench.peer()
-    bench.broker.state.subscriptions.find(REVIVE_GROUP)
+    bench.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name=REVIVE_GROUP))
     update = {"consumerGroup": REVIVE_GROUP, "topic": REVIVE, "commitOffset": "1000000"}
     for queue_id in range(8):
         answer = peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**update, "queueId": str(queue_id)})

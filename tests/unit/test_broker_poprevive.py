@@ -12,6 +12,7 @@ from mqspark.broker.poprevive import REVIVES_A_TICK
 from mqspark.broker.writer import Stored
 from mqspark.errors import DiskFull, InvalidMessage
 from mqspark.message import encode_properties
+from mqspark.protocol.bodies import SubscriptionGroupConfig
 from mqspark.record import Parts
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import ACK, INVISIBLE_MS, ack_ext, pass_time, pop, put
@@ -26,7 +27,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     put(bench, *"abc")
     # The group has consumed all of it, so that only revival brings anything back.
-    bench.broker.state.subscriptions.find("CG")
+    bench.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
     bench.broker.state.offsets.commit("CG", "T", 0, 3)
     yield bench
     bench.close()
