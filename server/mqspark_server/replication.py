@@ -72,6 +72,15 @@ class ReplicationServer:
     def joined(self, connection: _SlaveConnection) -> None:
         self._connections.add(connection)
 
+    def make_room(self) -> bool:
+        """Whether one that has not said yet how far it is could go for another."""
+        for connection in self._connections:
+            if connection.replica.acked < 0:
+                connection.let_go("it has said nothing, and others want to")
+                self.left(connection)
+                return True
+        return False
+
     def left(self, connection: _SlaveConnection) -> None:
         if connection in self._connections:  # it was not refused
             self._connections.remove(connection)
@@ -106,7 +115,7 @@ class _SlaveConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
         self._address = f"{host}:{port}"
-        if len(self._server.replicas) >= MAX_SLAVES:
+        if len(self._server.replicas) >= MAX_SLAVES and not self._server.make_room():
             log.warning("slave %s is refused: %d are connected", self._address, MAX_SLAVES)
             self._transport.abort()
             return

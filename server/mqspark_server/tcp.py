@@ -564,6 +564,7 @@ class _RemotingConnection(asyncio.Protocol):
         "_closed_here",
         "_fast",
         "_in_ring",
+        "_is_noted",
         "_is_stranger",
         "_iteration",
         "_local_port",
@@ -596,6 +597,8 @@ class _RemotingConnection(asyncio.Protocol):
         self._closed_here = False
         self._address = ""
         self._is_stranger = True
+        self._is_noted = False
+        """It had a frame that was not complete when last something came."""
         self.evicted = False
         self._written = self._read = 0
         """Bytes that were written, and of them what the peer had taken when it was looked at."""
@@ -645,7 +648,8 @@ class _RemotingConnection(asyncio.Protocol):
             self.close(str(error))
             return
         buffered = self._parser.buffered_bytes
-        if buffered or self in server.partial:
+        if buffered or self._is_noted:
+            self._is_noted = buffered > 0
             server.note_partial(self, buffered + self._waiting_bytes, afresh=bool(commands))
         if not commands:
             return

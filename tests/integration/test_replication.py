@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 import select
@@ -228,3 +229,38 @@ def test_the_port_behind_the_brokers_is_preferred_and_another_taken_when_it_is_n
             pass
     with Broker(store=tmp_path / "d", broker_port=port) as broker:
         assert broker.apps[0].config.ha_listen_port == port + 1
+
+
+def test_a_slave_that_reports_and_does_not_read_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it is given keeps segments of the log from going."""
+    monkeypatch.setattr(replication, "SCAN_S", 0.05)
+    monkeypatch.setattr(replication, "UNREAD_S", 0.5)
+    with Broker(store=tmp_path / "s") as broker, Producer(broker.namesrv, group="P") as producer:
+        producer.send(Message(TOPIC, b"first"))
+        with closing(Slave(broker)) as slave:
+            slave.take_until(end_of(broker))
+            slave.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
+            for _ in range(16):
+                producer.send(Message(TOPIC, random.Random(1).randbytes(1 << 20)))
+            began = time.monotonic()
+            while "has not read what it was given" not in caplog.text:
+                assert time.monotonic() - began < TIMEOUT_S
+                with contextlib.suppress(ConnectionError):
+                    slave.report()
+                time.sleep(0.05)
+        with closing(Slave(broker)) as honest:
+            honest.take_until(end_of(broker))
+
+
+def test_those_that_say_nothing_keep_no_slave_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replication, "MAX_SLAVES", 2)
+    with Broker(store=tmp_path / "s") as broker, Producer(broker.namesrv, group="P") as producer:
+        host, port = broker.call(lambda: broker.apps[0].config.ha_address).rsplit(":", 1)
+        with contextlib.ExitStack() as idle:
+            for _ in range(4):
+                idle.enter_context(socket.create_connection((host, int(port)), timeout=TIMEOUT_S))
+            producer.send(Message(TOPIC, b"first"))
+            with closing(Slave(broker)) as slave:
+                slave.take_until(end_of(broker))
