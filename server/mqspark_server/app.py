@@ -247,8 +247,10 @@ class BrokerApp:
             self.clock,
             store_host=encode_host(await self._own_address(), self.config.listen_port),
         )
-        PROCESS.reserve(store.descriptors)
         self._reserved = store.descriptors
+        if server_config.http_enable:
+            self._reserved += server_config.http_max_connections
+        PROCESS.reserve(self._reserved)
         report = await self._flush_worker.run(self._open_store)
         self.recovery = dataclasses.asdict(report)
         log.info("store %s: %s", self.store_path, report)

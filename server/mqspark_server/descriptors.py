@@ -1,7 +1,7 @@
 """File descriptors of this process, shared between its connections and its files.
 
 A connection is refused in time; a file that cannot be opened stops messages. So what a store may need is reserved, and
-connections of every kind (remoting, HTTP, slaves) get what is left of RLIMIT_NOFILE.
+connections (remoting, slaves) get what is left of RLIMIT_NOFILE. HTTP has a number of its own, which is reserved, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OTHERS = 64
 class Descriptors:
     def __init__(self) -> None:
         self.reserved = 0
-        """For files."""
+        """For files, and for HTTP."""
         self.connections = 0
 
     @property
