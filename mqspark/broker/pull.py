@@ -6,7 +6,8 @@ memoryviews of the store's files: nothing here looks at a record, except for the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.groups import TAG
@@ -16,16 +17,20 @@ from mqspark.broker.state import BrokerState
 from mqspark.errors import InvalidFilter, InvalidMessage, NotNow
 from mqspark.filter.sql import SQL92, SqlFilter, compile_sql
 from mqspark.filter.tags import tag_codes
+from mqspark.logs import sparing
 from mqspark.message import PERM_READ
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
 from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers import PullMessageRequestHeader
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Work
 from mqspark.store.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus
 
 __all__ = ["Pulls", "FAQ", "check_expression_type"]
+
+_log = sparing(__name__)
 
 COMMIT, SUSPEND, EXPRESSION = 0x1, 0x2, 0x4
 """Bits of a pull's sysFlag (PullSysFlag)."""
@@ -37,6 +42,10 @@ FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDD
     4,
     5,
 )
+
+WOKEN_AT_ONCE = 64
+"""Parked pulls that are served in the turn that wakes them; the rest are served between the turns of others."""
+SERVED_AT_ONCE = 16
 
 BULK_BYTES_PER_TURN = 8 * 1024 * 1024
 """A connection that was given so much in one turn gets no more in bulk: what waits for its socket stays bounded however
@@ -80,6 +89,10 @@ class Pulls:
         self._state = state
         self._get = state.store.get
         self.parked = ParkedPulls(state.clock, lambda: state.config.max_parked_bytes)
+        self._woken: deque[tuple[Pull, Callable[[Pull], None]]] = deque()
+        """No longer parked, and not served yet."""
+        self._woken_now = 0
+        self._is_serving = False
         self._given: dict[int, int] = {}
         """session id → bytes given in this turn."""
         self.handlers: dict[int, Handler] = {
@@ -115,7 +128,7 @@ class Pulls:
             state.offsets.commit(pull.group, pull.topic, pull.queue_id, header.commit_offset)
         suspend = header.sys_flag & SUSPEND != 0
         if not self._serve(pull, may_wait=suspend):
-            if self.parked.count >= config.pull_thread_pool_queue_capacity:
+            if self.parked.count + len(self._woken) >= config.pull_thread_pool_queue_capacity:
                 raise Refusal(
                     ResponseCode.SYSTEM_BUSY,
                     f"[OVERLOAD] {self.parked.count} pulls are parked already; retry later",
@@ -136,21 +149,65 @@ class Pulls:
             return
         for topic, queue_id, max_offset in arrivals:
             for pull in parked.arrived(topic, queue_id, max_offset):
-                if pull.session.open and not self._serve_parked(pull, may_wait=True, woken=True):
-                    parked.park(pull)
+                self._wake(pull, self._serve_woken)
+        self._serve_rest()
 
     def answer_resets(self, group: str, topic: str) -> None:
         """The group's offsets were reset: tell those of its pulls that are parked, at once."""
         for pull in self.parked.take(group, topic):
-            reset = self._state.offsets.take_reset(group, topic, pull.queue_id)
-            if reset is None:
-                self.parked.park(pull)
-            elif pull.session.open:
-                self._answer_reset(pull, reset)
+            self._wake(pull, self._answer_woken_reset)
+        self._serve_rest()
+
+    def _answer_woken_reset(self, pull: Pull) -> None:
+        reset = self._state.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        if reset is None:
+            self.parked.park(pull)
+        else:
+            self._answer_reset(pull, reset)
 
     def expire(self) -> None:
         for pull in self.parked.expired():
-            self._serve_parked(pull, may_wait=False)
+            self._wake(pull, self._serve_expired)
+        self._serve_rest()
+
+    # --- many at once ---
+
+    def _serve_woken(self, pull: Pull) -> None:
+        if not self._serve_parked(pull, may_wait=True, woken=True):
+            self.parked.park(pull)
+
+    def _serve_expired(self, pull: Pull) -> None:
+        self._serve_parked(pull, may_wait=False)
+
+    def _wake(self, pull: Pull, serve: Callable[[Pull], None]) -> None:
+        """At once, unless it is one of many, or has to look at records."""
+        if self._woken_now < WOKEN_AT_ONCE and not isinstance(pull.wanted, SqlFilter):
+            self._woken_now += 1
+            if pull.session.open:
+                serve(pull)
+        else:
+            self._woken.append((pull, serve))
+
+    def _serve_rest(self) -> None:
+        self._woken_now = 0
+        if self._woken and not self._is_serving:
+            self._is_serving = True
+            self._state.long_work.begin(None, self._serve_in_slices())
+
+    def _serve_in_slices(self) -> Work[None]:
+        served = 0
+        while self._woken:
+            pull, serve = self._woken.popleft()
+            if not pull.session.open:
+                continue
+            try:
+                serve(pull)
+            except Exception:
+                _log.exception("a pull of %s could not be served", pull.session.peer)
+            served += 1
+            if self._woken and (isinstance(pull.wanted, SqlFilter) or served % SERVED_AT_ONCE == 0):
+                yield
+        self._is_serving = False
 
     def end_turn(self) -> None:
         if self._given:

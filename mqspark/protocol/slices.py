@@ -62,7 +62,7 @@ class LongWork:
     def begin(self, session: Session | None, work: Work[None]) -> None:
         """Do the first slice, unless others wait. ``session``: whom it is done for; None for the core itself."""
         part = _Part(session, work)
-        if len(self._running) >= MAX_RUNNING:
+        if session is not None and len(self._running) >= MAX_RUNNING:
             self._waiting.append(part)
         elif part.is_over():
             return
@@ -83,7 +83,7 @@ class LongWork:
             part.work.close()
             if session is not None:
                 session.long_answers -= 1
-            if self._waiting:
+            if self._waiting and len(self._running) < MAX_RUNNING:
                 self._running.append(self._waiting.popleft())
         return bool(self._running)
 

@@ -241,3 +241,70 @@ def test_no_request_holds_a_name_server() -> None:
         if longest >= BOUND_S:
             slow[RequestCode(code).name] = longest
     assert not slow
+
+
+PARKED = 2_000
+
+
+def parked(bench: Bench, **more: str) -> Peer:
+    """A peer whose pulls wait for the first message of T."""
+    bench.broker.state.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6))
+    peer = bench.peer()
+    for _ in range(PARKED):
+        peer.give(RequestCode.PULL_MESSAGE, pull_ext("T", **{"sysFlag": "6", **more}))
+    assert bench.broker.pulls.parked.count == PARKED
+    return peer
+
+
+@pytest.mark.parametrize(
+    ("more", "most"), [({}, 64 + 16), ({"subscription": "a = '1'", "expressionType": "SQL92"}, 1)]
+)
+def test_parked_pulls_that_one_message_wakes_are_served_between_turns(
+    tmp_path: Path, more: dict[str, str], most: int
+) -> None:
+    bench = Bench(tmp_path, enable_property_filter=True)
+    peer = parked(bench, **more)
+    bench.peer().give(SEND, send_ext("T", 0, "a\x011\x02"), b"x")
+    bench.broker.turn()
+    answered = len(peer.heard())
+    assert 0 < answered <= most
+    while bench.broker.work():
+        more_answers = len(peer.heard())
+        assert more_answers <= 16
+        answered += more_answers
+    assert answered + len(peer.heard()) == PARKED
+    assert bench.broker.pulls.parked.count == 0
+    bench.close()
+
+
+def test_parked_pulls_whose_time_is_up_at_once_are_answered_between_turns(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    peer = parked(bench)
+    bench.clock.advance(20_000)
+    bench.broker.tick()
+    answered = len(peer.heard())
+    assert 0 < answered <= 64 + 16
+    while bench.broker.work():
+        pass
+    assert answered + len(peer.heard()) == PARKED
+    bench.close()
+
+
+def test_woken_pulls_of_a_peer_that_left_cost_nothing_and_those_that_find_nothing_wait_on(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, enable_property_filter=True)
+    gone = parked(bench, subscription="a = '1'", expressionType="SQL92")
+    patient = bench.peer()
+    patient.give(
+        RequestCode.PULL_MESSAGE, pull_ext("T", sysFlag="6", subscription="a = '2'", expressionType="SQL92")
+    )
+    gone.disconnect()
+    for number in ("1", "2"):
+        bench.peer().give(SEND, send_ext("T", 0, f"a\x01{number}\x02"), b"x")
+        bench.broker.turn()
+        while bench.broker.work():
+            pass
+        assert len(patient.heard()) == (number == "2")
+    assert bench.broker.pulls.parked.count == 0
+    bench.close()
