@@ -102,6 +102,9 @@ class StoreConfig:
     access_message_in_memory_max_ratio: int = 40
     """Percent of the machine's memory that is taken for a cache of the log's end."""
     check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
+    scrub_bytes_per_second: int = 8 << 20
+    """Ours: so many bytes a second of the log that was there at the start are read in the background and compared with
+    the queues; 0 turns that off."""
     check_crc_on_read: bool = field(default=True, metadata={"key": "checkCRCOnRead"})
     """Whether bodies that were stored before this start are compared with their CRCs when they are read; a damaged
     one is passed over and reported. Ours."""

@@ -253,6 +253,18 @@ class ConsumeQueue:
             return None
         return self._table.maps.bytes_at(self._path(start), position - start, self._entry_bytes)
 
+    def replace(self, offset: int, entry: bytes) -> None:
+        """Write an entry anew that a file has. Raises OSError."""
+        position = offset * self._entry_bytes
+        start = position - position % self._file_bytes
+        path = self._path(start)
+        fd = self._table.files.open(path)
+        try:
+            self._table.files.write(fd, entry, position - start)
+        finally:
+            self._table.files.close(fd)
+        self._table.dirty_files.add(path)
+
     def next_existing_offset(self, offset: int) -> int:
         """Where the next file begins, for an offset whose file is missing."""
         for start in self.file_starts:

@@ -65,6 +65,7 @@ from mqspark.store.offsets import QueueOffsets
 from mqspark.store.queueends import QueueEnds
 from mqspark.store.queuetable import QueueTable
 from mqspark.store.recovery import Recovery, RecoveryReport
+from mqspark.store.scrub import Scrub
 
 __all__ = ["GetResult", "GetStatus", "MessageStore", "Progress"]
 
@@ -232,6 +233,8 @@ class MessageStore:
         self._failed_read: Callable[[], object] | None = None
         self.read_problem: str | None = None
         """Why something could not be read when it was last tried, or None."""
+        self.scrub: Scrub | None = None
+        """Compares log and queues in the background, or has done so."""
         self.was_clean = True
         """The process that had the store before has stopped by itself."""
         self.nonce = ""
@@ -326,6 +329,10 @@ class MessageStore:
             min(checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms),
         )
         self.was_clean = clean
+        known = [
+            (each.offset, each.offset + (each.length or 0)) for each in missing if each.offset is not None
+        ]
+        self.scrub = self._new_scrub(report.end_position, known + report.damaged)
         self._fetcher.begin(report.end_position, report.damaged)
         self._cleaner.open()
         self.read_only = self._failed_save = None
@@ -366,6 +373,28 @@ class MessageStore:
         finally:
             self.read_only = "the store is closed"
             self._release()
+
+    def _new_scrub(self, end: int, known: list[tuple[int, int]]) -> Scrub:
+        private = CommitLog(
+            self.paths.commit_logs,
+            self._files,
+            segment_bytes=self._log.segment_bytes,
+            allocation_step=0,
+            max_mapped=0,
+        )
+        return Scrub(
+            self._log,
+            private,
+            self._table,
+            self._levels,
+            self._files,
+            self.damages.note,
+            self._clock.monotonic_ms,
+            bytes_per_second=self.config.scrub_bytes_per_second,
+            begin=self._log.min_offset,
+            end=end,
+            known=known,
+        )
 
     def _load_ends(self) -> QueueEnds | None:
         ends = QueueEnds.load(self.paths.ends, self._files)
@@ -655,6 +684,10 @@ class MessageStore:
         cleaning_job = self._cleaner.round(checkpoints.settled, checkpoint_running=checkpoints.is_running)
         if cleaning_job is not None:
             jobs.append(cleaning_job)
+        if self.scrub is not None and not self.deletions.behind:
+            scrub_job = self.scrub.job(self.deletions.positions.copy())
+            if scrub_job is not None:
+                jobs.append(scrub_job)
         if self._cleaner.full is not None:
             self._log.room_end = -1  # the next put asks for room and is refused
         if self._cleaner.needs_checkpoint and not checkpoints.is_running:

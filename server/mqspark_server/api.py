@@ -141,6 +141,7 @@ def create_api(app: BrokerApp) -> ASGIApp:
                 "diskFull": disk_full,
                 "readProblem": read_problem,
                 "indexProblem": store.index_problem if store is not None else None,
+                "scrub": store.scrub.as_dict() if store is not None and store.scrub is not None else None,
                 "damageCounts": store.damages.summary() if store is not None else {},
                 "damage": store.damages.as_dicts(100) if store is not None else [],
                 "damagedOffsets": store.damaged_offsets[:100] if store is not None else [],

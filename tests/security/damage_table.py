@@ -31,6 +31,7 @@ SETTINGS = {
     "maxHashSlotNum": 16,
     "maxIndexNum": 512,
     "mappedFileSizeTimerLog": 52 * 64 + 16,
+    "scrubBytesPerSecond": 0,
 }
 MESSAGES = 60
 
@@ -261,6 +262,10 @@ def markdown() -> str:
         "under `store.damageCounts`; the log has a line for each (a warning when it was healed, else an error), and",
         "`rocketmq_storage_damage{kind,outcome}` a value. A start that refuses ends `mqspark broker run` with 1.",
         "`fsck` ends with 3 when something is wrong or lost. No offset that was given out is given out again.",
+        "",
+        "What a start cannot see without reading all of the log (flipped entries in the middle of a queue, a",
+        "segment of zeros or of another log) is found in the background by the time that `scrubBytesPerSecond` takes:",
+        "entries are healed, what is lost is told as above. `store.scrub` in the health says how far that is.",
         "",
         "| damage | start, health, log, metric | cannot be read (of 60) | fsck | after --repair |",
         "|---|---|---|---|---|",

@@ -13,6 +13,7 @@ import httpx
 from click.testing import CliRunner
 
 from mqspark.message import encode_properties
+from mqspark.protocol.bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.testing import Broker, FakeClock
 from mqspark_server.store_cli import store
@@ -25,6 +26,7 @@ __all__ = ["Seen", "look", "make_store", "run_fsck"]
 TIMER_MS = 100_000
 DELAY_MS = 60_000
 START_MS = 1_700_000_000_000
+READERS = SubscriptionGroupConfig(group_name="readers")
 
 
 def _send(connection: RawConnection, topic: str, queue_id: int, body: bytes, **properties: str) -> None:
@@ -56,7 +58,7 @@ def make_store(root: Path, settings: Mapping[str, Any] = SETTINGS) -> None:
             if offset == 30:  # a second save leaves the first as .bak
                 broker.restart()
             app = broker.apps[0]
-            broker.call(lambda app=app: app.broker.state.subscriptions.find("readers"))
+            broker.call(lambda app=app: app.broker.state.subscriptions.put(READERS))
             with RawConnection(broker.address, 60) as connection:
                 reply = connection.request(
                     RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="readers", topic="Orders", queueId=0,
