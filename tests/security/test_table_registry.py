@@ -162,6 +162,7 @@ SERVERS = {
     "BrokerSet.topics": "maxTopicsPerBroker",
     "RouteTable._brokers": "maxBrokers",
     "RouteTable._clusters": "maxBrokers",
+    "RouteTable._gone": "maxRoutes, which counts what is in it",
     "RouteTable._live": "maxBrokers",
     "RouteTable._over": "maxBrokers",
     "RouteTable._topics": "maxRoutes",
