@@ -36,6 +36,7 @@ from mqspark.protocol.headers import (
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
+from mqspark.protocol.named import check_header
 from mqspark.protocol.session import Session
 
 __all__ = ["Replies"]
@@ -65,6 +66,7 @@ class Replies:
             header = command.header(SendMessageRequestHeader)
         else:
             header = command.header(SendMessageRequestHeaderV2)
+        check_header(header)  # what it names goes on to a client
         trace = self._trace()
         if not command.body:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "the reply has no body", trace)

@@ -247,7 +247,7 @@ class Attack:
                     except Exception as error:
                         self.broken.append(f"{self.watch.now}: {type(error).__name__}: {error}"[:300])
                         continue
-                    self.judge(code, name, answers, number == 0)
+                    self.judge(code, name, answers, number == 0 and len(name) < 1000)
                 housekeeping()
 
     def send_properties(self, peer: Peer, housekeeping: Any) -> None:

@@ -139,6 +139,21 @@ def test_a_refusal_has_the_code_of_its_request_and_a_short_remark(
     bench.close()
 
 
+@pytest.mark.parametrize("code", [SEND, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc", "..", "a\0b", "x" * 60_000, "", "%RETRY%../x", "%LMQ%../x", "a@b"]
+)
+def test_a_send_makes_no_topic_of_what_is_no_name(tmp_path: Path, code: RequestCode, name: str) -> None:
+    """The one request whose handler checks by itself."""
+    bench = Bench(tmp_path, store_settings={"enable_lmq": True, "enable_multi_dispatch": True})
+    before = set(bench.broker.state.topics.names())
+    answer = bench.peer().ask(code, send_ext(name), b"x")
+    assert answer.code in (ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL)
+    assert len(answer.remark or "") < 200
+    assert set(bench.broker.state.topics.names()) == before
+    bench.close()
+
+
 def test_no_remark_is_longer_than_its_bound(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     ext = {"topic": "T", "key": "k", "maxNum": "y" * 60_000, "beginTimestamp": "0", "endTimestamp": "0"}
