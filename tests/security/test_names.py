@@ -249,7 +249,7 @@ def test_no_path_is_made_of_a_name_by_hand() -> None:
     """``path_below`` is the one way; what comes from a directory listing or is a constant is joined as it is."""
     by_hand = re.compile(
         r"""/\ (topic|group|client_id|broker_name|queue|queue_id|str\(queue_id\))\b(?!\s*[/*+-]?=)
-        |\{(topic|group|client_id)\}/|/\{(topic|group|client_id)\}""",
+        |(directory|root|path|folder)\}/\{(topic|group|client_id|queue)""",
         re.VERBOSE,
     )
     found = [
