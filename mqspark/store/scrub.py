@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqspark.errors import MQError
+from mqspark.names import path_below
 from mqspark.record import Verdict, check_record
 from mqspark.store.checkpoint import Checkpoint
 from mqspark.store.commitlog import CommitLog, Segment
@@ -86,7 +87,9 @@ class _Slice(Recovery):
         step = self._file_bytes // ENTRY_BYTES
         ours = np.frombuffer(packed, ENTRY_DTYPE)
         for number in np.unique(offsets // step).tolist():
-            path = f"{self._table.directory}/{topic}/{queue_id}/{file_name(number * self._file_bytes)}"
+            path = str(
+                path_below(self._table.directory, topic, queue_id, file_name(number * self._file_bytes))
+            )
             at = np.flatnonzero(offsets // step == number)
             low, high = int(offsets[at].min()), int(offsets[at].max()) + 1
             try:
