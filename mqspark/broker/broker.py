@@ -271,6 +271,8 @@ class Broker:
             *self._pop.ledgers,
             *store.ledgers,
         )
+        self._changed_groups: dict[str, ConsumerGroup] = {}
+        """Whose members are told so at the end of the turn, however many have joined or left in it."""
         self._is_quiet = False
         self.registration_due = True
         self._registration_pieces = 1
@@ -320,6 +322,10 @@ class Broker:
 
     def turn(self) -> None:
         """Write what this turn appended, and answer what that completes."""
+        if self._changed_groups:
+            changed, self._changed_groups = self._changed_groups, {}
+            for group in changed.values():
+                notify_members(group)
         self._pop.before_commit()
         self.acks.end_turn()
         self.progress(self.store.commit())
@@ -389,7 +395,7 @@ class Broker:
 
     def _members_changed(self, group: ConsumerGroup) -> None:
         if self.config.notify_consumer_ids_changed_enable:
-            notify_members(group)
+            self._changed_groups[group.name] = group
 
     # --- name servers ---
 

@@ -53,10 +53,10 @@ MAX_LOCKED = 16_384
 
 
 def notify_members(group: ConsumerGroup) -> None:
-    """Tell every member to rebalance now (40, one-way); not one that leaves so much unread that it would not hear."""
+    """Tell every member to rebalance now (40, one-way), once over each connection; not one that leaves so much unread
+    that it would not hear."""
     header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group.name)
-    for member in group.members.values():
-        session = member.session
+    for session in {member.session.id: member.session for member in group.members.values()}.values():
         if session.room <= 0:
             continue
         session.send(

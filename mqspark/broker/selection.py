@@ -22,8 +22,8 @@ Wanted = frozenset[int] | SqlFilter | None
 
 FIRST_WINDOW = 64
 """Records asked of the store at first; twice as many each time that does not suffice."""
-MAX_WORK = 100_000
-"""Operators evaluated in one get, about 20 ms; long properties count more."""
+MAX_WORK = 40_000
+"""Operators evaluated in one get, about 5 ms; long properties count more."""
 PROPERTIES_STEP_BYTES = 256
 MAX_WINDOW_BYTES = 1 << 40
 """No limit: a window's records are slices of the log, not copies."""

@@ -308,3 +308,18 @@ def test_woken_pulls_of_a_peer_that_left_cost_nothing_and_those_that_find_nothin
         assert len(patient.heard()) == (number == "2")
     assert bench.broker.pulls.parked.count == 0
     bench.close()
+
+
+def test_members_that_join_over_one_connection_are_told_once_a_turn(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    consumer = {"groupName": "CG", "subscriptionDataSet": [{"topic": "T", "subString": "*"}],
+                "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING"}  # fmt: skip
+    for number in range(200):
+        body = json.dumps({"clientID": f"c{number}", "consumerDataSet": [consumer]}).encode()
+        peer.give(RequestCode.HEART_BEAT, {}, body)
+    bench.broker.turn()
+    heard = peer.heard()
+    assert len([command for command in heard if command.is_response]) == 200
+    assert len([command for command in heard if not command.is_response]) == 1
+    bench.close()

@@ -90,6 +90,7 @@ class Peer:
     def disconnect(self) -> None:
         self.session.open = False
         self.core.disconnected(self.session)
+        self.core.turn()
 
 
 class Bench:
