@@ -3,7 +3,7 @@
 A file can be whole JSON and say what no broker has written: 2,147,483,647 queues, an offset of -5. Such a value is
 taken from the file's ``.bak``, when that has a possible one, or from the store's queues, and it is told (``damage``).
 Where nothing tells how far a group or a delay level had come, it begins again where its queue does: a message comes
-twice rather than never.
+twice rather than never. ``fsck`` asks the same of a directory that no broker works on (``found_in_tables``).
 """
 
 from __future__ import annotations
@@ -12,14 +12,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from mqspark.broker.config import BrokerConfig
 from mqspark.broker.offsets import ConsumerOffsets
 from mqspark.broker.subscriptions import SubscriptionGroups
 from mqspark.broker.topics import MAX_QUEUES, Topics, copy_config
+from mqspark.clock import Clock
+from mqspark.errors import MQError, StoreCorrupt
 from mqspark.message import SCHEDULE_TOPIC
+from mqspark.protocol.bodies import DelayOffsetSerializeWrapper, decode_body
+from mqspark.store.batchqueue import BatchQueue
+from mqspark.store.configfile import ConfigFile
+from mqspark.store.consumequeue import ConsumeQueue
 from mqspark.store.damage import Damage, Note, Outcome
 from mqspark.store.dispatch import is_lmq
+from mqspark.store.offline import OfflineStore
+from mqspark.store.saved import SavedTable, Table
 
-__all__ = ["Bounds", "heal_delays", "heal_groups", "heal_offsets", "heal_topics"]
+__all__ = ["Bounds", "found_in_tables", "heal_delays", "heal_groups", "heal_offsets", "heal_topics"]
 
 _CUT_MESSAGES = 1 << 20
 """An offset so far behind the end of its queue may have been true before the log was cut; one farther was never."""
@@ -153,3 +162,57 @@ def heal_delays(
             text = "is taken, where its queue begins: messages may be delivered again"
             note(_Said(what, value, healed[level], text).damage(Outcome.LOST))
     return healed
+
+
+class _Offline:
+    """The bounds of a directory that no broker works on."""
+
+    def __init__(self, store: OfflineStore) -> None:
+        self._queues: dict[tuple[str, int], ConsumeQueue | BatchQueue] = {
+            **store.table.queues,
+            **store.batch_table.batch_queues,
+        }
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.get((topic, queue_id))
+        return queue.min_offset if queue is not None else -1
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.get((topic, queue_id))
+        return queue.max_offset if queue is not None else 0
+
+    def queues(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for topic, queue_id in self._queues:
+            found.setdefault(topic, []).append(queue_id)
+        return found
+
+
+def found_in_tables(store: OfflineStore, clock: Clock) -> list[Damage]:
+    """What a start would say to the tables of ``config/``, which are only read."""
+    found: list[Damage] = []
+    note = found.append
+    config, bounds = BrokerConfig(), _Offline(store)
+    topics, groups = Topics(config, clock), SubscriptionGroups(config, clock)
+    offsets = ConsumerOffsets(clock, version_step=1)
+    tables: dict[str, Table] = {
+        "topics.json": topics,
+        "subscriptionGroup.json": groups,
+        "consumerOffset.json": offsets,
+    }
+    for name, table in tables.items():
+        file = ConfigFile(store.paths.config / name, store.files, note=note)
+        try:
+            SavedTable(table, file).load()
+        except StoreCorrupt as error:
+            note(Damage("config.unreadable", Outcome.WRONG, str(error)))
+    heal_topics(topics, bounds, note)
+    heal_groups(groups, note)
+    heal_offsets(offsets, lambda: None, bounds, note, lmq=store.config.enable_lmq)
+    delays = ConfigFile(store.paths.config / "delayOffset.json", store.files).load()
+    try:
+        levels = decode_body(DelayOffsetSerializeWrapper, delays).offset_table if delays is not None else {}
+        heal_delays(levels, {}, bounds, note)
+    except MQError as error:
+        note(Damage("config.unreadable", Outcome.WRONG, f"delayOffset.json cannot be read: {error}"))
+    return found

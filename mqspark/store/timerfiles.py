@@ -26,10 +26,11 @@ import numpy as np
 from mqspark.errors import StoreCorrupt, is_shortage
 from mqspark.store.damage import Damage, Note, Outcome
 from mqspark.store.files import FileLayer, is_disk_full
+from mqspark.store.layout import file_start
 from mqspark.store.timerlog import RECORD_BYTES, TimerLog
 from mqspark.store.timerwheel import SLOTS, Page, TimerWheel, save_pages
 
-__all__ = ["TimerCheckpoint", "TimerFiles", "TimerFlush"]
+__all__ = ["TimerCheckpoint", "TimerFiles", "TimerFlush", "timer_damage"]
 
 _FIELDS = struct.Struct(">7q")
 _SEAL = struct.Struct(">8sq")
@@ -300,6 +301,33 @@ class TimerFlush:
     def done(self) -> None:
         self._owner._unfinished = None
         self._owner.checkpoint = self.checkpoint
+
+
+def timer_damage(root: Path, files: FileLayer, queue_end: int, *, clean: bool) -> list[Damage]:
+    """What a start would say to the checkpoint and the wheel of a directory, which are only read."""
+    found: list[Damage] = []
+    path = root / "config" / "timercheck"
+    data = files.read(path)
+    saved = TimerCheckpoint.load(path, files)
+    starts = sorted(
+        start for name in files.names(root / "timerlog") if (start := file_start(name)) is not None
+    )
+    if data is not None and saved is None:
+        found.append(Damage("timer.checkpoint", Outcome.HEALED, f"config/timercheck has {len(data)} bytes"))
+    elif saved is not None and starts:
+        numbers = (saved.read_time_ms, saved.log_position, saved.queue_offset, saved.master_queue_offset)
+        if saved == TimerCheckpoint() or min(numbers) < 0 or max(numbers[2:]) > queue_end:
+            found.append(Damage("timer.checkpoint", Outcome.HEALED, f"config/timercheck: {saved} cannot be"))
+    elif saved is not None and saved.log_position:
+        found.append(Damage("timer.log", Outcome.HEALED, "the timer log is missing"))
+    wheel, sealed = TimerWheel(), _sealed_slots(data)
+    try:
+        has_wheel = wheel.load(root / "timerwheel", files)
+        if starts and sealed and clean and (not has_wheel or wheel.used_count != sealed):
+            found.append(Damage("timer.wheel", Outcome.HEALED, "timerwheel is not the one that was saved"))
+    except StoreCorrupt as error:
+        found.append(Damage("timer.wheel", Outcome.HEALED, str(error)))
+    return found
 
 
 def _sealed_slots(data: bytes | None) -> int | None:

@@ -69,20 +69,39 @@ def _settings(directory: str, config: str | None, assignments: Sequence[str]) ->
 @_set
 def fsck(directory: str, repair: bool, output: str, config: str | None, assignments: Sequence[str]) -> None:
     """Compare every record, queue entry and index entry with one another."""
+    from mqspark.broker.ranges import found_in_tables
     from mqspark.clock import SystemClock
-    from mqspark.store.fsck import cut_log
+    from mqspark.message import TIMER_TOPIC
+    from mqspark.store.fsck import START, Finding, cut_log
     from mqspark.store.fsck import fsck as check
     from mqspark.store.offline import OfflineStore
     from mqspark.store.remake import remake
+    from mqspark.store.timerfiles import timer_damage
 
     settings = _settings(directory, config, assignments)
+
+    def check_all(progress: Callable[[int, int], None]) -> FsckReport:
+        found = OfflineStore(settings)
+        report = check(found, progress)
+        queue = found.table.queues.get((TIMER_TOPIC, 0))
+        end = queue.max_offset if queue is not None else 1 << 62
+        damages = [
+            *found_in_tables(found, SystemClock()),
+            *timer_damage(found.paths.root, found.files, end, clean=found.clean),
+        ]
+        severities = {"healed": "note", "lost": "lost", "wrong": "error"}
+        for damage in damages if not found.in_use else []:
+            repair = START if damage.outcome == "healed" else ""
+            report.add(Finding(severities[damage.outcome], damage.kind, damage.text, repair=repair))
+        return report
+
     with _bar("checking") as progress:
-        report = check(OfflineStore(settings), progress)
+        report = check_all(progress)
     if repair and (report.errors or report.lost or not report.clean):
         with _bars() as step:
             made = remake(settings, SystemClock(), step)
         with _bar("checking") as progress:
-            report = check(OfflineStore(settings), progress)
+            report = check_all(progress)
         report.repaired = True
         lost = cut_log(made)
         if lost is not None:
