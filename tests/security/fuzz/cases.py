@@ -41,6 +41,11 @@ NUMBERS = [
     (1 << 31) - 1, 1 << 31, -(1 << 31), -(1 << 31) - 1, (1 << 63) - 1, 1 << 63, -(1 << 63), 10**20,
     -(10**20), 1_700_000_000_000,
 ]  # fmt: skip
+PROPERTIES = [
+    "", "TAGS\x01a\x02KEYS\x01k1 k2\x02", "UNIQ_KEY\x010A0000010A0000000000000000000001\x02", "DELAY\x011\x02",
+    "TIMER_DELAY_MS\x01500\x02", "TRAN_MSG\x01true\x02PGROUP\x01g-fuzz-1\x02", "a\x017\x02__SHARDINGKEY\x01s\x02",
+    "INNER_MULTI_DISPATCH\x01%LMQ%a\x02", "CORRELATION_ID\x01c\x02REPLY_TO_CLIENT\x01x\x02TTL\x013000\x02",
+]  # fmt: skip
 NUMBER_TEXTS = ["--5", "+5", " 5", "5 ", "0x10", "1e9", "1.5", "²", "٣", "9" * 5_000, "-", "", "1_000", "NaN"]
 
 
@@ -111,21 +116,54 @@ def _length(chance: Chance) -> int:
 
 
 def fields(chance: Chance, header: type[msgspec.Struct] | None) -> dict[str, str]:
-    """The ``extFields`` of a request: the header's own, hostile ones among them, some left out."""
+    """The ``extFields`` of a request. In half of the requests all of them are plausible but for one at most, so that
+    handlers are reached; in the others each may be hostile or missing."""
+    if header is None:
+        return {text(chance): text(chance)} if chance.random() < 0.2 else {}
+    hints = typing.get_type_hints(header, include_extras=True)
+    items = msgspec.structs.fields(header)
+    is_mild = chance.random() < 0.5
+    odd_one = chance.choice(items).name if items and chance.random() < 0.7 else ""
     ext = {}
-    if header is not None:
-        hints = typing.get_type_hints(header, include_extras=True)
-        for item in msgspec.structs.fields(header):
-            if chance.random() < (0.03 if item.required else 0.3):
+    for item in items:
+        if is_mild and item.name != odd_one:
+            if not item.required and chance.random() < 0.6:
                 continue
-            if chance.random() < 0.03:
-                ext[item.encode_name] = chance.choice(NUMBER_TEXTS)
-                continue
+            value = _plausible(chance, item.name, hints[item.name])
+        elif chance.random() < (0.03 if item.required else 0.3):
+            continue
+        elif chance.random() < 0.03:
+            value = chance.choice(NUMBER_TEXTS)
+        else:
             value = document(chance, hints[item.name], 7)
-            ext[item.encode_name] = str(value).lower() if isinstance(value, bool) else str(value)
-    if chance.random() < 0.05:
+        ext[item.encode_name] = str(value).lower() if isinstance(value, bool) else str(value)
+    if not is_mild and chance.random() < 0.05:
         ext[text(chance)] = text(chance)
     return ext
+
+
+def _plausible(chance: Chance, name: str, hint: Any) -> Any:
+    if "topic" in name and "num" not in name:
+        return "TBW102" if name.startswith("default") else chance.choice(TOPICS)
+    if "group" in name:
+        return chance.choice(GROUPS)
+    if name == "properties":
+        return chance.choice(PROPERTIES)
+    if name in ("subscription", "exp", "expression"):
+        return chance.choice(["*", "a || b", "a > 5 AND TAGS = 'x'"])
+    if name.endswith("type"):
+        return chance.choice(["TAG", "SQL92", "SINGLE_TAG", "1"])
+    if "perm" in name:
+        return 6
+    if "nums" in name:
+        return chance.choice([1, 2, 4])
+    if "sys_flag" in name:
+        return chance.choice([0, 0, 1, 4, 8, 12])
+    if "timestamp" in name or name.endswith("time"):
+        return chance.choice([0, 1_000, 1_700_000_000_000, 4_000_000_000_000])
+    if hint in (int, bool) or int in _unwrapped(hint) or bool in _unwrapped(hint):
+        return chance.random() < 0.5 if bool in _unwrapped(hint) else chance.randrange(3)
+    return chance.choice(["127.0.0.1:10911", "127.0.0.1@1", "DefaultCluster", "broker-a", "0"])
 
 
 def json_frame(code: int, flag: int, opaque: int, ext: dict[str, str], body: bytes) -> bytes:

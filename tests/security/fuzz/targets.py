@@ -28,7 +28,7 @@ from mqspark.compression import LZ4, ZLIB, ZSTD, decompress
 from mqspark.errors import MQError
 from mqspark.filter import sql
 from mqspark.message import decode_properties
-from mqspark.protocol import bodies, fastjson, headers
+from mqspark.protocol import bodies, fastjson, headers, registration
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.connection import Connection
 from mqspark.record import decode_records
@@ -60,6 +60,11 @@ REQUEST_BODIES: dict[int, type[msgspec.Struct]] = {
     RequestCode.BATCH_ACK_MESSAGE: bodies.BatchAckMessageRequestBody,
     RequestCode.REGISTER_BROKER: bodies.RegisterBrokerBody,
 }
+
+
+COMMON_CODES = [
+    code for code in headers.REQUEST_HEADERS if not re.match("AUTH|CONTROLLER", RequestCode(code).name)
+]
 
 
 class Target:
@@ -188,7 +193,7 @@ class Bodies(_Decoding):
         else:
             for version in (0, 413, 479):
                 with contextlib.suppress(MQError):
-                    bodies.decode_register_body(content, version)
+                    registration.decode_register_body(content, version)
             fastjson.loads(content)
 
 
@@ -213,12 +218,16 @@ class _Served(Target):
     def open(self) -> Iterator[None]:
         with running(self.kind, self.folder / self.name, *self.settings) as victim:
             self.victim = victim
+            self.prepare()
             self.probe = Probe(victim, self.kind)
             self.probe.start()
             try:
                 yield
             finally:
                 self.probe.stop()
+
+    def prepare(self) -> None:
+        """Before the first case."""
 
     def send(self, case: bytes) -> None:
         raise NotImplementedError(self.name)
@@ -264,10 +273,16 @@ class Requests(_Served):
 
     name = "requests"
 
+    def prepare(self) -> None:
+        assert self.victim is not None
+        with RawConnection(self.victim.address, 60) as connection:
+            for topic in cases.TOPICS:
+                _create(connection, topic)
+
     def make(self, chance: Chance) -> bytes:
         frames = []
         for _ in range(chance.choice([1, 5, 20, 60])):
-            code = int(chance.choice(list(RequestCode)))
+            code = int(chance.choice(COMMON_CODES if chance.random() < 0.7 else list(RequestCode)))
             frame = _frame(chance, code)
             frames.append(cases.mutated(chance, frame) if chance.random() < 0.05 else frame)
         return b"".join(frames)
@@ -282,6 +297,9 @@ class NameServer(Requests):
 
     name = "namesrv"
     kind = "namesrv"
+
+    def prepare(self) -> None:
+        """It knows nothing, as one that has just been started."""
 
 
 PATHS = [
