@@ -1,4 +1,4 @@
-"""What a batch send costs the broker, without sockets: processor time a message from received bytes to the answer.
+"""What a batch send, or a single one, costs the broker, without sockets: processor time a message from received bytes to the answer.
 
     python -m tests.benchmarks batch [--against CLONE] [--rounds N] [--shape NAME ...]
 
@@ -51,6 +51,8 @@ class Shape(NamedTuple):
 
 
 SHAPES = {
+    "1": Shape(1, 1024),
+    "1-json": Shape(1, 1024, serialize_type=JSON),
     "32": Shape(32, 1024),
     "32-json": Shape(32, 1024, serialize_type=JSON),
     "32-small": Shape(32, 100),
@@ -101,6 +103,9 @@ def stream(shape: Shape) -> tuple[bytes, int]:
                 + struct.pack(">h", len(properties))
                 + properties
             )
+        is_batch = shape.members > 1
+        if not is_batch:
+            members = [body]
         header = SendMessageRequestHeaderV2(
             producer_group="benchmark_batch_producer",
             topic="BenchmarkTest",
@@ -110,15 +115,15 @@ def stream(shape: Shape) -> tuple[bytes, int]:
             sys_flag=0,
             born_timestamp=NOW_MS,
             flag=0,
-            properties="WAIT\x01true\x02",
+            properties="WAIT\x01true\x02" if is_batch else properties.decode(),
             reconsume_times=0,
             unit_mode=False,
-            batch=True,
+            batch=is_batch,
             bname="broker-a",
         )
         frames.append(
             encode_request(
-                RequestCode.SEND_BATCH_MESSAGE,
+                RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2,
                 batch,
                 header,
                 b"".join(members),

@@ -4,6 +4,7 @@ The load generator (raw_load.py) is another process on the same cores; every mes
 ASYNC alternate A B A B on fresh stores; medians are reported.
 
     python -m tests.benchmarks broker [--count N] [--rounds R] [--store DIR]
+    python -m tests.benchmarks broker --against CLONE     this tree (A) and another (B) in turn, and A/B
 """
 
 from __future__ import annotations
@@ -29,13 +30,18 @@ BATCH = 160
 class DevProcess:
     """``mqspark dev`` and what its READY line says."""
 
-    def __init__(self, store: Path, *settings: str) -> None:
+    def __init__(self, store: Path, *settings: str, tree: Path | None = None) -> None:
         command = [sys.executable, "-m", "mqspark_server.cli", "dev", "--store", str(store)]
         command += ["--namesrv-port", "0", "--broker-port", "0", "--set", "logLevel=WARNING"]
         for setting in settings:
             command += ["--set", setting]
         began = time.perf_counter()
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        env = dict(os.environ)
+        if tree is not None:
+            env["PYTHONPATH"] = os.pathsep.join(
+                str(tree / part) for part in ("", "server", "datasource", "jobs")
+            )
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=tree)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         self.start_s = time.perf_counter() - began
@@ -62,9 +68,9 @@ class DevProcess:
 
 
 @contextlib.contextmanager
-def broker(parent: Path, *settings: str) -> Iterator[DevProcess]:
+def broker(parent: Path, *settings: str, tree: Path | None = None) -> Iterator[DevProcess]:
     store = Path(tempfile.mkdtemp(dir=parent, prefix="bench-"))
-    process = DevProcess(store, *settings)
+    process = DevProcess(store, *settings, tree=tree)
     try:
         yield process
     finally:
@@ -83,21 +89,42 @@ def load(what: str, process: DevProcess, **options: int) -> dict[str, Any]:
     return result
 
 
-def run(count: int, rounds: int, parent: Path) -> dict[str, Any]:
-    results: dict[str, list[dict[str, Any]]] = {"ASYNC_FLUSH": [], "SYNC_FLUSH": [], "pull": []}
-    starts: list[float] = []
-    idle: list[float] = []
+class Figures:
+    """What one tree's brokers gave, round by round."""
+
+    def __init__(self, tree: Path | None) -> None:
+        self.tree = tree
+        self.results: dict[str, list[dict[str, Any]]] = {"ASYNC_FLUSH": [], "SYNC_FLUSH": [], "pull": []}
+        self.starts: list[float] = []
+        self.idle: list[float] = []
+
+    def measure(self, flush: str, count: int, parent: Path) -> None:
+        settings = (f"flushDiskType={flush}", f"maxTransferCountOnMessageInMemory={BATCH}")
+        with broker(parent, *settings, tree=self.tree) as process:
+            self.starts.append(process.start_s)
+            time.sleep(1)  # idle is idle, not just started
+            self.idle.append(process.rss_mb())
+            self.results[flush].append(load("send", process, count=count))
+            if flush == "ASYNC_FLUSH":
+                self.results["pull"].append(load("pull", process, count=count, batch=BATCH, rounds=3))
+
+    def medians(self) -> dict[str, float]:
+        return _medians(self.results, self.starts, self.idle)
+
+
+def run(count: int, rounds: int, parent: Path, *trees: Path | None) -> list[dict[str, float]]:
+    """The medians of each tree; the trees take turns."""
+    figures = [Figures(tree) for tree in trees]
     for _ in range(rounds):
         for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
-            settings = (f"flushDiskType={flush}", f"maxTransferCountOnMessageInMemory={BATCH}")
-            with broker(parent, *settings) as process:
-                starts.append(process.start_s)
-                time.sleep(1)  # idle is idle, not just started
-                idle.append(process.rss_mb())
-                sent = load("send", process, count=count)
-                results[flush].append(sent)
-                if flush == "ASYNC_FLUSH":
-                    results["pull"].append(load("pull", process, count=count, batch=BATCH, rounds=3))
+            for each in figures:
+                each.measure(flush, count, parent)
+    return [each.medians() for each in figures]
+
+
+def _medians(
+    results: dict[str, list[dict[str, Any]]], starts: list[float], idle: list[float]
+) -> dict[str, float]:
     return {
         "send_async_per_s": _median(results["ASYNC_FLUSH"], "per_second"),
         "send_async_broker_cpu_us": _median(results["ASYNC_FLUSH"], "broker_cpu_us"),
@@ -121,9 +148,12 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--count", type=int, default=300_000, help="messages of 1 KB a run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--store", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--against", type=Path, help="another clone of the repository: B")
     asked = parser.parse_args(arguments)
-    for name, value in run(asked.count, asked.rounds, asked.store).items():
-        print(f"{name:28} {value:>14,.2f}")
+    trees = [None] if asked.against is None else [None, asked.against.resolve()]
+    ours, *others = run(asked.count, asked.rounds, asked.store, *trees)
+    for name, value in ours.items():
+        print(f"{name:28} {value:>14,.2f}", *(f"{b[name]:>14,.2f} {value / b[name]:>6.3f}" for b in others))
 
 
 if __name__ == "__main__":
