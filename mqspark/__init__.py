@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mqspark.client.admin import GroupOffset
-    from mqspark.client.allocate import (
+    from mqspark.client.consumer.allocate import (
         Averagely,
         AveragelyByCircle,
         ConsistentHash,
@@ -35,18 +35,19 @@ if TYPE_CHECKING:
         MachineRoom,
         MachineRoomNearby,
     )
-    from mqspark.client.autobatch import AutoBatch
-    from mqspark.client.consumer import ConsumeFromWhere, MessageModel
-    from mqspark.client.delivery import ConsumeStatus, RetryLater
-    from mqspark.client.hooks import (
+    from mqspark.client.consumer.consumer import ConsumeFromWhere, MessageModel
+    from mqspark.client.delivery.delivery import ConsumeStatus, RetryLater
+    from mqspark.client.hooks.hooks import (
         ConsumeContext,
         EndTransactionContext,
         Interceptor,
         RecallContext,
         SendContext,
     )
-    from mqspark.client.identity import ClientOptions
-    from mqspark.client.producer import SendResult, SendStatus
+    from mqspark.client.producer.autobatch import AutoBatch
+    from mqspark.client.producer.producer import SendResult, SendStatus
+    from mqspark.client.producer.transaction import TransactionResult, TransactionState
+    from mqspark.client.remoting.identity import ClientOptions
     from mqspark.client.sync import (
         AdminClient,
         LitePullConsumer,
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
         PushConsumer,
         TransactionProducer,
     )
-    from mqspark.client.transaction import TransactionResult, TransactionState
     from mqspark.message import Message, MessageExt, MessageQueue
 
 __version__ = "0.1.0"
@@ -103,9 +103,9 @@ _HOMES = {
         "LitePullConsumer",
         "AdminClient",
     ),
-    "mqspark.client.identity": ("ClientOptions",),
-    "mqspark.client.autobatch": ("AutoBatch",),
-    "mqspark.client.hooks": (
+    "mqspark.client.remoting.identity": ("ClientOptions",),
+    "mqspark.client.producer.autobatch": ("AutoBatch",),
+    "mqspark.client.hooks.hooks": (
         "Interceptor",
         "SendContext",
         "ConsumeContext",
@@ -113,12 +113,12 @@ _HOMES = {
         "RecallContext",
     ),
     "mqspark.message": ("Message", "MessageExt", "MessageQueue"),
-    "mqspark.client.producer": ("SendResult", "SendStatus"),
-    "mqspark.client.transaction": ("TransactionResult", "TransactionState"),
-    "mqspark.client.delivery": ("ConsumeStatus", "RetryLater"),
-    "mqspark.client.consumer": ("ConsumeFromWhere", "MessageModel"),
+    "mqspark.client.producer.producer": ("SendResult", "SendStatus"),
+    "mqspark.client.producer.transaction": ("TransactionResult", "TransactionState"),
+    "mqspark.client.delivery.delivery": ("ConsumeStatus", "RetryLater"),
+    "mqspark.client.consumer.consumer": ("ConsumeFromWhere", "MessageModel"),
     "mqspark.client.admin": ("GroupOffset",),
-    "mqspark.client.allocate": (
+    "mqspark.client.consumer.allocate": (
         "Averagely",
         "AveragelyByCircle",
         "ConsistentHash",

@@ -11,7 +11,7 @@ connections.
 from __future__ import annotations
 
 from mqspark.client.admin import AdminClient, GroupOffset
-from mqspark.client.allocate import (
+from mqspark.client.consumer.allocate import (
     Allocation,
     Averagely,
     AveragelyByCircle,
@@ -20,22 +20,22 @@ from mqspark.client.allocate import (
     MachineRoom,
     MachineRoomNearby,
 )
-from mqspark.client.autobatch import AutoBatch
-from mqspark.client.consumer import ConsumeFromWhere, MessageModel
-from mqspark.client.delivery import ConsumeStatus, RetryLater
-from mqspark.client.hooks import (
+from mqspark.client.consumer.consumer import ConsumeFromWhere, MessageModel
+from mqspark.client.delivery.delivery import ConsumeStatus, RetryLater
+from mqspark.client.hooks.hooks import (
     ConsumeContext,
     EndTransactionContext,
     Interceptor,
     RecallContext,
     SendContext,
 )
-from mqspark.client.identity import ClientOptions
-from mqspark.client.litepull import LitePullConsumer
-from mqspark.client.pop import PopConsumer
-from mqspark.client.producer import Producer, SendResult, SendStatus
-from mqspark.client.push import PushConsumer
-from mqspark.client.transaction import TransactionProducer, TransactionResult, TransactionState
+from mqspark.client.lite.litepull import LitePullConsumer
+from mqspark.client.pop.pop import PopConsumer
+from mqspark.client.producer.autobatch import AutoBatch
+from mqspark.client.producer.producer import Producer, SendResult, SendStatus
+from mqspark.client.producer.transaction import TransactionProducer, TransactionResult, TransactionState
+from mqspark.client.push.push import PushConsumer
+from mqspark.client.remoting.identity import ClientOptions
 from mqspark.message import Message, MessageExt, MessageQueue
 
 __all__ = [

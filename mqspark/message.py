@@ -113,7 +113,8 @@ REAL_TOPIC = "REAL_TOPIC"
 REAL_QUEUE_ID = "REAL_QID"
 TRANSACTION_PREPARED = "TRAN_MSG"
 TRANSACTION_BATCH = "MQSPARK_BATCH"
-"""Ours: on a prepared message whose body is that of a batch send, ``count:flags`` (``mqspark.broker.halfbatches``)."""
+"""Ours: on a prepared message whose body is that of a batch send, ``count:flags``
+(``mqspark.broker.transaction.halfbatches``)."""
 PRODUCER_GROUP = "PGROUP"
 MIN_OFFSET = "MIN_OFFSET"
 MAX_OFFSET = "MAX_OFFSET"
@@ -251,8 +252,8 @@ SEND_FORBIDDEN_TOPICS = frozenset(
 )
 
 SINK_DECISIONS_TOPIC = "mqspark_sink_decisions"
-"""Ours: what the exactly-once sink of Spark decides (``pyspark_pymq.exactlyonce``). Nothing but a committed transaction
-gets into it."""
+"""Ours: what the exactly-once sink of Spark decides (``pyspark_pymq.writing.exactlyonce``). Nothing but a
+committed transaction gets into it."""
 
 MAX_TOPIC_LENGTH = 127
 MAX_LONG_TOPIC_LENGTH = 255

@@ -14,9 +14,9 @@ import pytest
 from mqspark.message import MessageExt, encode_host
 from mqspark.record import decode_records, tags_code
 from mqspark.store import FileLayer, FlushDiskType, GetStatus, MessageStore, OsFiles, StoreConfig
-from mqspark.store.files import StrPath
-from mqspark.store.kernelsync import KernelSync
-from mqspark.store.retention import DiskUsage, OldSegment
+from mqspark.store.disk.files import StrPath
+from mqspark.store.disk.kernelsync import KernelSync
+from mqspark.store.disk.retention import DiskUsage, OldSegment
 
 BORN_HOST = encode_host("10.0.0.1", 50000)
 STORE_HOST = encode_host("127.0.0.1", 10911)

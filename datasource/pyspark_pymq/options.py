@@ -24,7 +24,7 @@ from pyspark_pymq.optiontexts import (
 )
 
 if TYPE_CHECKING:
-    from pyspark_pymq.encode import Compression
+    from pyspark_pymq.records.encode import Compression
 
 __all__ = [
     "EARLIEST_OFFSET",
@@ -77,7 +77,7 @@ class ReadOptions:
     local_directories: tuple[str, ...] | None
     """May map the store's files when the broker is on this host."""
     payload_is_arrow: bool
-    """payloadFormat=arrow: a message is rows with columns of their own (``pyspark_pymq.payload``)."""
+    """payloadFormat=arrow: a message is rows with columns of their own (``pyspark_pymq.cluster.payload``)."""
     poll_timeout_ms: int
     """How long an idle stream waits for a message before it tells Spark that there is none."""
 
@@ -240,7 +240,9 @@ def _compression(texts: OptionTexts) -> Compression | None:
         compressor(kind)
     except ConfigError as error:
         raise ConfigError(f"compression: {error}", key="compression") from None
-    from pyspark_pymq.encode import Compression  # not before: planning a write has no other use for NumPy
+    from pyspark_pymq.records.encode import (
+        Compression,  # not before: planning a write has no other use for NumPy
+    )
 
     return Compression(kind, _THRESHOLD_BYTES if threshold is None else threshold)
 

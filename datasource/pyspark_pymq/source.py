@@ -9,12 +9,12 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_pymq.keyread import KeyReader
     from pyspark_pymq.options import ReadOptions
-    from pyspark_pymq.reader import BatchReader
-    from pyspark_pymq.sink import BatchWriter, StreamWriter
-    from pyspark_pymq.storeread import StoreReader
-    from pyspark_pymq.stream import CheckpointedReader
+    from pyspark_pymq.reading.keyread import KeyReader
+    from pyspark_pymq.reading.reader import BatchReader
+    from pyspark_pymq.reading.storeread import StoreReader
+    from pyspark_pymq.reading.stream import CheckpointedReader
+    from pyspark_pymq.writing.sink import BatchWriter, StreamWriter
 
 __all__ = ["DefaultSource"]
 
@@ -38,7 +38,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         from pyspark_pymq.schema import default_schema
 
         if self._payload_is_arrow() and "store" not in self.options:
-            from pyspark_pymq.payload import newest_schema, spark_schema_of
+            from pyspark_pymq.cluster.payload import newest_schema, spark_schema_of
 
             found = spark_schema_of(newest_schema(self._read_options()))
             # What is never null in the newest message may be missing in an older one.
@@ -51,36 +51,36 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         from pyspark_pymq.schema import selected_columns
 
         if "store" in self.options:
-            from pyspark_pymq.storeread import StoreReader
+            from pyspark_pymq.reading.storeread import StoreReader
 
             store = StoreOptions.parse(self.options, streaming=False)
             return StoreReader(store, selected_columns(schema))
         if self._payload_is_arrow():
-            from pyspark_pymq.payload import arrow_schema_of
-            from pyspark_pymq.reader import BatchReader
+            from pyspark_pymq.cluster.payload import arrow_schema_of
+            from pyspark_pymq.reading.reader import BatchReader
 
             options = ReadOptions.parse(self.options, streaming=False)
             return BatchReader(options, PAYLOAD_COLUMNS, arrow_schema_of(schema))
         columns = selected_columns(schema)
         options = ReadOptions.parse(self.options, streaming=False)
         if options.keys:
-            from pyspark_pymq.keyread import KeyReader
+            from pyspark_pymq.reading.keyread import KeyReader
 
             return KeyReader(options, columns)
-        from pyspark_pymq.reader import BatchReader
+        from pyspark_pymq.reading.reader import BatchReader
 
         return BatchReader(options, columns)
 
     def streamReader(self, schema: StructType) -> CheckpointedReader:
         from pyspark_pymq.options import ReadOptions, StoreOptions
+        from pyspark_pymq.reading.stream import stream_reader
         from pyspark_pymq.schema import selected_columns
-        from pyspark_pymq.stream import stream_reader
 
         if "store" in self.options:
             StoreOptions.parse(self.options, streaming=True)
         options = ReadOptions.parse(self.options, streaming=True)
         if options.payload_is_arrow:
-            from pyspark_pymq.payload import arrow_schema_of
+            from pyspark_pymq.cluster.payload import arrow_schema_of
 
             return stream_reader(options, PAYLOAD_COLUMNS, arrow_schema_of(schema))
         return stream_reader(options, selected_columns(schema))
@@ -107,13 +107,13 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from pyspark_pymq.options import WriteOptions
-        from pyspark_pymq.sink import BatchWriter
+        from pyspark_pymq.writing.sink import BatchWriter
 
         return BatchWriter(WriteOptions.parse(self.options), schema, overwrite)
 
     # Spark calls this by position when it plans and by keyword when it commits: the names are part of the interface.
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from pyspark_pymq.options import WriteOptions
-        from pyspark_pymq.sink import StreamWriter
+        from pyspark_pymq.writing.sink import StreamWriter
 
         return StreamWriter(WriteOptions.parse(self.options), schema, overwrite)

@@ -5,8 +5,8 @@ write each unit's rows as Parquet files straight from the log and count them the
 commit, which carries the end of its last unit as the version of the transaction ``mqspark-archive:<broker>``: what has
 that version already is not committed again, so a run that was killed in the middle repeats nothing. After a commit
 the rows of each unit are read back from Delta, by Spark, and compared with what the log says of itself (count, body
-CRCs, offsets), then the unit's manifest is written; a reader believes the manifests alone (``pyspark_pymq.archive``).
-A local store's file ``mqspark.archived`` says how far that is.
+CRCs, offsets), then the unit's manifest is written; a reader believes the manifests alone
+(``pyspark_pymq.cluster.archive``). A local store's file ``mqspark.archived`` says how far that is.
 
 Of a store that is being served, what a checkpoint has on disk is archived; of any other, all valid records.
 """
@@ -25,18 +25,18 @@ import numpy as np
 from mqspark.crc import crc32
 from mqspark.errors import ConfigError, StoreCorrupt, StoreLocked
 from mqspark.message import COMPRESSED, TRANSACTION_PREPARED_TYPE, is_system_topic
-from mqspark.store.archived import ARCHIVED, decode_archived, encode_archived
-from mqspark.store.checkpoint import Checkpoint
-from mqspark.store.files import OsFiles
-from mqspark.store.layout import StorePaths
+from mqspark.store.disk.checkpoint import Checkpoint
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.disk.layout import StorePaths
+from mqspark.store.upkeep.archived import ARCHIVED, decode_archived, encode_archived
 from mqspark_jobs.deltacommit import commit_files, make_table
 from mqspark_jobs.job import Progress, Summary, run_tasks
 from mqspark_jobs.logcuts import cuts
 from mqspark_jobs.rowfiles import ANY_RATIO, DATE, RowFile, RowFiles
-from pyspark_pymq.archive import Manifest, load_manifests
-from pyspark_pymq.deltafiles import delta_table
-from pyspark_pymq.locations import is_remote, join, local_path, write_bytes
-from pyspark_pymq.logfiles import LogFile, find_log, local_copy, segment_bytes_of
+from pyspark_pymq.cluster.archive import Manifest, load_manifests
+from pyspark_pymq.files.deltafiles import delta_table
+from pyspark_pymq.files.locations import is_remote, join, local_path, write_bytes
+from pyspark_pymq.files.logfiles import LogFile, find_log, local_copy, segment_bytes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -158,8 +158,8 @@ def group_units(units: Sequence[Unit], commit_bytes: int, committed: int) -> lis
 
 def archive_unit(task: UnitTask) -> ArchivedUnit:
     """Count what the log holds of the unit, by the log itself, and write it unless it is written."""
-    from mqspark.store.rebuild import SegmentRecords
-    from pyspark_pymq.records import Records, unwrap_inner_batches
+    from mqspark.store.recovery.rebuild import SegmentRecords
+    from pyspark_pymq.records.records import Records, unwrap_inner_batches
 
     unit = task.unit
     chosen = _Chosen(task)
@@ -196,7 +196,7 @@ class _Chosen:
     """The records that are archived, and their sums."""
 
     def __init__(self, task: UnitTask) -> None:
-        from pyspark_pymq.decode import Decoder
+        from pyspark_pymq.records.decode import Decoder
 
         self._task = task
         self._pattern = None if task.topics is None else re.compile(task.topics)

@@ -3,11 +3,11 @@
 The generation before and what the queue got since are read in pieces; Spark finds the newest offset of each key,
 however many keys there are; one task a queue copies the kept records into the next generation, in order. Then the
 generation becomes current by a rename: killed before, nothing has changed; run again, the work is done again. A broker
-may serve the store meanwhile and sees the new generation within a second (``mqspark.store.compacted``).
+may serve the store meanwhile and sees the new generation within a second (``mqspark.store.compaction.compacted``).
 
 Of a queue that a RocketMQ broker has compacted, what RocketMQ kept of the offsets that neither a generation of ours
 nor the log has is read as well, so that a store which comes from there, the first time or again, serves here what it
-served there (``mqspark.store.rocketcompaction``).
+served there (``mqspark.store.compaction.rocketcompaction``).
 
 An empty body is a tombstone: it deletes its key, and goes itself when it is older than the delete retention, so that a
 reader that is not slower than that sees every deletion. A record without a key is not kept (a broker takes none).
@@ -26,7 +26,7 @@ import numpy as np
 
 from mqspark.errors import ConfigError
 from mqspark.names import path_below
-from mqspark.store.compacted import (
+from mqspark.store.compaction.compacted import (
     COMPACTED,
     Current,
     Generation,
@@ -35,9 +35,9 @@ from mqspark.store.compacted import (
     publish,
     read_current,
 )
-from mqspark.store.files import OsFiles
-from mqspark.store.reader import StoreReader
-from mqspark.store.rocketcompaction import RocketCompaction
+from mqspark.store.compaction.rocketcompaction import RocketCompaction
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.tools.reader import StoreReader
 from mqspark_jobs.job import Progress, Summary
 
 if TYPE_CHECKING:
@@ -261,8 +261,8 @@ def read_keys(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from pyspark_pymq.decode import Decoder
-    from pyspark_pymq.records import Records
+    from pyspark_pymq.records.decode import Decoder
+    from pyspark_pymq.records.records import Records
 
     decoder = Decoder(("key", "offset", "timestamp"), topic=plan.topic, broker="", queue_id=plan.queue_id)
 

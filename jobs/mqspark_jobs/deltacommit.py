@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqspark_jobs.rowfiles import DATE, RowFile
-from pyspark_pymq.locations import is_remote, join, local_path, names
+from pyspark_pymq.files.locations import is_remote, join, local_path, names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mqspark.record import MAGIC_V1, MAGIC_V2
-from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER_SIZE
-from mqspark.store.layout import file_start
-from pyspark_pymq.locations import is_remote, local_path
-from pyspark_pymq.logfiles import LogFile
+from mqspark.store.disk.layout import file_start
+from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER_SIZE
+from pyspark_pymq.files.locations import is_remote, local_path
+from pyspark_pymq.files.logfiles import LogFile
 
 __all__ = ["cuts"]
 

@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING
 from mqspark.errors import ConfigError, StoreLocked
 from mqspark.message import LMQ_PREFIX
 from mqspark.names import path_below
-from mqspark.store.batchqueue import BATCH_ENTRY, batch_topics
 from mqspark.store.config import StoreConfig
-from mqspark.store.configfile import ConfigFile
-from mqspark.store.consumequeue import ENTRY_BYTES
-from mqspark.store.deletions import load_deletions
-from mqspark.store.files import OsFiles
-from mqspark.store.indexfile import DEFAULT_SHAPE, HEADER_BYTES, Header, Shape, find_shape
-from mqspark.store.layout import StorePaths
-from mqspark.store.rebuild import QueueShape, ScanManifest, fetch_keys
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.disk.layout import StorePaths
+from mqspark.store.index.indexfile import DEFAULT_SHAPE, HEADER_BYTES, Header, Shape, find_shape
+from mqspark.store.queue.batchqueue import BATCH_ENTRY, batch_topics
+from mqspark.store.queue.consumequeue import ENTRY_BYTES
+from mqspark.store.recovery.deletions import load_deletions
+from mqspark.store.recovery.rebuild import QueueShape, ScanManifest, fetch_keys
 from mqspark_jobs.job import Progress, Summary, run_tasks
 from mqspark_jobs.rebuild_plan import (
     BuiltQueue,
@@ -47,7 +47,7 @@ from mqspark_jobs.rebuild_plan import (
     scan,
 )
 from mqspark_jobs.swap import Swap, names_in
-from pyspark_pymq.logfiles import LogFile, find_log, list_log
+from pyspark_pymq.files.logfiles import LogFile, find_log, list_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

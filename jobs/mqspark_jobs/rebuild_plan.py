@@ -15,8 +15,8 @@ from pathlib import Path
 
 from mqspark.names import path_below
 from mqspark.store.config import DEFAULT_DELAY_LEVELS
-from mqspark.store.indexfile import Shape
-from mqspark.store.rebuild import (
+from mqspark.store.index.indexfile import Shape
+from mqspark.store.recovery.rebuild import (
     QueuePart,
     QueueShape,
     ScanManifest,
@@ -24,7 +24,7 @@ from mqspark.store.rebuild import (
     build_queue,
     scan_segment,
 )
-from pyspark_pymq.logfiles import LogFile, local_copy, segment_bytes_of
+from pyspark_pymq.files.logfiles import LogFile, local_copy, segment_bytes_of
 
 __all__ = [
     "Built",

@@ -22,7 +22,7 @@ from mqspark.errors import ConfigError, MQError
 from mqspark.message import DLQ_PREFIX
 from mqspark_jobs.deltacommit import make_table
 from mqspark_jobs.job import Progress, Summary
-from pyspark_pymq.locations import join, read_bytes, write_bytes
+from pyspark_pymq.files.locations import join, read_bytes, write_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -247,7 +247,7 @@ def _save(url: str, state: dict[str, Any]) -> None:
 
 
 def _ends(nameserver: str, topic: str) -> dict[str, int]:
-    from pyspark_pymq.cluster import Cluster
+    from pyspark_pymq.cluster.cluster import Cluster
     from pyspark_pymq.options import ReadOptions
 
     cluster = Cluster(ReadOptions.parse({"nameserver": nameserver, "topic": topic}, streaming=False))

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mqspark.compression import InflateLimits
-from pyspark_pymq.decode import Decoder
-from pyspark_pymq.locations import filesystem_of, is_remote, join, local_path
-from pyspark_pymq.records import Ints, Records
+from pyspark_pymq.files.locations import filesystem_of, is_remote, join, local_path
+from pyspark_pymq.records.decode import Decoder
+from pyspark_pymq.records.records import Ints, Records
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,11 +12,11 @@ import struct
 from pathlib import Path
 
 from mqspark.names import path_below
-from mqspark.store.consumequeue import ENTRY, ENTRY_BYTES
-from mqspark.store.files import OsFiles
-from mqspark.store.index import MessageIndex
-from mqspark.store.indexfile import HEADER_BYTES, Header, Shape
-from mqspark.store.layout import StorePaths, file_start
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.disk.layout import StorePaths, file_start
+from mqspark.store.index.index import MessageIndex
+from mqspark.store.index.indexfile import HEADER_BYTES, Header, Shape
+from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES
 from mqspark_jobs.job import Summary
 
 __all__ = ["Swap", "names_in"]

@@ -18,40 +18,40 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mqspark.bounded import Ledger, Tables
-from mqspark.broker.acks import Acks, Receiver
-from mqspark.broker.admin import admin_handlers
-from mqspark.broker.assignment import Assignments, RequestModes
-from mqspark.broker.calls import Calls
-from mqspark.broker.clients import Clients, notify_members
+from mqspark.broker.admin.admin import admin_handlers
+from mqspark.broker.admin.relays import Relays
+from mqspark.broker.admin.runtime import runtime_table
+from mqspark.broker.admin.views import groups_view, topics_view
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.delays import Delays
-from mqspark.broker.fastfail import FastFail
-from mqspark.broker.groups import ClientGroups, ConsumerGroup
-from mqspark.broker.locks import QueueLocks
-from mqspark.broker.lookups import Lookups
-from mqspark.broker.offsets import ConsumerOffsets
-from mqspark.broker.popservice import PopService
-from mqspark.broker.pull import Pulls
-from mqspark.broker.ranges import heal_groups, heal_offsets, heal_topics
-from mqspark.broker.recall import Recalls
+from mqspark.broker.group.clients import Clients, notify_members
+from mqspark.broker.pop.assignment import Assignments, RequestModes
+from mqspark.broker.pop.cluster_routes import Routes
+from mqspark.broker.pop.service import PopService
+from mqspark.broker.pull.lookups import Lookups
+from mqspark.broker.pull.pull import Pulls
 from mqspark.broker.registration import Registration, registrations
-from mqspark.broker.relays import Relays
-from mqspark.broker.replicas import Replicas
-from mqspark.broker.replies import Replies
-from mqspark.broker.retry import SendBacks
-from mqspark.broker.routes import Routes
-from mqspark.broker.runtime import runtime_table
-from mqspark.broker.send import Sends
+from mqspark.broker.replication.replicas import Replicas
+from mqspark.broker.send.fastfail import FastFail
+from mqspark.broker.send.replies import Replies
+from mqspark.broker.send.retry import SendBacks
+from mqspark.broker.send.send import Sends
 from mqspark.broker.service import Service
-from mqspark.broker.state import BrokerState, Random
-from mqspark.broker.stats import SAMPLE_INTERVAL_MS, Stats
-from mqspark.broker.subscriptions import SubscriptionGroups
-from mqspark.broker.timermetrics import TimerMetrics
-from mqspark.broker.timers import Timers
-from mqspark.broker.topics import Topics
-from mqspark.broker.transactions import Transactions
-from mqspark.broker.views import groups_view, topics_view
-from mqspark.broker.writer import Writer
+from mqspark.broker.state.acks import Acks, Receiver
+from mqspark.broker.state.calls import Calls
+from mqspark.broker.state.groups import ClientGroups, ConsumerGroup
+from mqspark.broker.state.locks import QueueLocks
+from mqspark.broker.state.offsets import ConsumerOffsets
+from mqspark.broker.state.ranges import heal_groups, heal_offsets, heal_topics
+from mqspark.broker.state.state import BrokerState, Random
+from mqspark.broker.state.stats import SAMPLE_INTERVAL_MS, Stats
+from mqspark.broker.state.subscriptions import SubscriptionGroups
+from mqspark.broker.state.topics import Topics
+from mqspark.broker.state.writer import Writer
+from mqspark.broker.timer.delays import Delays
+from mqspark.broker.timer.recall import Recalls
+from mqspark.broker.timer.timermetrics import TimerMetrics
+from mqspark.broker.timer.timers import Timers
+from mqspark.broker.transaction.transactions import Transactions
 from mqspark.clock import Clock
 from mqspark.config import ForeignKeys, no_foreign_keys
 from mqspark.errors import MQError
@@ -70,11 +70,11 @@ from mqspark.protocol.headers import (
 )
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
-from mqspark.store.configfile import ConfigFile
-from mqspark.store.deletions import Deletions
-from mqspark.store.saved import Job, SavedTable
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.saved import Job, SavedTable
+from mqspark.store.recovery.deletions import Deletions
 from mqspark.store.store import MessageStore, Progress
-from mqspark.store.timerfiles import TimerFiles
+from mqspark.store.timer.timerfiles import TimerFiles
 
 __all__ = ["Broker", "Registration"]
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.topics import Topics, copy_config
+from mqspark.broker.state.topics import Topics, copy_config
 from mqspark.message import PERM_READ, PERM_WRITE, crc32
 from mqspark.protocol.bodies import (
     DataVersion,

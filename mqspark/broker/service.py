@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from mqspark.store.saved import SavedTable
+from mqspark.store.disk.saved import SavedTable
 
 __all__ = ["Service"]
 

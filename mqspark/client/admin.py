@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from mqspark.client.identity import ClientOptions
-from mqspark.client.instance import ClientInstance, Member
-from mqspark.client.lifecycle import Lifecycle
-from mqspark.client.routes import TopicRoute
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.instance import ClientInstance, Member
+from mqspark.client.remoting.lifecycle import Lifecycle
+from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import BrokerError, ClientError, ConfigError, NoRoute, RequestTimeout
 from mqspark.message import (
     DEFAULT_TOPIC,

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from mqspark.client.commits import commit_waves
-from mqspark.client.routes import TopicRoute
+from mqspark.client.consumer.commits import commit_waves
+from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import (
     BadRoute,
     BrokerError,

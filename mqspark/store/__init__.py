@@ -1,12 +1,12 @@
 """The disk: CommitLog, ConsumeQueues, checkpoint, flush, recovery, in RocketMQ's files."""
 
 from mqspark.store.config import FlushDiskType, StoreConfig
-from mqspark.store.configfile import ConfigFile
-from mqspark.store.files import FileLayer, OsFiles
-from mqspark.store.flush import FlushJob, Job, Progress
-from mqspark.store.reader import StoreReader
-from mqspark.store.recovery import RecoveryReport
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.files import FileLayer, OsFiles
+from mqspark.store.disk.flush import FlushJob, Job, Progress
+from mqspark.store.recovery.recovery import RecoveryReport
 from mqspark.store.store import GetResult, GetStatus, MessageStore
+from mqspark.store.tools.reader import StoreReader
 
 __all__ = [
     "ConfigFile",

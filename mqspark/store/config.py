@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mqspark.config import camel_case, check_numbers
 from mqspark.errors import ConfigError
-from mqspark.store.retention import RetentionRules, delete_hours
+from mqspark.store.disk.retention import RetentionRules, delete_hours
 
 __all__ = ["FlushDiskType", "StoreConfig", "DEFAULT_DELAY_LEVELS"]
 

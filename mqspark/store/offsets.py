@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from mqspark.store.batchqueue import BatchQueue, BatchTable
-from mqspark.store.commitlog import CommitLog
-from mqspark.store.compacted import CompactedQueues
-from mqspark.store.consumequeue import FILLER_SIZE, ConsumeQueue
-from mqspark.store.queuetable import QueueTable
+from mqspark.store.compaction.compacted import CompactedQueues
+from mqspark.store.log.commitlog import CommitLog
+from mqspark.store.queue.batchqueue import BatchQueue, BatchTable
+from mqspark.store.queue.consumequeue import FILLER_SIZE, ConsumeQueue
+from mqspark.store.queue.queuetable import QueueTable
 
 __all__ = ["QueueOffsets"]
 

@@ -40,32 +40,32 @@ from mqspark.errors import (
 )
 from mqspark.logs import printable, sparing
 from mqspark.record import Parts
-from mqspark.store.append import Appender, Group, Queue
-from mqspark.store.batchqueue import BatchTable, batch_topics
-from mqspark.store.checkpoint import Checkpoint
-from mqspark.store.checkpoints import Checkpoints
-from mqspark.store.cleaning import Cleaner
-from mqspark.store.commitlog import CommitLog
-from mqspark.store.compacted import CompactedQueues
+from mqspark.store.compaction.compacted import CompactedQueues
 from mqspark.store.config import FlushDiskType, StoreConfig
-from mqspark.store.configfile import ConfigFile
-from mqspark.store.damage import Damage, Damages, Outcome
-from mqspark.store.delay import DelayLevels
-from mqspark.store.deletions import Deletions
-from mqspark.store.durable import DurableNote
-from mqspark.store.fetch import Fetcher, GetResult, GetStatus
-from mqspark.store.files import FileLayer, OsFiles, descriptor_limit, disk_full_as_typed
-from mqspark.store.flush import CheckpointJob, FlushJob, Job, Progress
-from mqspark.store.index import MessageIndex
-from mqspark.store.indexer import Indexer
-from mqspark.store.indexfile import Shape
-from mqspark.store.layout import StorePaths, is_storable_topic
-from mqspark.store.mapping import MapBudget
+from mqspark.store.disk.checkpoint import Checkpoint
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.damage import Damage, Damages, Outcome
+from mqspark.store.disk.durable import DurableNote
+from mqspark.store.disk.files import FileLayer, OsFiles, descriptor_limit, disk_full_as_typed
+from mqspark.store.disk.flush import CheckpointJob, FlushJob, Job, Progress
+from mqspark.store.disk.layout import StorePaths, is_storable_topic
+from mqspark.store.disk.mapping import MapBudget
+from mqspark.store.index.index import MessageIndex
+from mqspark.store.index.indexer import Indexer
+from mqspark.store.index.indexfile import Shape
+from mqspark.store.log.commitlog import CommitLog
+from mqspark.store.messages.append import Appender, Group, Queue
+from mqspark.store.messages.fetch import Fetcher, GetResult, GetStatus
 from mqspark.store.offsets import QueueOffsets
-from mqspark.store.queueends import QueueEnds
-from mqspark.store.queuetable import QueueTable
-from mqspark.store.recovery import Recovery, RecoveryReport
-from mqspark.store.scrub import Scrub
+from mqspark.store.queue.batchqueue import BatchTable, batch_topics
+from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.recovery.deletions import Deletions
+from mqspark.store.recovery.queueends import QueueEnds
+from mqspark.store.recovery.recovery import Recovery, RecoveryReport
+from mqspark.store.recovery.scrub import Scrub
+from mqspark.store.upkeep.checkpoints import Checkpoints
+from mqspark.store.upkeep.cleaning import Cleaner
 
 __all__ = ["GetResult", "GetStatus", "MessageStore", "Progress"]
 
@@ -239,7 +239,7 @@ class MessageStore:
         """The process that had the store before has stopped by itself."""
         self.nonce = ""
         """Written to ``mqspark.nonce`` and told to nobody: who knows it has to do with this directory
-        (``mqspark.store.trusted``)."""
+        (``mqspark.store.disk.trusted``)."""
         self.read_only: str | None = "the store is not open"
         """Why nothing can be put, or None."""
         self._bind_queries()

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from mqspark.client.consumer import ConsumeFromWhere
-from mqspark.client.delivery import Listener
-from mqspark.client.identity import ClientOptions
+from mqspark.client.consumer.consumer import ConsumeFromWhere
+from mqspark.client.delivery.delivery import Listener
+from mqspark.client.producer.transaction import Check, Execute
+from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.sync import (
     AdminClient,
     LitePullConsumer,
@@ -19,7 +20,6 @@ from mqspark.client.sync import (
     PushConsumer,
     TransactionProducer,
 )
-from mqspark.client.transaction import Check, Execute
 
 __all__ = ["Clients"]
 

@@ -18,7 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from mqspark.broker.views import View, groups_view, topics_view
+from mqspark.broker.admin.views import View, groups_view, topics_view
 from mqspark.errors import FrameTooLarge, InvalidMessage, MessageTooLarge
 from mqspark.message import (
     DEFAULT_TOPIC,

@@ -32,8 +32,8 @@ from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
-from mqspark.store.kernelsync import KernelSync
-from mqspark.store.recovery import RecoveryReport
+from mqspark.store.disk.kernelsync import KernelSync
+from mqspark.store.recovery.recovery import RecoveryReport
 from mqspark.store.store import MessageStore
 from mqspark_server.descriptors import PROCESS
 from mqspark_server.flush import Flusher, Housekeeper, Worker

@@ -6,7 +6,7 @@ connections (remoting, slaves) get what is left of RLIMIT_NOFILE. HTTP has a num
 
 from __future__ import annotations
 
-from mqspark.store.files import descriptor_limit
+from mqspark.store.disk.files import descriptor_limit
 
 __all__ = ["PROCESS", "Descriptors"]
 

@@ -19,9 +19,9 @@ from typing import Protocol, TypeVar
 from mqspark.broker.broker import Broker
 from mqspark.logs import sparing
 from mqspark.store.config import FlushDiskType
-from mqspark.store.flush import FlushJob
-from mqspark.store.kernelsync import KernelSync
-from mqspark.store.saved import Job
+from mqspark.store.disk.flush import FlushJob
+from mqspark.store.disk.kernelsync import KernelSync
+from mqspark.store.disk.saved import Job
 from mqspark.store.store import MessageStore
 
 __all__ = ["Flusher", "Housekeeper", "Worker"]

@@ -18,7 +18,7 @@ __all__ = ["Lateness", "Overload"]
 
 
 class Overload(Protocol):
-    """Decides about requests that waited (``mqspark.broker.fastfail``)."""
+    """Decides about requests that waited (``mqspark.broker.send.fastfail``)."""
 
     patience_ms: int
 

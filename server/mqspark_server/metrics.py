@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.samples import Sample
 
-from mqspark.broker.views import lags, language_name
+from mqspark.broker.admin.views import lags, language_name
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX
 from mqspark.protocol.slices import Work
 

@@ -1,4 +1,4 @@
-"""The port that slaves connect to (haListenPort), around ``mqspark.broker.replicas``.
+"""The port that slaves connect to (haListenPort), around ``mqspark.broker.replication.replicas``.
 
 Each connection is given more of the log whenever it has room and the log has grown; ``turned`` says when to look. Must
 not know what a record is.
@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from mqspark.broker.replicas import Replica, Replicas
+from mqspark.broker.replication.replicas import Replica, Replicas
 from mqspark.errors import ProtocolError
 from mqspark.logs import sparing
 from mqspark_server.descriptors import PROCESS

@@ -26,8 +26,8 @@ import click
 
 if TYPE_CHECKING:
     from mqspark.store.config import StoreConfig
-    from mqspark.store.dump import Row
-    from mqspark.store.fsck import FsckReport
+    from mqspark.store.tools.dump import Row
+    from mqspark.store.tools.fsck import FsckReport
 
 __all__ = ["store"]
 
@@ -69,14 +69,14 @@ def _settings(directory: str, config: str | None, assignments: Sequence[str]) ->
 @_set
 def fsck(directory: str, repair: bool, output: str, config: str | None, assignments: Sequence[str]) -> None:
     """Compare every record, queue entry and index entry with one another."""
-    from mqspark.broker.ranges import found_in_tables
+    from mqspark.broker.state.ranges import found_in_tables
     from mqspark.clock import SystemClock
     from mqspark.message import TIMER_TOPIC
-    from mqspark.store.fsck import START, Finding, cut_log
-    from mqspark.store.fsck import fsck as check
-    from mqspark.store.offline import OfflineStore
-    from mqspark.store.remake import remake
-    from mqspark.store.timerfiles import timer_damage
+    from mqspark.store.timer.timerfiles import timer_damage
+    from mqspark.store.tools.fsck import START, Finding, cut_log
+    from mqspark.store.tools.fsck import fsck as check
+    from mqspark.store.tools.offline import OfflineStore
+    from mqspark.store.tools.remake import remake
 
     settings = _settings(directory, config, assignments)
 
@@ -150,8 +150,8 @@ def _fsck_lines(report: FsckReport) -> Iterator[str]:
 @_set
 def stats(directory: str, output: str, config: str | None, assignments: Sequence[str]) -> None:
     """Segments, topics, messages, bytes, times, and how far queues and index are behind."""
-    from mqspark.store.offline import OfflineStore
-    from mqspark.store.stats import store_stats
+    from mqspark.store.tools.offline import OfflineStore
+    from mqspark.store.tools.stats import store_stats
 
     found = store_stats(OfflineStore(_settings(directory, config, assignments)))
     if output == "json":
@@ -183,8 +183,8 @@ def stats(directory: str, output: str, config: str | None, assignments: Sequence
 def rebuild(directory: str, config: str | None, assignments: Sequence[str]) -> None:
     """Build ConsumeQueues and index anew from the CommitLog. No broker may run on the directory."""
     from mqspark.clock import SystemClock
-    from mqspark.store.fsck import cut_log
-    from mqspark.store.remake import remake
+    from mqspark.store.tools.fsck import cut_log
+    from mqspark.store.tools.remake import remake
 
     with _bars() as step:
         made = remake(_settings(directory, config, assignments), SystemClock(), step)
@@ -212,8 +212,8 @@ def to_rocketmq(directory: str, config: str | None, assignments: Sequence[str]) 
 
     The file sizes have to be those of that broker: -c with its broker.conf, or --set compactionMappedFileSize=...
     """
-    from mqspark.store.compacted import compaction_topics
-    from mqspark.store.compactionfiles import write_compaction
+    from mqspark.store.compaction.compacted import compaction_topics
+    from mqspark.store.tools.compactionfiles import write_compaction
 
     settings = _settings(directory, config, assignments)
     topics = compaction_topics(Path(directory))
@@ -248,8 +248,8 @@ def dump_records(
     assignments: Sequence[str],
 ) -> None:
     """Records of the log from a physical offset on, or those of one queue."""
-    from mqspark.store import dump as library
-    from mqspark.store.offline import OfflineStore
+    from mqspark.store.tools import dump as library
+    from mqspark.store.tools.offline import OfflineStore
 
     found = OfflineStore(_settings(directory, config, assignments))
     if queue_id is not None:
@@ -286,8 +286,8 @@ def dump_queue(
     assignments: Sequence[str],
 ) -> None:
     """Entries of one ConsumeQueue from a queue offset on."""
-    from mqspark.store import dump as library
-    from mqspark.store.offline import OfflineStore
+    from mqspark.store.tools import dump as library
+    from mqspark.store.tools.offline import OfflineStore
 
     found = OfflineStore(_settings(directory, config, assignments))
     _print(library.dump_queue(found, topic, queue_id, offset), limit, output)
@@ -313,8 +313,8 @@ def dump_index(
     assignments: Sequence[str],
 ) -> None:
     """Entries of the index of records from a physical offset on."""
-    from mqspark.store import dump as library
-    from mqspark.store.offline import OfflineStore
+    from mqspark.store.tools import dump as library
+    from mqspark.store.tools.offline import OfflineStore
 
     if (topic is None) != (key is None):
         raise click.UsageError("--topic and --key belong together")

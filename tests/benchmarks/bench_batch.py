@@ -1,4 +1,5 @@
-"""What a batch send, or a single one, costs the broker, without sockets: processor time a message from received bytes to the answer.
+"""What a batch send, or a single one, costs the broker, without sockets: processor time a message from
+received bytes to the answer.
 
     python -m tests.benchmarks batch [--against CLONE] [--rounds N] [--shape NAME ...]
 

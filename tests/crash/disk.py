@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from mqspark.errors import StoreLocked
-from mqspark.store.files import StrPath
-from mqspark.store.retention import DiskUsage, OldSegment
+from mqspark.store.disk.files import StrPath
+from mqspark.store.disk.retention import DiskUsage, OldSegment
 
 SECTOR_BYTES = 512
 _BLOCK_BYTES = 4096

@@ -14,8 +14,8 @@ from mqspark.errors import DiskFull, StoreReadOnly
 from mqspark.message import TRANSACTION_PREPARED_TYPE, Message, MessageExt, decode_properties
 from mqspark.record import encode_batch
 from mqspark.store import ConfigFile, MessageStore, Progress
-from mqspark.store.batchqueue import BATCH_DTYPE
-from mqspark.store.files import FileLayer, is_disk_full
+from mqspark.store.disk.files import FileLayer, is_disk_full
+from mqspark.store.queue.batchqueue import BATCH_DTYPE
 from tests.crash.disk import (
     Choice,
     DirectorySynced,

@@ -12,7 +12,7 @@ import pytest
 from mqspark.broker.broker import Broker
 from mqspark.broker.config import BrokerConfig
 from mqspark.protocol.session import Session
-from mqspark.store.files import FileLayer
+from mqspark.store.disk.files import FileLayer
 from tests.crash.disk import DirectorySynced, MemoryFiles, Noted, Power, RecordedFiles, Synced, Tree, digest
 from tests.crash.power import ROOT
 from tests.store_tools import TestClock, crash, drain, make_store
@@ -26,10 +26,10 @@ SLOTS = 64
 @pytest.fixture(autouse=True)
 def small_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     """38 MB of it would be in each of some hundred images."""
-    for module in ("mqspark.store.timerwheel", "mqspark.broker.timers"):
+    for module in ("mqspark.store.timer.timerwheel", "mqspark.broker.timer.timers"):
         monkeypatch.setattr(f"{module}.SLOTS", SLOTS)
-    monkeypatch.setattr("mqspark.store.timerwheel.WHEEL_BYTES", SLOTS * 32)
-    monkeypatch.setattr("mqspark.broker.timers.BLANK_SLOTS", 4)
+    monkeypatch.setattr("mqspark.store.timer.timerwheel.WHEEL_BYTES", SLOTS * 32)
+    monkeypatch.setattr("mqspark.broker.timer.timers.BLANK_SLOTS", 4)
 
 
 class Machine:
@@ -176,7 +176,7 @@ def test_what_was_acknowledged_is_delivered_after_a_power_cut(seed: int) -> None
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nor_is_anything_lost_when_the_clock_goes_back(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqspark.broker.timers.BATCH_MESSAGES", 1)  # it finds slots half delivered
+    monkeypatch.setattr("mqspark.broker.timer.timers.BATCH_MESSAGES", 1)  # it finds slots half delivered
     check_images(Run(seed, 22, stops=bool(seed % 2), is_steady=False))
 
 
@@ -199,7 +199,7 @@ def check_images(run: Run) -> None:
 def test_clean_stops_repeat_nothing_when_the_clock_goes_back(
     seed: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqspark.broker.timers.BATCH_MESSAGES", batch)
+    monkeypatch.setattr("mqspark.broker.timer.timers.BATCH_MESSAGES", batch)
     run = Run(seed, 60, stops=True, is_steady=False)
     found = deliver_all(run.machine, set(run.due_ms), run.end_ms + run.stepped_back_ms + LONGEST_MS + 100_000)
     assert Counter(number for number, _ in found) == Counter(run.due_ms.keys())

@@ -27,8 +27,8 @@ from mqspark.aio import (
     PushConsumer,
     SendStatus,
 )
-from mqspark.client.queuecalls import QueueCalls
-from mqspark.client.remoting import Channel
+from mqspark.client.consumer.queuecalls import QueueCalls
+from mqspark.client.remoting.remoting import Channel
 from mqspark.client.sync import LoopThread
 from mqspark.errors import (
     BrokerError,

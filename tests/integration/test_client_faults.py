@@ -147,7 +147,8 @@ async def test_a_broker_at_no_possible_address_cannot_be_reached(address: str) -
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [("mqspark.client.remoting.Remoting", "connect"), ("mqspark.compression", "compress")]
+    ("module", "name"),
+    [("mqspark.client.remoting.remoting.Remoting", "connect"), ("mqspark.compression", "compress")],
 )
 async def test_the_unexpected_is_the_callers_and_the_producer_can_stop(
     module: str, name: str, monkeypatch: pytest.MonkeyPatch

@@ -20,7 +20,7 @@ from mqspark.aio import (
     MessageQueue,
     Producer,
 )
-from mqspark.client import queuecalls
+from mqspark.client.consumer import queuecalls
 from mqspark.errors import ClientError, ConfigError
 from mqspark.protocol.bodies import ConsumerRunningInfo, GetConsumerStatusBody, decode_body, queue_key
 from mqspark.protocol.codes import RequestCode, ResponseCode

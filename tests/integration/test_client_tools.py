@@ -19,7 +19,7 @@ from mqspark.aio import (
     Producer,
     PushConsumer,
 )
-from mqspark.client.remoting import Remoting
+from mqspark.client.remoting.remoting import Remoting
 from mqspark.errors import BrokerError
 from mqspark.protocol.bodies import (
     ConsumeMessageDirectlyResult,

@@ -15,7 +15,7 @@ from mqspark.clock import SystemClock
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
-from mqspark.store.kernelsync import KernelSync
+from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.testing import Broker, Cluster
 from mqspark_server import app
 from mqspark_server.lifecycle import Lifecycle, Phase

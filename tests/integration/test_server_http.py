@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from mqspark.errors import StoreReadOnly
-from mqspark.store.retention import DiskUsage
+from mqspark.store.disk.retention import DiskUsage
 from mqspark.testing import Broker, Clients, FakeClock
 from mqspark_server import app
 

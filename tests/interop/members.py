@@ -14,7 +14,7 @@ from mqspark import (
     Producer,
     PushConsumer,
 )
-from mqspark.client.hooks import ConsumeContext, Interceptor, SendContext
+from mqspark.client.hooks.hooks import ConsumeContext, Interceptor, SendContext
 from tests.interop.clusters import Cluster
 from tests.interop.driver import JavaDriver, body_of, message
 

@@ -23,7 +23,7 @@ from mqspark import (
     PushConsumer,
     RetryLater,
 )
-from mqspark.client.allocate import (
+from mqspark.client.consumer.allocate import (
     Allocation,
     Averagely,
     AveragelyByCircle,

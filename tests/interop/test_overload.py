@@ -156,7 +156,7 @@ def test_we_are_refused_by_a_java_broker(
     java: JavaDriver, jars: Jars, tmp_path: Path, name: Name, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One whose pool of write buffers is used up refuses all sends until it is told not to."""
-    caplog.set_level(logging.DEBUG, "mqspark.client.sending")
+    caplog.set_level(logging.DEBUG, "mqspark.client.producer.sending")
 
     def retries() -> int:
         count = sum(" failed: " in record.getMessage() for record in caplog.records)

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mqspark.broker.calls import MAX_CALLS, CallFailed, Calls
+from mqspark.broker.state.calls import MAX_CALLS, CallFailed, Calls
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection

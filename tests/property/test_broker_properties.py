@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqspark.broker.acks import Acks
-from mqspark.broker.hold import ParkedPulls, Pull
+from mqspark.broker.pull.parked_pulls import ParkedPulls, Pull
+from mqspark.broker.state.acks import Acks
 from mqspark.message import MessageExt, decode_properties, encode_properties, java_hash
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, send_response_frame

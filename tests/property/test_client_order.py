@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.locks import QueueLocks
-from mqspark.client.allocate import Allocation, Averagely, AveragelyByCircle, ConsistentHash
-from mqspark.client.ordered import OrderedQueue
-from mqspark.client.process_queue import ProcessQueue
-from mqspark.client.rebalance import plan
+from mqspark.broker.state.locks import QueueLocks
+from mqspark.client.consumer.allocate import Allocation, Averagely, AveragelyByCircle, ConsistentHash
+from mqspark.client.consumer.rebalance import plan
+from mqspark.client.delivery.process_queue import ProcessQueue
+from mqspark.client.push.ordered import OrderedQueue
 from mqspark.message import MessageQueue
 from mqspark.testing import FakeClock
 from tests.unit.test_client_decisions import message

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mqspark.broker import timers
+from mqspark.broker.timer import timers
 from mqspark.message import encode_recall_handle
 from mqspark.protocol.codes import RequestCode
 from tests.unit.broker_kit import SEND, Bench, send_ext

@@ -14,10 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mqspark.client.concurrent import Concurrent
-from mqspark.client.delivery import ConsumeStatus
-from mqspark.client.process_queue import FlowLimits, ProcessQueue
-from mqspark.client.statistics import ConsumeStatistics
+from mqspark.client.delivery.delivery import ConsumeStatus
+from mqspark.client.delivery.process_queue import FlowLimits, ProcessQueue
+from mqspark.client.delivery.statistics import ConsumeStatistics
+from mqspark.client.push.concurrent import Concurrent
 from mqspark.errors import RequestTimeout
 from mqspark.message import MessageExt
 from mqspark.testing import FakeClock

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from mqspark.client.allocate import (
+from mqspark.client.consumer.allocate import (
     Allocation,
     Averagely,
     AveragelyByCircle,
@@ -27,7 +27,7 @@ from mqspark.client.allocate import (
     MachineRoom,
     MachineRoomNearby,
 )
-from mqspark.client.rebalance import RebalanceTimer, plan
+from mqspark.client.consumer.rebalance import RebalanceTimer, plan
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies import (
     ConsumerData,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqspark.store import columns
+from mqspark.store.recovery import columns
 
 INTS = st.one_of(
     st.integers(-(1 << 63), (1 << 63) - 1),

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqspark.store import MessageStore, fetch
+from mqspark.store import MessageStore
+from mqspark.store.messages import fetch
 from tests.store_tools import checkpoint, flush, opened, put
 
 TAGS = ("a", "b")

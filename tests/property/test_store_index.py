@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from mqspark.message import decode_properties
 from mqspark.record import encode_record
-from mqspark.store.files import OsFiles
-from mqspark.store.index import MessageIndex
-from mqspark.store.indexfile import Shape
-from mqspark.store.keys import KeyColumns, index_hash, run_keys
-from mqspark.store.scan import read_run
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.index.index import MessageIndex
+from mqspark.store.index.indexfile import Shape
+from mqspark.store.index.keys import KeyColumns, index_hash, run_keys
+from mqspark.store.log.scan import read_run
 
 SHAPE = Shape(7, 12)
 

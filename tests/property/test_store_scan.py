@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqspark.record import Verdict, check_record, encode_record, tags_code
-from mqspark.store.layout import is_storable_topic
-from mqspark.store.scan import Run, read_run
+from mqspark.store.disk.layout import is_storable_topic
+from mqspark.store.log.scan import Run, read_run
 
 HOSTS = st.sampled_from([bytes(8), bytes(range(20))])
 RECORDS = st.lists(

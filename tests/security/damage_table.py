@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mqspark.store.consumequeue import ENTRY
+from mqspark.store.queue.consumequeue import ENTRY
 from tests.security.damage_expected import EXPECTED
 
 __all__ = ["DAMAGE", "MESSAGES", "SETTINGS", "Expected", "expected", "markdown"]

@@ -10,13 +10,13 @@ import tracemalloc
 
 import pytest
 
-from mqspark.client import transaction
 from mqspark.client.blocking import BlockingConnection
-from mqspark.client.faults import FaultTable
-from mqspark.client.heartbeats import Heartbeats
-from mqspark.client.identity import ClientOptions
-from mqspark.client.instance import MAX_ANSWERING_BYTES, ClientInstance, Member
-from mqspark.client.statistics import ConsumeStatistics
+from mqspark.client.delivery.statistics import ConsumeStatistics
+from mqspark.client.producer import transaction
+from mqspark.client.producer.faults import FaultTable
+from mqspark.client.remoting.heartbeats import Heartbeats
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.instance import MAX_ANSWERING_BYTES, ClientInstance, Member
 from mqspark.errors import RequestTimeout
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request, encode_response

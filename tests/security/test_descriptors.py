@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.store.files import descriptor_limit
+from mqspark.store.disk.files import descriptor_limit
 from mqspark_server.descriptors import OTHERS, Descriptors
 from tests.security.processes import BrokerProcess, ask, send_header
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.broker.writer import Draft
+from mqspark.broker.state.writer import Draft
 from mqspark.message import (
     BENCHMARK_TOPIC,
     SCHEDULE_TOPIC,

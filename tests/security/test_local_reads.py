@@ -20,19 +20,19 @@ import pytest
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import StoreCorrupt
 from mqspark.message import Message
-from mqspark.store.reader import StoreReader
-from mqspark.store.trusted import MAX_CHALLENGE, Trust, Untrusted, prove
+from mqspark.store.disk.trusted import MAX_CHALLENGE, Trust, Untrusted, prove
+from mqspark.store.tools.reader import StoreReader
 from mqspark.testing import Broker, Clients
 from tests.store_tools import flush, opened, put
 
 pytest.importorskip("pyspark", reason="the reader is Spark's")
 
-from pyspark_pymq import fetch
-from pyspark_pymq.cluster import BrokerPlace, Cluster
-from pyspark_pymq.fetch import ALLOWED_VARIABLE, read_task
-from pyspark_pymq.offsets import QueueRange
+from pyspark_pymq.cluster.cluster import BrokerPlace, Cluster
+from pyspark_pymq.cluster.offsets import QueueRange
+from pyspark_pymq.cluster.planning import ReadTask
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.planning import ReadTask
+from pyspark_pymq.reading import fetch
+from pyspark_pymq.reading.fetch import ALLOWED_VARIABLE, read_task
 
 ROWS = 400
 STRANGER = 4242
@@ -365,9 +365,9 @@ _WORKER = """
     from pathlib import Path
     import numpy as np
     from mqspark.errors import InvalidMessage, StoreCorrupt
-    from mqspark.store.reader import StoreReader
-    from pyspark_pymq.decode import Decoder
-    from pyspark_pymq.records import Records
+    from mqspark.store.tools.reader import StoreReader
+    from pyspark_pymq.records.decode import Decoder
+    from pyspark_pymq.records.records import Records
 
     root, spare = Path(sys.argv[1]), Path(sys.argv[2]).read_bytes()
     segment = root / "commitlog" / ("0" * 20)
@@ -439,7 +439,7 @@ def test_a_fault_that_is_not_ours_ends_the_process_as_ever(tmp_path: Path) -> No
     (tmp_path / "other").write_bytes(bytes(1 << 16))
     script = """
         import faulthandler, mmap, os, sys
-        from mqspark.store.cuts import guarded_map
+        from mqspark.store.disk.cuts import guarded_map
         if sys.argv[3] == "before":
             faulthandler.enable()
         fd = os.open(sys.argv[1], os.O_RDONLY)
@@ -469,9 +469,9 @@ def test_a_log_read_without_a_broker_may_be_cut(tmp_path: Path) -> None:
         import os, sys
         from pathlib import Path
         from mqspark.errors import MQError
-        from pyspark_pymq.logfiles import find_log, segment_bytes_of
+        from pyspark_pymq.files.logfiles import find_log, segment_bytes_of
         from pyspark_pymq.options import StoreOptions
-        from pyspark_pymq.storeread import plan_segments, read_segment
+        from pyspark_pymq.reading.storeread import plan_segments, read_segment
         options = StoreOptions.parse({"store": sys.argv[1]}, streaming=False)
         log = find_log(options.log)
         (partition,) = plan_segments(log, 0, None)

@@ -137,11 +137,11 @@ def test_lines_of_modules_that_know_nothing_of_it_stay_lines() -> None:
         "mqspark.registrar",
         "mqspark.routes",
         "mqspark.protocol.dispatch",
-        "mqspark.broker.delays",
-        "mqspark.broker.poprevive",
-        "mqspark.broker.replies",
-        "mqspark.broker.timers",
-        "mqspark.broker.transactions",
+        "mqspark.broker.timer.delays",
+        "mqspark.broker.pop.revive",
+        "mqspark.broker.send.replies",
+        "mqspark.broker.timer.timers",
+        "mqspark.broker.transaction.transactions",
     ],
 )
 def test_whatever_peers_and_disks_can_reach_is_sparing(name: str) -> None:

@@ -26,8 +26,8 @@ from mqspark.errors import BrokerError, StoreReadOnly
 from mqspark.message import Message, MessageQueue, java_hash
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record import decode_records
-from mqspark.store.compacted import KEPT_DTYPE, Current, GenerationWriter, publish
-from mqspark.store.files import OsFiles, StrPath
+from mqspark.store.compaction.compacted import KEPT_DTYPE, Current, GenerationWriter, publish
+from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.store import MessageStore
 from mqspark.testing import Broker, Clients
 from tests.store_tools import checkpoint, crash, drain, flush, opened, put

@@ -13,7 +13,7 @@ import pytest
 from mqspark.broker import registration as broker_registration
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.registration import MAX_PIECE_BYTES, Registration, registrations
-from mqspark.broker.topics import Topics
+from mqspark.broker.state.topics import Topics
 from mqspark.client.blocking import BlockingClient
 from mqspark.message import PERM_WRITE
 from mqspark.protocol.bodies import (

@@ -15,10 +15,10 @@ import pytest
 
 from mqspark.aio import AdminClient, Producer
 from mqspark.client.blocking import BlockingClient
-from mqspark.client.faults import FaultTable, QueueChooser
-from mqspark.client.identity import ClientOptions
-from mqspark.client.routes import MAX_QUEUES, TopicRoute
-from mqspark.client.targets import MAX_MADE, PublishTopic, Target
+from mqspark.client.producer.faults import FaultTable, QueueChooser
+from mqspark.client.producer.targets import MAX_MADE, PublishTopic, Target
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.topic_routes import MAX_QUEUES, TopicRoute
 from mqspark.errors import BadRoute, ProtocolError
 from mqspark.message import Message, MessageQueue, Queues
 from mqspark.protocol.bodies import (

@@ -26,9 +26,9 @@ from mqspark.protocol.headers import (
 )
 from mqspark.record import decode_records
 from mqspark.testing import Broker, Cluster
-from pyspark_pymq import exactlyonce
-from pyspark_pymq.exactlyonce import DecisionLog, commit, prepare
 from pyspark_pymq.options import WriteOptions
+from pyspark_pymq.writing import exactlyonce
+from pyspark_pymq.writing.exactlyonce import DecisionLog, commit, prepare
 
 BOMB = zlib.compress(bytes(64 << 20), 9)
 

@@ -15,15 +15,15 @@ from mqspark.compression import LIMITS, ZSTD, InflateLimits
 from mqspark.errors import InvalidMessage
 from mqspark.logs import forget
 from mqspark.testing import Broker, Clients, Cluster
-from pyspark_pymq.arrowstream import batches_of
-from pyspark_pymq.cluster import Cluster as Driver
-from pyspark_pymq.decode import INFLATED_BYTES, Decoder
-from pyspark_pymq.fetch import read_task
-from pyspark_pymq.offsets import QueueRange
+from pyspark_pymq.cluster.cluster import Cluster as Driver
+from pyspark_pymq.cluster.offsets import QueueRange
+from pyspark_pymq.cluster.payload import unpack
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.payload import unpack
-from pyspark_pymq.reader import RangePartition, partitions_of
-from pyspark_pymq.records import Records, record_positions, unwrap_inner_batches
+from pyspark_pymq.reading.fetch import read_task
+from pyspark_pymq.reading.reader import RangePartition, partitions_of
+from pyspark_pymq.records.arrowstream import batches_of
+from pyspark_pymq.records.decode import INFLATED_BYTES, Decoder
+from pyspark_pymq.records.records import Records, record_positions, unwrap_inner_batches
 from tests.security.test_inflate import MESSAGES, MIB, PACK, bomb, flag_of, inner, peak_below, record, send
 
 COLUMNS = ("offset", "value")

@@ -19,14 +19,14 @@ from pathlib import Path
 import pytest
 
 from mqspark.client.blocking import BlockingConnection
-from mqspark.client.offsets import LocalOffsets
+from mqspark.client.consumer.offsets import LocalOffsets
 from mqspark.errors import ConfigError, StoreLocked, StoreReadOnly
 from mqspark.message import MessageQueue
 from mqspark.store.config import StoreConfig
-from mqspark.store.configfile import ConfigFile
-from mqspark.store.files import OsFiles, open_regular
-from mqspark.store.offline import ReadOnlyFiles
-from mqspark.store.reader import StoreReader
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.files import OsFiles, open_regular
+from mqspark.store.tools.offline import ReadOnlyFiles
+from mqspark.store.tools.reader import StoreReader
 from mqspark.testing import Broker
 from tests.store_tools import drain, make_store, opened, put
 from tests.unit.broker_kit import SEND, Bench, send_ext
@@ -377,7 +377,7 @@ def test_a_reader_of_the_store_waits_for_no_fifo_and_follows_no_link(tmp_path: P
 
 def test_a_limit_on_file_sizes_is_named_with_the_file(tmp_path: Path) -> None:
     script = (
-        "import resource, sys; from pathlib import Path; from mqspark.store.files import OsFiles\n"
+        "import resource, sys; from pathlib import Path; from mqspark.store.disk.files import OsFiles\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))\n"
         "files = OsFiles(); fd = files.open(Path(sys.argv[1]), create=True)\n"
         "for call in (lambda: files.write(fd, b'x' * 8192, 0), lambda: files.set_length(fd, 8192),\n"

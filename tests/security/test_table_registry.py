@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mqspark.bounded import MEMOS, Memo
-from mqspark.client import instance
+from mqspark.client.remoting import instance
 from mqspark.message import Message
 from mqspark.testing import Broker, Clients
 from tests.security.object_walk import containers_of, globals_of
@@ -252,7 +252,7 @@ CLIENTS = {
 }
 
 GLOBALS = {
-    "mqspark.client.instance._instances": "clients of the program",
+    "mqspark.client.remoting.instance._instances": "clients of the program",
     "mqspark.logs._filters": "one a logger",
     "mqspark.names._known": "_MAX_KNOWN texts of _MAX_KNOWN_LENGTH",
     "mqspark.protocol.bodies._decoders": "one a body class",
@@ -263,9 +263,9 @@ GLOBALS = {
     "mqspark.protocol.headers.json_decoder": "one a header class",
     "mqspark.protocol.named._checker_of": "one a header class",
     "mqspark.protocol.named._header_names": "one a header class",
-    "mqspark.store.membertable._member_dtype": "256 by numbers",
-    "mqspark.store.membertable._record_dtype": "256 by numbers",
-    "mqspark.store.soundness._tail": "256 by numbers",
+    "mqspark.store.messages.membertable._member_dtype": "256 by numbers",
+    "mqspark.store.messages.membertable._record_dtype": "256 by numbers",
+    "mqspark.store.messages.soundness._tail": "256 by numbers",
 }
 
 

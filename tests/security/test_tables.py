@@ -18,12 +18,12 @@ import pytest
 
 from mqspark.bounded import MEMOS, Bounded, Ledger, Memo, Tables, text_bytes, weigh
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.groups import ClientGroups
-from mqspark.broker.locks import QueueLocks
-from mqspark.broker.offsets import ConsumerOffsets
-from mqspark.broker.stats import Stats
-from mqspark.broker.subscriptions import SubscriptionGroups
-from mqspark.broker.topics import Topics
+from mqspark.broker.state.groups import ClientGroups
+from mqspark.broker.state.locks import QueueLocks
+from mqspark.broker.state.offsets import ConsumerOffsets
+from mqspark.broker.state.stats import Stats
+from mqspark.broker.state.subscriptions import SubscriptionGroups
+from mqspark.broker.state.topics import Topics
 from mqspark.errors import TableFull
 from mqspark.message import MessageQueue
 from mqspark.namesrv.config import NamesrvConfig

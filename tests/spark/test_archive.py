@@ -17,8 +17,8 @@ from mqspark.errors import ConfigError, StoreCorrupt
 from mqspark_jobs import archive as job
 from mqspark_jobs.archive import ArchiveOptions, archived_mark
 from mqspark_jobs.command import main
-from pyspark_pymq.archive import load_manifests
-from pyspark_pymq.logfiles import list_log
+from pyspark_pymq.cluster.archive import load_manifests
+from pyspark_pymq.files.logfiles import list_log
 from tests.jobs_tools import Killed, filled_store, quiet
 from tests.spark.dev import DevCluster
 from tests.store_tools import drain

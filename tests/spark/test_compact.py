@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from mqspark.errors import ConfigError
 from mqspark.message import Message
-from mqspark.store.compacted import compaction_topics, publish
+from mqspark.store.compaction.compacted import compaction_topics, publish
 from mqspark_jobs import compact as job
 from mqspark_jobs.compact import CompactOptions, plan_queue
 from tests.jobs_tools import Killed, quiet

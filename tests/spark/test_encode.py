@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mqspark.message import decode_properties
 from mqspark.record import split_batch
-from pyspark_pymq.encode import Compression, Rows
+from pyspark_pymq.records.encode import Compression, Rows
 
 VALUES = st.one_of(
     st.lists(st.binary(min_size=3, max_size=3), min_size=1, max_size=300),  # a table

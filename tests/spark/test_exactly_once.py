@@ -21,11 +21,11 @@ from mqspark.errors import ConfigError, MQError
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import PullMessageResponseHeader
 from mqspark.record import decode_records
-from pyspark_pymq import exactlyonce
-from pyspark_pymq.exactlyonce import abort, commit, prepare
 from pyspark_pymq.options import WriteOptions
-from pyspark_pymq.sink import BatchWriter, Sent, StreamWriter
-from pyspark_pymq.stream import ADMISSION_CONTROL
+from pyspark_pymq.reading.stream import ADMISSION_CONTROL
+from pyspark_pymq.writing import exactlyonce
+from pyspark_pymq.writing.exactlyonce import abort, commit, prepare
+from pyspark_pymq.writing.sink import BatchWriter, Sent, StreamWriter
 from tests.spark.dev import DevCluster
 
 

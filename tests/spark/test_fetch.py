@@ -17,13 +17,13 @@ import pytest
 
 from mqspark.errors import MQError
 from mqspark.message import Message, MessageQueue
-from mqspark.store.trusted import prove
-from pyspark_pymq import fetch
-from pyspark_pymq.cluster import BrokerPlace, Cluster, DataLoss
-from pyspark_pymq.fetch import read_task
-from pyspark_pymq.offsets import QueueRange
+from mqspark.store.disk.trusted import prove
+from pyspark_pymq.cluster.cluster import BrokerPlace, Cluster, DataLoss
+from pyspark_pymq.cluster.offsets import QueueRange
+from pyspark_pymq.cluster.planning import ReadTask
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.planning import ReadTask
+from pyspark_pymq.reading import fetch
+from pyspark_pymq.reading.fetch import read_task
 from tests.spark.dev import DevCluster
 
 COLUMNS = ("partition", "offset", "value", "key", "tags", "msgId", "timestamp")
@@ -151,7 +151,8 @@ def test_no_address_space_for_a_map(tmp_path: Path) -> None:
 import json, resource, sys
 from pathlib import Path
 from typing import Any
-from pyspark_pymq import fetch, reader
+from pyspark_pymq.reading import fetch
+from pyspark_pymq.reading import reader
 from pyspark_pymq.options import ReadOptions
 import pyarrow.compute
 options = ReadOptions.parse(json.loads(sys.argv[1]), streaming=False)

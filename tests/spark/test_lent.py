@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from pyspark_pymq.options import ReadOptions, WriteOptions
-from pyspark_pymq.reader import BatchReader
-from pyspark_pymq.sink import BatchWriter
-from pyspark_pymq.stream import stream_reader
+from pyspark_pymq.reading.reader import BatchReader
+from pyspark_pymq.reading.stream import stream_reader
+from pyspark_pymq.writing.sink import BatchWriter
 
 READ = {"nameserver": "h:1", "topic": "T"}
 
@@ -20,7 +20,7 @@ READ = {"nameserver": "h:1", "topic": "T"}
 def test_a_collection_between_tasks_goes_over_nothing_that_stays() -> None:
     script = """
 import gc
-from pyspark_pymq.lent import settle
+from pyspark_pymq.worker_tuning import settle
 counts = []
 for task in range(4):
     settle()

@@ -21,7 +21,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers import PullMessageResponseHeader
 from mqspark.record import decode_records
 from pyspark_pymq.options import WriteOptions
-from pyspark_pymq.sink import _Sender
+from pyspark_pymq.writing.sink import _Sender
 from tests.spark.dev import DevCluster
 
 ROWS = 3000
@@ -100,7 +100,7 @@ def test_a_broker_that_is_busy_now_and_then(broker: DevCluster, monkeypatch: pyt
 
     monkeypatch.setattr(BlockingConnection, "send", sent)
     monkeypatch.setattr(BlockingConnection, "poll", polled)
-    monkeypatch.setattr("pyspark_pymq.sink.time.sleep", lambda _: None)
+    monkeypatch.setattr("pyspark_pymq.writing.sink.time.sleep", lambda _: None)
     assert send(broker, topic) == ROWS
     monkeypatch.undo()
     assert len(refused) >= 5
@@ -131,7 +131,7 @@ def test_connections_that_break(broker: DevCluster, monkeypatch: pytest.MonkeyPa
         return opaque
 
     monkeypatch.setattr(BlockingConnection, "send", breaking)
-    monkeypatch.setattr("pyspark_pymq.sink.time.sleep", lambda _: None)
+    monkeypatch.setattr("pyspark_pymq.writing.sink.time.sleep", lambda _: None)
     assert send(broker, topic, retries="9") == ROWS
     monkeypatch.undo()
     assert broken[0] >= 5
@@ -175,7 +175,7 @@ def test_it_gives_up_at_last(broker: DevCluster, monkeypatch: pytest.MonkeyPatch
     def broken(self: BlockingConnection, code: int, *arguments: Any, **more: Any) -> int:
         raise ConnectionLost(self.address, "for ever")
 
-    monkeypatch.setattr("pyspark_pymq.sink.time.sleep", lambda _: None)
+    monkeypatch.setattr("pyspark_pymq.writing.sink.time.sleep", lambda _: None)
     sender_send = _Sender._send
 
     def sending(self: _Sender, queue: MessageQueue, item: Any) -> None:
@@ -184,7 +184,7 @@ def test_it_gives_up_at_last(broker: DevCluster, monkeypatch: pytest.MonkeyPatch
             sender_send(self, queue, item)
 
     monkeypatch.setattr(_Sender, "_send", sending)
-    monkeypatch.setattr("pyspark_pymq.routing.Router.refresh", lambda self, topic: None)
+    monkeypatch.setattr("pyspark_pymq.writing.routing.Router.refresh", lambda self, topic: None)
     with pytest.raises(ConnectionLost, match="for ever"):
         send(broker, topic, rows=10, retries="2")
     monkeypatch.undo()

@@ -16,10 +16,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from mqspark.errors import ConfigError
 from mqspark.message import Message, MessageQueue
-from pyspark_pymq.cluster import DataLoss
-from pyspark_pymq.offsets import Positions
+from pyspark_pymq.cluster.cluster import DataLoss
+from pyspark_pymq.cluster.offsets import Positions
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.stream import ADMISSION_CONTROL, stream_reader
+from pyspark_pymq.reading.stream import ADMISSION_CONTROL, stream_reader
 from tests.spark.dev import DevCluster
 
 if ADMISSION_CONTROL:

@@ -11,10 +11,10 @@ import pytest
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import MQError, NoRoute
 from mqspark.message import MessageQueue
-from pyspark_pymq.cluster import BrokerPlace, Cluster, DataLoss
-from pyspark_pymq.offsets import Offsets, Positions
+from pyspark_pymq.cluster.cluster import BrokerPlace, Cluster, DataLoss
+from pyspark_pymq.cluster.offsets import Offsets, Positions
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.stream import ADMISSION_CONTROL, LegacyStreamReader
+from pyspark_pymq.reading.stream import ADMISSION_CONTROL, LegacyStreamReader
 
 if not ADMISSION_CONTROL:
     pytest.skip("Spark 4.1 asks for all there is", allow_module_level=True)
@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from pyspark_pymq.stream import StreamReader
+from pyspark_pymq.reading.stream import StreamReader
 
 Q0, Q1, Q2 = (MessageQueue("T", "a", number) for number in range(3))
 
@@ -260,8 +260,8 @@ def test_spark_4_1_keeps_a_start_at_latest() -> None:
 
 def test_little_waits_for_more_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("pyspark_pymq.stream.time.monotonic", lambda: now)
-    monkeypatch.setattr("pyspark_pymq.stream.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("pyspark_pymq.reading.stream.time.monotonic", lambda: now)
+    monkeypatch.setattr("pyspark_pymq.reading.stream.time.sleep", lambda seconds: None)
     reader, cluster = make(minOffsetsPerTrigger="6", maxTriggerDelay="30s", pollTimeoutMs="0")
     assert reader.getDefaultReadLimit() == ReadMinRows(6)
     limit = reader.getDefaultReadLimit()

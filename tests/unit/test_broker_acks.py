@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqspark.broker.acks import Acks
+from mqspark.broker.state.acks import Acks
 from mqspark.clock import SystemClock
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, send_response_frame

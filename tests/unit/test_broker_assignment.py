@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mqspark.broker.assignment import allocate, allocate_for_pop
+from mqspark.broker.pop.assignment import allocate, allocate_for_pop
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies import QueueData, TopicConfig, TopicRouteData
 from mqspark.protocol.codes import RequestCode

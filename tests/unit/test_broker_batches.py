@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mqspark.broker import transactions
-from mqspark.broker.halfbatches import MAX_MEMBERS, still_missing
+from mqspark.broker.transaction import transactions
+from mqspark.broker.transaction.halfbatches import MAX_MEMBERS, still_missing
 from mqspark.message import (
     PERM_READ,
     PERM_WRITE,

@@ -13,7 +13,7 @@ import pytest
 from mqspark.protocol.bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.store.config import DEFAULT_DELAY_LEVELS
-from mqspark.store.delay import DelayLevels
+from mqspark.store.queue.delay import DelayLevels
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"

@@ -10,7 +10,7 @@ import pytest
 
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.store import OsFiles
-from mqspark.store.files import StrPath
+from mqspark.store.disk.files import StrPath
 from tests.unit.broker_kit import Bench
 from tests.unit.test_broker_send import PULL, SEND, pull_ext, send_ext
 

@@ -12,7 +12,7 @@ import pytest
 from mqspark.errors import StoreCorrupt
 from mqspark.protocol import fastjson
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.store.retention import DiskUsage
+from mqspark.store.disk.retention import DiskUsage
 from tests.unit.admin_kit import commit, create, group
 from tests.unit.broker_kit import PULL, SEND, Bench, last_registration, namesrv_peer, pull_ext, send_ext
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.broker.poprevive import REVIVES_A_TICK
-from mqspark.broker.writer import Stored
+from mqspark.broker.pop.revive import REVIVES_A_TICK
+from mqspark.broker.state.writer import Stored
 from mqspark.errors import DiskFull, InvalidMessage
 from mqspark.message import encode_properties
 from mqspark.protocol.bodies import SubscriptionGroupConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.broker import pull as pull_module
+from mqspark.broker.pull import pull as pull_module
 from mqspark.message import java_hash
 from mqspark.protocol.bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.broker import lookups
+from mqspark.broker.pull import lookups
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record import decode_records

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.broker.calls import MAX_CALLS
+from mqspark.broker.state.calls import MAX_CALLS
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies import (
     ConsumerData,

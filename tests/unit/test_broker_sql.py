@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.broker import selection
+from mqspark.broker.state import selection
 from mqspark.filter.sql import compile_sql
 from mqspark.message import encode_properties
 from mqspark.protocol.codes import RequestCode, ResponseCode

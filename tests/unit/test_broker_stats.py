@@ -1,7 +1,7 @@
 """The figures that mqadmin's statsAll shows, on a clock that is moved by hand."""
 
-from mqspark.broker.stats import SAMPLE_INTERVAL_MS, Stats
-from mqspark.broker.topics import Topic
+from mqspark.broker.state.stats import SAMPLE_INTERVAL_MS, Stats
+from mqspark.broker.state.topics import Topic
 from mqspark.protocol.bodies import TopicConfig
 from tests.unit.broker_kit import ManualClock
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mqspark.broker.writer import Draft
+from mqspark.broker.state.writer import Draft
 from mqspark.errors import DiskFull
 from mqspark.message import MessageExt
 from mqspark.protocol.codes import RequestCode, ResponseCode

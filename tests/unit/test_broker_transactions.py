@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 
-from mqspark.broker.halfmessages import Decisions, Half, Rules, Verdict, judge, op_body, op_offsets
+from mqspark.broker.transaction.halfmessages import (
+    Decisions,
+    Half,
+    Rules,
+    Verdict,
+    judge,
+    op_body,
+    op_offsets,
+)
 from mqspark.errors import DiskFull
 from mqspark.message import (
     TRANS_CHECK_MAX_TIME_TOPIC,

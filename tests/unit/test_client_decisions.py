@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqspark.client.allocate import (
+from mqspark.client.consumer.allocate import (
     Allocation,
     Averagely,
     AveragelyByCircle,
@@ -21,10 +21,10 @@ from mqspark.client.allocate import (
     sort_clients,
     sort_queues,
 )
-from mqspark.client.commits import commit_waves
-from mqspark.client.faults import FaultTable, QueueChooser
-from mqspark.client.process_queue import FlowLimits, ProcessQueue
-from mqspark.client.rebalance import RebalanceTimer, plan
+from mqspark.client.consumer.commits import commit_waves
+from mqspark.client.consumer.rebalance import RebalanceTimer, plan
+from mqspark.client.delivery.process_queue import FlowLimits, ProcessQueue
+from mqspark.client.producer.faults import FaultTable, QueueChooser
 from mqspark.errors import ConfigError
 from mqspark.message import MessageExt, MessageQueue, PhysicalOffset, QueueOffset
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mqspark.client.delivery import Chunk, Delivery, Listener, Outcome, Skipped, make_delivery
-from mqspark.client.process_queue import ProcessQueue
+from mqspark.client.delivery.delivery import Chunk, Delivery, Listener, Outcome, Skipped, make_delivery
+from mqspark.client.delivery.process_queue import ProcessQueue
 
 pytestmark = pytest.mark.anyio
 PROCESS = ProcessQueue(0)

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from mqspark.client.results import SendResult, SendStatus
+from mqspark.client.delivery.results import SendResult, SendStatus
+from mqspark.client.producer.send_window import ThreadWindow
 from mqspark.client.sync.future import SendFuture
-from mqspark.client.window import ThreadWindow
 from mqspark.errors import ConnectionLost
 from mqspark.message import MessageQueue, QueueOffset
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mqspark.client.heartbeats import CHANGED, SUPPORTED, Heartbeats
+from mqspark.client.remoting.heartbeats import CHANGED, SUPPORTED, Heartbeats
 from mqspark.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData, decode_body
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.connection import Connection

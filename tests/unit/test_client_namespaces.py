@@ -2,7 +2,7 @@
 
 import pytest
 
-from mqspark.client.namespaces import Namespace
+from mqspark.client.remoting.namespaces import Namespace
 from mqspark.errors import ConfigError
 from mqspark.message import MessageQueue
 

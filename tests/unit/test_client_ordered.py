@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqspark.client.ordered import LOCK_LIFETIME_MS, OrderedQueue
-from mqspark.client.process_queue import ProcessQueue
+from mqspark.client.delivery.process_queue import ProcessQueue
+from mqspark.client.push.ordered import LOCK_LIFETIME_MS, OrderedQueue
 from tests.unit.test_client_decisions import message
 
 

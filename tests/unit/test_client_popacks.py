@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mqspark.client.popacks import MAX_SPAN, PopAcks
+from mqspark.client.pop.popacks import MAX_SPAN, PopAcks
 from mqspark.errors import BrokerError
 from mqspark.protocol.bodies import BatchAckMessageRequestBody, decode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode

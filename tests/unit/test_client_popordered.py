@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mqspark.client.popordered import PoppedInOrder, PoppedQueue
-from mqspark.client.popped import Popped
+from mqspark.client.pop.popordered import PoppedInOrder, PoppedQueue
+from mqspark.client.pop.popped import Popped
 from mqspark.message import MessageExt
 from mqspark.protocol.receipts import ORDER_REVIVE_QUEUE, Receipt
 

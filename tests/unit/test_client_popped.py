@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqspark.client.namespaces import Namespace
-from mqspark.client.popped import Popped, popped_of
+from mqspark.client.pop.popped import Popped, popped_of
+from mqspark.client.remoting.namespaces import Namespace
 from mqspark.errors import ProtocolError
 from mqspark.message import MessageQueue
 from mqspark.protocol.command import Command, encode_response

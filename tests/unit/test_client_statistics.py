@@ -1,6 +1,6 @@
 """Rates over the last minute, by topic."""
 
-from mqspark.client.statistics import ConsumeStatistics
+from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.protocol.bodies import ConsumeStatus
 from mqspark.testing import FakeClock
 

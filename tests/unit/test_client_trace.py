@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from mqspark.client.delivery import ConsumeStatus
-from mqspark.client.hooks import (
+from mqspark.client.delivery.delivery import ConsumeStatus
+from mqspark.client.delivery.results import SendResult, SendStatus, TransactionState
+from mqspark.client.hooks.hooks import (
     ConsumeContext,
     ConsumeKind,
     EndTransactionContext,
@@ -18,8 +19,7 @@ from mqspark.client.hooks import (
     let_through,
     saw_consumed,
 )
-from mqspark.client.results import SendResult, SendStatus, TransactionState
-from mqspark.client.trace import (
+from mqspark.client.hooks.trace import (
     BUFFERED_RECORDS,
     Tracer,
     end_transaction_record,

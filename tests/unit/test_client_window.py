@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from mqspark.client.window import Window
+from mqspark.client.producer.send_window import Window
 from mqspark.errors import ConfigError
 
 pytestmark = pytest.mark.anyio

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from mqspark.aio import ClientOptions, ConsumeFromWhere, Message, MessageQueue, Producer, PushConsumer
-from mqspark.client.heartbeats import Heartbeats
-from mqspark.client.identity import client_id_of, resolve_namesrv
-from mqspark.client.offsets import LocalOffsets
-from mqspark.client.producer import SendResult, SendStatus
-from mqspark.client.remoting import Channel, split_address
-from mqspark.client.routes import TopicRoute
-from mqspark.client.targets import Target
-from mqspark.client.window import ThreadWindow
+from mqspark.client.consumer.offsets import LocalOffsets
+from mqspark.client.producer.producer import SendResult, SendStatus
+from mqspark.client.producer.send_window import ThreadWindow
+from mqspark.client.producer.targets import Target
+from mqspark.client.remoting.heartbeats import Heartbeats
+from mqspark.client.remoting.identity import client_id_of, resolve_namesrv
+from mqspark.client.remoting.remoting import Channel, split_address
+from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import ClientError, ConfigError, ConnectionLost, RequestTimeout
 from mqspark.protocol.bodies import BrokerData, CheckClientRequestBody, QueueData, TopicRouteData, encode_body
 from mqspark.protocol.codes import RequestCode

@@ -14,16 +14,16 @@ import pytest
 
 from mqspark.errors import MQError
 from mqspark.message import MessageQueue
-from mqspark.store.archived import ARCHIVED, decode_archived, encode_archived
+from mqspark.store.upkeep.archived import ARCHIVED, decode_archived, encode_archived
 from mqspark_jobs.archive import UnitTask, archive_unit, archived_mark, group_units, plan_units
 from mqspark_jobs.deltacommit import _add
 from mqspark_jobs.logcuts import cuts
 from mqspark_jobs.rowfiles import RowFile
-from pyspark_pymq.archive import Archive, Manifest, first_offsets, load_manifests
-from pyspark_pymq.deltafiles import delta_table
-from pyspark_pymq.locations import open_input, write_bytes
-from pyspark_pymq.logfiles import LogFile, list_log
-from pyspark_pymq.offsets import QueueRange
+from pyspark_pymq.cluster.archive import Archive, Manifest, first_offsets, load_manifests
+from pyspark_pymq.cluster.offsets import QueueRange
+from pyspark_pymq.files.deltafiles import delta_table
+from pyspark_pymq.files.locations import open_input, write_bytes
+from pyspark_pymq.files.logfiles import LogFile, list_log
 from tests.jobs_tools import filled_store
 from tests.store_tools import RoomyFiles, TestClock, checkpoint, drain, flush, opened, put
 

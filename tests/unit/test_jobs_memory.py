@@ -21,7 +21,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 import numpy, pyarrow, pyarrow.compute, pyarrow.parquet
-import mqspark_jobs.archive, mqspark_jobs.compact, mqspark_jobs.rebuild_index, pyspark_pymq.storeread
+import mqspark_jobs.archive, mqspark_jobs.compact, mqspark_jobs.rebuild_index, pyspark_pymq.reading.storeread
 pyarrow.set_cpu_count(1)
 pyarrow.set_memory_pool(pyarrow.system_memory_pool())
 root, room = Path(sys.argv[1]), int(sys.argv[2])
@@ -32,7 +32,7 @@ resource.setrlimit(resource.RLIMIT_DATA, (used + room, used + room))
 
 ARCHIVE = """
 from mqspark_jobs.archive import UnitTask, archive_unit, plan_units
-from pyspark_pymq.logfiles import list_log
+from pyspark_pymq.files.logfiles import list_log
 (unit,) = plan_units(list_log(str(root / "commitlog")), 0, None)
 done = archive_unit(UnitTask(unit, "b", None, str(root / "table")))
 print(done.manifest.rows, sum(file.rows for file in done.files))

@@ -12,13 +12,13 @@ import pytest
 from mqspark.message import Message
 from mqspark.record import encode_batch
 from mqspark.store import MessageStore
-from mqspark.store.batchqueue import BATCH_ENTRY
-from mqspark.store.indexfile import Shape
-from mqspark.store.rebuild import QueuePart, QueueShape, ScanManifest
+from mqspark.store.index.indexfile import Shape
+from mqspark.store.queue.batchqueue import BATCH_ENTRY
+from mqspark.store.recovery.rebuild import QueuePart, QueueShape, ScanManifest
 from mqspark_jobs.job import write_metrics
 from mqspark_jobs.rebuild_index import RebuildOptions, run
 from mqspark_jobs.rebuild_plan import index_names, plan_queues, plan_scans
-from pyspark_pymq.logfiles import LogFile, list_log
+from pyspark_pymq.files.logfiles import LogFile, list_log
 from tests.jobs_tools import InProcessSpark, Killed, filled_store, quiet, tree
 from tests.store_tools import BORN_HOST, crash, drain, flush, opened, put
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqspark.broker.config import BrokerRole
-from mqspark.broker.replicas import Replica
+from mqspark.broker.replication.replicas import Replica
 from mqspark.errors import ProtocolError
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.replication import Reports, data_head
-from mqspark.store.timerfiles import TimerCheckpoint
+from mqspark.store.timer.timerfiles import TimerCheckpoint
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 SEGMENT = 1 << 16

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mqspark.protocol.codes import ResponseCode
-from mqspark.store.kernelsync import KernelSync
-from mqspark.store.saved import Job
+from mqspark.store.disk.kernelsync import KernelSync
+from mqspark.store.disk.saved import Job
 from mqspark_server import flush
 from mqspark_server.flush import Flusher, Housekeeper, Worker
 from tests.store_tools import kernel_sync

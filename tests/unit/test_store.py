@@ -30,10 +30,10 @@ from mqspark.store import (
     OsFiles,
     StoreConfig,
     StoreReader,
-    recovery,
 )
-from mqspark.store.checkpoint import Checkpoint
-from mqspark.store.delay import DelayLevels
+from mqspark.store.disk.checkpoint import Checkpoint
+from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.recovery import recovery
 from tests.store_tools import (
     BORN_HOST,
     STORE_HOST,

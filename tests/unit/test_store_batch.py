@@ -11,8 +11,8 @@ from mqspark.errors import InvalidMessage, MessageTooLarge
 from mqspark.message import INNER_BATCH, Message
 from mqspark.record import decode_records, encode_batch
 from mqspark.store import GetStatus, MessageStore
-from mqspark.store.batchqueue import BATCH_DTYPE
-from mqspark.store.remake import remake
+from mqspark.store.queue.batchqueue import BATCH_DTYPE
+from mqspark.store.tools.remake import remake
 from tests.store_tools import (
     BORN_HOST,
     RoomyFiles,

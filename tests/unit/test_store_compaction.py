@@ -11,10 +11,10 @@ import pytest
 from mqspark.errors import ConfigError
 from mqspark.message import MessageExt
 from mqspark.record import decode_record
-from mqspark.store.compactionfiles import write_compaction
+from mqspark.store.compaction.rocketcompaction import RocketCompaction
 from mqspark.store.config import StoreConfig
-from mqspark.store.reader import StoreReader
-from mqspark.store.rocketcompaction import RocketCompaction
+from mqspark.store.tools.compactionfiles import write_compaction
+from mqspark.store.tools.reader import StoreReader
 from tests.store_tools import flush, opened, put
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "compaction"

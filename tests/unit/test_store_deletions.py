@@ -10,11 +10,11 @@ import pytest
 
 from mqspark.errors import DiskFull, StoreCorrupt, StoreReadOnly
 from mqspark.store import ConfigFile, MessageStore, OsFiles
-from mqspark.store.compacted import Current, GenerationWriter, publish
-from mqspark.store.deletions import Deletions, load_deletions
-from mqspark.store.fsck import fsck
-from mqspark.store.offline import OfflineStore
-from mqspark.store.remake import remake
+from mqspark.store.compaction.compacted import Current, GenerationWriter, publish
+from mqspark.store.recovery.deletions import Deletions, load_deletions
+from mqspark.store.tools.fsck import fsck
+from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.remake import remake
 from tests.store_tools import (
     BORN_HOST,
     FaultyFiles,

@@ -14,7 +14,7 @@ from mqspark.errors import DiskFull
 from mqspark.message import java_hash
 from mqspark.record import decode_record
 from mqspark.store import MessageStore, StoreReader
-from mqspark.store.queueext import EXT_ADDRESS_BELOW
+from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW
 from tests.store_tools import (
     FaultyFiles,
     RoomyFiles,

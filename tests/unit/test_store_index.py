@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 from mqspark.errors import DiskFull
 from mqspark.message import INNER_BATCH, TRANSACTION_ROLLBACK_TYPE
 from mqspark.record import decode_record, encode_record
-from mqspark.store import indexer, indexfile
-from mqspark.store.commitlog import CommitLog
-from mqspark.store.files import OsFiles
-from mqspark.store.index import MessageIndex
-from mqspark.store.indexfile import DEFAULT_SHAPE, Header, Shape
-from mqspark.store.keys import KeyColumns, index_hash, run_keys
-from mqspark.store.membertable import Many, many_of
-from mqspark.store.scan import read_run
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.index import indexer, indexfile
+from mqspark.store.index.index import MessageIndex
+from mqspark.store.index.indexfile import DEFAULT_SHAPE, Header, Shape
+from mqspark.store.index.keys import KeyColumns, index_hash, run_keys
+from mqspark.store.log.commitlog import CommitLog
+from mqspark.store.log.scan import read_run
+from mqspark.store.messages.membertable import Many, many_of
 from mqspark.store.store import MessageStore
 from tests.store_tools import BORN_HOST, FaultyFiles, TestClock, checkpoint, crash, flush, opened, put
 

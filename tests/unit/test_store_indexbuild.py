@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.store.indexbuild import BuiltIndex, IndexBuild, IndexTask
+from mqspark.store.tools.indexbuild import BuiltIndex, IndexBuild, IndexTask
 from tests.store_tools import QuickFiles, make_store, put
 
 SHAPE = (1000, 200)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.store import kernelsync
-from mqspark.store.kernelsync import KernelSync
+from mqspark.store.disk import kernelsync
+from mqspark.store.disk.kernelsync import KernelSync
 from tests.store_tools import kernel_sync
 
 

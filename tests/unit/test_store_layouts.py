@@ -9,9 +9,9 @@ import numpy as np
 
 from mqspark.message import encode_host
 from mqspark.record import encode_record, tags_code
-from mqspark.store.keys import KeyColumns, run_keys
-from mqspark.store.layouts import find_layouts
-from mqspark.store.scan import read_run
+from mqspark.store.index.keys import KeyColumns, run_keys
+from mqspark.store.log.record_tables import find_layouts
+from mqspark.store.log.scan import read_run
 
 HOST = encode_host("127.0.0.1", 10911)
 

@@ -11,11 +11,11 @@ import pytest
 from mqspark.errors import DiskFull, StoreCorrupt
 from mqspark.record import decode_record, encode_record, is_seal_broken
 from mqspark.store import MessageStore, StoreReader
-from mqspark.store.files import OsFiles
-from mqspark.store.flush import ReadAheadJob
-from mqspark.store.layout import file_name
-from mqspark.store.logpaths import LogPaths
-from mqspark.store.retention import DiskUsage
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.disk.flush import ReadAheadJob
+from mqspark.store.disk.layout import file_name
+from mqspark.store.disk.logpaths import LogPaths
+from mqspark.store.disk.retention import DiskUsage
 from mqspark.store.store import IDLE_MAP_MS
 from tests.store_tools import (
     BORN_HOST,

@@ -15,8 +15,8 @@ from mqspark.errors import InvalidMessage, MessageTooLarge
 from mqspark.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE, encode_host
 from mqspark.record import split_batch
 from mqspark.store import MessageStore
-from mqspark.store.members import MIN_MEMBERS, MemberColumns
-from mqspark.store.membertable import MIN_ALIKE, Many, MemberTable, many_of
+from mqspark.store.messages.members import MIN_MEMBERS, MemberColumns
+from mqspark.store.messages.membertable import MIN_ALIKE, Many, MemberTable, many_of
 from tests.store_tools import BORN_HOST, TestClock, crash, make_store, opened, put
 
 Item = tuple[int, bytes, bytes]

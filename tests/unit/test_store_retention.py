@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mqspark.errors import ConfigError, DiskFull
 from mqspark.record import decode_records
 from mqspark.store import GetStatus, MessageStore, OsFiles, StoreConfig
-from mqspark.store.retention import Decision, DiskUsage, OldSegment, RetentionRules, decide, delete_hours
+from mqspark.store.disk.retention import Decision, DiskUsage, OldSegment, RetentionRules, decide, delete_hours
 from tests.store_tools import RoomyFiles, TestClock, checkpoint, crash, drain, flush, make_store, opened, put
 
 HOUR_MS = 3_600_000

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from mqspark.errors import StoreCorrupt
-from mqspark.store.files import OsFiles
-from mqspark.store.timerfiles import TimerCheckpoint, TimerFiles
-from mqspark.store.timerlog import NONE, TimerLog
-from mqspark.store.timerwheel import SLOTS, WHEEL_BYTES, TimerWheel, save_pages
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.timer.timerfiles import TimerCheckpoint, TimerFiles
+from mqspark.store.timer.timerlog import NONE, TimerLog
+from mqspark.store.timer.timerwheel import SLOTS, WHEEL_BYTES, TimerWheel, save_pages
 
 VECTORS = Path(__file__).parents[1] / "golden" / "vectors" / "timer.jsonl"
 # reference store-and-broker, appendix B.6

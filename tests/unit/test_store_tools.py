@@ -14,11 +14,11 @@ import pytest
 from mqspark.errors import InvalidMessage, StoreCorrupt, StoreLocked
 from mqspark.message import TRANSACTION_PREPARED_TYPE
 from mqspark.store import StoreConfig
-from mqspark.store.dump import dump_index, dump_queue, dump_records, record_row
-from mqspark.store.fsck import FsckReport, fsck
-from mqspark.store.offline import OfflineStore
-from mqspark.store.remake import remake
-from mqspark.store.stats import store_stats
+from mqspark.store.tools.dump import dump_index, dump_queue, dump_records, record_row
+from mqspark.store.tools.fsck import FsckReport, fsck
+from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.remake import remake
+from mqspark.store.tools.stats import store_stats
 from tests.store_tools import QuickFiles, RoomyFiles, TestClock, crash, drain, flush, make_store, opened, put
 from tests.unit.test_store_golden import GOLDEN, NAMES, SETTINGS
 
@@ -284,11 +284,11 @@ def test_a_directory_of_rocketmq(tmp_path: Path, name: str) -> None:
 _MEASURE = """
 import resource, sys
 from mqspark.store import StoreConfig
-from mqspark.store.fsck import fsck
-from mqspark.store.offline import OfflineStore
-from mqspark.store.remake import remake
-from mqspark.store.dump import dump_records
-from mqspark.store.stats import store_stats
+from mqspark.store.tools.fsck import fsck
+from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.remake import remake
+from mqspark.store.tools.dump import dump_records
+from mqspark.store.tools.stats import store_stats
 from tests.store_tools import TestClock
 config = StoreConfig(store_path_root_dir=sys.argv[1])
 OfflineStore(config)

@@ -8,10 +8,10 @@ import pytest
 
 from mqspark.message import encode_host
 from mqspark.record import encode_record
-from mqspark.store.commitlog import CommitLog
-from mqspark.store.files import OsFiles
-from mqspark.store.scan import read_run
-from mqspark.store.window import LogWindow
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.log.commitlog import CommitLog
+from mqspark.store.log.scan import read_run
+from mqspark.store.log.stretch import LogWindow
 
 HOST = encode_host("127.0.0.1", 10911)
 START = SEGMENT_BYTES = 4 << 20  # of the only segment

@@ -7,7 +7,7 @@ from typing import Any
 
 from mqspark.client import admin
 from mqspark.client.admin import GroupOffset
-from mqspark.client.routes import TopicRoute
+from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.client.sync.facade import Facade
 from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue
 from mqspark.protocol.bodies import (

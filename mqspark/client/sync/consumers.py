@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mqspark.client import litepull, pop, push, subscriber
-from mqspark.client.queuewatch import QueuesListener
+from mqspark.client.consumer import subscriber
+from mqspark.client.consumer.queuewatch import QueuesListener
+from mqspark.client.lite import litepull
+from mqspark.client.pop import pop
+from mqspark.client.push import push
 from mqspark.client.sync.facade import Facade
 from mqspark.message import MessageExt, MessageQueue
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from mqspark.client.lifecycle import Lifecycle
+from mqspark.client.remoting.lifecycle import Lifecycle
 from mqspark.client.sync.loop import LoopThread
 from mqspark.errors import ClientError
 

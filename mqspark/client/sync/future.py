@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures._base import FINISHED, PENDING
 
-from mqspark.client.results import SendResult
-from mqspark.client.window import ThreadWindow
+from mqspark.client.delivery.results import SendResult
+from mqspark.client.producer.send_window import ThreadWindow
 
 __all__ = ["SendFuture"]
 

@@ -8,12 +8,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mqspark.client import producer, transaction
-from mqspark.client.outgoing import QueueSelector, body_bytes
-from mqspark.client.results import SendResult, SendStatus, SettleFuture
-from mqspark.client.sync.facade import Facade
-from mqspark.client.sync.future import SendFuture
-from mqspark.client.transaction import (
+from mqspark.client.delivery.results import SendResult, SendStatus, SettleFuture
+from mqspark.client.producer import producer, transaction
+from mqspark.client.producer.outgoing import QueueSelector, body_bytes
+from mqspark.client.producer.send_window import ThreadWindow
+from mqspark.client.producer.transaction import (
     Check,
     Execute,
     TransactionResult,
@@ -21,7 +20,8 @@ from mqspark.client.transaction import (
     is_coroutine_function,
     state_of,
 )
-from mqspark.client.window import ThreadWindow
+from mqspark.client.sync.facade import Facade
+from mqspark.client.sync.future import SendFuture
 from mqspark.message import Message, MessageExt, MessageQueue
 
 __all__ = ["Producer", "TransactionProducer"]

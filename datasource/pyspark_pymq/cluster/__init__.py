@@ -1,0 +1,1 @@
+"""What options mean on a cluster: brokers, ranges of queues, history, typed topics."""

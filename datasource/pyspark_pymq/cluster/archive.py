@@ -1,0 +1,263 @@
+"""History in Delta and the live tail as one topic: what is archived, where the seam is, and reading the archive.
+
+The archive is a Delta table partitioned by ``topic`` and ``date``, and beside it, in ``_mqspark/<broker>/``, a manifest
+for each range of the log whose rows are proved to be in the table. The manifests are the truth about how far the
+archive goes: rows behind them (a job killed between writing and proving) are not read from it. A queue's offsets below
+the end that the manifests give come from Delta, all others from the broker: no gap and no overlap at the seam.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from mqspark.errors import ConfigError
+from mqspark.message import MessageQueue
+from pyspark_pymq.cluster.offsets import QueueRange
+from pyspark_pymq.files.deltafiles import DeltaFile, delta_table
+from pyspark_pymq.files.locations import join, names, open_input, read_bytes, write_bytes
+from pyspark_pymq.schema import HEADERS, PROPERTIES, arrow_schema, arrow_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "Archive",
+    "ArchiveTask",
+    "Manifest",
+    "first_offsets",
+    "load_manifests",
+    "plan_archive",
+    "read_archive",
+]
+
+MANIFESTS = "_mqspark"
+"""Delta ignores what begins with an underscore."""
+_LIFE_S = 5.0
+_TASK_BYTES = 256 << 20
+_BATCH_ROWS = 65_536
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What the table holds of [low, high) of one broker's log, proved to be what the log holds."""
+
+    broker: str
+    low: int
+    high: int
+    rows: int
+    value_crcs: int
+    """Sum of the lower 31 bits of the CRC-32 of all values: what the log keeps of it."""
+    offsets: int
+    positions: int
+    """Sums of the queue offsets, and of the physical offsets from ``low`` on."""
+    queues: dict[str, dict[str, list[int]]] = field(hash=False)
+    """Topic to queue id to [first offset, end offset)."""
+    v: int = VERSION
+
+    def url(self, archive: str) -> str:
+        return join(archive, MANIFESTS, self.broker, f"{self.low:020d}.json")
+
+    def save(self, archive: str) -> None:
+        write_bytes(self.url(archive), json.dumps(asdict(self), sort_keys=True).encode())
+
+
+def load_manifests(archive: str, broker: str) -> list[Manifest]:
+    """Those that follow one another from the first on."""
+    root = join(archive, MANIFESTS, broker)
+    found = [
+        Manifest(**json.loads(read_bytes(join(root, name)))) for name in names(root) if name.endswith(".json")
+    ]
+    chain: list[Manifest] = []
+    for manifest in sorted(found, key=lambda each: each.low):
+        if chain and manifest.low != chain[-1].high:
+            break
+        chain.append(manifest)
+    return chain
+
+
+class Archive:
+    """The archived range of each queue, as a driver sees it; looked up again every few seconds."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._ranges: dict[MessageQueue, tuple[int, int]] = {}
+        self._read_at = -_LIFE_S
+
+    def ranges(self) -> Mapping[MessageQueue, tuple[int, int]]:
+        """Raises ConfigError where nothing is archived: reading on without history would hide a mistyped URL."""
+        if time.monotonic() - self._read_at >= _LIFE_S:
+            ranges: dict[MessageQueue, tuple[int, int]] = {}
+            brokers = names(join(self.url, MANIFESTS))
+            if not brokers:
+                raise ConfigError(
+                    f"archive: nothing is archived at {self.url!r}; the job archive makes it", key="archive"
+                )
+            for broker in brokers:
+                for manifest in load_manifests(self.url, broker):
+                    for topic, queues in manifest.queues.items():
+                        for queue_id, (first, end) in queues.items():
+                            queue = MessageQueue(topic, broker, int(queue_id))
+                            known = ranges.get(queue, (first, end))
+                            ranges[queue] = (min(known[0], first), max(known[1], end))
+            self._ranges = ranges
+            self._read_at = time.monotonic()
+        return self._ranges
+
+    def split(self, wanted: Sequence[QueueRange]) -> tuple[list[QueueRange], list[QueueRange]]:
+        """What comes from the archive, and what from the brokers."""
+        ranges = self.ranges()
+        archived, live = [], []
+        for each in wanted:
+            end = min(each.end, max(each.start, ranges.get(each.queue, (0, 0))[1]))
+            if end > each.start:
+                archived.append(QueueRange(each.queue, each.start, end))
+            if each.end > end:
+                live.append(QueueRange(each.queue, end, each.end))
+        return archived, live
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveTask:
+    """Some files of one topic, and the ranges wanted of them."""
+
+    topic: str
+    files: tuple[DeltaFile, ...]
+    ranges: tuple[QueueRange, ...]
+    columns: tuple[str, ...]
+
+
+def plan_archive(
+    archive: Archive, wanted: Sequence[QueueRange], columns: tuple[str, ...]
+) -> list[ArchiveTask]:
+    """Tasks of about 256 MiB of files; files without a wanted offset are left out by their statistics."""
+    if not wanted:
+        return []
+    files = delta_table(archive.url).files
+    tasks = []
+    for topic in sorted({each.queue.topic for each in wanted}):
+        ranges = tuple(each for each in wanted if each.queue.topic == topic)
+        low, high = min(each.start for each in ranges), max(each.end for each in ranges)
+        here = [
+            file
+            for file in files
+            if file.partition.get("topic") == topic
+            and file.lowest.get("offset", low) < high
+            and file.highest.get("offset", low) >= low
+        ]
+        here.sort(key=lambda file: (file.lowest.get("physicalOffset", 0), file.url))
+        chosen: list[DeltaFile] = []
+        size = 0
+        for file in here:
+            if chosen and size + file.size_bytes > _TASK_BYTES:
+                tasks.append(ArchiveTask(topic, tuple(chosen), ranges, columns))
+                chosen, size = [], 0
+            chosen.append(file)
+            size += file.size_bytes
+        if chosen:
+            tasks.append(ArchiveTask(topic, tuple(chosen), ranges, columns))
+    return tasks
+
+
+def first_offsets(url: str, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    """The first archived offset of each queue whose store time is not before the queue's; queues without one are left
+    out. Reads of the files that may know, oldest first, the columns that say it."""
+    found: dict[MessageQueue, int] = {}
+    for topic in sorted({queue.topic for queue in times_ms}):
+        wanted = {queue: time_ms for queue, time_ms in times_ms.items() if queue.topic == topic}
+        files = [file for file in delta_table(url).files if file.partition.get("topic") == topic]
+        files.sort(key=lambda file: (file.lowest.get("physicalOffset", 0), file.url))
+        for file in files:
+            if not wanted:
+                break
+            if _time_ms(file.highest.get("timestamp")) >= min(wanted.values()):
+                here = _first_in_file(file, wanted)
+                for queue in here:
+                    del wanted[queue]
+                found |= here
+    return found
+
+
+def _time_ms(text: str | None) -> float:
+    """Of a timestamp in a file's statistics, rounded up; without one it may be any."""
+    if text is None:
+        return math.inf
+    return math.ceil(datetime.fromisoformat(text).timestamp() * 1000) + 1
+
+
+def _first_in_file(file: DeltaFile, wanted: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    found: dict[MessageQueue, int] = {}
+    with open_input(file.url) as source:
+        columns = ["broker", "partition", "offset", "timestamp"]
+        for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS, columns=columns):
+            times_ms = (
+                batch.column("timestamp").cast(arrow_type("timestamp")).cast(pa.int64()).to_numpy() // 1000
+            )
+            offsets, partitions = batch.column("offset").to_numpy(), batch.column("partition").to_numpy()
+            for queue, time_ms in wanted.items():
+                inside = (times_ms >= time_ms) & (partitions == queue.queue_id)
+                if inside.any():
+                    inside &= pc.equal(batch.column("broker"), queue.broker_name).to_numpy(
+                        zero_copy_only=False
+                    )
+                if inside.any():
+                    first = int(offsets[inside].min())
+                    found[queue] = min(found.get(queue, first), first)
+    return found
+
+
+def read_archive(task: ArchiveTask) -> Iterator[pa.RecordBatch]:
+    """Runs in a worker: the wanted rows of the task's files."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = arrow_schema(task.columns)
+    stored = {PROPERTIES if name == HEADERS else name for name in task.columns if name != "topic"}
+    needed = sorted(stored | {"broker", "partition", "offset"})
+    for file in task.files:
+        with open_input(file.url) as source:
+            for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS, columns=needed):
+                kept = batch.filter(_wanted(batch, task.ranges))
+                if kept.num_rows:
+                    arrays = [_column(kept, name, task.topic) for name in task.columns]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _wanted(batch: pa.RecordBatch, ranges: Sequence[QueueRange]) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    offsets = batch.column("offset").to_numpy()
+    partitions = batch.column("partition").to_numpy()
+    chosen = np.zeros(batch.num_rows, bool)
+    for broker in sorted({each.queue.broker_name for each in ranges}):
+        here = pc.equal(batch.column("broker"), broker).to_numpy(zero_copy_only=False)
+        for each in ranges:
+            if each.queue.broker_name == broker:
+                inside = (offsets >= each.start) & (offsets < each.end)
+                chosen |= here & inside & (partitions == each.queue.queue_id)
+    return pa.array(chosen)
+
+
+def _column(batch: pa.RecordBatch, name: str, topic: str) -> pa.Array:
+    import pyarrow as pa
+
+    from pyspark_pymq.records.decode import as_headers
+
+    if name == "topic":
+        return pa.repeat(pa.scalar(topic, arrow_type(name)), batch.num_rows)
+    if name == HEADERS:
+        return as_headers(batch.column(PROPERTIES).cast(arrow_type(PROPERTIES)))
+    column: Any = batch.column(name)
+    return column if column.type == arrow_type(name) else column.cast(arrow_type(name))

@@ -1,0 +1,184 @@
+"""Typed topics: ``payloadFormat=arrow``. A message is an Arrow IPC stream, a batch of rows with their own columns.
+
+The sink packs the rows of a DataFrame as they are, about ``batchBytes`` a message; the source gives them back under the
+columns they had. Without ``.schema(...)`` the columns are those of the newest message. Types may change from message to
+message as far as Arrow casts them; a column that a message does not have is null. Offsets, limits and filters are those
+of messages, not of rows.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mqspark.compression import LIMITS, InflateLimits
+from mqspark.errors import ConfigError, InvalidMessage
+from mqspark.logs import sparing
+from mqspark.message import MessageQueue
+from pyspark_pymq.options import ReadOptions
+from pyspark_pymq.records.arrowstream import batches_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from pyspark_pymq.cluster.cluster import Cluster
+
+__all__ = ["CONTENT_TYPE", "arrow_schema_of", "newest_schema", "pack", "spark_schema_of", "unpack"]
+
+log = sparing(__name__)
+
+_SLICE_ROWS = 1 << 16
+"""Cast at once: what a column of few bytes becomes may be large."""
+
+CONTENT_TYPE = "application/vnd.apache.arrow.stream"
+"""The property ``contentType`` of such a message."""
+
+
+def arrow_schema_of(schema: StructType) -> pa.Schema:
+    """What Spark expects a reader with this schema to give (reference spark-datasource §7.4). Raises ConfigError for a
+    column that Spark does not pass to Python: an interval of months, a map whose types nobody knows."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    # Spark 4.1: always UTC
+    options = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    for field in schema.fields:
+        try:
+            to_arrow_schema(StructType([field]), **options)
+        except (PySparkException, ValueError, pa.ArrowException) as error:
+            raise ConfigError(
+                f"payloadFormat: column {field.name!r} cannot be {field.dataType.simpleString()}, which Spark and Arrow"
+                f" do not exchange ({error}); cast it, or leave it out",
+                key="payloadFormat",
+            ) from error
+    return to_arrow_schema(schema, **options)
+
+
+def spark_schema_of(schema: pa.Schema) -> StructType:
+    """The columns of a message as Spark has them. Raises ConfigError for a column that it has no type for."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    for field in schema:
+        try:
+            from_arrow_schema(pa.schema([field]))
+        except PySparkException as error:
+            raise ConfigError(
+                f"payloadFormat: Spark has no type for column {field.name!r} of the newest message, {field.type}"
+                f" ({error}); give the columns by .schema(...), with another type or without it",
+                key="payloadFormat",
+            ) from error
+    return from_arrow_schema(schema)
+
+
+def pack(batches: Iterable[pa.RecordBatch], batch_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Rows to messages: each batch becomes rows of ``value`` and ``properties``, of about ``batch_bytes`` each."""
+    properties = pa.array([[("contentType", CONTENT_TYPE)]], pa.map_(pa.string(), pa.string()))
+    for batch in batches:
+        rows = max(1, batch_bytes * batch.num_rows // max(1, batch.nbytes))
+        for first in range(0, batch.num_rows, rows):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as writer:
+                writer.write_batch(batch.slice(first, rows))
+            body = pa.array([sink.getvalue().to_pybytes()], pa.binary())
+            yield pa.RecordBatch.from_arrays([body, properties], ["value", "properties"])
+
+
+def unpack(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    *,
+    strict: bool = True,
+    limits: InflateLimits = LIMITS,
+) -> Iterator[pa.RecordBatch]:
+    """Batches of ``value`` and ``offset`` to the rows in them, cast to ``schema``. ``strict``: raises InvalidMessage
+    for a message that does not hold such rows, or becomes more than ``limits``; otherwise its rows are left out, and a
+    line in the log counts it."""
+    for batch in batches:
+        offsets = batch.column("offset")
+        for index, body in enumerate(batch.column("value")):
+            if not body.is_valid:
+                continue
+            try:
+                for rows in batches_of(body.as_buffer(), limits):
+                    for first in range(0, rows.num_rows, _SLICE_ROWS):
+                        yield _cast(rows.slice(first, _SLICE_ROWS), schema)
+            except (pa.ArrowException, InvalidMessage, OSError, MemoryError) as error:
+                what = f"payloadFormat: the message at offset {offsets[index]} does not hold these columns ({error})"
+                if strict:
+                    raise InvalidMessage(
+                        f"{what}; failOnDataLoss=false goes on behind it", field="value"
+                    ) from error
+                log.warning("%s; it is left out (failOnDataLoss=false)", what)
+
+
+def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Raises ArrowInvalid for a null where ``schema`` has none: Spark believes it, and fails or answers wrongly."""
+    arrays = []
+    for field in schema:
+        index = _index_of(field.name, rows.schema.names)
+        column: Any = pa.nulls(rows.num_rows, field.type) if index is None else rows.column(index)
+        if not field.nullable and column.null_count:
+            raise pa.ArrowInvalid(f"column {field.name!r} is NOT NULL in the schema, and null here")
+        try:
+            arrays.append(column if column.type == field.type else column.cast(field.type))
+        except pa.ArrowException as error:
+            hint = "; give the columns by .schema(...)" if "null" in str(field.type) else ""
+            raise pa.ArrowInvalid(
+                f"column {field.name!r} is {column.type}, not {field.type}: {error}{hint}"
+            ) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _index_of(name: str, names: list[str]) -> int | None:
+    """Where the column is; names differ in case only where both are there, as in Spark."""
+    alike = [index for index, other in enumerate(names) if other.lower() == name.lower()]
+    if len(alike) > 1:
+        alike = [index for index in alike if names[index] == name]
+    return alike[0] if alike else None
+
+
+def newest_schema(options: ReadOptions) -> pa.Schema:
+    """The columns of the newest message. Raises ConfigError when there is none to tell."""
+    from pyspark_pymq.cluster.cluster import Cluster
+
+    cluster = Cluster(options)
+    try:
+        newest: pa.Schema | None = None
+        newest_ms = -1
+        queues = cluster.queues()
+        for queue, end in cluster.latest(queues).items():
+            found = _last_message(cluster, queue, queues[queue], end, options.limits)
+            if found is not None and found[0] > newest_ms:
+                newest_ms, newest = found
+    finally:
+        cluster.client.close()
+    if newest is None:
+        raise ConfigError(
+            "payloadFormat: the topic has no message yet that tells its columns; give them by .schema(...)",
+            key="payloadFormat",
+        )
+    return newest
+
+
+def _last_message(
+    cluster: Cluster, queue: MessageQueue, address: str, end: int, limits: InflateLimits
+) -> tuple[int, pa.Schema] | None:
+    from mqspark.record import decode_records
+
+    body = cluster.records_from(queue, address, max(0, end - 1))
+    messages = decode_records(body, limits=limits) if len(body) else []
+    if not messages:
+        return None
+    try:
+        with pa.ipc.open_stream(messages[-1].body) as stream:
+            return messages[-1].store_timestamp_ms, stream.schema
+    except (pa.ArrowException, InvalidMessage, OSError) as error:
+        raise ConfigError(
+            f"payloadFormat: the last of queue {queue.queue_id} of {queue.topic} is no Arrow stream ({error})",
+            key="payloadFormat",
+        ) from error

@@ -1,0 +1,126 @@
+"""Which task reads what: ranges of queues to input partitions. Pure functions.
+
+A task costs 10 to 35 ms whatever it does (reference spark-datasource §3, §6), so a small batch runs as one task and a
+larger one as about one task a core; only very large ones become more. A queue's rows stay in one task, in order, unless
+minPartitions asks for more tasks than there are queues.
+
+Must not import pyarrow or the store: the driver's processes plan, and each would pay for that at its start.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mqspark.compression import LIMITS, InflateLimits
+from pyspark_pymq.cluster.offsets import QueueRange
+
+if TYPE_CHECKING:
+    from pyspark_pymq.cluster.cluster import BrokerPlace
+
+__all__ = ["SMALL_TASK_ROWS", "ReadTask", "plan_tasks"]
+
+SMALL_TASK_ROWS = 10_000
+"""Below this many rows another task costs more than it brings."""
+
+LARGE_TASK_ROWS = 2_000_000
+"""From here on more tasks than cores: a failed one has less to repeat, and a cluster has more cores than its driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """Everything a worker needs; pickled into the input partition."""
+
+    ranges: tuple[QueueRange, ...]
+    places: dict[str, BrokerPlace]
+    """Broker name to where it is."""
+    columns: tuple[str, ...]
+    tags: tuple[str, ...]
+    group: str
+    fail_on_data_loss: bool
+    sql_filter: str | None = None
+    """Evaluated by the broker, so such a read is never in place."""
+    limits: InflateLimits = LIMITS
+
+
+def plan_tasks(
+    ranges: Sequence[QueueRange],
+    *,
+    cores: int,
+    min_partitions: int | None = None,
+    max_partitions: int | None = None,
+    max_rows: int | None = None,
+) -> list[list[QueueRange]]:
+    """Every range in exactly one task. No ranges, no task. ``max_rows``: no task has more (maxRecordsPerPartition)."""
+    work = [each for each in ranges if each.rows > 0]
+    if not work:
+        return []
+    total = sum(each.rows for each in work)
+    wanted = min(_ceil(total, SMALL_TASK_ROWS), max(cores, _ceil(total, LARGE_TASK_ROWS)))
+    if max_rows is not None:
+        work = [piece for each in work for piece in _pieces(each, _ceil(each.rows, max_rows))]
+    if min_partitions is not None:
+        wanted = max(wanted, min_partitions)
+        if wanted > len(work):
+            work = _split(work, wanted, total)
+    if max_partitions is not None:
+        wanted = min(wanted, max_partitions)
+    tasks = _pack(work, min(wanted, len(work)))
+    if max_rows is not None:
+        tasks = [part for task in tasks for part in _bounded(task, max_rows)]
+    return tasks
+
+
+def _bounded(task: Sequence[QueueRange], max_rows: int) -> list[list[QueueRange]]:
+    """The task as several, none of them with more rows. No range of it has more by itself."""
+    parts: list[list[QueueRange]] = []
+    room = 0
+    for each in task:
+        if each.rows > room:
+            parts.append([])
+            room = max_rows
+        parts[-1].append(each)
+        room -= each.rows
+    return parts
+
+
+def _pieces(each: QueueRange, count: int) -> list[QueueRange]:
+    cuts = [each.start + each.rows * index // count for index in range(count + 1)]
+    return [QueueRange(each.queue, a, b) for a, b in itertools.pairwise(cuts)]
+
+
+def _split(work: Sequence[QueueRange], wanted: int, total: int) -> list[QueueRange]:
+    """Cut large ranges so that about ``wanted`` pieces of like size come out."""
+    pieces = []
+    for each in work:
+        count = max(1, min(each.rows, round(wanted * each.rows / total)))
+        pieces += _pieces(each, count)
+    while len(pieces) < wanted:
+        largest = max(pieces, key=lambda piece: piece.rows)
+        if largest.rows < 2:
+            break
+        middle = largest.start + largest.rows // 2
+        pieces.remove(largest)
+        pieces += [
+            QueueRange(largest.queue, largest.start, middle),
+            QueueRange(largest.queue, middle, largest.end),
+        ]
+    return sorted(pieces)
+
+
+def _pack(work: Sequence[QueueRange], count: int) -> list[list[QueueRange]]:
+    """``count`` tasks of like size: the largest range goes to the emptiest task, ties by order."""
+    tasks: list[list[QueueRange]] = [[] for _ in range(count)]
+    emptiest = [(0, index) for index in range(count)]
+    for each in sorted(work, key=lambda each: (-each.rows, each.queue, each.start)):
+        rows, index = heapq.heappop(emptiest)
+        tasks[index].append(each)
+        heapq.heappush(emptiest, (rows + each.rows, index))
+    return [sorted(task) for task in tasks if task]
+
+
+def _ceil(value: int, unit: int) -> int:
+    return -(-value // unit)

@@ -1,0 +1,1 @@
+"""Segments, small files and Delta logs on this host or at a URL."""

@@ -1,0 +1,92 @@
+"""The files of a CommitLog, in a directory here or at any fsspec URL (``s3://...``, ``memory://...``).
+
+A segment that lies elsewhere is copied to a temporary file when it is read, piece by piece, so that everything that
+reads segments reads mapped files. Must not know Spark, and fsspec only when a URL asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mqspark.errors import ConfigError
+from mqspark.store.disk.layout import file_start
+from pyspark_pymq.files.locations import filesystem_of, is_remote, local_path
+
+__all__ = ["LogFile", "find_log", "list_log", "local_copy", "segment_bytes_of"]
+
+_COPY_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogFile:
+    """One segment."""
+
+    start: int
+    """Physical offset of its first byte."""
+    length: int
+    url: str
+    stamp: str
+    """Changes when the file does."""
+
+
+def list_log(url: str) -> list[LogFile]:
+    """The segments under ``url``, oldest first. Raises FileNotFoundError, ConfigError when fsspec is missing."""
+    found = list(_list_remote(url) if is_remote(url) else _list_local(local_path(url)))
+    # A crash while a file is made leaves an empty one.
+    return sorted(each for each in found if each.length > 0)
+
+
+def find_log(url: str) -> list[LogFile]:
+    """The same where a log has to be. Raises ConfigError."""
+    try:
+        log = list_log(url)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(f"store: there is no CommitLog at {url}", key="store") from None
+    if not log:
+        raise ConfigError(f"store: there is no segment at {url}", key="store")
+    return log
+
+
+def segment_bytes_of(log: list[LogFile]) -> int:
+    """The length of a full segment; 0 without any."""
+    return max((each.length for each in log), default=0)
+
+
+def _list_local(directory: Path) -> Iterator[LogFile]:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            start = file_start(entry.name)
+            if start is not None:
+                status = entry.stat()
+                yield LogFile(start, status.st_size, entry.path, str(status.st_mtime_ns))
+
+
+def _list_remote(url: str) -> Iterator[LogFile]:
+    filesystem, root = filesystem_of(url)
+    for info in filesystem.ls(root, detail=True):
+        start = file_start(info["name"].rpartition("/")[2])
+        if start is not None and info["type"] == "file":
+            stamp = next(
+                (str(info[key]) for key in ("ETag", "mtime", "created", "last_modified") if key in info), ""
+            )
+            yield LogFile(start, int(info["size"]), filesystem.unstrip_protocol(info["name"]), stamp)
+
+
+@contextmanager
+def local_copy(file: LogFile) -> Iterator[Path]:
+    """The segment as a file of this host; a copy of a remote one is removed afterwards."""
+    if not is_remote(file.url):
+        yield local_path(file.url)
+        return
+    filesystem, path = filesystem_of(file.url)
+    with tempfile.NamedTemporaryFile(prefix="mqspark-segment-") as copy:
+        with filesystem.open(path, "rb") as source:
+            shutil.copyfileobj(source, copy, _COPY_BYTES)
+        copy.flush()
+        yield Path(copy.name)

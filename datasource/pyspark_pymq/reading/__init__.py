@@ -1,0 +1,1 @@
+"""Reads: batch, stream, by key, and of a store without a broker. Knows no write."""

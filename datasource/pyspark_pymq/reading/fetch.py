@@ -1,0 +1,511 @@
+"""Ranges of queues to RecordBatches, in a Spark worker: in place from the broker's files, or over TCP.
+
+Workers live on between tasks, so open stores and connections are kept at module level, checked before use. A store is
+used in place only when the worker's operator allows its directory and the broker has proved to the driver that it knows
+the secret in there (``mqspark.store.disk.trusted``); whatever is missing there (another host, an expired or
+cut segment) is pulled over TCP instead, from the same offset on.
+
+Over TCP several pulls of a queue are in flight, each beginning where the one before will probably end; a gap is pulled
+again, an overlap is dropped by offset. Must not import pyspark.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mqspark.client.blocking import BlockingConnection, pull_header
+from mqspark.errors import BrokerError, ConnectionLost, InvalidMessage, MQError, RequestTimeout, StoreError
+from mqspark.message import LMQ_PREFIX, java_hash
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from mqspark.store.compaction.compacted import is_compacted
+from mqspark.store.disk.trusted import Trust, prove
+from mqspark.store.tools.reader import Piece, StoreReader
+from pyspark_pymq.cluster.cluster import BrokerPlace, DataLoss
+from pyspark_pymq.cluster.offsets import QueueRange
+from pyspark_pymq.cluster.planning import ReadTask
+from pyspark_pymq.records.decode import Decoder
+from pyspark_pymq.records.records import QUEUE_OFFSET, Records, record_positions, unwrap_inner_batches
+
+__all__ = ["ALLOWED_VARIABLE", "read_task"]
+
+log = logging.getLogger("pyspark_pymq")
+
+ALLOWED_VARIABLE = "MQSPARK_LOCAL_STORES"
+"""In the environment of workers: the only directories in which stores are read in place, separated as those of PATH."""
+
+BATCH_BYTES = 1 << 20
+"""What a RecordBatch aims at (reference spark-datasource §7: all between 256 KiB and 4 MiB are near the best)."""
+
+_LOG_BYTES = 2 * BATCH_BYTES
+"""Of log for one batch: about half of a small record is header and properties."""
+_BATCH_ROWS = 65_536
+_RUN_ROWS = 16
+"""From so many on it pays to read ahead what lies together."""
+_TOGETHER_ROWS = 50_000
+"""A task with fewer decodes its queues at once."""
+
+_MIN_PULLS_IN_FLIGHT, _MAX_PULLS_IN_FLIGHT = 3, 64
+_BYTES_IN_FLIGHT = 4 << 20
+"""With the 32 messages that RocketMQ gives a pull, mostly 64 pulls; two in bulk."""
+_PULL_MESSAGES, _PULL_BYTES = 16_384, 2 << 20
+"""What we ask for; the broker gives as much as its own limits allow."""
+_BULK_BYTES = 128 << 10
+"""An answer of this size was cut by a limit of bytes, not of messages."""
+_PULL_TIMEOUT_MS = 10_000
+_RETRY_S = 30.0
+_EMPTY_RETRIES = 50
+_MAX_STORES = 16
+
+
+def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
+    """The rows of every range, each queue's in order, as batches of about 1 MiB."""
+    together = _read_together(task)
+    if together is None:
+        together = (batch for each in task.ranges for batch in _read_range(task, each))
+    yield from _coalesced(together)
+
+
+def _read_together(task: ReadTask) -> Iterator[pa.RecordBatch] | None:
+    """A small task's queues decoded at once, in the order of the log: to decode a few rows costs as much as to decode a
+    thousand. None when the ranges have to be read one by one.
+    """
+    topics = {(each.queue.topic, each.queue.broker_name) for each in task.ranges}
+    rows = sum(each.rows for each in task.ranges)
+    if len(task.ranges) < 2 or len(topics) > 1 or rows > _TOGETHER_ROWS or task.sql_filter is not None:
+        return None
+    ((topic, broker),) = topics
+    if topic.startswith(LMQ_PREFIX):
+        return None  # their records say which queue they came from
+    store = _local_store(task.places[broker])
+    if store is None:
+        return None
+    decoder = Decoder(
+        task.columns,
+        topic=topic,
+        broker=broker,
+        queue_id=None,
+        tags=frozenset(task.tags),
+        strict=task.fail_on_data_loss,
+        limits=task.limits,
+    )
+    found = store.read_together(task.ranges, decoder, task.tags)
+    return _with_the_rest(task, found) if found is not None else None
+
+
+def _with_the_rest(task: ReadTask, found: Iterator[pa.RecordBatch | list[int]]) -> Iterator[pa.RecordBatch]:
+    for each in found:
+        if not isinstance(each, list):
+            yield each
+            continue
+        for wanted, position in zip(task.ranges, each, strict=True):
+            if position < wanted.end:
+                yield from _read_range(task, replace(wanted, start=position))
+
+
+def _read_range(task: ReadTask, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
+    queue = wanted.queue
+    place = task.places[queue.broker_name]
+    decoder = Decoder(
+        task.columns,
+        topic=queue.topic,
+        broker=queue.broker_name,
+        queue_id=queue.queue_id,
+        tags=frozenset(task.tags),
+        strict=task.fail_on_data_loss,
+        limits=task.limits,
+    )
+    position = wanted.start
+    store = _local_store(place) if task.sql_filter is None else None
+    if store is not None:
+        for found in store.read(wanted, decoder, task.tags):
+            if isinstance(found, int):
+                position = found
+            else:
+                yield found
+    if position < wanted.end:
+        yield from _pulled(task, place.address, QueueRange(queue, position, wanted.end), decoder)
+
+
+def _coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Small neighbours become one batch; empty ones vanish."""
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        size = batch.nbytes
+        if waiting and waiting_bytes + size > BATCH_BYTES:
+            yield _combined(waiting)
+            waiting, waiting_bytes = [], 0
+        waiting.append(batch)
+        waiting_bytes += size
+    if waiting:
+        yield _combined(waiting)
+
+
+def _combined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    (combined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return combined
+
+
+# --- in place -------------------------------------------------------------------------------------------------
+
+
+class _LocalStore:
+    """A broker's directory on this host."""
+
+    def __init__(self, reader: StoreReader) -> None:
+        self._reader = reader
+        self._mapped: Any = None
+        """The segment whose map ``_records`` are."""
+        self._records = Records(b"")
+
+    def read(
+        self, wanted: QueueRange, decoder: Decoder, tags: tuple[str, ...]
+    ) -> Iterator[pa.RecordBatch | int]:
+        """Batches, each followed by the offset that is next, as far as the files hold the range."""
+        if is_compacted(self._reader.paths.root, wanted.queue.topic):
+            return  # the broker knows what compaction has kept
+        codes = np.array([java_hash(tag) for tag in tags], dtype=np.int64)
+        position = wanted.start
+        try:
+            while position < wanted.end:
+                until = min(wanted.end, position + _BATCH_ROWS)
+                entries = self._reader.entries(wanted.queue.topic, wanted.queue.queue_id, position, until)
+                if len(entries) == 0:
+                    return
+                offsets = np.arange(position, position + len(entries))
+                if len(entries) < until - position:
+                    # Some records are lost to damage, or the end is not visible here yet: the records know.
+                    until = self._reader.queue_offset(int(entries["position"][-1])) + 1
+                    if until != position + len(entries):
+                        for index, place in enumerate(entries["position"].tolist()):
+                            offsets[index] = self._reader.queue_offset(place)
+                if codes.size:
+                    kept = np.isin(entries["tags_code"], codes)
+                    entries, offsets = entries[kept], offsets[kept]
+                for piece, batches in self._batches(entries, decoder):
+                    yield from batches
+                    yield int(offsets[piece.last - 1]) + 1
+                position = until
+                yield position
+        except (OSError, StoreError):
+            # Expired or cut under us, or not allowed: from the last offset on the broker is asked.
+            return
+
+    def read_together(
+        self, ranges: Sequence[QueueRange], decoder: Decoder, tags: tuple[str, ...]
+    ) -> Iterator[pa.RecordBatch | list[int]] | None:
+        """Ranges of one topic as batches, then, if not all could be read, the offsets that are next; None when the
+        files do not hold every entry of them."""
+        if is_compacted(self._reader.paths.root, ranges[0].queue.topic):
+            return None
+        try:
+            found = [
+                self._reader.entries(each.queue.topic, each.queue.queue_id, each.start, each.end)
+                for each in ranges
+            ]
+        except (OSError, StoreError):
+            return None
+        if any(len(entries) < each.rows for entries, each in zip(found, ranges, strict=True)):
+            return None
+        return self._read_all(found, ranges, decoder, tags)
+
+    def _read_all(
+        self, found: list[Any], ranges: Sequence[QueueRange], decoder: Decoder, tags: tuple[str, ...]
+    ) -> Iterator[pa.RecordBatch | list[int]]:
+        entries = np.concatenate(found)
+        numbers = np.repeat(np.arange(len(ranges)), [len(each) for each in found])
+        offsets = np.concatenate([np.arange(each.start, each.end) for each in ranges])
+        order = np.argsort(entries["position"])
+        if tags:
+            codes = [java_hash(tag) for tag in tags]
+            order = order[np.isin(entries["tags_code"][order], codes)]
+        done = 0
+        try:
+            for piece, batches in self._batches(entries[order], decoder):
+                yield from batches
+                done = piece.last
+        except (OSError, StoreError):
+            # In the order of the log a queue's offsets ascend: what is done of each is a beginning.
+            following = np.array([each.start for each in ranges])
+            np.maximum.at(following, numbers[order[:done]], offsets[order[:done]] + 1)
+            yield following.tolist()
+
+    def _batches(self, entries: Any, decoder: Decoder) -> Iterator[tuple[Piece, Iterator[pa.RecordBatch]]]:
+        positions = np.ascontiguousarray(entries["position"])
+        sizes = entries["size"].astype(np.int64)
+        for piece in self._reader.pieces(positions, sizes, _LOG_BYTES):
+            yield piece, self._decoded(piece, decoder, sizes)
+
+    def _decoded(self, piece: Piece, decoder: Decoder, sizes: Any) -> Iterator[pa.RecordBatch]:
+        """All of the piece, or nothing of it and the error."""
+        if piece.segment is None:
+            yield from decoder.batches(Records(piece.buffer), piece.places)
+            return
+        if self._mapped is not piece.segment:
+            self._mapped, self._records = piece.segment, Records(piece.buffer)
+        records = self._records
+        _touch(records, piece.places, piece.places + sizes[piece.first : piece.last])
+        batches = decoder.batches(records, piece.places)
+        try:
+            batch = next(batches)
+        except InvalidMessage:
+            self._reader.check(piece)  # zeros in the place of what was cut are no message
+            raise
+        self._reader.check(piece)
+        yield batch
+        yield from batches  # of what was copied before the first
+
+
+def _touch(records: Records, positions: Any, ends: Any) -> None:
+    """Records that lie together are brought into the processor's cache first."""
+    cuts = np.flatnonzero(positions[1:] != ends[:-1])
+    if len(cuts) * _RUN_ROWS < len(positions):
+        lows = [int(positions[0]), *positions[cuts + 1].tolist()]
+        for low, high in zip(lows, [*ends[cuts].tolist(), int(ends[-1])], strict=True):
+            records.touch(low, high)
+
+
+_stores: dict[tuple[int, BrokerPlace, str], _LocalStore] = {}
+
+
+def _local_store(place: BrokerPlace) -> _LocalStore | None:
+    """The store in place, if the directory on this host may be read and is proved to be the broker's."""
+    if not place.store_path or not place.proof:
+        return None
+    try:
+        reader = StoreReader(
+            place.store_path, place.commit_log_path or None, Trust(_allowed(place)), maps=True
+        )
+        nonce = reader.nonce() or ""
+    except (OSError, StoreError) as error:
+        log.debug("%s is not read in place: %s", place.store_path, error)
+        return None
+    proof = prove(nonce, place.challenge, place.store_path, place.commit_log_path)
+    if not hmac.compare_digest(proof.encode(), place.proof.encode(errors="replace")):
+        return None
+    key = (os.getpid(), replace(place, challenge="", proof=""), nonce)
+    store = _stores.get(key)
+    if store is None:
+        # A broker that was restarted has another nonce and perhaps cut its log: forget what is open of it.
+        for other in [other for other in _stores if other[1].store_path == place.store_path] or list(_stores)[
+            : 1 - _MAX_STORES
+        ]:
+            del _stores[other]
+        store = _stores[key] = _LocalStore(reader)
+    return store
+
+
+def _allowed(place: BrokerPlace) -> tuple[str, ...] | None:
+    """The directories that this host's operator allows, or else those that the query does; None: by owner."""
+    text = os.environ.get(ALLOWED_VARIABLE)
+    return place.directories if text is None else tuple(filter(None, text.split(os.pathsep)))
+
+
+# --- over TCP -------------------------------------------------------------------------------------------------
+
+_connections: dict[tuple[int, str], BlockingConnection] = {}
+
+
+def _connection(address: str) -> BlockingConnection:
+    """The cached connection of this process, or a new one. One that the broker closed while idle is replaced."""
+    key = (os.getpid(), address)
+    connection = _connections.get(key)
+    if connection is not None:
+        try:
+            connection.receive_ready()
+        except ConnectionLost:
+            connection = None
+    if connection is None:
+        connection = _connections[key] = BlockingConnection(address)
+    return connection
+
+
+def _pulled(task: ReadTask, address: str, wanted: QueueRange, decoder: Decoder) -> Iterator[pa.RecordBatch]:
+    """Pull bodies joined to about a batch's bytes, decoded; rows outside of the range or seen already are dropped."""
+    bodies: list[Any] = []
+    size = 0
+    done = wanted.start - 1
+    for body in _pull_bodies(task, address, wanted):
+        bodies.append(body)
+        size += len(body)
+        if size >= _LOG_BYTES // 2:
+            for batch, reached in _decoded(bodies, done, wanted.end, decoder):
+                done = reached
+                yield batch
+            bodies, size = [], 0
+    if bodies:
+        for batch, _ in _decoded(bodies, done, wanted.end, decoder):
+            yield batch
+
+
+def _decoded(
+    bodies: list[Any], done: int, end: int, decoder: Decoder
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Batches, and the last offset that was seen."""
+    joined = Records(bodies[0] if len(bodies) == 1 else b"".join(bodies))
+    for records, positions in unwrap_inner_batches(
+        joined, record_positions(joined), strict=decoder.strict, limits=decoder.limits
+    ):
+        offsets = records.longs(positions + QUEUE_OFFSET)
+        reached = np.maximum.accumulate(np.append(done, offsets))
+        keep = (offsets > reached[:-1]) & (offsets < end)
+        done = int(reached[-1])
+        for batch in decoder.batches(records, positions if keep.all() else positions[keep]):
+            yield batch, done
+
+
+def _pull_bodies(task: ReadTask, address: str, wanted: QueueRange) -> Iterator[Any]:
+    puller = _Puller(task, address, wanted)
+    deadline = time.monotonic() + _RETRY_S
+    while puller.position < wanted.end:
+        before = puller.position
+        try:
+            yield from puller.bodies()
+        except (ConnectionLost, RequestTimeout):
+            if puller.position > before:
+                deadline = time.monotonic() + _RETRY_S
+            if time.monotonic() > deadline:
+                raise
+            puller.reset()
+            time.sleep(0.2)
+
+
+class _Puller:
+    """Pulls of one range over one connection. ``position``: everything before it was given out."""
+
+    def __init__(self, task: ReadTask, address: str, wanted: QueueRange) -> None:
+        self.position = wanted.start
+        self._task = task
+        self._address = address
+        self._queue = wanted.queue
+        self._end = wanted.end
+        self._expression = task.sql_filter or " || ".join(task.tags) or "*"
+        self._is_filtered = bool(task.sql_filter or task.tags)
+        self._in_flight: deque[tuple[int, int, int]] = deque()
+        """(opaque, first offset, offset that it will probably reach)."""
+        self._asked = wanted.start
+        self._stride = 0
+        """How many messages the broker gives at once; 0 until it is known."""
+        self._answer_bytes = self._largest_bytes = 0
+        """Of the last answer, and of the largest."""
+        self._empty = 0
+
+    def reset(self) -> None:
+        self._in_flight.clear()
+        self._asked = self.position
+        stale = _connections.pop((os.getpid(), self._address), None)
+        if stale is not None:
+            stale.close()
+
+    def bodies(self) -> Iterator[Any]:
+        connection = _connection(self._address)
+        while self.position < self._end:
+            self._ask_on(connection)
+            if not self._in_flight:
+                self._asked = self.position
+                continue
+            opaque, first, reach = self._in_flight.popleft()
+            if reach <= self.position:
+                connection.wait(opaque, _PULL_TIMEOUT_MS)
+                continue
+            answer = connection.wait(opaque, _PULL_TIMEOUT_MS)
+            following = self._following(answer, first)
+            if answer.code == ResponseCode.SUCCESS:
+                self._learn(following - first, reach - first, len(answer.body))
+                self._empty = 0
+            self.position = max(self.position, min(following, self._end))
+            if self.position < reach:
+                self._ask_first(connection, self.position, reach)
+            self._asked = max(self._asked, self.position)
+            if answer.code == ResponseCode.SUCCESS and len(answer.body):
+                yield answer.body
+
+    def _learn(self, given: int, asked: int, size_bytes: int) -> None:
+        """How many messages to ask for at once: an answer that falls short leaves a gap, which costs a pull more. Where
+        bytes are the limit, a few less than fitted last time; more again when they have become smaller.
+        """
+        self._answer_bytes = size_bytes
+        self._largest_bytes = max(self._largest_bytes, size_bytes)
+        cut_by_bytes = self._largest_bytes >= _BULK_BYTES
+        if given < asked or not self._stride:
+            self._stride = max(1, given - (given // 16 if cut_by_bytes else 0))
+        elif cut_by_bytes and size_bytes < self._largest_bytes // 2:
+            self._stride = min(2 * self._stride, _PULL_MESSAGES)
+
+    def _ask_on(self, connection: BlockingConnection) -> None:
+        """Fill the window when half of it is answered, in one write: requests and answers then travel in groups."""
+        # Under a filter nobody knows where a pull ends; before the first answer neither.
+        window = 1
+        if self._stride and not self._is_filtered:
+            window = _BYTES_IN_FLIGHT // max(1, self._answer_bytes)
+            window = min(max(window, _MIN_PULLS_IN_FLIGHT), _MAX_PULLS_IN_FLIGHT)
+        if len(self._in_flight) > window // 2:
+            return
+        wanted: list[tuple[int, int]] = []
+        while len(self._in_flight) + len(wanted) < window and self._asked < self._end:
+            reach = min(self._end, self._asked + (self._stride or _PULL_MESSAGES))
+            wanted.append((self._asked, reach))
+            self._asked = reach
+        headers = [(RequestCode.PULL_MESSAGE, self._header(first, reach)) for first, reach in wanted]
+        for opaque, (first, reach) in zip(connection.send_all(headers), wanted, strict=True):
+            self._in_flight.append((opaque, first, reach))
+
+    def _ask_first(self, connection: BlockingConnection, first: int, reach: int) -> None:
+        """Before everything that is in flight: it leaves a gap."""
+        opaque = connection.send(RequestCode.PULL_MESSAGE, self._header(first, reach))
+        self._in_flight.appendleft((opaque, first, reach))
+
+    def _header(self, first: int, reach: int) -> PullMessageRequestHeader:
+        return pull_header(
+            self._task.group,
+            self._queue,
+            first,
+            max_messages=min(reach - first, _PULL_MESSAGES),
+            max_bytes=_PULL_BYTES,
+            expression=self._expression,
+            expression_type="SQL92" if self._task.sql_filter else "TAG",
+            bulk=True,
+        )
+
+    def _following(self, answer: Any, first: int) -> int:
+        """Where the queue goes on after this answer. Raises DataLoss, BrokerError."""
+        if answer.code not in (
+            ResponseCode.SUCCESS,
+            ResponseCode.PULL_NOT_FOUND,
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            ResponseCode.PULL_OFFSET_MOVED,
+        ):
+            raise BrokerError(answer.code, answer.remark, address=self._address)
+        following = answer.header(PullMessageResponseHeader).next_begin_offset
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            what = f"queue {self._queue.queue_id} of {self._queue.topic}: offset {first} is gone ({answer.remark})"
+            if self._task.fail_on_data_loss:
+                raise DataLoss(f"{what}. Set failOnDataLoss=false to go on at {following}")
+            # Before the first message: go on there. After the last: there is nothing left of the range.
+            return int(following) if following > first else self._end
+        if following <= first:
+            # The broker says that there is nothing although it told the driver of this offset: it is being removed,
+            # or not dispatched yet.
+            self._empty += 1
+            if self._empty > _EMPTY_RETRIES:
+                raise MQError(
+                    f"queue {self._queue.queue_id} of {self._queue.topic} does not give offset {first}"
+                )
+            time.sleep(0.1)
+            return first
+        return int(following)

@@ -1,0 +1,93 @@
+"""``option("key", ...)``: the messages of a topic with certain keys, found by the brokers' index (QUERY_MESSAGE).
+
+A broker gives at most maxMsgsNumBatch messages a key (64), the newest. What it finds by hash is compared here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from mqspark.client.blocking import BlockingClient
+from mqspark.message import KEYS, UNIQ_KEY
+from pyspark_pymq.cluster.cluster import Cluster
+from pyspark_pymq.options import ReadOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["KeyReader", "Lookup"]
+
+MAX_MESSAGES = 64
+
+
+@dataclass
+class Lookup(InputPartition):  # type: ignore[misc]
+    """All keys at one broker."""
+
+    topics: tuple[str, ...]
+    broker: str
+    address: str
+
+
+class KeyReader(DataSourceReader):  # type: ignore[misc]
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> list[Lookup]:
+        cluster = Cluster(self._options)
+        try:
+            brokers = {queue.broker_name: address for queue, address in cluster.queues().items()}
+            return [Lookup(self._options.topics.names, name, brokers[name]) for name in sorted(brokers)]
+        finally:
+            cluster.client.close()
+
+    def read(self, partition: Lookup | None) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Lookup):
+            return
+        from pyspark_pymq.records.decode import Decoder
+        from pyspark_pymq.records.records import Records, record_positions, unwrap_inner_batches
+
+        options = self._options
+        client = BlockingClient(options.nameserver)
+        try:
+            for topic in partition.topics:
+                decoder = Decoder(
+                    self._columns,
+                    topic=topic,
+                    broker=partition.broker,
+                    queue_id=None,
+                    strict=options.fail_on_data_loss,
+                    limits=options.limits,
+                )
+                keys_of = Decoder(("properties",), topic=topic, broker=partition.broker, queue_id=None)
+                seen: set[int] = set()
+                for key in dict.fromkeys(options.keys):
+                    body = client.messages_by_key(partition.address, topic, key, MAX_MESSAGES)
+                    if not len(body):
+                        continue
+                    found = Records(body)
+                    for records, positions in unwrap_inner_batches(
+                        found, record_positions(found), strict=decoder.strict, limits=decoder.limits
+                    ):
+                        maps = keys_of(records, positions).column(0).to_pylist(maps_as_pydicts="strict")
+                        physical = records.longs(positions + _PHYSICAL).tolist()
+                        kept = [
+                            index
+                            for index, properties in enumerate(maps)
+                            if physical[index] not in seen
+                            and (key == properties.get(UNIQ_KEY) or key in properties.get(KEYS, "").split())
+                        ]
+                        seen.update(physical[index] for index in kept)
+                        if kept:
+                            yield from decoder.batches(records, positions[kept])
+        finally:
+            client.close()
+
+
+_PHYSICAL = 28
+"""Where a record keeps its physical offset."""

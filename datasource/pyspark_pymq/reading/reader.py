@@ -1,0 +1,143 @@
+"""The batch reader: offsets are resolved when Spark plans, and fixed for the life of the DataFrame.
+
+Since Spark 4.1 a ``load()`` is planned once, at its first action: to see newer messages, load again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from mqspark.compression import LIMITS, InflateLimits
+from mqspark.errors import ConfigError
+from pyspark_pymq.cluster.cluster import Cluster
+from pyspark_pymq.cluster.offsets import QueueRange
+from pyspark_pymq.cluster.planning import ReadTask, plan_tasks
+from pyspark_pymq.options import ReadOptions
+from pyspark_pymq.worker_tuning import Lent, settle
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_pymq.cluster.archive import ArchiveTask
+
+__all__ = ["ArchivePartition", "BatchReader", "RangePartition", "partitions_of", "read_partition"]
+
+DEFAULT_GROUP = "mqspark-spark-source"
+"""Who pulls when the user named no group; its offsets are never committed."""
+
+
+@dataclass
+class RangePartition(InputPartition):  # type: ignore[misc]
+    task: ReadTask
+
+
+@dataclass
+class ArchivePartition(InputPartition):  # type: ignore[misc]
+    task: ArchiveTask
+
+
+def partitions_of(
+    cluster: Cluster, ranges: Sequence[QueueRange], options: ReadOptions, columns: tuple[str, ...]
+) -> list[InputPartition]:
+    """The ranges as Spark tasks, each with what its worker must know; history before what is live."""
+    partitions: list[InputPartition] = []
+    if cluster.archive is not None:
+        from pyspark_pymq.cluster.archive import plan_archive
+
+        archived, ranges = cluster.archive.split(ranges)
+        partitions += [ArchivePartition(task) for task in plan_archive(cluster.archive, archived, columns)]
+    queues = cluster.queues()
+    tasks = plan_tasks(
+        ranges,
+        cores=os.cpu_count() or 1,
+        min_partitions=options.min_partitions,
+        max_partitions=options.max_partitions,
+        max_rows=options.max_records_per_partition,
+    )
+    return partitions + [
+        RangePartition(
+            ReadTask(
+                ranges=tuple(task),
+                places={each.queue.broker_name: cluster.place(queues[each.queue]) for each in task},
+                columns=columns,
+                tags=options.tags,
+                sql_filter=options.sql_filter,
+                group=options.group or DEFAULT_GROUP,
+                fail_on_data_loss=options.fail_on_data_loss,
+                limits=options.limits,
+            )
+        )
+        for task in tasks
+    ]
+
+
+def read_partition(
+    partition: InputPartition | None,
+    payload: pa.Schema | None = None,
+    *,
+    strict: bool = True,
+    limits: InflateLimits = LIMITS,
+) -> Iterator[pa.RecordBatch]:
+    """Runs in a worker. Spark makes up a partition of its own where nothing was planned. ``strict`` and ``limits`` are
+    for rows in Arrow messages (``payload``)."""
+    settle()
+    if payload is not None:
+        from pyspark_pymq.cluster.payload import unpack
+
+        return unpack(_rows(partition), payload, strict=strict, limits=limits)
+    return _rows(partition)
+
+
+def _rows(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    from pyspark_pymq.reading.fetch import read_task
+
+    if isinstance(partition, ArchivePartition):
+        from pyspark_pymq.cluster.archive import read_archive
+
+        return read_archive(partition.task)
+
+    if not isinstance(partition, RangePartition):
+        return iter(())
+    return read_task(partition.task)
+
+
+class BatchReader(Lent, DataSourceReader):  # type: ignore[misc]
+    def __init__(
+        self, options: ReadOptions, columns: tuple[str, ...], payload: pa.Schema | None = None
+    ) -> None:
+        """``payload``: the columns inside of the messages (payloadFormat=arrow)."""
+        self._options = options
+        self._columns = columns
+        self._payload = payload
+
+    def partitions(self) -> list[InputPartition]:
+        cluster = Cluster(self._options)
+        try:
+            queues = cluster.queues()
+            start, end = cluster.starting(queues), cluster.ending(queues)
+            explicit = self._options.starting.offsets is not None and self._options.ending.offsets is not None
+            for queue in queues:
+                if explicit and end[queue] < start[queue]:
+                    raise ConfigError(
+                        f"endingOffsets: queue {queue.queue_id} of {queue.topic} would end at {end[queue]}, before its "
+                        f"start {start[queue]}",
+                        key="endingOffsets",
+                    )
+            ranges = [
+                QueueRange(queue, start[queue], end[queue]) for queue in queues if end[queue] > start[queue]
+            ]
+            ranges = cluster.check_not_expired(ranges)
+            return partitions_of(cluster, ranges, self._options, self._columns)
+        finally:
+            cluster.client.close()
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        options = self._options
+        return read_partition(
+            partition, self._payload, strict=options.fail_on_data_loss, limits=options.limits
+        )

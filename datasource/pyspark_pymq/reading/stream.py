@@ -1,0 +1,344 @@
+"""The streaming reader. Spark's checkpoint is the truth; the group's offset at the broker is a view of it.
+
+Spark makes one of these in a runner process of its own for the life of a query, and pickles another into the tasks:
+what the runner learns reaches a task only in its partition. No state here may be needed after a restart (``stop`` is
+never called, reference spark-datasource §5.6).
+
+A batch's work is finished when ``latestOffset`` gets its end as ``start``: that is published as the group's offset
+(§5.5); ``commit`` comes a batch later, and never for the last one.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from mqspark.client.blocking import BlockingClient, BlockingConnection, pull_header
+from mqspark.errors import ConfigError, ConnectionLost, NoRoute
+from mqspark.message import MessageQueue
+from mqspark.protocol.codes import RequestCode
+from pyspark_pymq.cluster.cluster import Cluster
+from pyspark_pymq.cluster.offsets import Offsets, Positions, batch_ranges, limit_rows
+from pyspark_pymq.options import ReadOptions
+from pyspark_pymq.reading.reader import DEFAULT_GROUP, partitions_of, read_partition
+from pyspark_pymq.worker_tuning import Lent
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # Spark 4.1: no admission control, one batch takes all there is
+    ADMISSION_CONTROL = False
+else:
+    ADMISSION_CONTROL = True
+
+__all__ = ["CheckpointedReader", "stream_reader"]
+
+_PARKED_PULL_MS = 15_000
+_MAX_PARKED_PULLS = 512
+"""With more queues than this an idle query sleeps instead of parking a pull on each."""
+
+
+class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
+    """All but ``latestOffset``, which differs by Spark version."""
+
+    def __init__(
+        self, options: ReadOptions, columns: tuple[str, ...], payload: pa.Schema | None = None
+    ) -> None:
+        """``payload``: the columns inside of the messages (payloadFormat=arrow)."""
+        self._options = options
+        self._columns = columns
+        self._payload = payload
+        self._connected: Cluster | None = None
+        self._arrivals: _Arrivals | None = None
+        self._initial: Positions | None = None
+        self._target: Offsets | None = None
+        """Where an AvailableNow run ends."""
+        self._late_target = False
+        self._asked = False
+        self._begun_at = time.monotonic()
+        """When the last batch was begun: minOffsetsPerTrigger waits from there on."""
+        self._seen: Offsets = {}
+        self._published: Offsets = {}
+
+    @property
+    def _cluster(self) -> Cluster:
+        if self._connected is None:
+            self._connected = Cluster(self._options)
+            self._arrivals = _Arrivals(self._connected.client, self._options.group or DEFAULT_GROUP)
+        return self._connected
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Asked twice on a fresh query and again after a crash in batch 0: the answer of this process never changes,
+        and the one that counts travels in the end of batch 0 (``pyspark_pymq.cluster.offsets``).
+        """
+        if self._initial is None:
+            start = self._cluster.starting(self._cluster.queues())
+            self._initial = Positions(start, begun=start)
+        return self._initial.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        ranges = batch_ranges(Positions.from_json(start), Positions.from_json(end))
+        self._cluster.has_begun(each.queue for each in ranges)
+        return partitions_of(
+            self._cluster, self._cluster.check_not_expired(ranges), self._options, self._columns
+        )
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        options = self._options
+        return read_partition(
+            partition, self._payload, strict=options.fail_on_data_loss, limits=options.limits
+        )
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._cluster.publish(Positions.from_json(end).offsets, self._published)
+
+    def stop(self) -> None:
+        if self._connected is not None:
+            self._connected.client.close()
+
+    def _next(self, start: dict[str, Any], max_rows: int | None, *, limited: bool = True) -> dict[str, Any]:
+        """The end of the next batch; ``start`` itself, unchanged to the letter, when there is nothing.
+
+        ``limited``: by bytes and by a least number of rows, which Trigger.Once ignores.
+        """
+        position = Positions.from_json(start)
+        self._cluster.has_begun(position.offsets)
+        if self._late_target:
+            self._target, self._late_target = self._cluster.latest(self._cluster.queues()), False
+        self._cluster.publish(position.offsets, self._published)
+        following = self._wanted(position, max_rows, limited=limited)
+        # The first batch is recorded at once, empty or not: from then on its start survives a crash.
+        is_first, self._asked = not self._asked, True
+        if following is None and not is_first and self._target is None and self._arrivals is not None:
+            queues = self._cluster.queues()
+            waiting_s = self._options.poll_timeout_ms / 1000
+            if self._backlog(position):
+                time.sleep(min(waiting_s, self._patience_s()))
+            else:
+                self._arrivals.wait(queues, position.offsets, waiting_s)
+            following = self._wanted(position, max_rows, limited=limited)
+        if following is None:
+            return start
+        self._begun_at = time.monotonic()
+        return following.to_json()
+
+    def _wanted(self, start: Positions, max_rows: int | None, *, limited: bool) -> Positions | None:
+        """``_advanced``, unless less than minOffsetsPerTrigger is there and may wait."""
+        options = self._options
+        if limited and options.max_bytes_per_trigger is not None:
+            bytes_rows = self._rows_in(start, options.max_bytes_per_trigger)
+            max_rows = bytes_rows if max_rows is None else min(max_rows, bytes_rows)
+        following = self._advanced(start, max_rows)
+        least = options.min_offsets_per_trigger
+        if following is None or not limited or least is None or self._target is not None or not self._asked:
+            return following
+        return following if self._backlog(start) >= least or self._patience_s() <= 0 else None
+
+    def _patience_s(self) -> float:
+        return self._begun_at + self._options.max_trigger_delay_ms / 1000 - time.monotonic()
+
+    def _backlog(self, start: Positions) -> int:
+        """How many offsets lie behind ``start``, as far as ``_advanced`` saw."""
+        return sum(max(0, end - start.offsets.get(queue, end)) for queue, end in self._seen.items())
+
+    def _rows_in(self, start: Positions, max_bytes: int) -> int:
+        """About how many of the next messages are so many bytes: by the size of the next few of each queue."""
+        queues = self._cluster.queues()
+        waiting = {q: offset for q, offset in start.offsets.items() if q in queues}
+        mean = self._cluster.mean_record_bytes(waiting)
+        return max(1, int(max_bytes // mean)) if mean else max_bytes
+
+    def _advanced(self, start: Positions, max_rows: int | None) -> Positions | None:
+        """``start`` moved on as far as there are messages and the limit allows; None when there are none."""
+        cluster = self._cluster
+        queues = cluster.queues()
+        latest = dict(self._target) if self._target is not None else cluster.latest(queues)
+        self._seen = latest
+        begun = dict(start.begun) if start.begun == start.offsets else {}
+        offsets = dict(start.offsets)
+        fresh = {queue: queues[queue] for queue in latest if queue not in offsets and queue in queues}
+        restarted = self._made_anew(offsets, latest, queues)
+        if fresh or restarted:
+            first = cluster.earliest(fresh | restarted)
+            offsets |= first
+            begun |= first
+        # A queue that is not listed (its broker is down) stays where it is and is read when it is back.
+        ends = offsets | {
+            queue: max(offset, offsets[queue]) for queue, offset in latest.items() if queue in offsets
+        }
+        if max_rows is not None:
+            ends = limit_rows(offsets, ends, max_rows)
+        if ends == start.offsets:
+            return None
+        return Positions(ends, begun)
+
+    def _made_anew(
+        self, offsets: Offsets, latest: Offsets, queues: Mapping[MessageQueue, str]
+    ) -> dict[MessageQueue, str]:
+        """Queues that end before what the query has read. A topic made anew that has grown past that goes unnoticed:
+        nothing in the protocol tells it from the old one. Raises DataLoss under failOnDataLoss.
+        """
+        behind = {q: queues[q] for q in queues if q in offsets and latest.get(q, offsets[q]) < offsets[q]}
+        if behind:
+            # A topic that is being deleted ends at 0, too, until its route is gone. And the target of an AvailableNow
+            # run may be older than a start at "latest".
+            self._cluster.wait_for_routes()
+            there = self._cluster.queues()
+            behind = {queue: address for queue, address in behind.items() if queue in there}
+            now = self._cluster.latest(behind)
+            behind = {queue: address for queue, address in behind.items() if now[queue] < offsets[queue]}
+        for queue in behind:
+            self._cluster.lost(
+                f"queue {queue.queue_id} of topic {queue.topic} on {queue.broker_name} ends at {latest[queue]}, "
+                f"before offset {offsets[queue]} that the query has read: the topic was made anew"
+            )
+        return behind
+
+
+class _Arrivals:
+    """Waits for new messages with pulls parked at the brokers, instead of asking a hundred times a second."""
+
+    def __init__(self, client: BlockingClient, group: str) -> None:
+        self._client = client
+        self._group = group
+        self._parked: dict[MessageQueue, tuple[BlockingConnection, int]] = {}
+
+    def wait(self, queues: Mapping[MessageQueue, str], offsets: Offsets, timeout_s: float) -> None:
+        """Return when a queue has something at its offset, or when the time is over."""
+        if timeout_s <= 0:
+            return
+        if not queues or len(queues) > _MAX_PARKED_PULLS:
+            time.sleep(timeout_s)
+            return
+        try:
+            self._park(queues, offsets)
+            self._wait(timeout_s)
+        except ConnectionLost:
+            # The next request of the query reconnects, or reports that it cannot.
+            self._parked.clear()
+            time.sleep(min(timeout_s, 0.2))
+
+    def _park(self, queues: Mapping[MessageQueue, str], offsets: Offsets) -> None:
+        for queue, address in queues.items():
+            connection = self._client.connection(address)
+            parked = self._parked.get(queue)
+            if queue in offsets and (parked is None or parked[0] is not connection):
+                header = pull_header(
+                    self._group, queue, offsets[queue], max_messages=1, suspend_ms=_PARKED_PULL_MS
+                )
+                self._parked[queue] = connection, connection.send(RequestCode.PULL_MESSAGE, header)
+
+    def _wait(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            connections = {parked[0] for parked in self._parked.values()}
+            answered = False
+            for connection in connections:
+                connection.receive_ready()
+                opaques = [opaque for other, opaque in self._parked.values() if other is connection]
+                done = connection.poll(opaques, 0)
+                if done:
+                    answered = True
+                    self._parked = {
+                        queue: parked
+                        for queue, parked in self._parked.items()
+                        if parked[0] is not connection or parked[1] not in done
+                    }
+            left = deadline - time.monotonic()
+            if answered or left <= 0 or not connections:
+                return
+            select.select(list(connections), [], [], left)
+
+
+if ADMISSION_CONTROL:
+
+    class StreamReader(CheckpointedReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+        """For Spark 4.2 and later."""
+
+        def getDefaultReadLimit(self) -> ReadLimit:
+            options = self._options
+            if options.max_offsets_per_trigger is not None:
+                return ReadMaxRows(options.max_offsets_per_trigger)
+            if options.max_bytes_per_trigger is not None:
+                return ReadMaxBytes(options.max_bytes_per_trigger)
+            if options.min_offsets_per_trigger is not None:
+                return ReadMinRows(options.min_offsets_per_trigger)
+            return ReadAllAvailable()
+
+        def prepareForTriggerAvailableNow(self) -> None:
+            try:
+                self._target = self._cluster.latest(self._cluster.queues())
+            except (NoRoute, ConfigError):
+                # Whether a topic or queue is misspelled or was deleted shows when Spark says where the query stands.
+                if self._options.fail_on_data_loss:
+                    raise
+                self._late_target = True
+
+        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+            # Trigger.Once takes everything in one batch whatever the options say, and asks with ReadAllAvailable.
+            if isinstance(limit, ReadAllAvailable):
+                return self._next(start, None, limited=False)
+            return self._next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+
+        def reportLatestOffset(self) -> dict[str, Any] | None:
+            """What the brokers have; ``latestOffset`` minus ``endOffset`` in the progress is the backlog."""
+            return Positions(self._seen).to_json() if self._seen else None
+
+
+class LegacyStreamReader(CheckpointedReader):
+    """For Spark 4.1, whose ``latestOffset`` is not told where the query stands."""
+
+    _last: Positions | None = None
+    _begins = False
+    """Spark has asked for the initial offset: no batch of this query is finished."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._begins = True
+        return super().initialOffset()
+
+    def latestOffset(self) -> dict[str, Any]:
+        cluster = self._cluster
+        if self._last is not None:
+            return self._next(self._last.to_json(), self._options.max_offsets_per_trigger)
+        # A fresh query, whose start has to be in the end of its first batch, or one that goes on at its checkpoint, to
+        # which this start means nothing: ``partitions`` knows which.
+        start = Positions.from_json(super().initialOffset()).offsets
+        latest = cluster.latest(cluster.queues())
+        offsets = {queue: max(end, start.get(queue, end)) for queue, end in latest.items()}
+        return Positions(offsets, {queue: start.get(queue, end) for queue, end in offsets.items()}).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, until = Positions.from_json(start), Positions.from_json(end)
+        begun = until.begun
+        if begun.keys() == until.offsets.keys() and not (self._begins and begin == self._initial):
+            begun = {}  # it goes on at a checkpoint
+        queues = self._cluster.queues()
+        fresh = {
+            queue: queues[queue]
+            for queue in until.offsets
+            if queue not in begin.offsets and queue not in begun and queue in queues
+        }
+        until = Positions(until.offsets, self._cluster.earliest(fresh) | begun if fresh else begun)
+        self._last = Positions.from_json(end)
+        return super().partitions(start, until.to_json())
+
+
+def stream_reader(
+    options: ReadOptions, columns: tuple[str, ...], payload: pa.Schema | None = None
+) -> CheckpointedReader:
+    """The reader for the Spark that is installed."""
+    kind = StreamReader if ADMISSION_CONTROL else LegacyStreamReader
+    return kind(options, columns, payload)

@@ -1,0 +1,270 @@
+"""A buffer of stored records as numpy sees it: where each begins, and what its head says.
+
+Record layout: reference remoting-protocol §9.1. Head fields sit at fixed offsets before a host of IPv6 shifts them, so
+the heads of many records are one gather, and a column of them is a view of that. Positions are checked by who uses
+them (``pyspark_pymq.records.decode``). Must not know about columns.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mqspark.compression import LIMITS, InflateLimits
+from mqspark.errors import InvalidMessage
+from mqspark.logs import sparing
+from mqspark.message import BORN_HOST_V6, COMPRESSED, INNER_BATCH, NEED_UNWRAP, STORE_HOST_V6
+from mqspark.record import (
+    MAGIC_V1,
+    MAGIC_V2,
+    MAX_BATCH_MESSAGES,
+    MIN_RECORD_BYTES,
+    decode_record,
+    encode_record,
+    split_batch,
+)
+
+__all__ = [
+    "BODY",
+    "BODY_LENGTH",
+    "BORN_HOST_END",
+    "Ints",
+    "QUEUE_OFFSET",
+    "Records",
+    "SYS_FLAG",
+    "V6_EXTRA_BYTES",
+    "record_positions",
+    "unwrap_inner_batches",
+]
+
+log = sparing(__name__)
+
+Ints = npt.NDArray[np.int64]
+
+_UNWRAPPED_BYTES = 16 << 20
+"""Of records made of inner batches at a time, about."""
+
+_MAGIC_BYTE = 0xDA
+"""Both magics begin with it."""
+V6_EXTRA_BYTES = 12
+QUEUE_OFFSET, SYS_FLAG, BODY_LENGTH, BODY = 20, 36, 84, 88
+_BORN_HOST, BORN_HOST_END, _BORN_HOST_END_V6 = 48, 56, 68
+
+_HEAD = np.dtype(
+    [
+        ("size", ">i4"),
+        ("magic", ">i4"),
+        ("body_crc", ">i4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("physical_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_time", ">i8"),
+        ("born_host", "V8"),
+        ("store_time", ">i8"),
+        ("store_host", "V8"),
+        ("reconsume_times", ">i4"),
+        ("prepared_offset", ">i8"),
+        ("body_length", ">i4"),
+    ]
+)
+"""A head whose hosts are IPv4; with IPv6 only what stands before the first of them is right."""
+
+
+_CACHE_LINE_BYTES = 64
+
+
+def _keep_freed_memory() -> None:
+    """glibc gives freed blocks back to the kernel from a size on that grows with the largest one it was given so far
+    (mallopt(3), M_MMAP_THRESHOLD). Columns of a megabyte would be fresh pages in every batch, which cost several times
+    what filling them costs. The block is not touched, so it costs nothing; other allocators do not mind.
+    """
+    np.empty(16 << 20, np.uint8)
+
+
+_keep_freed_memory()
+
+
+class Records:
+    """A buffer of records and its views; reused for all batches of one segment."""
+
+    __slots__ = ("_buffer", "_heads", "arrow", "bytes", "i32", "i64", "size_bytes", "u16")
+
+    def __init__(self, buffer: Any) -> None:
+        """``buffer``: anything with the buffer protocol; it stays alive as long as an Arrow array refers to it."""
+        self._buffer = buffer
+        self.arrow = pa.py_buffer(buffer)
+        self.bytes = np.frombuffer(buffer, np.uint8)
+        self.size_bytes = self.bytes.size
+        # Views with a stride of one byte: index them by position to gather unaligned integers (native order, swapped
+        # afterwards, which is twice as fast as a big-endian dtype on wide gathers).
+        self.i32 = self._view(buffer, "<i4")
+        self.i64 = self._view(buffer, "<i8")
+        self.u16 = self._view(buffer, "<u2")
+        # Opaque, for numpy copies those item by item with memcpy, but structures field by field.
+        self._heads = self._view(buffer, f"V{_HEAD.itemsize}")
+
+    def _view(self, buffer: Any, dtype: str) -> npt.NDArray[Any]:
+        width = np.dtype(dtype).itemsize
+        count = max(0, self.size_bytes - width + 1)
+        return np.ndarray((count,), dtype, buffer=buffer if count else bytes(width), strides=(1,))
+
+    def touch(self, low: int, high: int) -> None:
+        """Read a byte of every cache line of a stretch: in order, the processor fetches ahead of us, which it does not
+        for heads here and there."""
+        self.bytes[low:high:_CACHE_LINE_BYTES].max(initial=0)
+
+    def copied(self, starts: Ints, ends: Ints) -> tuple[Records, Ints]:
+        """These records alone, back to back, and where they are then."""
+        view = memoryview(self.arrow)
+        parts = [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        lengths = ends - starts
+        return Records(b"".join(parts)), np.cumsum(lengths) - lengths
+
+    def heads(self, positions: Ints) -> npt.NDArray[Any]:
+        """The head of each record, a copy with named fields."""
+        return self._heads[positions].view(_HEAD)
+
+    def strings(self, starts: Ints, width: int) -> npt.NDArray[Any]:
+        """``width`` bytes from each start on, one after the other."""
+        return self._view(self._buffer, f"V{width}")[starts]
+
+    def ints(self, positions: Ints) -> Ints:
+        """Big-endian i32 at each position."""
+        return self.i32[positions].byteswap().astype(np.int64)
+
+    def longs(self, positions: Ints) -> Ints:
+        """Big-endian i64 at each position."""
+        swapped: Ints = self.i64[positions].byteswap()
+        return swapped
+
+    def shorts(self, positions: Ints) -> Ints:
+        """Big-endian u16 at each position."""
+        return self.u16[positions].byteswap().astype(np.int64)
+
+    def body_lengths(self, positions: Ints) -> Ints:
+        """Of the records at these positions, as they are stored."""
+        flags = self.ints(positions + SYS_FLAG)
+        hosts = ((flags & BORN_HOST_V6) != 0).astype(np.int64) + ((flags & STORE_HOST_V6) != 0)
+        return self.ints(positions + BODY_LENGTH + hosts * V6_EXTRA_BYTES)
+
+
+def record_positions(records: Records) -> Ints:
+    """Where each record of a pull body starts. Raises InvalidMessage when the sizes do not add up.
+
+    Records follow one another. When all have the size of the first, that says where they are. Otherwise their magics
+    are looked for all at once; only when a body happens to hold a magic too is the chain of sizes walked record by
+    record.
+    """
+    if records.size_bytes >= MIN_RECORD_BYTES:
+        size = int(records.ints(np.zeros(1, np.int64))[0])
+        if size >= MIN_RECORD_BYTES and records.size_bytes % size == 0:
+            alike = np.arange(0, records.size_bytes, size, dtype=np.int64)
+            if (records.i32[alike] == records.i32[0]).all() and _is_magic(records.ints(alike + 4)).all():
+                return alike
+    found = np.flatnonzero(records.bytes[4 : max(4, records.size_bytes - 3)] == _MAGIC_BYTE)
+    positions: Ints = found[_is_magic(records.ints(found + 4))]
+    ends = positions + records.ints(positions)
+    whole = len(positions) and positions[0] == 0 and ends[-1] == records.size_bytes
+    if whole and (ends[:-1] == positions[1:]).all() and int((ends - positions).min()) >= MIN_RECORD_BYTES:
+        return positions
+    return _walked_positions(records)
+
+
+def _is_magic(values: Ints) -> npt.NDArray[np.bool_]:
+    known: npt.NDArray[np.bool_] = (values == MAGIC_V1) | (values == MAGIC_V2)
+    return known
+
+
+def _walked_positions(records: Records) -> Ints:
+    view, length = memoryview(records.arrow), records.size_bytes
+    size_at = struct.Struct(">i").unpack_from
+    positions = []
+    position = 0
+    while position < length:
+        if length - position < MIN_RECORD_BYTES:
+            raise InvalidMessage(
+                f"{length - position} bytes after the last record of a pull", field="totalSize"
+            )
+        (size,) = size_at(view, position)
+        if size < MIN_RECORD_BYTES or size > length - position:
+            raise InvalidMessage(f"record of {size} bytes in {length - position}", field="totalSize")
+        positions.append(position)
+        position += size
+    return np.array(positions, dtype=np.int64)
+
+
+def unwrap_inner_batches(
+    records: Records, positions: Ints, *, strict: bool = True, limits: InflateLimits = LIMITS
+) -> Iterator[tuple[Records, Ints]]:
+    """Records whose system flag says "inner batch" replaced by one plain record an item: a part at a time when they
+    become many bytes. Usually a no-op.
+
+    Item i gets queue offset base + i and keeps the batch's hosts, times and physical offset (§9.6). ``strict``: a batch
+    that cannot be taken apart raises InvalidMessage; otherwise it is left out, and a line in the log counts it.
+    """
+    flags = records.ints(positions + SYS_FLAG)
+    batched = (flags & NEED_UNWRAP != 0) & (flags & INNER_BATCH != 0)
+    if not batched.any():
+        yield records, positions
+        return
+    parts: list[bytes] = []
+    size = 0
+    view = memoryview(records.arrow).cast("B")
+    for position, is_batch in zip(positions.tolist(), batched.tolist(), strict=True):
+        if is_batch:
+            found = _unwrapped(view, position, strict, limits)
+        else:
+            message = decode_record(view, position, decompress=False)
+            found = [bytes(view[position : position + message.store_size_bytes])]
+        parts += found
+        size += sum(map(len, found))
+        if size >= _UNWRAPPED_BYTES:
+            yield _joined(parts)
+            parts, size = [], 0
+    yield _joined(parts)
+
+
+def _joined(parts: list[bytes]) -> tuple[Records, Ints]:
+    unwrapped = Records(b"".join(parts))
+    return unwrapped, record_positions(unwrapped)
+
+
+def _unwrapped(view: memoryview, position: int, strict: bool, limits: InflateLimits) -> list[bytes]:
+    """The messages of one batch as records."""
+    message = decode_record(view, position, limits=limits)
+    try:
+        items = split_batch(message.body, MAX_BATCH_MESSAGES)
+    except InvalidMessage as error:
+        what = f"the batch at offset {message.queue_offset} of queue {message.queue_id}: {error}"
+        if strict:
+            raise InvalidMessage(f"{what}; failOnDataLoss=false leaves it out", field="body") from error
+        log.warning("%s; it is left out (failOnDataLoss=false)", what)
+        return []
+    born_end = position + (_BORN_HOST_END_V6 if message.sys_flag & BORN_HOST_V6 else BORN_HOST_END)
+    store_bytes = 20 if message.sys_flag & STORE_HOST_V6 else 8
+    return [
+        encode_record(
+            topic=message.topic,
+            body=body,
+            properties=properties,
+            queue_id=message.queue_id,
+            queue_offset=message.queue_offset + index,
+            physical_offset=message.physical_offset,
+            flag=flag,
+            sys_flag=message.sys_flag & ~(NEED_UNWRAP | INNER_BATCH | COMPRESSED),
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=bytes(view[position + _BORN_HOST : born_end]),
+            store_timestamp_ms=message.store_timestamp_ms,
+            store_host=bytes(view[born_end + 8 : born_end + 8 + store_bytes]),
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=message.prepared_transaction_offset,
+        )
+        for index, (flag, body, properties) in enumerate(items)
+    ]

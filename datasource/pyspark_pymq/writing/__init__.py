@@ -1,0 +1,1 @@
+"""Writes: rows to queues, plainly or exactly once. Knows no read."""

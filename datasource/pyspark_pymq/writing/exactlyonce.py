@@ -1,0 +1,615 @@
+"""The exactly-once sink: rows as half messages, made visible when the batch is committed.
+
+    tasks     send their rows as half messages, which no consumer sees, and report where they are. A half message is a
+              whole batch of rows for one queue (``mqspark.broker.transaction.halfbatches``)
+    decide    the driver writes what Spark chose (one attempt a partition) to the decision log: from here on the batch
+              counts, whatever is killed
+    end       every chosen half message is committed, in the rows' order; doing it again changes nothing
+    show      the decision log's group offset moves to this decision, so that the next look begins there
+
+A batch that runs again (the driver died before Spark knew) finds its decision: its tasks send nothing, and its driver
+ends what is not ended. If two drivers run one batch, the first decision in the log counts, and the other driver takes
+its own rows back. Half messages that nobody chose (failed attempts, speculation) are never shown.
+
+Beside an at-least-once write the broker stores every row twice and the tasks do the same work: many rows a request.
+
+The decision log is a topic of one queue (``mqspark_sink_decisions``). A decision is found again as long as that topic
+keeps its messages: restart a query within that time. Needs our broker, where a transaction is decided once and may be
+a batch; a RocketMQ broker would deliver twice what is committed twice.
+
+Whose decision it is. Our brokers let nothing into the decision log but what was a half message and was committed by its
+producer group. A reader believes what the group of its identity committed, and only with a code (HMAC) that needs the
+identity itself, of which the log holds but a hash: the query's id, 122 random bits in its checkpoint, or what
+``transactionId`` says. What is forged, damaged or of others is passed over; the code is compared before anything is
+inflated. The group's offset is a hint of where to begin and believed only where a decision of an earlier batch lies.
+
+What remains without authentication: who can guess a ``transactionId`` can decide in its name (choose one that nobody
+guesses); who reads the half messages can end them in the name of their producer group, and so take rows back or show
+them early; anyone can delete topics, or make a search long by committing much under a query's hash. On RocketMQ's
+brokers, which the sink refuses, the decision log would take plain sends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import secrets
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mqspark.client.blocking import BlockingClient, pull_header
+from mqspark.compression import ZLIB, decompress
+from mqspark.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectionLost,
+    InvalidMessage,
+    MQError,
+    NoRoute,
+    RequestTimeout,
+)
+from mqspark.message import (
+    DEFAULT_TOPIC,
+    KEYS,
+    PRODUCER_GROUP,
+    SINK_DECISIONS_TOPIC,
+    TAGS,
+    TRANSACTION_BATCH,
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_PREPARED_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+    UNIQ_KEY,
+    MessageExt,
+    MessageQueue,
+    decode_offset_id,
+    encode_properties,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers import (
+    CreateTopicRequestHeader,
+    EndTransactionRequestHeader,
+    PullMessageResponseHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+from mqspark.record import decode_records
+from pyspark_pymq.cluster.cluster import PULL_ANSWERS
+from pyspark_pymq.options import WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_pymq.records.encode import Batch
+    from pyspark_pymq.writing.sink import Sent
+
+__all__ = ["DECISIONS", "DecisionLog", "Half", "Halves", "Preparer", "abort", "commit", "end_all", "prepare"]
+
+log = logging.getLogger("pyspark_pymq")
+
+DECISIONS = SINK_DECISIONS_TOPIC
+_PART_HALVES = 50_000
+"""Of half messages in one message of the decision log: under a megabyte."""
+_MAX_DECISION_BYTES = 16 << 20
+"""Of such a message, inflated."""
+_MAX_PARTS = 100_000
+_CODE_BYTES = 32
+_READ_MESSAGES = 1024
+_IN_FLIGHT_BYTES = 8 << 20
+_COMMITTED_AT_ONCE_BYTES = 16 << 20
+"""About so much a broker stores before it is asked for more."""
+_WAIT_S = 30.0
+
+Half = tuple[int, int]
+"""Offset in the queue of half messages, and physical offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """Half messages of one topic at one broker, in the order in which they become visible."""
+
+    topic: str
+    broker: str
+    places: list[Half] = field(hash=False)
+    group: str
+    """The producer group, which may be another one when the query is started again."""
+
+
+class Preparer:
+    """Sends half messages, many in flight: their order is decided when they are committed."""
+
+    def __init__(self, options: WriteOptions, client: BlockingClient) -> None:
+        self._options = options
+        self._client = client
+        self._unique = secrets.token_hex(10).upper()
+        self._count = 0
+        self._places: dict[tuple[str, str], list[Half | None]] = {}
+        self._in_flight: dict[tuple[str, int], _Prepared] = {}
+        self._in_flight_bytes = 0
+        self.messages = 0
+
+    def add(self, queue: MessageQueue, address: str, rows: Batch) -> None:
+        self._count += 1
+        own = {
+            UNIQ_KEY: f"{self._unique}{self._count:012X}",
+            TRANSACTION_PREPARED: "true",
+            PRODUCER_GROUP: self._options.group,
+            TRANSACTION_BATCH: f"{rows.count}:{rows.sys_flag}",
+        }
+        header = SendMessageRequestHeaderV2(
+            producer_group=self._options.group,
+            topic=queue.topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=4,
+            queue_id=queue.queue_id,
+            sys_flag=TRANSACTION_PREPARED_TYPE,
+            born_timestamp=time.time_ns() // 1_000_000,
+            flag=0,
+            properties=encode_properties(own).decode(),
+            reconsume_times=0,
+            unit_mode=False,
+            batch=False,
+            bname=queue.broker_name,
+        )
+        places = self._places.setdefault((queue.topic, queue.broker_name), [])
+        places.append(None)
+        self._send(address, _Prepared(header, rows, places, len(places) - 1))
+        self._in_flight_bytes += len(rows.body)
+        while self._in_flight_bytes >= _IN_FLIGHT_BYTES:
+            self._receive()
+
+    def finish(self) -> list[Halves]:
+        """All are stored. Raises what kept one from being so."""
+        while self._in_flight:
+            self._receive()
+        halves = []
+        for (topic, broker), places in sorted(self._places.items()):
+            stored = [place for place in places if place is not None]
+            if len(stored) != len(places):
+                raise MQError(f"{len(places) - len(stored)} half messages of {topic} were never answered")
+            halves.append(Halves(topic, broker, stored, self._options.group))
+        return halves
+
+    def _send(self, address: str, half: _Prepared) -> None:
+        waiting = deque([half])
+        while waiting:
+            half = waiting[0]
+            try:
+                connection = self._client.connection(address)
+                opaque = connection.send(
+                    RequestCode.SEND_MESSAGE_V2,
+                    half.header,
+                    half.rows.body,
+                    timeout_ms=self._options.send_timeout_ms,
+                )
+            except ConnectionLost as error:
+                self._lost(address, half, error)
+                # What else was under way there is lost with the connection, whose numbers begin again.
+                waiting += [self._in_flight.pop(key) for key in list(self._in_flight) if key[0] == address]
+                continue
+            self._in_flight[(address, opaque)] = half
+            waiting.popleft()
+
+    def _receive(self) -> None:
+        address = next(iter(self._in_flight))[0]
+        here = [opaque for other, opaque in self._in_flight if other == address]
+        try:
+            answers = self._client.connection(address).poll(here, self._options.send_timeout_ms / 1000)
+            if not answers:
+                raise RequestTimeout(address, self._options.send_timeout_ms)
+        except (ConnectionLost, RequestTimeout) as error:
+            halves = [self._in_flight.pop((address, opaque)) for opaque in here]
+            self._lost(address, halves[0], error)
+            # What was stored already stays an orphan that is never shown.
+            for half in halves:
+                self._send(address, half)
+            return
+        for opaque, answer in answers.items():
+            half = self._in_flight.pop((address, opaque))
+            if answer.code == ResponseCode.SUCCESS:
+                stored = answer.header(SendMessageResponseHeader)
+                _, _, position = decode_offset_id(stored.msg_id)
+                half.places[half.index] = stored.queue_offset, position
+                self.messages += half.rows.count
+                self._in_flight_bytes -= len(half.rows.body)
+                continue
+            failure = BrokerError(answer.code, answer.remark, address=address)
+            if answer.code not in (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE):
+                raise failure
+            self._again(half, failure)
+            self._send(address, half)
+
+    def _lost(self, address: str, half: _Prepared, error: MQError) -> None:
+        self._client.forget(address)
+        self._again(half, error)
+
+    def _again(self, half: _Prepared, error: MQError) -> None:
+        if half.attempts >= self._options.retries:
+            raise error
+        time.sleep(min(0.1 * 2**half.attempts, 2.0))
+        half.attempts += 1
+
+
+@dataclass(slots=True)
+class _Prepared:
+    header: SendMessageRequestHeaderV2
+    rows: Batch
+    places: list[Half | None]
+    index: int
+    attempts: int = 0
+
+
+def prepare(
+    options: WriteOptions, identity: str, number: int, batches: Iterable[pa.RecordBatch], *, first_turn: int
+) -> Sent:
+    """A task: rows to half messages, unless the batch is decided already; then Spark's rows are read and forgotten."""
+    from pyspark_pymq.records.encode import Rows
+    from pyspark_pymq.writing.routing import Router
+    from pyspark_pymq.writing.sink import Sent, Task
+
+    client = BlockingClient(options.nameserver, timeout_ms=options.send_timeout_ms)
+    try:
+        router = Router(options, client, first_turn=first_turn)
+        preparer = Preparer(options, client)
+        topic = options.topic or ""
+        decided: bool | None = None
+        for batch in batches:
+            if decided or batch.num_rows == 0:
+                continue
+            rows = Rows(batch)
+            for queues, chosen, targets in router.placed(batch, rows):
+                if decided is None:
+                    topic = topic or queues[0].topic
+                    check_brokers(client, topic)
+                    decided = DecisionLog(client, identity, topic).find(number) is not None
+                if decided:
+                    break
+                for index, each in rows.sends(chosen, targets, options.batch_bytes, options.compression):
+                    preparer.add(queues[index], router.address(queues[index]), each)
+        prepared = preparer.finish()
+        return Sent(preparer.messages, tuple(prepared), Task(identity, number, topic) if topic else None)
+    finally:
+        client.close()
+
+
+def commit(options: WriteOptions, messages: Sequence[Sent]) -> None:
+    """The driver: decide, then show every row of the decision; what was prepared besides is taken back."""
+    batches = {message.batch for message in messages if message.batch is not None}
+    if not batches:
+        return  # no rows
+    batch = min(batches, key=lambda each: each.topic)
+    own = [halves for message in messages for halves in message.prepared]
+    client = BlockingClient(options.nameserver, timeout_ms=options.send_timeout_ms)
+    try:
+        decisions = DecisionLog(client, batch.identity, batch.topic)
+        counts = decisions.find(batch.number)
+        if counts is None:
+            counts = decisions.decide(batch.number, own)
+        end_all(client, options, counts, commit=True)
+        shown = {(each.topic, each.broker, place) for each in counts for place in each.places}
+        others = [
+            Halves(each.topic, each.broker, rest, each.group)
+            for each in own
+            if (rest := [place for place in each.places if (each.topic, each.broker, place) not in shown])
+        ]
+        end_all(client, options, others, commit=False)
+        decisions.show()
+    finally:
+        client.close()
+
+
+def abort(options: WriteOptions, messages: Sequence[Sent]) -> None:
+    """Take back what was prepared, unless it is decided (Spark aborts, too, when a commit's answer was lost)."""
+    client = BlockingClient(options.nameserver, timeout_ms=options.send_timeout_ms)
+    try:
+        for message in messages:
+            batch = message.batch
+            if (
+                batch is None
+                or DecisionLog(client, batch.identity, batch.topic).find(batch.number) is not None
+            ):
+                continue
+            end_all(client, options, message.prepared, commit=False)
+    finally:
+        client.close()
+
+
+def end_all(client: BlockingClient, options: WriteOptions, halves: Sequence[Halves], *, commit: bool) -> None:
+    """Commit or take back these half messages, in order. Those that are decided already stay as they are."""
+    decision = TRANSACTION_COMMIT_TYPE if commit else TRANSACTION_ROLLBACK_TYPE
+    addresses: dict[tuple[str, str], str] = {}
+    at_once = max(1, _COMMITTED_AT_ONCE_BYTES // options.batch_bytes)
+    for each in halves:
+        key = (each.topic, each.broker)
+        if key not in addresses:
+            address = client.publish_route(each.topic).master(each.broker)
+            if address is None:
+                raise NoRoute(each.topic, f"broker {each.broker} has no address")
+            _check_broker(client, each.broker, address)
+            addresses[key] = address
+        for first in range(0, len(each.places), at_once):
+            headers = [
+                EndTransactionRequestHeader(
+                    topic=each.topic,
+                    producer_group=each.group,
+                    tran_state_table_offset=offset,
+                    commit_log_offset=position,
+                    commit_or_rollback=decision,
+                    # The driver may come back after any time: no immunity that it could have let pass.
+                    from_transaction_check=True,
+                    msg_id="",
+                    bname=each.broker,
+                )
+                for offset, position in each.places[first : first + at_once]
+            ]
+            client.request_all(addresses[key], RequestCode.END_TRANSACTION, headers)
+
+
+class DecisionLog:
+    """What was decided for the batches of one identity (a query, or what the option transactionId says)."""
+
+    def __init__(self, client: BlockingClient, identity: str, topic: str) -> None:
+        """``topic``: one that is written to; its first broker keeps the log when that has to be made."""
+        self._client = client
+        self._topic = topic
+        self._identity = identity
+        self._digest = hashlib.sha256(identity.encode()).hexdigest()[:24]
+        self._group = f"mqspark-sink-{self._digest}"
+        self._key = hashlib.sha256(b"mqspark sink decision\0" + identity.encode()).digest()
+        self._found_at = -1
+
+    def find(self, batch: int) -> list[Halves] | None:
+        """The first complete decision for the batch; nothing in it when a later batch is decided already. None when
+        there is none."""
+        decision = self._find(batch)
+        return None if decision is None else decision[1]
+
+    def decide(self, batch: int, halves: Sequence[Halves]) -> list[Halves]:
+        """Write a decision; gives back the one that counts, which may be another's."""
+        queue, address = self._queue(make=True)
+        token = secrets.token_hex(8)
+        parts = list(_parts(halves))
+        for number, part in enumerate(parts):
+            document = {"batch": batch, "token": token, "part": number, "parts": len(parts), "halves": part}
+            packed = zlib.compress(json.dumps(document).encode())
+            self._append(queue, address, self._code_of(packed) + packed)
+        decision = self._find(batch)
+        if decision is None:
+            raise MQError(f"the decision for batch {batch} of {self._identity} was stored but is not found")
+        return decision[1]
+
+    def show(self) -> None:
+        """The next search begins at the decision that was found last. Best effort: searching longer finds it, too."""
+        if self._found_at >= 0:
+            queue, address = self._queue(make=False)
+            self._client.commit_group_offsets(address, self._group, {queue: self._found_at})
+
+    def _code_of(self, packed: bytes) -> bytes:
+        return hmac.digest(self._key, packed, "sha256")
+
+    def _append(self, queue: MessageQueue, address: str, body: bytes) -> None:
+        """As a transaction of the group: the broker takes nothing else."""
+        properties = {
+            KEYS: self._group,
+            TAGS: self._digest,
+            TRANSACTION_PREPARED: "true",
+            PRODUCER_GROUP: self._group,
+        }
+        header = SendMessageRequestHeaderV2(
+            producer_group=self._group,
+            topic=queue.topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=1,
+            queue_id=queue.queue_id,
+            sys_flag=TRANSACTION_PREPARED_TYPE,
+            born_timestamp=time.time_ns() // 1_000_000,
+            flag=0,
+            properties=encode_properties(properties).decode(),
+            reconsume_times=0,
+            unit_mode=False,
+            batch=False,
+            bname=queue.broker_name,
+        )
+        # Said twice is harmless: parts carry the token of their decision, and the first of each counts. A half message
+        # whose answer was lost is never committed.
+        answer = self._client.request(address, RequestCode.SEND_MESSAGE_V2, header, body)
+        stored = answer.header(SendMessageResponseHeader)
+        end = EndTransactionRequestHeader(
+            topic=queue.topic,
+            producer_group=self._group,
+            tran_state_table_offset=stored.queue_offset,
+            commit_log_offset=decode_offset_id(stored.msg_id)[2],
+            commit_or_rollback=TRANSACTION_COMMIT_TYPE,
+            from_transaction_check=True,
+            msg_id="",
+            bname=queue.broker_name,
+        )
+        self._client.request(address, RequestCode.END_TRANSACTION, end)
+
+    def _find(self, batch: int) -> tuple[int, list[Halves]] | None:
+        try:
+            queue, address = self._queue(make=False)
+        except NoRoute:
+            return None
+        decisions: dict[str, dict[int, Any]] = {}
+        firsts: dict[str, int] = {}
+        begin, end = self._bounds(queue, address, batch)
+        for offset, document in self._documents(queue, address, begin, end):
+            if document["batch"] < batch:
+                continue
+            if document["batch"] > batch:
+                # Batches are decided one after the other: this one is done, and its decision lies behind the pointer.
+                return offset, []
+            parts = decisions.setdefault(document["token"], {})
+            firsts.setdefault(document["token"], offset)
+            parts.setdefault(document["part"], document["halves"])
+            if len(parts) == document["parts"]:
+                self._found_at = firsts[document["token"]]
+                rows = [row for number in sorted(parts) for row in parts[number]]
+                return self._found_at, [
+                    Halves(topic, broker, [(offset, position) for offset, position in places], group)
+                    for topic, broker, places, group in rows
+                ]
+        return None
+
+    def _bounds(self, queue: MessageQueue, address: str, batch: int) -> tuple[int, int]:
+        """Where to search. Anyone can commit an offset for the group: it counts where an earlier batch is decided."""
+        (end,) = self._client.max_offsets(address, [queue])
+        (begin,) = self._client.min_offsets(address, [queue])
+        (committed,) = self._client.group_offsets(address, self._group, [queue])
+        pointer = int(committed or 0)
+        low = max(0, int(begin))
+        if low < pointer < end:
+            found = next(self._documents(queue, address, pointer, pointer + 1), None)
+            if found is not None and found[0] == pointer and found[1]["batch"] < batch:
+                low = pointer
+        return low, int(end)
+
+    def _documents(
+        self, queue: MessageQueue, address: str, position: int, end: int
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """What this identity wrote between two offsets."""
+        while position < end:
+            header = pull_header(
+                self._group,
+                queue,
+                position,
+                max_messages=min(_READ_MESSAGES, end - position),
+                expression=self._digest,
+                bulk=True,
+            )
+            answer = self._client.request(address, RequestCode.PULL_MESSAGE, header, accept=PULL_ANSWERS)
+            following = int(answer.header(PullMessageResponseHeader).next_begin_offset)
+            if answer.code == ResponseCode.SUCCESS:
+                for message in decode_records(answer.body, decompress=False):
+                    document = self._document(message) if position <= message.queue_offset < end else None
+                    if document is not None:
+                        yield message.queue_offset, document
+            elif following <= position:
+                time.sleep(0.05)  # not visible yet
+            position = max(position, following)
+
+    def _document(self, message: MessageExt) -> dict[str, Any] | None:
+        """None for what this identity did not write."""
+        is_ours = (
+            message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT_TYPE
+            and message.properties.get(PRODUCER_GROUP) == self._group
+        )
+        if not is_ours:
+            return None
+        try:
+            code, packed = message.body[:_CODE_BYTES], message.body[_CODE_BYTES:]
+            if not hmac.compare_digest(code, self._code_of(packed)):
+                return None
+            document = json.loads(decompress(packed, ZLIB, _MAX_DECISION_BYTES))
+            if _is_decision(document):
+                return document  # type: ignore[no-any-return]
+            why = "it is no decision"
+        except (InvalidMessage, ValueError, RecursionError) as error:
+            why = str(error)
+        log.error("offset %d of %s is passed over: %s", message.queue_offset, DECISIONS, why)
+        return None
+
+    def _queue(self, *, make: bool) -> tuple[MessageQueue, str]:
+        """The one queue of the log, at the first broker by name that has it. Raises NoRoute."""
+        deadline = time.monotonic() + _WAIT_S
+        while True:
+            try:
+                route = self._client.route(DECISIONS)
+            except NoRoute:
+                if not make:
+                    raise
+            else:
+                queue = min(route.subscribe_queues)
+                address = route.master(queue.broker_name)
+                if address is not None:
+                    return queue, address
+            if not make or time.monotonic() > deadline:
+                raise NoRoute(DECISIONS, "the topic of the decision log cannot be made")
+            self._make()
+            time.sleep(0.1)
+
+    def _make(self) -> None:
+        route = self._client.publish_route(self._topic)
+        first = min(route.publish_queues)
+        address = route.master(first.broker_name)
+        if address is None:
+            return
+        header = CreateTopicRequestHeader(
+            topic=DECISIONS,
+            default_topic=DEFAULT_TOPIC,
+            read_queue_nums=1,
+            write_queue_nums=1,
+            perm=6,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            order=False,
+        )
+        self._client.request(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+
+def _is_decision(document: Any) -> bool:
+    """Whoever guesses the identity writes what he likes."""
+    if not isinstance(document, dict):
+        return False
+    batch, part, parts = (document.get(name) for name in ("batch", "part", "parts"))
+    token, rows = document.get("token"), document.get("halves")
+    if not (isinstance(batch, int) and isinstance(part, int) and isinstance(parts, int)):
+        return False
+    return (
+        0 <= part < parts <= _MAX_PARTS
+        and isinstance(token, str)
+        and isinstance(rows, list)
+        and all(_is_row(row) for row in rows)
+    )
+
+
+def _is_row(row: Any) -> bool:
+    if not isinstance(row, list) or len(row) != 4 or not isinstance(row[2], list):
+        return False
+    topic, broker, places, group = row
+    return all(isinstance(text, str) for text in (topic, broker, group)) and all(
+        isinstance(place, list)
+        and len(place) == 2
+        and all(type(number) is int and 0 <= number < 1 << 62 for number in place)
+        for place in places
+    )
+
+
+def _parts(halves: Sequence[Halves]) -> Iterator[list[Any]]:
+    """As JSON, cut into pieces that a message can hold, in order."""
+    part: list[Any] = []
+    room = _PART_HALVES
+    for each in halves:
+        for first in range(0, len(each.places), _PART_HALVES):
+            places = each.places[first : first + _PART_HALVES]
+            if len(places) > room:
+                yield part
+                part, room = [], _PART_HALVES
+            part.append([each.topic, each.broker, places, each.group])
+            room -= len(places)
+    yield part
+
+
+def check_brokers(client: BlockingClient, topic: str) -> None:
+    """Raises ConfigError where a broker of the topic is not ours."""
+    route = client.publish_route(topic)
+    for name in sorted({queue.broker_name for queue in route.publish_queues}):
+        address = route.master(name)
+        if address is not None:
+            _check_broker(client, name, address)
+
+
+def _check_broker(client: BlockingClient, name: str, address: str) -> None:
+    if "mqsparkStoreNonce" not in client.runtime_info(address):
+        raise ConfigError(
+            f"deliveryGuarantee: exactly-once needs mqspark brokers; {name} is another one",
+            key="deliveryGuarantee",
+        )

@@ -1,0 +1,117 @@
+"""Which row goes to which queue: by the option or the column topic, by partition or queueId, by key, or in turn.
+
+Must not know how rows are sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mqspark.client.blocking import BlockingClient
+from mqspark.client.remoting.topic_routes import TopicRoute
+from mqspark.errors import InvalidMessage, MQError
+from mqspark.message import MessageQueue, check_topic
+from pyspark_pymq.options import WriteOptions
+from pyspark_pymq.records.encode import Rows, key_hashes
+
+__all__ = ["DEFAULT_QUEUES", "Router", "integers"]
+
+log = logging.getLogger("pyspark_pymq")
+
+DEFAULT_QUEUES = 4
+_LEAST_ROWS_A_TURN = 1024
+"""So many rows without a key go to one queue before the next takes over, or a whole send."""
+
+
+class Router:
+    def __init__(self, options: WriteOptions, client: BlockingClient, *, first_turn: int) -> None:
+        self._options = options
+        self._client = client
+        self._routes: dict[str, TopicRoute] = {}
+        self._turn = first_turn
+
+    def placed(
+        self, batch: pa.RecordBatch, rows: Rows
+    ) -> Iterator[tuple[Sequence[MessageQueue], npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """For each topic: its queues, the rows that go there, and for each of them the index of its queue."""
+        for topic, chosen in self._by_topic(batch):
+            queues = self._route(topic).publish_queues
+            yield queues, chosen, self._targets(batch, rows, queues, chosen)
+
+    def address(self, queue: MessageQueue) -> str:
+        return self._routes[queue.topic].master(queue.broker_name) or ""
+
+    def refresh(self, topic: str) -> None:
+        """Brokers may have moved; the queues that rows were given stay."""
+        try:
+            self._routes[topic] = self._client.publish_route(topic, default_queues=DEFAULT_QUEUES)
+        except MQError as error:
+            log.warning("the route of %s could not be refreshed: %s", topic, error)
+
+    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+        """Each topic and the rows that go there."""
+        if self._options.topic is not None:
+            yield self._options.topic, np.arange(batch.num_rows)
+            return
+        column = batch.column("topic")
+        if column.null_count:
+            raise InvalidMessage("topic: null in a row, and there is no option topic", field="topic")
+        codes = column.dictionary_encode()
+        indices = codes.indices.to_numpy()
+        for index, topic in enumerate(codes.dictionary.to_pylist()):
+            check_topic(topic)
+            yield topic, np.flatnonzero(indices == index)
+
+    def _route(self, topic: str) -> TopicRoute:
+        route = self._routes.get(topic)
+        if route is None:
+            route = self._client.publish_route(topic, default_queues=DEFAULT_QUEUES)
+            if not route.publish_queues:
+                raise MQError(f"topic: {topic!r} has no writable queue")
+            self._routes[topic] = route
+        return route
+
+    def _targets(
+        self,
+        batch: pa.RecordBatch,
+        rows: Rows,
+        queues: Sequence[MessageQueue],
+        chosen: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """The index in ``queues`` of the queue of each chosen row."""
+        count = len(queues)
+        sends = -(-rows.size_bytes * len(chosen) // (max(1, rows.count) * self._options.batch_bytes))
+        turns = max(1, sends, min(count, len(chosen) // _LEAST_ROWS_A_TURN))
+        targets: npt.NDArray[np.int64] = (
+            self._turn + np.arange(len(chosen), dtype=np.int64) * turns // max(1, len(chosen))
+        ) % count
+        self._turn += turns
+        if rows.sharding is not None:
+            keyed = rows.sharding.is_valid().to_numpy(zero_copy_only=False)[chosen]
+            targets = np.where(keyed, np.abs(key_hashes(rows.sharding)[chosen]) % count, targets)
+        for name in ("partition", "queueId"):
+            if name in batch.schema.names:
+                wanted = integers(batch, name)[chosen]
+                given = batch.column(name).is_valid().to_numpy(zero_copy_only=False)[chosen]
+                indices = {queue.queue_id: index for index, queue in reversed(list(enumerate(queues)))}
+                for queue_id in np.unique(wanted[given]).tolist():
+                    if queue_id not in indices:
+                        raise InvalidMessage(
+                            f"{name}: {queues[0].topic} has no writable queue {queue_id}", field=name
+                        )
+                    targets = np.where(given & (wanted == queue_id), indices[queue_id], targets)
+        return targets
+
+
+def integers(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
+    """A column of numbers, 0 where there is none."""
+    if name not in batch.schema.names:
+        return np.zeros(batch.num_rows, np.int64)
+    filled: npt.NDArray[np.int64] = pc.fill_null(batch.column(name), 0).to_numpy().astype(np.int64)
+    return filled

@@ -1,0 +1,1 @@
+"""What tools ask and change. Nothing but ``broker`` imports it."""

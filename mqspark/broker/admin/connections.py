@@ -1,0 +1,111 @@
+"""Who is connected, as tools ask it (AdminBrokerProcessor; reference remoting-protocol §5.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mqspark.broker.admin.views import language_name
+from mqspark.broker.state.groups import ConsumerGroup, Member
+from mqspark.broker.state.state import BrokerState
+from mqspark.protocol.bodies import (
+    ConnectionInfo,
+    ConsumerConnection,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
+    QuerySubscriptionResponseBody,
+    encode_body,
+    encode_in_slices,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.headers import (
+    GetConsumerConnectionListRequestHeader,
+    GetProducerConnectionListRequestHeader,
+    QuerySubscriptionByConsumerRequestHeader,
+)
+from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Slices
+
+__all__ = ["Connections"]
+
+MEMBERS_AT_ONCE = 512
+
+
+class Connections:
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self.handlers: dict[int, Handler] = {
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
+            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription_of_consumer,
+        }
+
+    def consumer_connections(self, session: Session, command: Command) -> Slices:
+        name = command.header(GetConsumerConnectionListRequestHeader).consumer_group
+        group = self._state.clients.consumer(name)
+        if group is None:
+            raise Refusal(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+        body = ConsumerConnection(
+            connection_set=_connections(group.members.values()),
+            subscription_table={topic: item.data for topic, item in group.subscriptions.items()},
+            consume_type=group.consume_type,
+            message_model=group.message_model,
+            consume_from_where=group.consume_from_where,
+        )
+        return ok(command, None, (yield from encode_in_slices(body)))
+
+    def producer_connections(self, session: Session, command: Command) -> Slices:
+        name = command.header(GetProducerConnectionListRequestHeader).producer_group
+        members = self._state.clients.producer_members(name)
+        if not members:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+        body = ProducerConnection(connection_set=_connections(members))
+        return ok(command, None, (yield from encode_in_slices(body)))
+
+    def all_producers(self, session: Session, command: Command) -> Slices:
+        data: dict[str, list[ProducerInfo]] = {}
+        done = 0
+        for group, members in self._state.clients.producers().items():
+            data[group] = [
+                ProducerInfo(
+                    client_id=member.client_id,
+                    remote_ip=f"/{member.session.peer}",
+                    language=language_name(member.language),
+                    version=member.version,
+                    last_update_timestamp=member.seen_wall_ms,
+                )
+                for member in members
+            ]
+            done += 1 + len(members)
+            if done >= MEMBERS_AT_ONCE:
+                done = 0
+                yield
+        return ok(command, None, (yield from encode_in_slices(ProducerTableInfo(data=data))))
+
+    def subscription_of_consumer(self, session: Session, command: Command) -> bytes:
+        header = command.header(QuerySubscriptionByConsumerRequestHeader)
+        group: ConsumerGroup | None = self._state.clients.consumer(header.group)
+        subscription = (
+            None if group is None or header.topic is None else group.subscriptions.get(header.topic)
+        )
+        body = QuerySubscriptionResponseBody(
+            group=header.group,
+            topic=header.topic,
+            subscription_data=None if subscription is None else subscription.data,
+        )
+        return ok(command, None, encode_body(body))
+
+
+def _connections(members: Iterable[Member]) -> list[ConnectionInfo]:
+    return [
+        ConnectionInfo(
+            client_id=member.client_id,
+            client_addr=member.session.peer,
+            language=language_name(member.language),
+            version=member.version,
+        )
+        for member in members
+    ]

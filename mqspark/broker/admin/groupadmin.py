@@ -1,0 +1,147 @@
+"""Consumer groups created, changed, shown and deleted for operators (AdminBrokerProcessor; reference
+remoting-protocol §5.9)."""
+
+from __future__ import annotations
+
+from mqspark.broker.admin.change import Change
+from mqspark.broker.admin.paging import page_of
+from mqspark.broker.admin.topicadmin import CHANGED_AT_ONCE, check_list_size
+from mqspark.broker.state.state import BrokerState
+from mqspark.errors import InvalidMessage
+from mqspark.message import check_group
+from mqspark.protocol.bodies import (
+    GroupForbidden,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    SubscriptionGroupWrapper,
+    decode_body,
+    encode_body,
+    encode_in_slices,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.headers import (
+    DeleteSubscriptionGroupRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
+    UpdateGroupForbiddenRequestHeader,
+)
+from mqspark.protocol.session import Session
+from mqspark.protocol.slices import ESSENTIAL, Slices
+
+__all__ = ["GroupAdmin"]
+
+
+_ABSENT = frozenset(
+    {
+        "priority.factor",
+        "lite.bind.topic",
+        "lite.sub.model",
+        "lite.sub.reset.offset.exclusive",
+        "lite.sub.reset.offset.unsubscribe",
+        "lite.sub.client.quota",
+        "lite.sub.client.max.event.cnt",
+        "lite.sub.wildcard",
+    }
+)
+"""All attributes that RocketMQ knows of groups (SubscriptionGroupAttributes): of priority and lite topics."""
+
+
+class GroupAdmin:
+    def __init__(self, state: BrokerState, change: Change) -> None:
+        self._state = state
+        self._change = change
+        self.handlers: dict[int, Handler] = {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_groups,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.group_config,
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.group_forbidden,
+        }
+
+    def update_group(self, session: Session, command: Command) -> None:
+        self._put_group(decode_body(SubscriptionGroupConfig, command.body))
+        self._change(session, command, topics=False)
+
+    def update_groups(self, session: Session, command: Command) -> Slices:
+        check_list_size(command)
+        configs = decode_body(SubscriptionGroupList, command.body).group_config_list
+        for config in configs:
+            _check_group(config.group_name)
+        for number, config in enumerate(configs, 1):
+            self._put_group(config)
+            if number % CHANGED_AT_ONCE == 0:
+                yield ESSENTIAL
+        self._change(session, command, topics=False)
+        return None
+
+    def _put_group(self, config: SubscriptionGroupConfig) -> None:
+        _check_group(config.group_name)
+        old = self._state.subscriptions.configured(config.group_name)
+        attributes = dict(old.attributes) if old else {}
+        for signed_name in config.attributes:
+            name = signed_name[1:] if signed_name[:1] in "+-" else signed_name
+            if not signed_name.startswith("-"):
+                unknown = (
+                    f"attribute {name} is not available yet"
+                    if name in _ABSENT
+                    else f"unsupported key: {name}"
+                )
+                raise Refusal(ResponseCode.SYSTEM_ERROR, unknown)
+            attributes.pop(name, None)
+        config.attributes = attributes
+        self._state.subscriptions.put(config)
+
+    def delete_group(self, session: Session, command: Command) -> None:
+        header = command.header(DeleteSubscriptionGroupRequestHeader)
+        self._state.subscriptions.remove(header.group_name)
+        if header.clean_offset:
+            self._state.offsets.remove_group(header.group_name)
+        self._state.stats.forget_group(header.group_name)
+        self._change(session, command, topics=False)
+
+    def all_groups(self, session: Session, command: Command) -> Slices:
+        subscriptions = self._state.subscriptions
+        whole = subscriptions.wrapper()
+        table = whole.subscription_group_table
+        page = page_of(
+            command,
+            sorted(table),
+            subscriptions.data_version,
+            self._state.config.split_metadata_size,
+            first_key="groupSeq",
+            limit_key="maxGroupNum",
+        )
+        body = SubscriptionGroupWrapper(
+            data_version=whole.data_version,
+            forbidden_table=whole.forbidden_table,
+            subscription_group_table=table if page is None else {name: table[name] for name in page},
+        )
+        return ok(command, {"totalGroupNum": str(len(table))}, (yield from encode_in_slices(body)))
+
+    def group_config(self, session: Session, command: Command) -> bytes:
+        name = command.header(GetSubscriptionGroupConfigRequestHeader).group
+        config = self._state.subscriptions.find(name, session)
+        if config is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group:[{name}] not exist")
+        return ok(command, None, encode_body(config))
+
+    def group_forbidden(self, session: Session, command: Command) -> bytes:
+        header = command.header(UpdateGroupForbiddenRequestHeader)
+        subscriptions = self._state.subscriptions
+        if header.readable is not None:
+            subscriptions.forbid_read(header.group, header.topic, not header.readable)
+        readable = not subscriptions.is_read_forbidden(header.group, header.topic)
+        return ok(
+            command,
+            {},
+            encode_body(GroupForbidden(group=header.group, topic=header.topic, readable=readable)),
+        )
+
+
+def _check_group(name: str) -> None:
+    try:
+        check_group(name)
+    except InvalidMessage as error:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None

@@ -1,0 +1,118 @@
+"""What is in a queue and what the counters say, for tools (AdminBrokerProcessor; reference remoting-protocol
+§5.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mqspark.broker.admin.runtime import store_proof
+from mqspark.broker.admin.topicadmin import existing_topic
+from mqspark.broker.state.state import BrokerState
+from mqspark.message import MessageQueue
+from mqspark.protocol.bodies import (
+    BrokerStatsData,
+    BrokerStatsItem,
+    ConsumeQueueData,
+    KVTable,
+    QueryConsumeQueueResponseBody,
+    TopicOffset,
+    TopicStatsTable,
+    encode_body,
+    encode_in_slices,
+    queue_key,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.headers import (
+    GetTopicStatsInfoRequestHeader,
+    QueryConsumeQueueRequestHeader,
+    ViewBrokerStatsDataRequestHeader,
+)
+from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Slices
+
+__all__ = ["Inspection"]
+
+MAX_CONSUME_QUEUE_ENTRIES = 1_000
+
+QUEUES_AT_ONCE = 64
+"""Looked at in one slice, about a millisecond."""
+
+
+class Inspection:
+    def __init__(self, state: BrokerState, runtime_info: Callable[[], dict[str, str]]) -> None:
+        self._state = state
+        self._runtime_info = runtime_info
+        self.handlers: dict[int, Handler] = {
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
+            RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
+            RequestCode.VIEW_BROKER_STATS_DATA: self.stats_data,
+        }
+
+    def runtime_info(self, session: Session, command: Command) -> bytes:
+        table = self._runtime_info()
+        table |= store_proof(table, self._state.store.nonce, command.ext.get("mqsparkChallenge", ""))
+        return ok(command, None, encode_body(KVTable(table=table)))
+
+    def topic_stats(self, session: Session, command: Command) -> Slices:
+        topic = existing_topic(self._state, command.header(GetTopicStatsInfoRequestHeader).topic)
+        store = self._state.store
+        table = TopicStatsTable(topic_put_tps=self._state.stats.per_second("TOPIC_PUT_NUMS", topic.name))
+        for queue_id in range(topic.queue_limit):
+            high = store.max_offset(topic.name, queue_id)
+            table.offset_table[
+                queue_key(MessageQueue(topic.name, self._state.config.broker_name, queue_id))
+            ] = TopicOffset(
+                min_offset=max(0, store.min_offset(topic.name, queue_id)),
+                max_offset=max(0, high),
+                last_update_timestamp=max(0, store.store_timestamp_at(topic.name, queue_id, high - 1))
+                if high > 0
+                else 0,
+            )
+            if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+                yield
+        return ok(command, None, (yield from encode_in_slices(table)))
+
+    def consume_queue(self, session: Session, command: Command) -> bytes:
+        """Entries as they are in the queue's file; with a group, whether its filter takes them."""
+        header = command.header(QueryConsumeQueueRequestHeader)
+        store = self._state.store
+        topic = header.topic or ""
+        if not store.has_queue(topic, header.queue_id):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{topic} is not exist!")
+        body = QueryConsumeQueueResponseBody(
+            min_queue_index=store.min_offset(topic, header.queue_id),
+            max_queue_index=store.max_offset(topic, header.queue_id),
+        )
+        if header.consumer_group is not None:
+            group = self._state.clients.consumer(header.consumer_group)
+            subscription = None if group is None else group.subscriptions.get(topic)
+            if subscription is None:
+                body.filter_data = f"{header.consumer_group}@{topic} is not online!"
+            else:
+                body.subscription_data = subscription.data
+                body.filter_data = "null"  # of compiled expressions that RocketMQ keeps for its bitmaps
+        first, end = header.index, header.index + max(0, min(header.count, MAX_CONSUME_QUEUE_ENTRIES))
+        offset, entries = store.entries(topic, header.queue_id, first, max(0, end - first))
+        body.queue_data = [
+            ConsumeQueueData(physic_offset=position, physic_size=size, tags_code=tags_code)
+            for position, size, tags_code in entries[: max(0, end - offset)]
+        ]
+        return ok(command, None, encode_body(body))
+
+    def stats_data(self, session: Session, command: Command) -> bytes:
+        header = command.header(ViewBrokerStatsDataRequestHeader)
+        meter = self._state.stats.meter(header.stats_name, header.stats_key)
+        if meter is None:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
+            )
+        minute, hour, day = (
+            BrokerStatsItem(sum=totals.growth(), tps=totals.per_second())
+            for totals in (meter.minute, meter.hour, meter.day)
+        )
+        return ok(
+            command, None, encode_body(BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
+        )

@@ -1,0 +1,203 @@
+"""How far groups are: their offsets, what they lag behind, who reads what (AdminBrokerProcessor; reference
+remoting-protocol §5.9)."""
+
+from __future__ import annotations
+
+from mqspark.broker.admin.inspection import QUEUES_AT_ONCE
+from mqspark.broker.admin.topicadmin import existing_topic
+from mqspark.broker.state.state import BrokerState
+from mqspark.errors import FrameTooLarge
+from mqspark.message import MessageQueue
+from mqspark.protocol.bodies import (
+    MAX_BODY_BYTES,
+    ConsumeStats,
+    ConsumeStatsList,
+    GroupList,
+    OffsetWrapper,
+    QueryConsumeTimeSpanBody,
+    Queue,
+    QueueTimeSpan,
+    TopicList,
+    encode_body,
+    encode_in_slices,
+    queue_key,
+)
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, ok
+from mqspark.protocol.headers import (
+    CloneGroupOffsetRequestHeader,
+    GetConsumeStatsInBrokerHeader,
+    GetConsumeStatsRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+    QueryTopicsByConsumerRequestHeader,
+)
+from mqspark.protocol.session import Session
+from mqspark.protocol.slices import ESSENTIAL, Slices, Work
+
+__all__ = ["Lags"]
+
+TOPICS_AT_ONCE = 16
+"""Of few queues; looked at in one slice, about a millisecond."""
+CLONED_AT_ONCE = 4_096
+
+
+class Lags:
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self.handlers: dict[int, Handler] = {
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+            RequestCode.CLONE_GROUP_OFFSET: self.clone_offsets,
+            RequestCode.GET_CONSUME_STATS: self.consume_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.all_consume_stats,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.consumers_of_topic,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_consumer,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.consume_time_span,
+        }
+
+    def all_offsets(self, session: Session, command: Command) -> Slices:
+        return ok(
+            command, None, (yield from encode_in_slices((yield from self._state.offsets.wrapper_in_slices())))
+        )
+
+    def clone_offsets(self, session: Session, command: Command) -> Slices:
+        header = command.header(CloneGroupOffsetRequestHeader)
+        state = self._state
+        topics = [header.topic] if header.topic else state.offsets.topics_of(header.src_group)
+        live = state.clients.consumer(header.src_group)
+        done = 0
+        for topic in topics:
+            if topic not in state.topics:
+                continue
+            if (
+                not header.offline
+                and live is not None
+                and live.subscriptions
+                and topic not in live.subscriptions
+            ):
+                continue
+            done += 1 + state.offsets.clone(header.src_group, header.dest_group, topic)
+            if done >= CLONED_AT_ONCE:
+                done = 0
+                yield ESSENTIAL
+        return ok(command)
+
+    def consume_stats(self, session: Session, command: Command) -> Slices:
+        header = command.header(GetConsumeStatsRequestHeader)
+        group = header.consumer_group
+        if header.topic_list:
+            topics, only_live = list(dict.fromkeys(filter(None, header.topic_list.split(";")))), False
+        else:
+            topics, only_live = [header.topic] if header.topic else self._state.offsets.topics_of(group), True
+        whole = ConsumeStats()
+        for number, topic in enumerate(topics):
+            stats = yield from self._consume_stats(group, topic, only_live=only_live)
+            if stats is not None:
+                whole.offset_table.update(stats.offset_table)
+                whole.consume_tps += stats.consume_tps
+            if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
+                yield
+        return ok(command, None, (yield from encode_in_slices(whole)))
+
+    def _consume_stats(self, group: str, topic_name: str, *, only_live: bool) -> Work[ConsumeStats | None]:
+        """Offsets of a group in one topic; None for a topic that is gone, or that the group, being online,
+        does not subscribe to (``only_live``)."""
+        state = self._state
+        topic = state.topics.get(topic_name)
+        live = state.clients.consumer(group)
+        if topic is None or (
+            only_live and live is not None and live.subscriptions and topic_name not in live.subscriptions
+        ):
+            return None
+        stats = ConsumeStats(consume_tps=state.stats.per_second("GROUP_GET_NUMS", f"{topic_name}@{group}"))
+        store = state.store
+        for queue_id in range(topic.read_queue_nums):
+            consumed = max(0, state.offsets.query(group, topic_name, queue_id))
+            timestamp = store.store_timestamp_at(topic_name, queue_id, consumed - 1) if consumed > 0 else 0
+            stats.offset_table[queue_key(MessageQueue(topic_name, state.config.broker_name, queue_id))] = (
+                OffsetWrapper(
+                    broker_offset=max(0, store.max_offset(topic_name, queue_id)),
+                    consumer_offset=consumed,
+                    pull_offset=max(consumed, state.offsets.pull_offset(group, topic_name, queue_id)),
+                    last_timestamp=max(0, timestamp),
+                )
+            )
+            if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+                yield
+        return stats
+
+    def all_consume_stats(self, session: Session, command: Command) -> Slices:
+        header = command.header(GetConsumeStatsInBrokerHeader)
+        state = self._state
+        body = ConsumeStatsList(broker_addr=state.config.address)
+        topics_of: dict[str, list[str]] = {}
+        for topic, group in state.offsets.pairs():
+            topics_of.setdefault(group, []).append(topic)
+        texts: list[bytes] = []
+        size_bytes = 0
+        for number, config in enumerate(state.subscriptions):
+            if config.consume_message_orderly != header.is_order and header.is_order:
+                continue
+            group_texts: list[bytes] = []
+            for topic in topics_of.get(config.group_name, ()):
+                stats = yield from self._consume_stats(config.group_name, topic, only_live=True)
+                if stats is None:
+                    continue
+                for queue in stats.offset_table.values():
+                    body.total_diff += queue.broker_offset - queue.consumer_offset
+                    body.total_inflight_diff += queue.pull_offset - queue.consumer_offset
+                group_texts.append((yield from encode_in_slices(stats)))
+                size_bytes += len(group_texts[-1])
+                if size_bytes > MAX_BODY_BYTES:
+                    raise FrameTooLarge("answer", size_bytes, MAX_BODY_BYTES)
+                if len(group_texts) % TOPICS_AT_ONCE == 0:
+                    yield
+            texts.append(b"{%b:[%b]}" % (encode_body(config.group_name), b",".join(group_texts)))
+            if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
+                yield
+        members = {"consumeStatsList": b"[%b]" % b",".join(texts)}
+        return ok(command, None, (yield from encode_in_slices(body, members)))
+
+    def consumers_of_topic(self, session: Session, command: Command) -> bytes:
+        topic = command.header(QueryTopicConsumeByWhoRequestHeader).topic
+        groups = {
+            **dict.fromkeys(self._state.clients.subscribers_of(topic)),
+            **dict.fromkeys(self._state.offsets.groups_of(topic)),
+        }
+        return ok(command, None, encode_body(GroupList(group_list=list(groups))))
+
+    def topics_of_consumer(self, session: Session, command: Command) -> bytes:
+        group = command.header(QueryTopicsByConsumerRequestHeader).group
+        topics = self._state.offsets.topics_of(group)
+        return ok(
+            command, None, encode_body(TopicList(topic_list=topics, broker_addr=self._state.config.address))
+        )
+
+    def consume_time_span(self, session: Session, command: Command) -> Slices:
+        header = command.header(QueryConsumeTimeSpanRequestHeader)
+        topic = existing_topic(self._state, header.topic)
+        state, store = self._state, self._state.store
+        spans = []
+        for queue_id in range(topic.write_queue_nums):
+            low, high = store.min_offset(topic.name, queue_id), store.max_offset(topic.name, queue_id)
+            consumed = state.offsets.query(header.group, topic.name, queue_id)
+            consumed_ms = store.store_timestamp_at(topic.name, queue_id, consumed - 1) if consumed > 0 else -1
+            waiting_ms = (
+                store.store_timestamp_at(topic.name, queue_id, consumed) if 0 <= consumed < high else -1
+            )
+            spans.append(
+                QueueTimeSpan(
+                    message_queue=Queue(topic.name, state.config.broker_name, queue_id),
+                    min_time_stamp=store.store_timestamp_at(topic.name, queue_id, low),
+                    max_time_stamp=store.store_timestamp_at(topic.name, queue_id, high - 1)
+                    if high > 0
+                    else -1,
+                    consume_time_stamp=consumed_ms,
+                    delay_time=0 if waiting_ms < 0 else max(0, state.clock.now_ms() - waiting_ms),
+                )
+            )
+            if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+                yield
+        body = QueryConsumeTimeSpanBody(consume_time_span_set=spans)
+        return ok(command, None, (yield from encode_in_slices(body)))

@@ -1,0 +1,81 @@
+"""The broker's settings, shown and changed while it runs (AdminBrokerProcessor; reference remoting-protocol
+§5.9)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+from mqspark.broker.config import UPDATABLE_KEYS, BrokerConfig
+from mqspark.broker.state.state import BrokerState
+from mqspark.config import ForeignKeys, known_keys, set_setting, to_properties
+from mqspark.errors import ConfigError
+from mqspark.protocol.bodies import DataVersion, encode_body
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, ok, settings_to_change
+from mqspark.protocol.session import Session
+
+__all__ = ["SettingsAdmin"]
+
+
+class SettingsAdmin:
+    """``changed`` is called when the settings objects have new values."""
+
+    def __init__(self, state: BrokerState, changed: Callable[[], None], foreign_keys: ForeignKeys) -> None:
+        self._state = state
+        self._changed = changed
+        self._foreign_keys = foreign_keys
+        self._version = DataVersion(timestamp=state.clock.now_ms())
+        self.handlers: dict[int, Handler] = {
+            RequestCode.UPDATE_BROKER_CONFIG: self.update_settings,
+            RequestCode.GET_BROKER_CONFIG: self.settings,
+        }
+
+    def update_settings(self, session: Session, command: Command) -> bytes:
+        """All keys or none. Changes last until the broker ends: the configuration file is the operator's. What has no
+        effect in that file has none here."""
+        state = self._state
+        broker_keys, store_keys = known_keys(BrokerConfig), known_keys(type(state.store_config))
+        black_list = {
+            "brokerConfigPath",
+            "rocketmqHome",
+            "configBlackList",
+            *state.config.config_black_list.split(";"),
+        }
+        changes = settings_to_change(
+            command.body, store_keys | broker_keys, UPDATABLE_KEYS, black_list, self._foreign_keys
+        )
+        broker_copy, store_copy = copy.copy(state.config), copy.copy(state.store_config)
+        for key, value in changes.items():
+            try:
+                set_setting(broker_copy if key in broker_keys else store_copy, key, value)
+                broker_copy.__post_init__()
+                store_copy.__post_init__()
+            except ConfigError as error:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        permission = state.config.broker_permission
+        for key, value in changes.items():
+            set_setting(state.config if key in broker_keys else state.store_config, key, value)
+        version = self._version
+        self._version = DataVersion(
+            state_version=version.state_version, timestamp=state.clock.now_ms(), counter=version.counter + 1
+        )
+        if state.config.broker_permission != permission:
+            state.topics.touch()
+        self._changed()
+        return ok(command)
+
+    def settings(self, session: Session, command: Command) -> bytes:
+        state = self._state
+        properties = {
+            # What RocketMQ's tools look for, and what it would have to be here: no replicas, no TLS.
+            "brokerRole": "ASYNC_MASTER",
+            "slaveReadEnable": "false",
+            "useTLS": "false",
+            "storePathCommitLog": ",".join(str(path) for path in state.store.paths.commit_logs.all),
+            **to_properties(state.store_config),
+            **to_properties(state.config),
+        }
+        text = "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
+        return ok(command, {"version": encode_body(self._version).decode()}, text.encode())

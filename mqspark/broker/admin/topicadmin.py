@@ -1,0 +1,188 @@
+"""Topics created, changed, shown and deleted for operators (AdminBrokerProcessor; reference remoting-protocol
+§5.9)."""
+
+from __future__ import annotations
+
+from mqspark.broker.admin.change import Change
+from mqspark.broker.admin.paging import page_of
+from mqspark.broker.state.attributes import attribute_changes, changed_attributes
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.topics import (
+    MAX_QUEUES,
+    MULTI_TAG,
+    SINGLE_TAG,
+    Topic,
+    check_kept_topic,
+    copy_config,
+)
+from mqspark.errors import InvalidMessage
+from mqspark.message import check_topic
+from mqspark.protocol.bodies import (
+    CreateTopicListRequestBody,
+    TopicConfig,
+    TopicConfigAndMappingSerializeWrapper,
+    TopicList,
+    decode_body,
+    encode_body,
+    encode_in_slices,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.headers import (
+    CreateTopicRequestHeader,
+    DeleteTopicRequestHeader,
+    GetTopicConfigRequestHeader,
+)
+from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
+from mqspark.protocol.session import Session
+from mqspark.protocol.slices import ESSENTIAL, Slices
+
+__all__ = ["CHANGED_AT_ONCE", "TopicAdmin", "check_list_size", "existing_topic"]
+
+CHANGED_AT_ONCE = 64
+"""Topics or groups of a list that are made or changed in one slice."""
+
+MAX_LISTED = 10_000
+"""Topics or groups that one request may make."""
+
+
+def check_list_size(command: Command) -> None:
+    """Raises Refusal."""
+    count = bytes(command.body).count(b"{") - 1
+    if count > MAX_LISTED:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"a list of {count}: {MAX_LISTED} are allowed, so it must be split",
+        )
+
+
+def existing_topic(state: BrokerState, name: str) -> Topic:
+    """Raises Refusal."""
+    topic = state.topics.get(name)
+    if topic is None:
+        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+    return topic
+
+
+class TopicAdmin:
+    def __init__(self, state: BrokerState, change: Change) -> None:
+        self._state = state
+        self._change = change
+        self.handlers: dict[int, Handler] = {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.update_topic,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_topics,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
+            RequestCode.GET_TOPIC_CONFIG: self.topic_config,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+        }
+
+    def update_topic(self, session: Session, command: Command) -> None:
+        header = command.header(CreateTopicRequestHeader)
+        if header.topic_filter_type not in (SINGLE_TAG, MULTI_TAG):
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{header.topic_filter_type}] value invalid"
+            )
+        self._put_topic(
+            TopicConfig(
+                topic_name=header.topic,
+                read_queue_nums=header.read_queue_nums,
+                write_queue_nums=header.write_queue_nums,
+                perm=header.perm,
+                topic_filter_type=header.topic_filter_type,
+                topic_sys_flag=header.topic_sys_flag or 0,
+                order=header.order,
+            ),
+            attribute_changes(header.attributes),
+        )
+        self._change(session, command, topics=True)
+
+    def update_topics(self, session: Session, command: Command) -> Slices:
+        check_list_size(command)
+        body = decode_body(CreateTopicListRequestBody, command.body)
+        for number, config in enumerate(body.topic_config_list, 1):
+            changes: dict[str, str | None] = {
+                f"+{name.lstrip('+-')}": value for name, value in config.attributes.items()
+            }
+            plain = copy_config(config)
+            plain.attributes = {}
+            self._put_topic(plain, changes)
+            if number % CHANGED_AT_ONCE == 0:
+                yield ESSENTIAL
+        self._change(session, command, topics=True)
+        return None
+
+    def _put_topic(self, config: TopicConfig, changes: dict[str, str | None]) -> None:
+        """``changes``: ``+name`` → value or ``-name`` → None, applied to the attributes that the topic
+        has."""
+        topics = self._state.topics
+        name = config.topic_name
+        try:
+            check_topic(name)
+        except InvalidMessage as error:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        if topics.is_system(name):
+            raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+        old = topics.get(name)
+        for what, number in (
+            ("readQueueNums", config.read_queue_nums),
+            ("writeQueueNums", config.write_queue_nums),
+        ):
+            allowed = self._state.config.max_topic_queue_nums
+            most = min(MAX_QUEUES, max(allowed, 0 if old is None else old.queue_limit))
+            if not 0 <= number <= most:
+                raise Refusal(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"{what}={number} is not between 0 and {most} (maxTopicQueueNums)",
+                )
+        if not 0 <= config.perm < 8:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, f"perm={config.perm} is not a permission")
+        config.attributes = changed_attributes(dict(old.config.attributes) if old else None, changes)
+        topics.put(config)
+
+    def delete_topic(self, session: Session, command: Command) -> None:
+        name = command.header(DeleteTopicRequestHeader).topic
+        state = self._state
+        if not name.strip():
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        if state.topics.is_system(name):
+            raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+        try:
+            check_kept_topic(name)
+        except InvalidMessage as error:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        doomed = [name]
+        for group in state.offsets.groups_of(name):  # what groups popped in vain goes with it
+            doomed += filter(state.topics.get, (retry_topic_v1(name, group), retry_topic_v2(name, group)))
+        for topic in doomed:
+            state.store.deletions.admit(topic)
+        for topic in doomed:
+            state.topics.remove(topic)
+        state.offsets.remove_topics(set(doomed))
+        state.store.delete_topics(doomed)
+        self._change(session, command, topics=True)
+
+    def topic_config(self, session: Session, command: Command) -> bytes:
+        topic = existing_topic(self._state, command.header(GetTopicConfigRequestHeader).topic)
+        return ok(command, None, encode_body(topic.config))
+
+    def all_topics(self, session: Session, command: Command) -> Slices:
+        topics = self._state.topics
+        table = {topic.name: topic.config for topic in topics}
+        page = page_of(
+            command,
+            sorted(table),
+            topics.data_version,
+            self._state.config.split_metadata_size,
+            first_key="topicSeq",
+            limit_key="maxTopicNum",
+        )
+        body = TopicConfigAndMappingSerializeWrapper(
+            topic_config_table=table if page is None else {name: table[name] for name in page},
+            data_version=topics.data_version,
+        )
+        return ok(command, {"totalTopicNum": str(len(table))}, (yield from encode_in_slices(body)))
+
+    def system_topics(self, session: Session, command: Command) -> bytes:
+        return ok(command, None, encode_body(TopicList(topic_list=self._state.topics.system_names())))

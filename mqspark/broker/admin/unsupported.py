@@ -1,0 +1,106 @@
+"""Parts of RocketMQ's broker that this one does not have, as tools ask for them (AdminBrokerProcessor; reference
+remoting-protocol §5.9).
+
+Where RocketMQ with its default settings has nothing to show or to do either, the answer is the one that it gives then.
+Everything else is refused with a remark that says what is missing.
+"""
+
+from __future__ import annotations
+
+from mqspark.broker.state.state import BrokerState
+from mqspark.protocol.bodies import ColdDataFlowInfo, encode_body
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.session import Session
+
+__all__ = ["Absent"]
+
+_ENGINE_KEY = "E_T"
+"""Names the engine in request 5001 (MessageConst.TIMER_ENGINE_TYPE)."""
+_FILE_ENGINE, _ROCKSDB_ENGINE = "F", "R"
+
+_NO_USERS = "this broker has no users yet, everybody may do everything"
+_NO_ACL = "this broker has no access control yet, everybody may do everything"
+_NO_COLD_CONTROL = "there is no flow control of cold reads"
+_NO_LITE = "there are no lite topics"
+_NO_CONTAINER = "this broker is no container of brokers"
+
+_NOT_CONFIGURED = {
+    RequestCode.AUTH_CREATE_USER: _NO_USERS,
+    RequestCode.AUTH_UPDATE_USER: _NO_USERS,
+    RequestCode.AUTH_DELETE_USER: _NO_USERS,
+    RequestCode.AUTH_GET_USER: _NO_USERS,
+    RequestCode.AUTH_LIST_USER: _NO_USERS,
+    RequestCode.AUTH_CREATE_ACL: _NO_ACL,
+    RequestCode.AUTH_UPDATE_ACL: _NO_ACL,
+    RequestCode.AUTH_DELETE_ACL: _NO_ACL,
+    RequestCode.AUTH_GET_ACL: _NO_ACL,
+    RequestCode.AUTH_LIST_ACL: _NO_ACL,
+    RequestCode.GET_BROKER_EPOCH_CACHE: "this request only for controllerMode",
+}
+"""Refused as a RocketMQ refuses them that is not configured for them: SYSTEM_ERROR."""
+
+_NOT_SUPPORTED = {
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: "static topics are not available yet",
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _NO_COLD_CONTROL,
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _NO_COLD_CONTROL,
+    RequestCode.SET_COMMITLOG_READ_MODE: "how the log is read ahead is left to the kernel",
+    RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: "no queue is kept in RocksDB",
+    RequestCode.ADD_BROKER: _NO_CONTAINER,
+    RequestCode.REMOVE_BROKER: _NO_CONTAINER,
+    RequestCode.POP_LITE_MESSAGE: _NO_LITE,
+    RequestCode.LITE_SUBSCRIPTION_CTL: _NO_LITE,
+    RequestCode.ACK_LITE_MESSAGE: _NO_LITE,
+    RequestCode.GET_BROKER_LITE_INFO: _NO_LITE,
+    RequestCode.GET_PARENT_TOPIC_INFO: _NO_LITE,
+    RequestCode.GET_LITE_TOPIC_INFO: _NO_LITE,
+    RequestCode.GET_LITE_CLIENT_INFO: _NO_LITE,
+    RequestCode.GET_LITE_GROUP_INFO: _NO_LITE,
+    RequestCode.TRIGGER_LITE_DISPATCH: _NO_LITE,
+}
+
+
+class Absent:
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self.handlers: dict[int, Handler] = {
+            **dict.fromkeys(_NOT_CONFIGURED, self.refuse_unconfigured),
+            **dict.fromkeys(_NOT_SUPPORTED, self.refuse_unsupported),
+            RequestCode.RESET_MASTER_FLUSH_OFFSET: self.nothing_to_do,
+            RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: self.nothing_to_do,
+            RequestCode.POP_ROLLBACK: self.nothing_to_do,
+            RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: self.cold_data_info,
+            RequestCode.SWITCH_TIMER_ENGINE: self.switch_timer_engine,
+        }
+
+    def refuse_unconfigured(self, session: Session, command: Command) -> bytes:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, _NOT_CONFIGURED[RequestCode(command.code)])
+
+    def refuse_unsupported(self, session: Session, command: Command) -> bytes:
+        reason = _NOT_SUPPORTED[RequestCode(command.code)]
+        raise Refusal(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported: {reason}"
+        )
+
+    def nothing_to_do(self, session: Session, command: Command) -> bytes:
+        """A master does not follow another's flush offset (908); settings (355) and POP's records (200056) are in
+        files and never in RocksDB."""
+        return ok(command)
+
+    def cold_data_info(self, session: Session, command: Command) -> bytes:
+        """No group is held back, and none can be."""
+        return ok(command, None, encode_body(ColdDataFlowInfo()))
+
+    def switch_timer_engine(self, session: Session, command: Command) -> bytes:
+        """Between timer wheel and RocksDB, of which there is the wheel."""
+        if not self._state.store_config.timer_wheel_enable:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "broker timerWheelEnable is false")
+        engine = command.ext.get(_ENGINE_KEY)
+        if engine not in (_FILE_ENGINE, _ROCKSDB_ENGINE):
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "param error")
+        if engine == _ROCKSDB_ENGINE:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER, "timerRocksDBEnable must be configured true when broker start"
+            )
+        return ok(command)

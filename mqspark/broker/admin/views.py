@@ -1,0 +1,144 @@
+"""Snapshots for people: topics with their queues, groups with their lag. Plain dicts, ready for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mqspark.broker.state.groups import ConsumerGroup
+from mqspark.broker.state.offsets import NOT_FOUND
+from mqspark.broker.state.state import BrokerState
+from mqspark.protocol.codes import Language
+
+__all__ = ["View", "groups_view", "lags", "language_name", "topics_view"]
+
+QUEUES_AT_ONCE = 256
+
+
+View = Iterator[dict[str, Any] | None]
+"""Entries; None where others may be served before the next."""
+
+
+def topics_view(state: BrokerState, only: str | None = None) -> View:
+    """One entry a topic: configuration, queues with min and max offset, messages put since start."""
+    store = state.store
+    existing = store.queues() if only is None else {}
+    names = sorted(topic.name for topic in state.topics) if only is None else [only]
+    yield None
+    for name in names:
+        topic = state.topics.get(name)
+        if topic is None:
+            continue
+        config = topic.config
+        queues = []
+        ids = existing.get(name, ()) if only is None else range(topic.queue_limit)
+        for number, queue_id in enumerate(ids, 1):
+            if store.has_queue(name, queue_id):
+                queues.append(
+                    {
+                        "queueId": queue_id,
+                        "minOffset": store.min_offset(name, queue_id),
+                        "maxOffset": store.max_offset(name, queue_id),
+                    }
+                )
+            if number % QUEUES_AT_ONCE == 0:
+                yield None
+        yield {
+            "topic": name,
+            "system": state.topics.is_system(name),
+            "perm": config.perm,
+            "readQueueNums": config.read_queue_nums,
+            "writeQueueNums": config.write_queue_nums,
+            "order": config.order,
+            "attributes": dict(config.attributes),
+            "putTps": state.stats.per_second("TOPIC_PUT_NUMS", name),
+            "queues": queues,
+        }
+
+
+def groups_view(state: BrokerState, only: str | None = None) -> View:
+    """One entry a group that has members or offsets, or was configured: members, offsets and lag of each
+    queue."""
+    topics_of: dict[str, list[str]] = {}
+    for topic, group in state.offsets.pairs():
+        if only is None or group == only:
+            topics_of.setdefault(group, []).append(topic)
+    yield None
+    clients = state.clients
+    names = {*state.subscriptions.names(), *topics_of, *(group.name for group in clients.consumers())}
+    for name in sorted(names) if only is None else sorted(names & {only}):
+        topics = []
+        for topic in sorted(topics_of.get(name, ())):
+            queues = []
+            for number, (queue_id, offset) in enumerate(sorted(state.offsets.queues(name, topic).items()), 1):
+                queues.append(_queue_lag(state, name, topic, queue_id, offset))
+                if number % QUEUES_AT_ONCE == 0:
+                    yield None
+            topics.append({"topic": topic, "lag": sum(queue["lag"] for queue in queues), "queues": queues})
+            yield None
+        yield {
+            "group": name,
+            **_membership(clients.consumer(name)),
+            "lag": sum(topic["lag"] for topic in topics),
+            "topics": topics,
+        }
+
+
+def lags(state: BrokerState) -> Iterator[tuple[str, str, int] | None]:
+    """(topic, group, messages behind) of every group that has offsets of a topic; None as in ``View``."""
+    done = 0
+    for topic, group in state.offsets.pairs():
+        lag = 0
+        for queue_id, offset in state.offsets.queues(group, topic).items():
+            lag += max(0, state.store.max_offset(topic, queue_id) - offset)
+            done += 1
+            if done % QUEUES_AT_ONCE == 0:
+                yield None
+        yield topic, group, lag
+
+
+def _queue_lag(state: BrokerState, group: str, topic: str, queue_id: int, offset: int) -> dict[str, Any]:
+    max_offset = state.store.max_offset(topic, queue_id)
+    pulled = state.offsets.pull_offset(group, topic, queue_id)
+    return {
+        "queueId": queue_id,
+        "offset": offset,
+        "pullOffset": None if pulled == NOT_FOUND else pulled,
+        "maxOffset": max_offset,
+        "lag": max(0, max_offset - offset),
+    }
+
+
+def _membership(group: ConsumerGroup | None) -> dict[str, Any]:
+    if group is None:
+        return {
+            "online": False,
+            "consumeType": None,
+            "messageModel": None,
+            "subscriptions": {},
+            "members": [],
+        }
+    return {
+        "online": True,
+        "consumeType": group.consume_type,
+        "messageModel": group.message_model,
+        "subscriptions": {
+            topic: subscription.data.sub_string for topic, subscription in group.subscriptions.items()
+        },
+        "members": [
+            {
+                "clientId": member.client_id,
+                "address": member.session.peer,
+                "language": language_name(member.language),
+                "version": member.version,
+            }
+            for member in group.members.values()
+        ],
+    }
+
+
+def language_name(number: int) -> str:
+    try:
+        return Language(number).name
+    except ValueError:
+        return Language.OTHER.name

@@ -1,0 +1,1 @@
+"""Clients of a group: heartbeats, and what tools ask of live consumers."""

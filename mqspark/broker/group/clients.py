@@ -1,0 +1,247 @@
+"""What clients tell about themselves and ask about each other: codes 34, 35, 38, 41, 42, 46, and 40 to them
+(ClientManageProcessor, ConsumerManageProcessor; reference remoting-protocol §5.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mqspark.broker.pull.pull import check_expression_type
+from mqspark.broker.state.groups import TAG, ConsumerGroup
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.topics import UNIT_SUB
+from mqspark.errors import InvalidFilter, InvalidMessage, TableFull
+from mqspark.filter.sql import compile_sql
+from mqspark.filter.tags import parse_tags
+from mqspark.message import MessageQueue, check_group, retry_topic
+from mqspark.protocol.bodies import (
+    CheckClientRequestBody,
+    ConsumerData,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    Queue,
+    UnlockBatchRequestBody,
+    decode_body,
+    encode_body,
+    encode_in_slices,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_request
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.headers import (
+    GetConsumerListByGroupRequestHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from mqspark.protocol.session import Session
+from mqspark.protocol.slices import ESSENTIAL, Slices
+
+__all__ = ["Clients", "notify_members"]
+
+MAX_HEARTBEAT_OBJECTS = 16_384
+"""Groups and subscriptions of one heartbeat."""
+
+SEEN_AT_ONCE = 256
+"""Groups and subscriptions of a heartbeat that are noted in one slice."""
+
+QUEUES_AT_ONCE = 512
+"""Locked or unlocked in one slice."""
+
+MAX_LOCKED = 16_384
+"""Queues that one request may lock or unlock."""
+
+
+def notify_members(group: ConsumerGroup) -> None:
+    """Tell every member to rebalance now (40, one-way), once over each connection; not one that leaves so much unread
+    that it would not hear."""
+    header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group.name)
+    for session in {member.session.id: member.session for member in group.members.values()}.values():
+        if session.room <= 0:
+            continue
+        session.send(
+            encode_request(
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, session.next_opaque(), header, oneway=True
+            )
+        )
+
+
+class Clients:
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self.handlers: dict[int, Handler] = {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+        }
+
+    def heartbeat(self, session: Session, command: Command) -> Slices:
+        objects = bytes(command.body).count(b"{")
+        if objects > MAX_HEARTBEAT_OBJECTS:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"a heartbeat of {objects} groups and subscriptions: {MAX_HEARTBEAT_OBJECTS} are allowed",
+            )
+        data = decode_body(HeartbeatData, command.body)
+        client_id = data.client_id
+        if not client_id:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "the heartbeat names no clientID")
+        clients = self._state.clients
+        consumers, producers = data.consumer_data_set or [], data.producer_data_set or []
+        named, most = len(consumers) + len(producers), self._state.config.max_groups_per_heartbeat
+        if named > most:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"the heartbeat names {named} groups, maxGroupsPerHeartbeat is {most}",
+            )
+        changed = False
+        full: TableFull | None = None
+        new_groups = done = 0
+        for consumer in consumers:
+            if done >= SEEN_AT_ONCE:
+                done = 0
+                yield
+            done += 1 + len(consumer.subscription_data_set or ())
+            name = consumer.group_name
+            try:
+                if name not in self._state.subscriptions:
+                    new_groups += 1
+                    self._check_new_groups(new_groups)
+                if not self._prepare_group(consumer, session):
+                    continue
+                changed |= self._consume(session, command, data, consumer)
+            except TableFull as error:  # the others are members all the same
+                full = error
+        for producer in producers:
+            if done >= SEEN_AT_ONCE:
+                done = 0
+                yield
+            done += 1
+            if producer.group_name:
+                try:
+                    clients.produce(
+                        producer.group_name, client_id, session, command.language, command.version
+                    )
+                except TableFull as error:
+                    full = error
+        if full is not None:
+            raise full
+        is_sub_change = changed or not data.heartbeat_fingerprint
+        return ok(
+            command,
+            {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if is_sub_change else "false"},
+        )
+
+    def _check_new_groups(self, count: int) -> None:
+        """Raises TableFull."""
+        state = self._state
+        most = state.config.max_new_groups_per_heartbeat
+        if count > most:
+            raise state.subscriptions.ledger.refuse(
+                most, most, "maxNewGroupsPerHeartbeat", of=" made by one heartbeat"
+            )
+
+    def _consume(
+        self, session: Session, command: Command, data: HeartbeatData, consumer: ConsumerData
+    ) -> bool:
+        """Whether the client has to send its subscriptions. Raises TableFull."""
+        clients, client_id, name = self._state.clients, data.client_id, consumer.group_name
+        changed = False
+        if data.heartbeat_fingerprint:
+            known = not data.without_sub or clients.refresh(name, client_id, session)
+            changed = clients.fingerprint(name, client_id) != data.heartbeat_fingerprint or not known
+            if data.without_sub:
+                return changed
+        config = self._state.subscriptions.configured(name)
+        clients.consume(
+            consumer,
+            client_id,
+            session,
+            command.language,
+            command.version,
+            notify=config is None or config.notify_consumer_ids_changed_enable,
+            fingerprint=data.heartbeat_fingerprint or None,
+        )
+        return changed
+
+    def _prepare_group(self, consumer: ConsumerData, session: Session) -> bool:
+        """The group and its retry topic; False leaves out a group that is unknown and may not be created."""
+        name = consumer.group_name
+        state = self._state
+        if not name or (config := state.subscriptions.find(name, session)) is None:
+            return False
+        try:
+            check_group(name)
+        except InvalidMessage:
+            return False
+        if config.retry_queue_nums > 0:
+            state.topics.ensure(
+                retry_topic(name),
+                config.retry_queue_nums,
+                sys_flag=UNIT_SUB if consumer.unit_mode else 0,
+                needed=True,  # there are as many as groups, which are counted
+            )
+        return True
+
+    def unregister(self, session: Session, command: Command) -> bytes:
+        header = command.header(UnregisterClientRequestHeader)
+        self._state.clients.unregister(header.client_id, header.producer_group, header.consumer_group)
+        return ok(command, {})
+
+    def consumer_list(self, session: Session, command: Command) -> bytes:
+        header = command.header(GetConsumerListByGroupRequestHeader)
+        group = self._state.clients.consumer(header.consumer_group)
+        if group is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
+        return ok(
+            command, {}, encode_body(GetConsumerListByGroupResponseBody(consumer_id_list=list(group.members)))
+        )
+
+    def check_config(self, session: Session, command: Command) -> bytes:
+        body = decode_body(CheckClientRequestBody, command.body)
+        data = body.subscription_data
+        if data is not None:
+            try:
+                if not data.expression_type or data.expression_type == TAG:
+                    parse_tags(data.sub_string)
+                else:
+                    check_expression_type(self._state.config, data.expression_type)
+                    compile_sql(data.sub_string)
+            except (InvalidMessage, InvalidFilter) as error:
+                raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+        return ok(command)
+
+    def lock(self, session: Session, command: Command) -> Slices:
+        _check_size(command)
+        body = decode_body(LockBatchRequestBody, command.body)
+        locked: list[Queue] = []
+        for queues in _queues(body):
+            held = self._state.locks.lock(body.consumer_group or "", body.client_id or "", queues)
+            locked += map(Queue.of, held)
+            if len(queues) == QUEUES_AT_ONCE:
+                yield
+        return ok(command, None, (yield from encode_in_slices(LockBatchResponseBody(lock_ok_mq_set=locked))))
+
+    def unlock(self, session: Session, command: Command) -> Slices:
+        _check_size(command)
+        body = decode_body(UnlockBatchRequestBody, command.body)
+        for queues in _queues(body):
+            self._state.locks.unlock(body.consumer_group or "", body.client_id or "", queues)
+            if len(queues) == QUEUES_AT_ONCE:
+                yield ESSENTIAL
+        return ok(command)
+
+
+def _check_size(command: Command) -> None:
+    count = bytes(command.body).count(b"{") - 1
+    if count > MAX_LOCKED:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"a request for {count} queues: {MAX_LOCKED} are allowed")
+
+
+def _queues(body: LockBatchRequestBody) -> Iterator[list[MessageQueue]]:
+    """QUEUES_AT_ONCE of them in each list but the last."""
+    for first in range(0, len(body.mq_set), QUEUES_AT_ONCE):
+        yield [queue.queue for queue in body.mq_set[first : first + QUEUES_AT_ONCE]]

@@ -1,0 +1,297 @@
+"""Acknowledging popped messages, one by one or many at once, and changing how long one stays invisible
+(AckMessageProcessor, ChangeInvisibleTimeProcessor; reference store-and-broker §12.6, §12.7).
+
+An acknowledgement is a record of the revive log. Those of one turn that belong to the same check point become one
+record at the end of the turn; each is answered when that is acked by the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from mqspark.broker.pop.checks import check_invisible_time
+from mqspark.broker.pop.order import ILLEGAL, PopOrder
+from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, CheckPoint, ReviveLog
+from mqspark.broker.pull.pull import FAQ
+from mqspark.broker.state.acks import Acks
+from mqspark.broker.state.state import BrokerState
+from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
+from mqspark.protocol.bodies import BatchAck, BatchAckMessageRequestBody, decode_body
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_response
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.headers import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+)
+from mqspark.protocol.receipts import ORDER_REVIVE_QUEUE, Receipt, parse_receipt, real_topic
+from mqspark.protocol.session import Session
+
+__all__ = ["PopAcks"]
+
+MAX_BITS = 1 << 16
+"""Of one entry of a batch: a check point has 32 messages, which a filter may have picked out of many."""
+
+
+MAX_ENTRIES = 4_096
+"""Of one batch, each of a pop's messages of one queue: far more than clients put together."""
+
+
+class _Record:
+    """The acknowledgements of one check point that came in this turn."""
+
+    __slots__ = ("answers", "offsets", "problem")
+
+    def __init__(self) -> None:
+        self.offsets: dict[int, None] = {}
+        self.answers: list[Answer] = []
+        self.problem: Exception | None = None
+        """Why it could not be stored."""
+
+
+Answer = tuple[Session, int, Sequence[_Record]]
+"""Who waits, the opaque, and for which records: the last of them has the answer."""
+
+
+class PopAcks:
+    def __init__(
+        self,
+        state: BrokerState,
+        log: ReviveLog,
+        order: PopOrder,
+        acks: Acks,
+        freed: Callable[[str, str, int], None],
+    ) -> None:
+        """``freed(topic, group, queue id)`` is called when a queue of ordered pops is not blocked any more."""
+        self._state = state
+        self._order = order
+        self._freed = freed
+        self._log = log
+        self._acks = acks
+        self._records: dict[tuple[CheckKey, int, int], _Record] = {}
+        """(check point, revive queue, invisible time) → what is to be written at the end of this turn."""
+        self.handlers: dict[int, Handler] = {
+            RequestCode.ACK_MESSAGE: self.ack,
+            RequestCode.BATCH_ACK_MESSAGE: self.batch_ack,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change_invisible_time,
+        }
+
+    # --- events ---
+
+    def ack(self, session: Session, command: Command) -> bytes | None:
+        header = command.header(AckMessageRequestHeader)
+        low, high = self._limits(session, header.topic, header.queue_id)
+        if not low <= header.offset <= high:
+            raise Refusal(
+                ResponseCode.NO_MESSAGE,
+                f"offset is illegal, key:{header.topic}@{header.queue_id}, commit:{header.offset},"
+                f" store:{low}~{high}",
+            )
+        receipt = parse_receipt(header.extra_info)
+        if receipt.is_order:
+            queue = header.topic, header.consumer_group, header.queue_id
+            self._ack_in_order(*queue, [header.offset], receipt.pop_time_ms)
+            return ok(command)
+        self._check_busy()
+        record = self._record(_key(header.topic, header.consumer_group, header.queue_id, receipt), receipt)
+        record.offsets[header.offset] = None
+        if not command.is_oneway:
+            record.answers.append((session, command.opaque, (record,)))
+        return None
+
+    def batch_ack(self, session: Session, command: Command) -> bytes | None:
+        """Entries of unknown queues and offsets that do not exist are passed over."""
+        body = decode_body(BatchAckMessageRequestBody, command.body) if command.body else None
+        if body is None or not body.acks:
+            raise Refusal(ResponseCode.NO_MESSAGE, "the batch has no acknowledgements")
+        if len(body.acks) > MAX_ENTRIES:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a batch of {len(body.acks)} entries: {MAX_ENTRIES} are allowed",
+            )
+        self._check_busy()
+        broker_name = body.broker_name or self._state.config.broker_name
+        own: list[_Record] = []
+        for entry in body.acks:
+            topic = real_topic(entry.topic, entry.consumer_group, entry.retry)
+            offsets = self._existing(topic, entry)
+            if entry.revive_queue_id == ORDER_REVIVE_QUEUE:
+                self._ack_in_order(topic, entry.consumer_group, entry.queue_id, offsets, entry.pop_time)
+                continue
+            if not offsets:
+                continue
+            receipt = Receipt(
+                entry.start_offset,
+                entry.pop_time,
+                entry.invisible_time,
+                entry.revive_queue_id,
+                entry.retry,
+                broker_name,
+                entry.queue_id,
+            )
+            own.append(self._record(_key(topic, entry.consumer_group, entry.queue_id, receipt), receipt))
+            own[-1].offsets.update(dict.fromkeys(offsets))
+        if not own:
+            return ok(command)
+        if not command.is_oneway:
+            # Records are written in the order of their first acknowledgement; the answer waits for all.
+            next(reversed(self._records.values())).answers.append((session, command.opaque, own))
+        return None
+
+    def change_invisible_time(self, session: Session, command: Command) -> bytes | None:
+        """A new check point of this one message, then an acknowledgement of the old one."""
+        state = self._state
+        header = command.header(ChangeInvisibleTimeRequestHeader)
+        low, high = self._limits(session, header.topic, header.queue_id)
+        if not low <= header.offset < high:
+            raise Refusal(ResponseCode.NO_MESSAGE, f"there is no message {header.offset} in {low}~{high}")
+        check_invisible_time(state, header.invisible_time, 0)
+        receipt = parse_receipt(header.extra_info)
+        if receipt.is_order:
+            return ok(command, self._change_in_order(header, receipt.pop_time_ms))
+        queue = self._revive_queue(receipt)
+        now_ms = state.clock.now_ms()
+        if receipt.visible_again_ms <= now_ms:
+            raise Refusal(
+                ResponseCode.NO_MESSAGE,
+                f"the receipt ran out {now_ms - receipt.visible_again_ms} ms ago: others may have the message",
+            )
+        self._check_busy()
+        old = _key(header.topic, header.consumer_group, header.queue_id, receipt)
+        # A check point is named by its time: the new one must not be taken for the old.
+        pop_time_ms = max(now_ms, receipt.pop_time_ms + 1)
+        new = old._replace(start_offset=header.offset, pop_time_ms=pop_time_ms)
+        try:
+            self._log.put_check_point(queue, CheckPoint(new, header.invisible_time, [0]))
+            end_offset = self._log.put_ack(queue, old, receipt.invisible_time_ms, [header.offset])
+        except (StoreReadOnly, NotNow, InvalidMessage) as error:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR, f"the invisible time could not be changed: {error}"
+            ) from None
+        if not command.is_oneway:
+            answer = ChangeInvisibleTimeResponseHeader(
+                pop_time=pop_time_ms, invisible_time=header.invisible_time, revive_qid=receipt.revive_queue
+            )
+            self._acks.waiting.append((end_offset, session, ok(command, answer)))
+        return None
+
+    def end_turn(self) -> None:
+        """Write what came in this turn; before the store's commit."""
+        if not self._records:
+            return
+        records, self._records = self._records, {}
+        waiting = self._acks.waiting
+        store_problem: Exception | None = None
+        end_offset = 0
+        for (key, revive_queue, invisible_time_ms), record in records.items():
+            record.problem = store_problem
+            offsets = list(record.offsets) if store_problem is None else []
+            try:
+                for first in range(0, len(offsets), MAX_MESSAGES):
+                    some = offsets[first : first + MAX_MESSAGES]
+                    end_offset = self._log.put_ack(revive_queue, key, invisible_time_ms, some)
+            except (StoreReadOnly, NotNow) as error:
+                record.problem = store_problem = error
+            except (Refusal, InvalidMessage, MessageTooLarge) as error:
+                record.problem = error  # of this receipt: others have theirs
+            for session, opaque, waited_for in record.answers:
+                problem = next((each.problem for each in waited_for if each.problem is not None), None)
+                if problem is None:
+                    waiting.append((end_offset, session, encode_response(opaque, ResponseCode.SUCCESS)))
+                else:
+                    remark = f"the acknowledgement could not be stored: {problem}"
+                    session.send(encode_response(opaque, ResponseCode.SYSTEM_ERROR, remark=remark))
+
+    # --- ordered pops ---
+
+    def _ack_in_order(
+        self, topic: str, group: str, queue_id: int, wanted: Iterable[int], pop_time_ms: int
+    ) -> None:
+        """All of them before the next pop is served, which could get one of those. Raises Refusal."""
+        offsets, is_acked = self._state.offsets, False
+        try:
+            for offset in wanted:
+                committed = offsets.query(group, topic, queue_id)
+                if offset < committed:
+                    continue
+                reached = self._order.ack(topic, group, queue_id, offset, pop_time_ms)
+                if reached == ILLEGAL:
+                    raise Refusal(
+                        ResponseCode.MESSAGE_ILLEGAL,
+                        f"offset is illegal, key:{topic}@{group}@{queue_id}, old:{committed}, commit:{offset}",
+                    )
+                if reached is not None:
+                    is_acked = True
+                    if offsets.pending_reset(group, topic, queue_id) is None:
+                        offsets.commit(group, topic, queue_id, reached)
+        finally:
+            if is_acked and not self._order.is_blocked(topic, group, queue_id):
+                self._freed(topic, group, queue_id)
+
+    def _change_in_order(
+        self, header: ChangeInvisibleTimeRequestHeader, pop_time_ms: int
+    ) -> ChangeInvisibleTimeResponseHeader:
+        """Raises Refusal."""
+        topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
+        state = self._state
+        if header.offset < state.offsets.query(group, topic, queue_id):  # done already
+            return ChangeInvisibleTimeResponseHeader()
+        visible_ms = state.clock.now_ms() + header.invisible_time
+        if not self._order.change(topic, group, queue_id, header.offset, pop_time_ms, visible_ms):
+            raise Refusal(ResponseCode.NO_MESSAGE, "the message was handed out again, or never was")
+        return ChangeInvisibleTimeResponseHeader(
+            pop_time=pop_time_ms, invisible_time=visible_ms - pop_time_ms, revive_qid=ORDER_REVIVE_QUEUE
+        )
+
+    # --- inside ---
+
+    def _check_busy(self) -> None:
+        self._acks.check_busy(self._state.config.send_thread_pool_queue_capacity)
+
+    def _record(self, key: CheckKey, receipt: Receipt) -> _Record:
+        place = key, self._revive_queue(receipt), receipt.invisible_time_ms
+        record = self._records.get(place)
+        if record is None:
+            record = self._records[place] = _Record()
+        return record
+
+    def _revive_queue(self, receipt: Receipt) -> int:
+        if not 0 <= receipt.revive_queue < self._log.queues:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the receipt names revive queue {receipt.revive_queue} of {self._log.queues}",
+            )
+        return receipt.revive_queue
+
+    def _limits(self, session: Session, name: str, queue_id: int) -> tuple[int, int]:
+        """The queue's first offset and the one behind its last. Raises Refusal."""
+        state = self._state
+        topic = state.topics.get(name)
+        if topic is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! {FAQ}")
+        if not 0 <= queue_id < topic.read_queue_nums:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"queueId[{queue_id}] is illegal, topic:[{name}]"
+                f" topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{session.peer}]",
+            )
+        return max(0, state.store.min_offset(name, queue_id)), state.store.max_offset(name, queue_id)
+
+    def _existing(self, topic: str, entry: BatchAck) -> list[int]:
+        store = self._state.store
+        low, high = store.min_offset(topic, entry.queue_id), store.max_offset(topic, entry.queue_id)
+        if self._state.topics.get(topic) is None or len(entry.bit_set) * 8 > MAX_BITS:
+            return []
+        return [offset for offset in _offsets(entry) if low <= offset < high]
+
+
+def _key(topic: str, group: str, queue_id: int, receipt: Receipt) -> CheckKey:
+    return CheckKey(topic, group, queue_id, receipt.start_offset, receipt.pop_time_ms, receipt.broker_name)
+
+
+def _offsets(entry: BatchAck) -> Iterable[int]:
+    for index, byte in enumerate(entry.bit_set):
+        for bit in range(8):
+            if byte >> bit & 1:
+                yield entry.start_offset + 8 * index + bit

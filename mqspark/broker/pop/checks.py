@@ -1,0 +1,107 @@
+"""What the requests of POP have in common: may they, does it exist, is it in time (reference store-and-broker §12.4).
+
+All raise Refusal."""
+
+from __future__ import annotations
+
+from mqspark.broker.pop.parked_pops import ANY_QUEUE
+from mqspark.broker.pull.pull import FAQ
+from mqspark.broker.state.groups import TAG
+from mqspark.broker.state.selection import Wanted
+from mqspark.broker.state.state import BrokerState
+from mqspark.errors import InvalidFilter, InvalidMessage
+from mqspark.filter.sql import SQL92, compile_sql
+from mqspark.filter.tags import tag_codes
+from mqspark.message import PERM_READ
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Refusal
+from mqspark.protocol.session import Session
+
+__all__ = [
+    "check_group",
+    "check_invisible_time",
+    "check_readable",
+    "check_time",
+    "check_topic",
+    "parse_wanted",
+]
+
+LATE_MS = 500
+"""A request whose polling time ended longer ago than this has lost its client."""
+
+
+def check_time(state: BrokerState, what: str, born_ms: int, poll_ms: int) -> int:
+    """How long the request may wait from now on, in ms: no longer than it says, whatever the client's clock says."""
+    now_ms = state.clock.now_ms() - state.ahead_ms
+    waited_ms = now_ms - (born_ms or now_ms)
+    if waited_ms - poll_ms > LATE_MS:
+        raise Refusal(
+            ResponseCode.POLLING_TIMEOUT, f"the broker[{state.config.broker_ip1}] {what} is timeout too much"
+        )
+    return min(poll_ms, poll_ms - waited_ms)
+
+
+def check_invisible_time(state: BrokerState, invisible_ms: int, least_ms: int) -> None:
+    """No timer message, and so no check point, can be set further ahead than timerMaxDelaySec."""
+    most_ms = state.store_config.timer_max_delay_sec * 1000
+    if not least_ms <= invisible_ms <= most_ms:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"invisibleTime={invisible_ms} is not between {least_ms} and {most_ms} ms",
+        )
+
+
+def check_readable(state: BrokerState, session: Session, command: Command, what: str) -> None:
+    if session.fast:
+        raise Refusal(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f" request type {command.code} not supported on the fast port",
+        )
+    if not state.config.broker_permission & PERM_READ:
+        raise Refusal(
+            ResponseCode.NO_PERMISSION, f"the broker[{state.config.broker_ip1}] {what} is forbidden"
+        )
+
+
+def check_topic(state: BrokerState, session: Session, name: str, queue_id: int) -> None:
+    topic = state.topics.get(name)
+    if topic is None:
+        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! {FAQ}")
+    if not topic.readable:
+        raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden")
+    if not ANY_QUEUE <= queue_id < topic.read_queue_nums:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId[{queue_id}] is illegal, topic:[{name}]"
+            f" topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{session.peer}]",
+        )
+
+
+def check_group(state: BrokerState, session: Session, name: str) -> None:
+    group = state.subscriptions.find(name, session)
+    if group is None:
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist, {FAQ}"
+        )
+    if not group.consume_enable:
+        raise Refusal(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}")
+
+
+def parse_wanted(kind: str | None, expression: str | None) -> Wanted:
+    """What the expression of a request takes."""
+    if not expression:
+        return None
+    try:
+        if not kind or kind == TAG:
+            return tag_codes[expression]
+        if kind == SQL92:
+            return compile_sql(expression)
+    except (InvalidMessage, InvalidFilter) as error:
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
+        ) from None
+    raise Refusal(
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+        f"parse the consumer's subscription failed: {kind} is no type of expression",
+    )

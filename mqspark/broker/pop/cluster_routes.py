@@ -1,0 +1,173 @@
+"""Where topics are in the whole cluster, as far as this broker was asked for it (TopicRouteInfoManager; reference
+store-and-broker §12.11).
+
+The shell asks a name server for what is ``due`` and hands in the answer. What this broker itself has of a topic is
+looked up when it is needed: no name server knows that better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes, weigh
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.topics import MAX_QUEUES
+from mqspark.logs import sparing
+from mqspark.message import PERM_READ, Queues
+from mqspark.protocol.bodies import QueueData, TopicRouteData
+from mqspark.protocol.session import Session
+
+__all__ = ["Routes"]
+
+_log = sparing(__name__)
+
+REFRESH_MS = 30_000
+DUE_STEP_MS = 500
+"""Routes already known are looked at this often."""
+FORGET_MS = 600_000
+"""A topic that nobody asked for in this time is not kept up to date any more."""
+MAX_TOPICS = 10_000
+MAX_ROUTE_QUEUES = 4 * MAX_QUEUES
+"""Of a topic on all brokers."""
+_ROUTE_BYTES = ENTRY_BYTES + 300
+_ANSWER_BYTES = 600
+WAIT_MS = 1_500
+"""A question waits this long for a name server; clients wait 3 s."""
+
+
+class _Route:
+    __slots__ = ("asked_ms", "data_bytes", "is_known", "queue_datas", "refresh_ms", "waiting")
+
+    def __init__(self, now_ms: int) -> None:
+        self.queue_datas: list[QueueData] = []
+        self.is_known = False
+        self.asked_ms = now_ms
+        self.refresh_ms = now_ms
+        self.data_bytes = 0
+        """Of ``queue_datas``."""
+        self.waiting: list[tuple[int, Session, Callable[[], bytes], int]] = []
+        """Until when (monotonic), who, what makes the answer, and the bytes that this takes."""
+
+
+class Routes:
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self.ledger = Ledger(
+            "clusterRoutes",
+            lambda: state.config.max_waiting_bytes,
+            "Routes._routes",
+            "_Route.waiting",
+            "_Route.queue_datas",
+            setting="maxWaitingBytes",
+        )
+        self._routes: dict[str, _Route] = {}
+        self._next_due_ms = 0
+
+    def answer(self, session: Session, topic: str, answer: Callable[[], bytes], question_bytes: int) -> None:
+        """Send what ``answer`` makes as soon as ``queues`` knows the topic, or cannot find out; at once when there is
+        no room to wait. ``question_bytes``: what ``answer`` keeps."""
+        state = self._state
+        now_ms = state.clock.monotonic_ms()
+        if not state.config.namesrv_addr:
+            session.send(answer())
+            return
+        route = self._routes.get(topic)
+        if route is None:
+            size_bytes = _ROUTE_BYTES + text_bytes(topic)
+            if len(self._routes) >= MAX_TOPICS or not self.ledger.has_room(size_bytes):
+                session.send(answer())
+                return
+            self.ledger.note(size_bytes)
+            route = self._routes[topic] = _Route(now_ms)
+            self._next_due_ms = now_ms
+        route.asked_ms = now_ms
+        question_bytes += _ANSWER_BYTES
+        if route.is_known or not self.ledger.has_room(question_bytes):
+            session.send(answer())
+        else:
+            self.ledger.note(question_bytes)
+            route.waiting.append((now_ms + WAIT_MS, session, answer, question_bytes))
+
+    def queues(self, topic: str) -> Queues | None:
+        """The readable queues of all brokers; None when nobody has the topic."""
+        state = self._state
+        own_name = state.config.broker_name
+        own = state.topics.get(topic)
+        route = self._routes.get(topic)
+        others = [] if route is None else [data for data in route.queue_datas if data.broker_name != own_name]
+        if own is None and not others:
+            return None
+        spans = {data.broker_name: data.read_queue_nums for data in others if data.perm & PERM_READ}
+        if own is not None and own.readable and state.config.broker_permission & PERM_READ:
+            spans[own_name] = own.read_queue_nums
+        return Queues(topic, spans.items())
+
+    # --- for the shell ---
+
+    def due(self) -> list[str]:
+        """Topics to ask a name server for, now; they are not named again for a while."""
+        if not self._routes:
+            return []
+        now_ms = self._state.clock.monotonic_ms()
+        if now_ms < self._next_due_ms:
+            return []
+        for topic in [name for name, route in self._routes.items() if now_ms - route.asked_ms > FORGET_MS]:
+            route = self._routes.pop(topic)
+            self.ledger.free(_ROUTE_BYTES + text_bytes(topic) + route.data_bytes)
+            self._send(route.waiting)
+        due = [topic for topic, route in self._routes.items() if route.refresh_ms <= now_ms]
+        for topic in due:
+            self._routes[topic].refresh_ms = now_ms + REFRESH_MS
+        self._next_due_ms = now_ms + DUE_STEP_MS
+        return due
+
+    def learned(self, topic: str, route_data: TopicRouteData | None) -> None:
+        """What a name server says of the topic; None: that there is no such topic."""
+        route = self._routes.get(topic)
+        if route is None:
+            return
+        route.queue_datas = [] if route_data is None else _sound(topic, route_data.queue_datas)
+        data_bytes = weigh(route.queue_datas)
+        if data_bytes > route.data_bytes and not self.ledger.has_room(data_bytes - route.data_bytes):
+            route.queue_datas, data_bytes = [], 0
+        self.ledger.free(route.data_bytes - data_bytes, entries=0)
+        route.data_bytes = data_bytes
+        route.is_known = True
+        if route_data is None:
+            route.refresh_ms = self._state.clock.monotonic_ms() + WAIT_MS  # it may be made any time
+        waiting, route.waiting = route.waiting, []
+        self._send(waiting)
+
+    def _send(self, waiting: list[tuple[int, Session, Callable[[], bytes], int]]) -> None:
+        for _, session, answer, size_bytes in waiting:
+            self.ledger.free(size_bytes)
+            session.send(answer())
+
+    def expire(self) -> None:
+        """Answer with what is known here those who have waited long enough."""
+        now_ms = self._state.clock.monotonic_ms()
+        for route in self._routes.values():
+            if not route.waiting or route.waiting[0][0] > now_ms:
+                continue
+            due = [entry for entry in route.waiting if entry[0] <= now_ms]
+            route.waiting = route.waiting[len(due) :]
+            route.refresh_ms = min(route.refresh_ms, now_ms)  # nobody knew: ask again
+            self._send(due)
+
+
+def _sound(topic: str, queue_datas: list[QueueData]) -> list[QueueData]:
+    """What a broker can have; whoever registers with a name server says what he likes."""
+    sound: list[QueueData] = []
+    room = MAX_ROUTE_QUEUES
+    for data in queue_datas:
+        if 0 <= data.read_queue_nums <= min(MAX_QUEUES, room):
+            sound.append(data)
+            room -= data.read_queue_nums
+        else:
+            _log.warning(
+                "topic %s on broker %s is left out: it is said to have %d queues",
+                topic,
+                data.broker_name,
+                data.read_queue_nums,
+            )
+    return sound

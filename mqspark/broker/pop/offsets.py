@@ -1,0 +1,116 @@
+"""Where the next pop of a queue begins (PopMessageProcessor.getPopOffset, PopBufferMergeService; reference
+store-and-broker §12.4, §12.5).
+
+What was handed out moves the group's committed offset only when its check point is on the disk: until then nothing
+there says that these messages must come back. In between the next pop goes on from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mqspark.broker.state.state import BrokerState
+from mqspark.message import RETRY_PREFIX
+
+__all__ = ["PopOffsets", "Step"]
+
+INIT_MIN = 0
+"""ConsumeInitMode: a group without an offset begins at the queue's first message, else at its last."""
+
+_Key = tuple[str, str, int]
+
+
+class _Ahead:
+    """How far a queue has been handed out beyond the committed offset."""
+
+    __slots__ = ("is_void", "next_offset", "steps")
+
+    def __init__(self) -> None:
+        self.next_offset = 0
+        self.steps = 0
+        self.is_void = False
+        """The offset was reset since."""
+
+
+class Step:
+    """One pop's progress in one queue, to be taken when its check point is on the disk."""
+
+    __slots__ = ("_ahead", "key", "next_offset")
+
+    def __init__(self, key: _Key, ahead: _Ahead, next_offset: int) -> None:
+        self.key = key
+        self._ahead = ahead
+        self.next_offset = next_offset
+
+    @property
+    def ahead(self) -> _Ahead:
+        return self._ahead
+
+
+class PopOffsets:
+    def __init__(self, state: BrokerState, starts_in_memory: Callable[[str, int], bool]) -> None:
+        """``starts_in_memory(topic, queue id)``: a young queue, consumed from its start whatever was asked for."""
+        self._state = state
+        self._starts_in_memory = starts_in_memory
+        self._ahead: dict[_Key, _Ahead] = {}
+
+    def peek(self, group: str, topic: str, queue_id: int, init_mode: int = INIT_MIN) -> int:
+        """Where a pop would begin; changes nothing."""
+        offset = self._state.offsets.query(group, topic, queue_id)
+        if offset < 0:
+            offset = self._first(topic, queue_id, init_mode)
+        ahead = self._ahead.get((topic, group, queue_id))
+        return offset if ahead is None else max(offset, ahead.next_offset)
+
+    def begin(self, group: str, topic: str, queue_id: int, init_mode: int) -> tuple[int, bool]:
+        """Where this pop begins, and whether that is a reset. A group's first offset is committed at once."""
+        offsets = self._state.offsets
+        reset = offsets.take_reset(group, topic, queue_id)
+        if reset is not None:
+            self.void(group, topic, queue_id)
+            offsets.commit(group, topic, queue_id, reset)
+            return reset, True
+        offset = offsets.query(group, topic, queue_id)
+        if offset < 0:
+            offset = self._first(topic, queue_id, init_mode)
+            offsets.commit(group, topic, queue_id, offset)
+        ahead = self._ahead.get((topic, group, queue_id))
+        return (offset if ahead is None else max(offset, ahead.next_offset)), False
+
+    def step(self, group: str, topic: str, queue_id: int, next_offset: int) -> Step:
+        """The next pop begins at ``next_offset``; to be settled."""
+        key = (topic, group, queue_id)
+        ahead = self._ahead.get(key)
+        if ahead is None:
+            ahead = self._ahead[key] = _Ahead()
+        ahead.next_offset = next_offset
+        ahead.steps += 1
+        return Step(key, ahead, next_offset)
+
+    def settle(self, step: Step, *, is_durable: bool) -> None:
+        """Its check point is on the disk; or never will be."""
+        ahead = step.ahead
+        ahead.steps -= 1
+        if ahead.is_void:
+            return
+        topic, group, queue_id = step.key
+        if is_durable:
+            self._state.offsets.commit(group, topic, queue_id, step.next_offset)
+        if not ahead.steps or not is_durable:
+            ahead.is_void = True
+            del self._ahead[step.key]
+
+    def void(self, group: str, topic: str, queue_id: int) -> None:
+        """The offset is set by another hand: what is on its way commits nothing any more."""
+        ahead = self._ahead.pop((topic, group, queue_id), None)
+        if ahead is not None:
+            ahead.is_void = True
+
+    def _first(self, topic: str, queue_id: int, init_mode: int) -> int:
+        store = self._state.store
+        first = max(0, store.min_offset(topic, queue_id))
+        if init_mode == INIT_MIN or topic.startswith(RETRY_PREFIX):
+            return first
+        if first == 0 and self._starts_in_memory(topic, queue_id):
+            return 0
+        return max(0, store.max_offset(topic, queue_id) - 1)

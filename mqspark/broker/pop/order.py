@@ -1,0 +1,264 @@
+"""Ordered pops: a queue is blocked for its group until what was handed out of it is acknowledged or its time has run
+out (ConsumerOrderInfoManager, ConsumerOrderInfoLockManager; reference store-and-broker §12.9), and the file of that,
+``consumerOrderInfo.json``.
+
+There are no check points: the group's committed offset stays before the first open message, and the next pop begins
+there again. A pop with the attempt id of the last one is that pop repeated, and not blocked by it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+
+from msgspec import field
+
+from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
+from mqspark.broker.state.state import BrokerState
+from mqspark.names import sound_only
+from mqspark.protocol import fastjson
+from mqspark.protocol.bodies import Body, decode_table, to_document
+from mqspark.protocol.receipts import NORMAL
+
+__all__ = ["ILLEGAL", "PopOrder"]
+
+ILLEGAL = -1
+"""An acknowledgement of a message that was not handed out."""
+
+FORGET_MS = 24 * 3600 * 1000
+"""A queue that was not popped for so long is not kept (CLEAN_SPAN_FROM_LAST)."""
+
+_Key = tuple[str, str, int]
+"""topic, group, queue id"""
+
+_QUEUE_BYTES = 3 * ENTRY_BYTES + 2 * CONTAINER_BYTES + 400
+_MESSAGE_BYTES = 2 * ENTRY_BYTES + 100
+_MAX_MESSAGES = 32
+"""That one pop hands out."""
+_SPARE_TIMES = 1_000
+
+
+class _Info(Body):
+    """As it is in the file; absent members are left out."""
+
+    attempt_id: str | None = field(default=None, name="a")
+    acked: int = field(default=0, name="cm")
+    """Bit i: message i is acknowledged."""
+    invisible_time_ms: int | None = field(default=None, name="i")
+    last_ms: int = field(default=0, name="l")
+    """Of the pop."""
+    steps: list[int] | None = field(default=None, name="o")
+    """The first queue offset, then each one's distance from it."""
+    counts: dict[int, int] | None = field(default=None, name="oc")
+    """Queue offset → how often it was handed out before."""
+    next_visible_ms: dict[int, int] | None = field(default=None, name="ot")
+    """Queue offset → when it may be handed out again, where that was changed."""
+    pop_time: int = 0
+
+    @property
+    def offsets(self) -> list[int]:
+        steps = self.steps or []
+        return [steps[0], *(steps[0] + step for step in steps[1:])] if steps else []
+
+    def visible_ms(self) -> int | None:
+        """When the last of what is open may be handed out again; None when nothing is."""
+        times = [
+            (self.next_visible_ms or {}).get(offset, self.pop_time + (self.invisible_time_ms or 0))
+            for index, offset in enumerate(self.offsets)
+            if not self.acked >> index & 1
+        ]
+        return max(times, default=None)
+
+
+class _File(Body):
+    table: dict[str, dict[int, _Info]] = field(default_factory=dict)
+
+
+class PopOrder:
+    """A Table of ``SavedTable``."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self.ledger = Ledger(
+            "popOrder",
+            lambda: state.config.max_pop_table_bytes,
+            "PopOrder._infos",
+            "PopOrder._free",
+            "PopOrder._free_at",
+            "_Info.steps",
+            "_Info.counts",
+            "_Info.next_visible_ms",
+            setting="maxPopTableBytes",
+        )
+        self._infos: dict[_Key, _Info] = {}
+        self._free: list[tuple[int, _Key]] = []
+        """A heap: when a queue may be free again. What an entry says is checked when its time comes."""
+        self._free_at: dict[_Key, int] = {}
+        """The last such time of each, so that not every acknowledgement is an entry."""
+        self.generation = 0
+
+    # --- events ---
+
+    def admit(self, group: str, topic: str, attempt_id: str | None) -> None:
+        """For a pop of a queue. Raises TableFull."""
+        self.ledger.admit(
+            _QUEUE_BYTES + _MAX_MESSAGES * _MESSAGE_BYTES + text_bytes(topic, group, attempt_id)
+        )
+
+    def is_blocked(self, topic: str, group: str, queue_id: int, attempt_id: str | None = None) -> bool:
+        info = self._infos.get((topic, group, queue_id))
+        if info is None or (attempt_id and info.attempt_id == attempt_id):
+            return False
+        visible_ms = info.visible_ms()
+        return visible_ms is not None and self._state.clock.now_ms() < visible_ms
+
+    def hand_out(
+        self,
+        topic: str,
+        group: str,
+        queue_id: int,
+        offsets: Sequence[int],
+        *,
+        attempt_id: str | None,
+        pop_time_ms: int,
+        invisible_time_ms: int,
+    ) -> list[str]:
+        """The queue is blocked now. Gives back the entries of ``orderCountInfo``: how often each message was handed out
+        before, and the least of it."""
+        key = topic, group, queue_id
+        old = self._infos.get(key)
+        counts: dict[int, int] = {}
+        if old is not None:
+            before = old.counts or {}
+            if attempt_id and old.attempt_id == attempt_id:
+                counts = before
+            else:
+                again = set(old.offsets).intersection(offsets)
+                counts = {offset: before.get(offset, 0) + 1 for offset in offsets if offset in again}
+        first = offsets[0]
+        if old is not None:
+            self.ledger.free(_info_bytes(key, old))
+        info = self._infos[key] = _Info(
+            attempt_id=attempt_id,
+            invisible_time_ms=invisible_time_ms,
+            last_ms=self._state.clock.now_ms(),
+            steps=[first, *(offset - first for offset in offsets[1:])],
+            counts=counts,
+            pop_time=pop_time_ms,
+        )
+        self.ledger.note(_info_bytes(key, info))
+        self._changed(key, info)
+        entries = [f"{NORMAL} qo{queue_id}%{offset} {count}" for offset, count in counts.items()]
+        least = min(counts.values(), default=0) if len(counts) == len(offsets) else 0
+        return [*entries, f"{NORMAL} {queue_id} {least}"]
+
+    def ack(self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int) -> int | None:
+        """Where the group's offset is now; None when it stays, ILLEGAL for a message that was not handed out."""
+        key = topic, group, queue_id
+        info = self._infos.get(key)
+        if info is None:
+            # Forgotten in a crash, or for FORGET_MS: nobody knows whether what is before it was acknowledged.
+            committed = max(0, self._state.offsets.query(group, topic, queue_id))
+            return offset + 1 if offset == committed else None
+        offsets = info.offsets
+        if not offsets:
+            return ILLEGAL
+        if info.pop_time != pop_time_ms:
+            return None
+        if offset not in offsets:
+            return ILLEGAL
+        info.acked |= 1 << offsets.index(offset)
+        self._changed(key, info)
+        for index, candidate in enumerate(offsets):
+            if not info.acked >> index & 1:
+                return candidate
+        return offsets[-1] + 1
+
+    def change(
+        self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int, visible_ms: int
+    ) -> bool:
+        """The message may be handed out again at ``visible_ms``; False when it is not in the hands of that pop."""
+        key = topic, group, queue_id
+        info = self._infos.get(key)
+        if info is None or info.pop_time != pop_time_ms or offset not in info.offsets:
+            return False
+        info.next_visible_ms = {**(info.next_visible_ms or {}), offset: visible_ms}
+        self._changed(key, info)
+        return True
+
+    def clear(self, topic: str, group: str, queue_id: int) -> None:
+        """The group's offset was set by another hand."""
+        if self._remove((topic, group, queue_id)):
+            self.generation += 1
+
+    def _remove(self, key: _Key) -> bool:
+        info = self._infos.pop(key, None)
+        if info is not None:
+            self.ledger.free(_info_bytes(key, info))
+        return info is not None
+
+    def freed(self) -> list[_Key]:
+        """Queues that time has unblocked since the last call."""
+        now_ms = self._state.clock.now_ms()
+        freed = []
+        while self._free and self._free[0][0] <= now_ms:
+            _, key = heapq.heappop(self._free)
+            if self._free_at.get(key, 0) <= now_ms:
+                self._free_at.pop(key, None)
+            if key in self._infos and not self.is_blocked(*key):
+                freed.append(key)
+        return freed
+
+    def _changed(self, key: _Key, info: _Info) -> None:
+        self.generation += 1
+        self._note(key, info)
+
+    def _note(self, key: _Key, info: _Info) -> None:
+        visible_ms = info.visible_ms()
+        if visible_ms is not None and self._free_at.get(key) != visible_ms:
+            self._free_at[key] = visible_ms
+            heapq.heappush(self._free, (visible_ms, key))
+            if len(self._free) > 2 * len(self._free_at) + _SPARE_TIMES:  # most of it is void by now
+                self._free = [(free_ms, name) for name, free_ms in self._free_at.items()]
+                heapq.heapify(self._free)
+
+    # --- file ---
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """What encodes the file, from a copy."""
+        self._forget()
+        table: dict[str, dict[int, _Info]] = {}
+        for (topic, group, queue_id), info in self._infos.items():
+            table.setdefault(f"{topic}@{group}", {})[queue_id] = info
+        document = to_document(_File(table=table))
+        return lambda: fastjson.dumps_pretty(document).encode()
+
+    def _forget(self) -> None:
+        state = self._state
+        oldest_ms = state.clock.now_ms() - FORGET_MS
+        for key, info in list(self._infos.items()):
+            topic = state.topics.get(key[0])
+            if (
+                info.last_ms < oldest_ms
+                or topic is None
+                or key[2] >= topic.read_queue_nums
+                or state.subscriptions.configured(key[1]) is None
+            ):
+                self._remove(key)
+
+    def load(self, data: bytes) -> None:
+        """Raises ProtocolError."""
+        table = decode_table(_File, data).table
+        for name, queues in sound_only("ordered pops", table, separator="@").items():
+            topic, at, group = name.partition("@")
+            for queue_id, info in queues.items():
+                if at:
+                    key = topic, group, queue_id
+                    self._remove(key)
+                    self._infos[key] = info
+                    self.ledger.note(_info_bytes(key, info))
+                    self._note(key, info)
+
+
+def _info_bytes(key: _Key, info: _Info) -> int:
+    return _QUEUE_BYTES + text_bytes(key[0], key[1], info.attempt_id) + _MESSAGE_BYTES * len(info.steps or ())

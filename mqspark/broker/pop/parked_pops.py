@@ -1,0 +1,200 @@
+"""Parked pops and notifications: requests of POP that found nothing and may wait (PopLongPollingService; reference
+store-and-broker §6.4).
+
+They wait under (topic, group) and queue id, where -1 is any queue, and leave one at a time: what arrives goes to one
+of a group's consumers, not to all. Those whose connection is closed are dropped when they are next looked at.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
+from mqspark.broker.state.selection import HeldFilters, Wanted
+from mqspark.clock import Clock
+from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
+from mqspark.protocol.session import Session
+
+__all__ = ["ANY_QUEUE", "ParkedPops", "Waiter"]
+
+ANY_QUEUE = -1
+
+MAX_BYTES = 256 << 20
+_WAITER_BYTES = 300
+_QUEUE_BYTES = ENTRY_BYTES + 700
+_PAIR_BYTES = 5 * ENTRY_BYTES + 3 * CONTAINER_BYTES
+SWEEP_INTERVAL_MS = 100
+"""A sweep looks at every waiter, so it is rationed."""
+
+
+class Waiter:
+    """A request that passed every check. ``deadline_ms`` is monotonic."""
+
+    __slots__ = ("attempt_id", "deadline_ms", "group", "opaque", "queue_id", "session", "topic", "wanted")
+
+    def __init__(
+        self,
+        session: Session,
+        opaque: int,
+        topic: str,
+        group: str,
+        queue_id: int,
+        deadline_ms: int,
+        *,
+        attempt_id: str | None,
+        wanted: Wanted = None,
+    ) -> None:
+        self.session = session
+        self.opaque = opaque
+        self.topic = topic
+        self.group = group
+        self.queue_id = queue_id
+        self.deadline_ms = deadline_ms
+        self.attempt_id = attempt_id
+        self.wanted = wanted
+
+    @property
+    def size_bytes(self) -> int:
+        """Without the filter."""
+        return _WAITER_BYTES + text_bytes(self.topic, self.group, self.attempt_id)
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+class ParkedPops(Generic[W]):
+    def __init__(
+        self, clock: Clock, name: str = "parkedPops", max_bytes: Callable[[], int] = lambda: MAX_BYTES
+    ) -> None:
+        self.ledger = Ledger(
+            name,
+            max_bytes,
+            "ParkedPops._waiting",
+            "ParkedPops._groups",
+            "ParkedPops._retries",
+            "HeldFilters._uses",
+            setting="maxParkedBytes",
+        )
+        self._filters = HeldFilters(self.ledger)
+        self._clock = clock
+        self._waiting: dict[tuple[str, str], dict[int, deque[W]]] = {}
+        """(topic, group) → queue id → waiters, the one that has waited longest first."""
+        self._groups: dict[str, set[str]] = {}
+        """topic → groups that wait for it."""
+        self._retries: dict[str, tuple[str, str]] = {}
+        """retry topic → the (topic, group) that waits for it too."""
+        self._next_sweep_ms: int | None = None
+        self.count = 0
+
+    def waiting(self, topic: str, group: str, queue_id: int) -> int:
+        return len(self._waiting.get((topic, group), {}).get(queue_id, ()))
+
+    def has_room(self, waiter: W) -> bool:
+        return self.ledger.has_room(
+            _PAIR_BYTES + _QUEUE_BYTES + waiter.size_bytes + self._filters.room_for(waiter.wanted)
+        )
+
+    def park(self, waiter: W, *, first: bool = False) -> None:
+        """``first``: it was taken out in vain and has waited longest. Never refused: see ``has_room``."""
+        self.ledger.note(waiter.size_bytes)
+        self._filters.hold(waiter.wanted)
+        key = (waiter.topic, waiter.group)
+        queues = self._waiting.get(key)
+        if queues is None:
+            queues = self._waiting[key] = {}
+            self.ledger.note(_pair_bytes(key))
+            self._groups.setdefault(waiter.topic, set()).add(waiter.group)
+            for name in (retry_topic_v1(*key), retry_topic_v2(*key)):
+                self._retries[name] = key
+        waiters = queues.get(waiter.queue_id)
+        if waiters is None:
+            waiters = queues[waiter.queue_id] = deque()
+            self.ledger.note(_QUEUE_BYTES)
+        if first:
+            waiters.appendleft(waiter)
+        else:
+            waiters.append(waiter)
+        self.count += 1
+        if self._next_sweep_ms is None or waiter.deadline_ms < self._next_sweep_ms:
+            self._next_sweep_ms = waiter.deadline_ms
+
+    def interested(self, topic: str) -> list[tuple[str, str, bool]]:
+        """Whom a message in ``topic`` may concern: (topic, group, whether it is one of their retries)."""
+        found = [(topic, group, False) for group in self._groups.get(topic, ())]
+        retried = self._retries.get(topic)
+        if retried is not None:
+            found.append((*retried, True))
+        return found
+
+    def queue_ids(self, topic: str, group: str) -> list[int]:
+        """Those for which anybody waits; any queue first."""
+        return sorted(self._waiting.get((topic, group), ()))
+
+    def take(self, topic: str, group: str, queue_id: int) -> W | None:
+        """The one that has waited longest for exactly this queue id, no longer parked."""
+        waiters = self._waiting.get((topic, group), {}).get(queue_id)
+        taken = None
+        while waiters and taken is None:
+            waiter = waiters.popleft()
+            self._left(waiter)
+            if waiter.session.open:
+                taken = waiter
+        if waiters is not None and not waiters:
+            self._forget(topic, group, queue_id)
+        return taken
+
+    def expired(self) -> list[W]:
+        """Those whose time is up, no longer parked."""
+        now_ms = self._clock.monotonic_ms()
+        if self._next_sweep_ms is None or now_ms < self._next_sweep_ms:
+            return []
+        due: list[W] = []
+        earliest_ms: int | None = None
+        for key, queues in list(self._waiting.items()):
+            for queue_id, waiters in list(queues.items()):
+                kept = deque(
+                    waiter for waiter in waiters if waiter.session.open and waiter.deadline_ms > now_ms
+                )
+                due += [waiter for waiter in waiters if waiter.session.open and waiter.deadline_ms <= now_ms]
+                for waiter in waiters:
+                    if not waiter.session.open or waiter.deadline_ms <= now_ms:
+                        self._left(waiter)
+                if not kept:
+                    self._forget(*key, queue_id)
+                    continue
+                queues[queue_id] = kept
+                soonest_ms = _soonest(kept)
+                earliest_ms = soonest_ms if earliest_ms is None else min(earliest_ms, soonest_ms)
+        self._next_sweep_ms = None if earliest_ms is None else max(earliest_ms, now_ms + SWEEP_INTERVAL_MS)
+        return due
+
+    def _left(self, waiter: W) -> None:
+        self.count -= 1
+        self.ledger.free(waiter.size_bytes)
+        self._filters.release(waiter.wanted)
+
+    def _forget(self, topic: str, group: str, queue_id: int) -> None:
+        queues = self._waiting[topic, group]
+        del queues[queue_id]
+        self.ledger.free(_QUEUE_BYTES)
+        if queues:
+            return
+        del self._waiting[topic, group]
+        self.ledger.free(_pair_bytes((topic, group)))
+        groups = self._groups[topic]
+        groups.discard(group)
+        if not groups:
+            del self._groups[topic]
+        for name in (retry_topic_v1(topic, group), retry_topic_v2(topic, group)):
+            if self._retries.get(name) == (topic, group):
+                del self._retries[name]
+
+
+def _pair_bytes(key: tuple[str, str]) -> int:
+    return _PAIR_BYTES + 4 * text_bytes(*key)
+
+
+def _soonest(waiters: Iterable[Waiter]) -> int:
+    return min(waiter.deadline_ms for waiter in waiters)

@@ -1,0 +1,497 @@
+"""Handing out messages by POP (PopMessageProcessor; reference store-and-broker §12.4, remoting-protocol §5.6a).
+
+No client owns a queue. A pop takes the next messages of any queue, writes a check point of them into the revive log
+and hands them out, invisible to others for a while; the answer leaves when the check point is acked by the store.
+Messages that were not acknowledged in time come back through the group's retry topic (``mqspark.broker.pop.revive``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from mqspark.broker.pop.checks import (
+    check_group,
+    check_invisible_time,
+    check_readable,
+    check_time,
+    check_topic,
+    parse_wanted,
+)
+from mqspark.broker.pop.offsets import PopOffsets, Step
+from mqspark.broker.pop.order import PopOrder
+from mqspark.broker.pop.parked_pops import ANY_QUEUE, ParkedPops, Waiter
+from mqspark.broker.pop.revivelog import CheckKey, CheckPoint, ReviveLog
+from mqspark.broker.state.acks import Deferred
+from mqspark.broker.state.selection import Wanted, get_wanted
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.topics import Topic
+from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
+from mqspark.message import POP_CK
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_response, encode_response_head
+from mqspark.protocol.dispatch import Handler, Refusal
+from mqspark.protocol.headers import PopMessageRequestHeader
+from mqspark.protocol.receipts import (
+    NORMAL,
+    ORDER_REVIVE_QUEUE,
+    RETRY_V1,
+    RETRY_V2,
+    Receipt,
+    retry_topic_v1,
+    retry_topic_v2,
+)
+from mqspark.protocol.session import Session
+from mqspark.record import find_property, peek_properties, queue_offsets, readdressed
+from mqspark.store.store import GetResult, GetStatus
+
+__all__ = ["MAX_MESSAGES", "Pops"]
+
+MAX_MESSAGES = 32
+"""Of one pop; RocketMQ refuses more."""
+
+MAX_UNSYNCED = 100_000
+"""Pops whose check points are not on the disk yet: seconds' worth, unless the disk hangs."""
+
+_MOVED = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
+_NOTHING_WANTED = (GetStatus.NO_MATCHED_MESSAGE, GetStatus.OFFSET_FOUND_NULL, GetStatus.MESSAGE_WAS_REMOVING)
+
+
+class Pop(Waiter):
+    """A pop that passed every check."""
+
+    __slots__ = ("init_mode", "invisible_time_ms", "max_messages", "order")
+
+    def __init__(
+        self,
+        session: Session,
+        command: Command,
+        header: PopMessageRequestHeader,
+        wanted: Wanted,
+        deadline_ms: int,
+    ) -> None:
+        super().__init__(
+            session,
+            command.opaque,
+            header.topic,
+            header.consumer_group,
+            header.queue_id,
+            deadline_ms,
+            attempt_id=header.attempt_id,
+            wanted=wanted,
+        )
+        self.max_messages = header.max_msg_nums
+        self.invisible_time_ms = header.invisible_time
+        self.init_mode = header.init_mode
+        self.order = header.order
+
+
+class _Taking:
+    """What one pop has taken so far."""
+
+    __slots__ = (
+        "buffers",
+        "count",
+        "end_offset",
+        "message_offsets",
+        "order_counts",
+        "pop_time_ms",
+        "problem",
+        "rest",
+        "revive_queue",
+        "size_bytes",
+        "start_offsets",
+        "steps",
+    )
+
+    def __init__(self, pop_time_ms: int, revive_queue: int) -> None:
+        self.pop_time_ms = pop_time_ms
+        self.revive_queue = revive_queue
+        self.buffers: list[bytes | memoryview] = []
+        self.count = 0
+        self.size_bytes = 0
+        self.rest = 0
+        """Messages left in the queues looked at."""
+        self.end_offset = 0
+        """Of the last check point in the log."""
+        self.start_offsets: list[str] = []
+        self.message_offsets: list[str] = []
+        self.order_counts: list[str] = []
+        self.steps: list[Step] = []
+        self.problem: Exception | None = None
+        """Why messages that are there were not handed out."""
+
+    def ext(self, pop: Pop) -> dict[str, str]:
+        ext = {
+            "popTime": str(self.pop_time_ms),
+            "invisibleTime": str(pop.invisible_time_ms),
+            "reviveQid": str(self.revive_queue),
+            "restNum": str(self.rest),
+            "startOffsetInfo": ";".join(self.start_offsets),
+            "msgOffsetInfo": ";".join(self.message_offsets),
+        }
+        if pop.order:
+            ext["orderCountInfo"] = ";".join(self.order_counts)
+        return ext
+
+
+class Pops:
+    def __init__(
+        self,
+        state: BrokerState,
+        log: ReviveLog,
+        offsets: PopOffsets,
+        order: PopOrder,
+        answers: Deferred,
+        durably: Deferred,
+    ) -> None:
+        self._state = state
+        self._order = order
+        self._log = log
+        self._offsets = offsets
+        self._answers = answers
+        """Until the log is acked: what clients are told."""
+        self._durably = durably
+        """Until it is on the disk: how far groups are. Their file is synced, whatever the flush type, and must not
+        be ahead of the check points that bring messages back."""
+        self.parked: ParkedPops[Pop] = ParkedPops(
+            state.clock, max_bytes=lambda: state.config.max_parked_bytes
+        )
+        self._given: dict[int, int] = {}
+        """session id → bytes given in this turn."""
+        self._pops = 0
+        self._last_end = 0
+        self.handlers: dict[int, Handler] = {RequestCode.POP_MESSAGE: self.pop}
+
+    # --- events ---
+
+    def pop(self, session: Session, command: Command) -> None:
+        pop = self._check(session, command)
+        if command.is_oneway:
+            return
+        taking = self._take(pop)
+        if taking.count:
+            self._answer(pop, taking)
+            return
+        self._settle(taking)
+        if taking.problem is not None:
+            raise _refusal(taking.problem)
+        if not self._park(pop):
+            raise Refusal(ResponseCode.POLLING_FULL, "NO_MESSAGE_IN_QUEUE", taking.ext(pop))
+
+    def arrived(self, arrivals: Iterable[tuple[str, int, int]]) -> None:
+        """Queues have grown: (topic, queue id, new max offset) each."""
+        if self.parked.count:
+            for topic, queue_id, _ in arrivals:
+                for waiting_topic, group, is_retry in self.parked.interested(topic):
+                    self.wake(waiting_topic, group, ANY_QUEUE if is_retry else queue_id)
+
+    def wake(self, topic: str, group: str, queue_id: int) -> None:
+        """Serve parked pops that would look at the queue (ANY_QUEUE: at the retries), as far as there is anything."""
+        for waiting_for in self.parked.queue_ids(topic, group):
+            if ANY_QUEUE not in (queue_id, waiting_for) and waiting_for != queue_id:
+                continue
+            while (pop := self.parked.take(topic, group, waiting_for)) is not None:
+                if pop.session.room <= 0:  # what it would get now, others can have
+                    pop.session.send(_nothing(pop, self._new_taking(pop)))
+                    continue
+                taking = self._take(pop)
+                if taking.count:
+                    self._answer(pop, taking)
+                    if taking.rest <= 0:
+                        return
+                    continue
+                self._settle(taking)
+                if taking.problem is None:
+                    self.parked.park(pop, first=True)
+                    break
+                self._refuse(pop, taking.problem)
+
+    def expire(self) -> None:
+        for pop in self.parked.expired():
+            taking = self._take(pop)
+            if taking.count:
+                self._answer(pop, taking)
+                continue
+            self._settle(taking)
+            if taking.problem is not None:
+                self._refuse(pop, taking.problem)
+            else:
+                pop.session.send(_nothing(pop, taking))
+
+    def end_turn(self) -> None:
+        if self._given:
+            self._given.clear()
+
+    # --- checks, in RocketMQ's order ---
+
+    def _check(self, session: Session, command: Command) -> Pop:
+        state = self._state
+        config = state.config
+        header = command.header(PopMessageRequestHeader)
+        wait_ms = check_time(state, "pop message", header.born_time, header.poll_time)
+        check_readable(state, session, command, "pop message")
+        if not 0 < header.max_msg_nums <= MAX_MESSAGES:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"the broker[{config.broker_ip1}] pop message's num is {header.max_msg_nums}, not 1 to {MAX_MESSAGES}",
+            )
+        check_invisible_time(state, header.invisible_time, 1)
+        if not state.store_config.timer_wheel_enable:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"the broker[{config.broker_ip1}] pop message is forbidden because timerWheelEnable is false",
+            )
+        check_topic(state, session, header.topic, header.queue_id)
+        check_group(state, session, header.consumer_group)
+        state.offsets.admit(header.consumer_group, header.topic)
+        if header.order:
+            self._order.admit(header.consumer_group, header.topic, header.attempt_id)
+        wanted = parse_wanted(header.exp_type, header.exp)
+        if self._given.get(session.id, 0) > config.pull_bytes_per_turn:
+            raise Refusal(
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD] this connection asks for more than it takes; retry later",
+            )
+        if len(self._answers) >= config.send_thread_pool_queue_capacity or len(self._durably) >= MAX_UNSYNCED:
+            raise Refusal(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD] {len(self._durably)} pops wait for the disk already; retry later",
+            )
+        return Pop(session, command, header, wanted, state.clock.monotonic_ms() + wait_ms)
+
+    def _park(self, pop: Pop) -> bool:
+        """False when too many are parked. One whose time is up is answered."""
+        config = self._state.config
+        parked = self.parked
+        if pop.deadline_ms <= self._state.clock.monotonic_ms():
+            pop.session.send(_nothing(pop, self._new_taking(pop)))
+            return True
+        if (
+            parked.count >= config.max_pop_polling_size
+            or parked.waiting(pop.topic, pop.group, pop.queue_id) >= config.pop_polling_size
+            or not parked.has_room(pop)
+        ):
+            return False
+        parked.park(pop)
+        return True
+
+    # --- taking ---
+
+    def _new_taking(self, pop: Pop) -> _Taking:
+        if pop.order:
+            return _Taking(self._state.clock.now_ms(), ORDER_REVIVE_QUEUE)
+        self._pops += 1
+        return _Taking(self._state.clock.now_ms(), self._pops % self._log.queues)
+
+    def _take(self, pop: Pop) -> _Taking:
+        """Take what there is, as RocketMQ does: retries first in one of five pops, else when there is room left.
+        Ordered messages are retried where they are."""
+        state = self._state
+        config = state.config
+        taking = self._new_taking(pop)
+        topic = state.topics.get(pop.topic)
+        if topic is None:  # deleted while the pop was parked
+            return taking
+        luck = state.random.randrange(100)
+        retries_first = luck < config.pop_from_retry_probability
+        if retries_first and not pop.order:
+            self._take_retries(pop, taking, luck)
+        if pop.queue_id != ANY_QUEUE:
+            self._take_queue(pop, taking, topic.name, pop.queue_id, NORMAL)
+        else:
+            self._take_topic(pop, taking, topic, luck, NORMAL)
+        if not retries_first and taking.count < pop.max_messages and not pop.order:
+            self._take_retries(pop, taking, luck)
+        return taking
+
+    def _take_retries(self, pop: Pop, taking: _Taking, luck: int) -> None:
+        """Of one kind only, as clients expect; by luck the one that is looked at first when there are two."""
+        config = self._state.config
+        kinds = [(retry_topic_v1(pop.topic, pop.group), RETRY_V1)]
+        if config.enable_retry_topic_v2:
+            kinds.insert(luck % 2, (retry_topic_v2(pop.topic, pop.group), RETRY_V2))
+            if not config.retrieve_message_from_pop_retry_topic_v1:
+                del kinds[1 - luck % 2]
+        before = taking.count
+        for name, flag in kinds:
+            topic = self._state.topics.get(name)
+            if topic is not None and taking.count == before:
+                self._take_topic(pop, taking, topic, luck, flag)
+
+    def _take_topic(self, pop: Pop, taking: _Taking, topic: Topic, luck: int, flag: str) -> None:
+        queues = topic.read_queue_nums
+        for number in range(queues):
+            self._take_queue(pop, taking, topic.name, (luck + number) % queues, flag)
+
+    def _take_queue(self, pop: Pop, taking: _Taking, topic: str, queue_id: int, flag: str) -> None:
+        try:
+            self._take_of_queue(pop, taking, topic, queue_id, flag)
+        except OSError as error:  # it costs this pop alone, and not what it has taken already
+            taking.problem = taking.problem or error
+
+    def _take_of_queue(self, pop: Pop, taking: _Taking, topic: str, queue_id: int, flag: str) -> None:
+        state = self._state
+        offset, is_reset = self._offsets.begin(pop.group, topic, queue_id, pop.init_mode)
+        if is_reset:
+            self._order.clear(topic, pop.group, queue_id)
+        if pop.order and self._order.is_blocked(topic, pop.group, queue_id, pop.attempt_id):
+            return
+        wanted_bytes = state.store_config.max_transfer_bytes_on_message_in_memory - taking.size_bytes
+        if taking.count >= pop.max_messages or wanted_bytes <= 0 or taking.problem is not None:
+            taking.rest += max(0, state.store.max_offset(topic, queue_id) - offset)
+            return
+        wanted_count = pop.max_messages - taking.count
+        result = get_wanted(state.store, topic, queue_id, offset, wanted_count, wanted_bytes, pop.wanted)
+        if result.status in _MOVED:
+            offset = result.next_offset
+            self._offsets.void(pop.group, topic, queue_id)
+            state.offsets.commit(pop.group, topic, queue_id, offset)
+            result = get_wanted(state.store, topic, queue_id, offset, wanted_count, wanted_bytes, pop.wanted)
+        if result.status is GetStatus.FOUND:
+            self._hand_out(pop, taking, topic, queue_id, offset, result, flag)
+        elif result.status in _NOTHING_WANTED and result.next_offset > offset and pop.order:
+            state.offsets.commit(pop.group, topic, queue_id, result.next_offset)
+        elif result.status in _NOTHING_WANTED and result.next_offset > offset:
+            taking.steps.append(self._offsets.step(pop.group, topic, queue_id, result.next_offset))
+        taking.rest += max(0, result.max_offset - result.next_offset)
+
+    def _hand_out(
+        self, pop: Pop, taking: _Taking, topic: str, queue_id: int, start: int, result: GetResult, flag: str
+    ) -> None:
+        state = self._state
+        offsets = queue_offsets(result.buffers)
+        if pop.order:
+            taking.order_counts += self._order.hand_out(
+                topic,
+                pop.group,
+                queue_id,
+                offsets,
+                attempt_id=pop.attempt_id,
+                pop_time_ms=taking.pop_time_ms,
+                invisible_time_ms=pop.invisible_time_ms,
+            )
+            state.offsets.commit(pop.group, topic, queue_id, start)
+        elif not self._put_check_point(pop, taking, topic, queue_id, start, offsets, result):
+            return
+        taking.start_offsets.append(f"{flag} {queue_id} {start}")
+        taking.message_offsets.append(f"{flag} {queue_id} {','.join(map(str, offsets))}")
+        if flag == NORMAL:
+            taking.buffers += result.buffers
+            taking.size_bytes += result.size_bytes
+        else:
+            receipt = Receipt(
+                start,
+                taking.pop_time_ms,
+                pop.invisible_time_ms,
+                taking.revive_queue,
+                flag,
+                state.config.broker_name,
+                queue_id,
+            )
+            for record in _as_of_topic(pop.topic, receipt, offsets, result.buffers):
+                taking.buffers.append(record)
+                taking.size_bytes += len(record)
+        taking.count += result.count
+        state.stats.got(topic, pop.group, result.count, result.size_bytes)
+
+    def _put_check_point(
+        self,
+        pop: Pop,
+        taking: _Taking,
+        topic: str,
+        queue_id: int,
+        start: int,
+        offsets: list[int],
+        result: GetResult,
+    ) -> bool:
+        """False when that is impossible: the messages must not be handed out."""
+        state = self._state
+        key = CheckKey(topic, pop.group, queue_id, start, taking.pop_time_ms, state.config.broker_name)
+        check_point = CheckPoint(key, pop.invisible_time_ms, [offset - start for offset in offsets])
+        try:
+            taking.end_offset = self._log.put_check_point(taking.revive_queue, check_point)
+        except (Refusal, StoreReadOnly, NotNow, InvalidMessage) as error:
+            taking.problem = error
+            taking.rest += result.count
+            return False
+        taking.steps.append(self._offsets.step(pop.group, topic, queue_id, result.next_offset))
+        return True
+
+    # --- answering ---
+
+    def _answer(self, pop: Pop, taking: _Taking) -> None:
+        """When the check points are acked."""
+        session, opaque = pop.session, pop.opaque
+        self._given[session.id] = self._given.get(session.id, 0) + taking.size_bytes
+        ext = taking.ext(pop)
+        buffers = taking.buffers
+        if pop.order:  # no check point to wait for
+            size_bytes = sum(map(len, buffers))
+            session.send(
+                encode_response_head(opaque, ResponseCode.SUCCESS, ext, size_bytes, "FOUND"), *buffers
+            )
+            return
+
+        def answer(is_acked: bool) -> None:
+            if is_acked:
+                head = encode_response_head(
+                    opaque, ResponseCode.SUCCESS, ext, sum(map(len, buffers)), "FOUND"
+                )
+                session.send(head, *buffers)
+            else:
+                remark = "the store failed; the messages were not handed out"
+                session.send(encode_response(opaque, ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark))
+
+        self._settle(taking, answer)
+
+    def _settle(self, taking: _Taking, action: Callable[[bool], None] | None = None) -> None:
+        """``action`` is run when the check points are acked, the steps are taken when they are on the disk; both in the
+        order of the pops."""
+        self._last_end = max(self._last_end, taking.end_offset)
+        if action is not None:
+            self._answers.when(self._last_end, action)
+        steps, offsets = taking.steps, self._offsets
+        if not steps:
+            return
+
+        def settle(is_durable: bool) -> None:
+            for step in steps:
+                offsets.settle(step, is_durable=is_durable)
+
+        self._durably.when(self._last_end, settle)
+
+    def _refuse(self, pop: Pop, problem: Exception) -> None:
+        refusal = _refusal(problem)
+        pop.session.send(encode_response(pop.opaque, refusal.code, remark=refusal.remark))
+
+
+def _nothing(pop: Pop, taking: _Taking) -> bytes:
+    return encode_response(
+        pop.opaque, ResponseCode.POLLING_TIMEOUT, taking.ext(pop), remark="NO_MESSAGE_IN_QUEUE"
+    )
+
+
+def _refusal(problem: Exception) -> Refusal:
+    if isinstance(problem, Refusal):
+        return problem
+    if isinstance(problem, OSError):
+        return Refusal(ResponseCode.SYSTEM_BUSY, f"the messages cannot be read now: {problem}")
+    return Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, f"no check point could be written: {problem}")
+
+
+def _as_of_topic(
+    topic: str, receipt: Receipt, offsets: list[int], buffers: Iterable[memoryview]
+) -> Iterable[bytes]:
+    """Records of a retry topic under the name that the client subscribes to, with what it acknowledges them by."""
+    remaining = iter(offsets)
+    for buffer in buffers:
+        position = 0
+        while position < len(buffer):
+            size = int.from_bytes(buffer[position : position + 4])
+            offset = next(remaining)
+            given = find_property(peek_properties(buffer, position)[1], POP_CK.encode())
+            property_ = (
+                b"" if given else f"{POP_CK}\x01{receipt._replace(offset=offset).encode()}\x02".encode()
+            )
+            yield readdressed(buffer, position, topic, property_)
+            position += size

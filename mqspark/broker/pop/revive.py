@@ -1,0 +1,438 @@
+"""Making messages visible again that were popped and not acknowledged in time (PopReviveService; reference
+store-and-broker §12.8).
+
+Check points and acknowledgements come up in the queues of the revive topic when they are due. Each queue is read once,
+in order; a check point is judged when everything that may acknowledge it has been read, and what is then still open is
+copied to the group's retry topic. The group's offset in the revive queue follows when the copies are on the disk, so
+that a crash at any moment brings a message back at least once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.broker.pop.revivelog import (
+    ACK_INTERVAL_MS,
+    ACK_TAG,
+    BATCH_ACK_TAG,
+    CK_TAG,
+    REVIVE_GROUP,
+    CheckKey,
+    CheckPoint,
+    ReviveLog,
+    parse_ack,
+    parse_check_point,
+)
+from mqspark.broker.state.acks import Deferred
+from mqspark.broker.state.state import BrokerState
+from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
+from mqspark.logs import sparing
+from mqspark.message import (
+    FIRST_POP_TIME,
+    ORIGIN_GROUP,
+    RETRY_PREFIX,
+    TAGS,
+    TIMER_DELIVER_MS,
+    TIMER_ENQUEUE_MS,
+    decode_properties,
+    encode_properties,
+    parse_number,
+)
+from mqspark.protocol.dispatch import Refusal
+from mqspark.protocol.receipts import normal_topic, retry_topic_v1, retry_topic_v2
+from mqspark.record import (
+    MAX_RECONSUME_TIMES,
+    Parts,
+    Verdict,
+    check_record,
+    find_property,
+    take_apart,
+)
+from mqspark.store.store import GetStatus
+
+__all__ = ["PopRevival"]
+
+_log = sparing(__name__)
+
+GRACE_MS = ACK_INTERVAL_MS + 1_000
+"""A check point is judged when the records read are this much younger than its time: timed messages of one second
+come in any order."""
+
+IDLE_MS = 3_000
+"""When no timed message was late for so long, nothing of before is on its way any more."""
+MAX_GAP_MS = 2_000
+"""After a pause, or when the clock was set forward, much may be late though nobody has seen it yet."""
+
+TICK_MS = 200
+READ_MESSAGES = 64
+READ_BYTES = 1 << 20
+READS_A_TICK = 16
+"""For each queue, about 1,000 records: a bounded part of a turn."""
+REVIVES_A_TICK = 256
+MAX_OPEN = 50_000
+"""Check points of one queue kept in memory: they come when they are due, so these are of three seconds."""
+MAX_EARLY_ACKS = 10_000
+MAX_EARLY_OFFSETS = 64
+"""Of one check point, which has no more."""
+
+_RE_PUT_DELAYS_MS = tuple(
+    1000 * seconds
+    for seconds in (10, 20, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+)
+
+
+class _ReviveQueue:
+    """How far one queue has been read and judged."""
+
+    __slots__ = (
+        "by_time",
+        "early_acks",
+        "horizon_ms",
+        "idle_since_ms",
+        "last_read_ms",
+        "looked_ms",
+        "next_offset",
+        "open",
+        "queue_id",
+    )
+
+    def __init__(self, queue_id: int, next_offset: int, now_ms: int) -> None:
+        self.queue_id = queue_id
+        self.next_offset = next_offset
+        """Of the next record to read."""
+        self.open: dict[CheckKey, CheckPoint] = {}
+        """Check points to be judged, in the order of the queue."""
+        self.by_time: list[tuple[int, int, CheckKey]] = []
+        """A heap: revive time, revive offset, name. One whose offset is not the open one's is void."""
+        self.early_acks: dict[CheckKey, tuple[int, set[int]]] = {}
+        """Acknowledgements that came before their check points, and when they may be forgotten."""
+        self.horizon_ms = 0
+        """Wall time: everything that was due by then has been read."""
+        self.last_read_ms = now_ms
+        """Monotonic."""
+        self.idle_since_ms = now_ms
+        """Monotonic: no timed message has been late since."""
+        self.looked_ms = 0
+        """Wall time when that was last looked at."""
+
+
+class PopRevival:
+    """``timer_is_idle`` says that no timed message is late."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        log: ReviveLog,
+        durably: Deferred,
+        timer_is_idle: Callable[[], bool],
+    ) -> None:
+        self._state = state
+        self._log = log
+        self._durably = durably
+        self._timer_is_idle = timer_is_idle
+        self._host = state.store.store_host
+        self.ledger = Ledger(
+            "revivals",
+            lambda: state.config.max_pop_table_bytes,
+            "_ReviveQueue.open",
+            "_ReviveQueue.by_time",
+            "_ReviveQueue.early_acks",
+            "CheckPoint.diffs",
+            setting="maxPopTableBytes",
+        )
+        self._queues: list[_ReviveQueue] = []
+        self._last_end = 0
+
+    def load(self) -> None:
+        state, topic = self._state, self._log.topic
+        now_ms = state.clock.monotonic_ms()
+        for queue_id in range(self._log.queues):
+            done = state.offsets.query(REVIVE_GROUP, topic, queue_id)
+            # A crash may have cut the log before it: everything behind its end is new.
+            next_offset = min(done + 1, max(0, state.store.max_offset(topic, queue_id)))
+            self._queues.append(_ReviveQueue(queue_id, next_offset, now_ms))
+
+    def tick(self) -> int:
+        """Gives back the milliseconds until it wants to be called again."""
+        is_busy = False
+        for queue in self._queues:
+            is_busy |= self._advance(queue)
+        return 0 if is_busy else TICK_MS
+
+    def behind(self) -> list[tuple[int, int]]:
+        """Of each revive queue: records that are not done with, and for how many ms the oldest of them has been due."""
+        state, topic = self._state, self._log.topic
+        store, now_ms = state.store, state.clock.now_ms()
+        found = []
+        for queue in self._queues:
+            queue_id = queue.queue_id
+            done = max(
+                state.offsets.query(REVIVE_GROUP, topic, queue_id) + 1, store.min_offset(topic, queue_id)
+            )
+            records = max(0, store.max_offset(topic, queue_id) - done)
+            since_ms = store.store_timestamp_at(topic, queue_id, done) if records else -1
+            found.append((records, max(0, now_ms - since_ms) if since_ms > 0 else 0))
+        return found
+
+    # --- reading ---
+
+    def _advance(self, queue: _ReviveQueue) -> bool:
+        """Read and judge; whether there is more to do at once."""
+        left = REVIVES_A_TICK
+        for _ in range(READS_A_TICK):
+            revived = self._judge(queue, left)
+            if revived is None:
+                return False
+            left -= revived
+            if left <= 0:
+                return True
+            if not self._read(queue):
+                break
+        else:
+            return True
+        self._look(queue)
+        return False
+
+    def _look(self, queue: _ReviveQueue) -> None:
+        """What was due some time ago has been read, if no timed message has been late since: it may just have left the
+        timer, and not be visible yet."""
+        now_ms, mono_ms = self._state.clock.now_ms(), self._state.clock.monotonic_ms()
+        has_jumped = now_ms - queue.looked_ms > MAX_GAP_MS
+        queue.looked_ms = now_ms
+        if has_jumped or not self._timer_is_idle():
+            queue.idle_since_ms = mono_ms
+        elif mono_ms - max(queue.idle_since_ms, queue.last_read_ms) > IDLE_MS:
+            queue.horizon_ms = now_ms
+        elif mono_ms - queue.idle_since_ms > IDLE_MS and len(queue.open) < MAX_OPEN:
+            queue.horizon_ms = max(queue.horizon_ms, now_ms - IDLE_MS)
+
+    def _read(self, queue: _ReviveQueue) -> bool:
+        """One run of records; False when there is none or no room for more."""
+        if (
+            max(len(queue.open), len(queue.by_time) // 2) >= MAX_OPEN
+            or self.ledger.bytes >= self.ledger.bound
+        ):
+            return False
+        store = self._state.store
+        topic, queue_id = self._log.topic, queue.queue_id
+        result = store.get(topic, queue_id, queue.next_offset, READ_MESSAGES, READ_BYTES)
+        if result.status is GetStatus.FOUND:
+            for buffer in result.buffers:
+                position = 0
+                while position < len(buffer):
+                    record = check_record(buffer, position, len(buffer), verify_crc=False)
+                    size = int.from_bytes(buffer[position : position + 4])
+                    if record.verdict is Verdict.VALID:
+                        self._take(queue, take_apart(buffer[position : position + size]))
+                    position += size
+            queue.last_read_ms = self._state.clock.monotonic_ms()
+        elif result.next_offset == queue.next_offset or result.max_offset == 0:
+            return False
+        queue.next_offset = result.next_offset
+        if not queue.open:
+            self._commit(queue)
+        return True
+
+    def _take(self, queue: _ReviveQueue, record: Parts) -> None:
+        properties = record.properties
+        tag = (find_property(properties, TAGS.encode()) or b"").decode("utf-8", "replace")
+        broker_name = self._state.config.broker_name
+        try:
+            if tag == CK_TAG:
+                check_point = parse_check_point(record.body, broker_name)
+                check_point.revive_offset = record.queue_offset
+                self._check_time(check_point, record)
+                self._count(queue, check_point.key, CK_TAG)
+                self._close(queue, check_point.key)
+                self.ledger.note(_open_bytes(check_point))
+                queue.open[check_point.key] = check_point
+                place = check_point.revive_time_ms, check_point.revive_offset, check_point.key
+                heapq.heappush(queue.by_time, place)
+                for offset in self._pop_early(queue, check_point.key):
+                    check_point.ack(offset)
+            elif tag in (ACK_TAG, BATCH_ACK_TAG):
+                key, offsets = parse_ack(record.body, broker_name)
+                self._count(queue, key, ACK_TAG)
+                open_check_point = queue.open.get(key)
+                if open_check_point is not None:
+                    for offset in offsets:
+                        open_check_point.ack(offset)
+                else:
+                    self._keep_early(queue, key, offsets)
+        except (InvalidMessage, ValueError, RecursionError) as error:
+            self._pass_over(queue, record.queue_offset, error)
+        due_ms = parse_number(find_property(properties, TIMER_DELIVER_MS.encode())) or 0
+        entered_ms = parse_number(find_property(properties, TIMER_ENQUEUE_MS.encode())) or 0
+        # What was due already was stored at once, before earlier ones that the timer may still have.
+        if 0 < entered_ms <= record.store_timestamp_ms:
+            # RocketMQ's timer delivers up to a second early.
+            queue.horizon_ms = max(queue.horizon_ms, min(due_ms, record.store_timestamp_ms))
+
+    def _pass_over(self, queue: _ReviveQueue, offset: int, why: Exception) -> None:
+        """A record that cannot be POP's: one that a client could write once, or a disk has changed."""
+        self._state.stats.junk["revive"] += 1
+        _log.error("revive queue %d, offset %d is passed over: %s", queue.queue_id, offset, why)
+
+    def _check_time(self, check_point: CheckPoint, record: Parts) -> None:
+        """Raises InvalidMessage for a check point whose time nobody can have asked for when it was stored: it would
+        hold the group's offset where it is until then."""
+        ahead_ms = check_point.revive_time_ms - record.store_timestamp_ms
+        longest_ms = self._state.store_config.timer_max_delay_sec * 1000 + GRACE_MS
+        if ahead_ms > longest_ms:
+            raise InvalidMessage(
+                f"its messages would be invisible for {ahead_ms} ms more, the longest is {longest_ms}",
+                field="it",
+            )
+
+    def _count(self, queue: _ReviveQueue, key: CheckKey, kind: str) -> None:
+        if self._state.topics.get(key.topic) is None or key.group not in self._state.subscriptions:
+            return
+        read = self._state.stats.revival(key.topic, key.group).read
+        place = queue.queue_id, kind
+        read[place] = read.get(place, 0) + 1
+
+    def _keep_early(self, queue: _ReviveQueue, key: CheckKey, offsets: Iterable[int]) -> None:
+        """Timed messages of one second come in any order."""
+        early = queue.early_acks
+        if key not in early:
+            for old in [old for old, (until_ms, _) in early.items() if until_ms <= queue.horizon_ms]:
+                self._pop_early(queue, old)
+            if len(early) >= MAX_EARLY_ACKS or not self.ledger.has_room(_early_bytes(key)):
+                return
+            self.ledger.note(_early_bytes(key))
+            early[key] = (queue.horizon_ms + GRACE_MS, set())
+        known = early[key][1]
+        if len(known) < MAX_EARLY_OFFSETS:
+            known.update(offsets)
+
+    def _pop_early(self, queue: _ReviveQueue, key: CheckKey) -> Iterable[int]:
+        if key not in queue.early_acks:
+            return ()
+        self.ledger.free(_early_bytes(key))
+        return queue.early_acks.pop(key)[1]
+
+    def _close(self, queue: _ReviveQueue, key: CheckKey) -> None:
+        old = queue.open.pop(key, None)
+        if old is not None:
+            self.ledger.free(_open_bytes(old))
+
+    # --- judging ---
+
+    def _judge(self, queue: _ReviveQueue, most: int) -> int | None:
+        """Revive what the first check points leave open, about ``most`` messages; how many. None: not now."""
+        revived = 0
+        horizon_ms = min(queue.horizon_ms, self._state.clock.now_ms())
+        while queue.by_time and revived < most:
+            revive_ms, revive_offset, key = queue.by_time[0]
+            if horizon_ms - revive_ms <= GRACE_MS:
+                break
+            check_point = queue.open.get(key)
+            if check_point is not None and check_point.revive_offset == revive_offset:
+                offsets = check_point.unacked()
+                try:
+                    self._revive(queue, check_point, offsets)
+                except (Refusal, StoreReadOnly, NotNow) as error:
+                    _log.error("messages of %s cannot be revived now: %s", key.topic, error)
+                    return None
+                except InvalidMessage as error:
+                    self._pass_over(queue, revive_offset, error)
+                self._close(queue, key)
+                revived += 1 + len(offsets)
+            heapq.heappop(queue.by_time)
+        if revived:
+            self._commit(queue)
+        return revived
+
+    def _commit(self, queue: _ReviveQueue) -> None:
+        """What is behind the first open check point, or read if there is none, is done with once the log is on the disk
+        as far as it is now."""
+        first = next(iter(queue.open.values()), None)
+        done = (queue.next_offset if first is None else first.revive_offset) - 1
+        offsets, topic, queue_id = self._state.offsets, self._log.topic, queue.queue_id
+
+        def commit(is_durable: bool) -> None:
+            if is_durable and offsets.query(REVIVE_GROUP, topic, queue_id) != done:
+                offsets.commit(REVIVE_GROUP, topic, queue_id, done, is_brokers=True)
+
+        if done >= 0:
+            self._durably.when(self._last_end, commit)
+
+    def _revive(self, queue: _ReviveQueue, check_point: CheckPoint, offsets: Sequence[int]) -> None:
+        state = self._state
+        key = check_point.key
+        if not offsets:
+            return
+        if state.topics.get(normal_topic(key.topic, key.group)) is None or (
+            state.subscriptions.configured(key.group) is None
+        ):
+            return  # deleted in the meantime: nobody will ever ask for these messages
+        for offset in offsets:
+            record = self._original(key, offset)
+            if record is not None:  # not expired in the meantime
+                try:
+                    self._copy(check_point, record)
+                except InvalidMessage as error:
+                    _log.warning("message %d of %s is revived later: %s", offset, key.topic, error)
+                    self._put_back(queue, check_point, offset)
+            check_point.ack(offset)  # done with, should one of the next have to wait
+
+    def _original(self, key: CheckKey, offset: int) -> Parts | None:
+        result = self._state.store.get(key.topic, key.queue_id, offset, 1, 1)
+        if result.status is not GetStatus.FOUND:
+            return None
+        (buffer,) = result.buffers
+        record = check_record(buffer, 0, len(buffer), verify_crc=False)
+        if record.verdict is not Verdict.VALID or record.queue_offset != offset:
+            return None
+        return take_apart(buffer)
+
+    def _copy(self, check_point: CheckPoint, record: Parts) -> None:
+        """To the retry topic, as what was popped for the first time when it was."""
+        key = check_point.key
+        topic = self._retry_topic(key)
+        table = decode_properties(record.properties)
+        if record.reconsume_times == 0 or FIRST_POP_TIME not in table:
+            table[FIRST_POP_TIME] = str(key.pop_time_ms)
+        table[ORIGIN_GROUP] = key.group  # by which RocketMQ finds pops that wait for it
+        properties = encode_properties(table)
+        times = min(record.reconsume_times + 1, MAX_RECONSUME_TIMES)
+        copy = record._replace(born_host=self._host, reconsume_times=times)
+        self._last_end = max(self._last_end, self._state.writer.relay(copy, topic, 0, properties).end_offset)
+        self._state.stats.revival(key.topic, key.group).revived += 1
+
+    def _retry_topic(self, key: CheckKey) -> str:
+        """Made when it is first needed; the group begins it at its first message."""
+        topic = key.topic
+        if not topic.startswith(RETRY_PREFIX):
+            name = retry_topic_v2 if self._state.config.enable_retry_topic_v2 else retry_topic_v1
+            topic = name(topic, key.group)
+        state = self._state
+        if state.topics.get(topic) is None:
+            state.topics.ensure(topic, 1)
+            if state.offsets.query(key.group, topic, 0) < 0:
+                state.offsets.commit(key.group, topic, 0, 0)
+        return topic
+
+    def _put_back(self, queue: _ReviveQueue, check_point: CheckPoint, offset: int) -> None:
+        """A check point for one message whose copy could not be stored."""
+        key = check_point.key._replace(start_offset=offset)
+        tries = check_point.re_puts
+        invisible_ms = check_point.invisible_time_ms
+        if check_point.revive_time_ms <= self._state.clock.now_ms():
+            # No further ahead than the timer goes, which would refuse it for ever.
+            longest_ms = self._state.store_config.timer_max_delay_sec * 1000
+            invisible_ms += min(_RE_PUT_DELAYS_MS[min(tries, len(_RE_PUT_DELAYS_MS) - 1)], longest_ms)
+        again = CheckPoint(key, invisible_ms, [0], re_puts=tries + 1)
+        self._last_end = max(self._last_end, self._log.put_check_point(queue.queue_id, again))
+
+
+def _open_bytes(check_point: CheckPoint) -> int:
+    """With its place in the heap."""
+    key = check_point.key
+    return 2 * ENTRY_BYTES + 500 + text_bytes(key.topic, key.group) + 40 * len(check_point.diffs)
+
+
+def _early_bytes(key: CheckKey) -> int:
+    return ENTRY_BYTES + 300 + 100 * MAX_EARLY_OFFSETS + text_bytes(key.topic, key.group)

@@ -1,0 +1,254 @@
+"""What POP remembers, as messages of a system topic: check points (what was handed out) and acknowledgements
+(PopCheckPoint, AckMsg, BatchAckMsg; reference store-and-broker §12.1, §12.2).
+
+They are timed messages: a check point comes up in the revive topic a second before its messages become visible
+again, its acknowledgements at that very time, so that whoever reads the topic sees only what is due.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.writer import Draft
+from mqspark.errors import InvalidMessage, ProtocolError
+from mqspark.message import TAGS, TIMER_DELIVER_MS, UNIQ_KEY, parse_number
+from mqspark.protocol.bodies import Body, decode_body
+
+__all__ = [
+    "ACK_INTERVAL_MS",
+    "ACK_TAG",
+    "BATCH_ACK_TAG",
+    "CK_TAG",
+    "MAX_MESSAGES",
+    "REVIVE_GROUP",
+    "CheckKey",
+    "CheckPoint",
+    "ReviveLog",
+    "parse_ack",
+    "parse_check_point",
+]
+
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+"""Its offset in a revive queue is that of the last message done with, not of the next one."""
+
+CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
+
+ACK_INTERVAL_MS = 1_000
+"""A check point comes this much before its acknowledgements (PopAckConstants.ackTimeInterval)."""
+
+
+class CheckKey(NamedTuple):
+    """What names a check point; an acknowledgement carries it."""
+
+    topic: str
+    group: str
+    queue_id: int
+    start_offset: int
+    pop_time_ms: int
+    broker_name: str
+
+
+class CheckPoint:
+    """Messages of one queue, handed out together. ``acked`` has bit i set when message i is done."""
+
+    __slots__ = ("acked", "diffs", "invisible_time_ms", "key", "re_puts", "revive_offset")
+
+    def __init__(
+        self, key: CheckKey, invisible_time_ms: int, diffs: Sequence[int], *, acked: int = 0, re_puts: int = 0
+    ) -> None:
+        self.key = key
+        self.invisible_time_ms = invisible_time_ms
+        self.diffs = diffs
+        """Queue offsets, from the start offset."""
+        self.acked = acked
+        self.re_puts = re_puts
+        """How often it was put back because its messages could not be revived."""
+        self.revive_offset = -1
+
+    @property
+    def revive_time_ms(self) -> int:
+        return self.key.pop_time_ms + self.invisible_time_ms
+
+    def ack(self, offset: int) -> None:
+        """An offset that is none of its messages' changes nothing."""
+        try:
+            self.acked |= 1 << self.diffs.index(offset - self.key.start_offset)
+        except ValueError:
+            return
+
+    def unacked(self) -> list[int]:
+        start = self.key.start_offset
+        return [start + diff for index, diff in enumerate(self.diffs) if not self.acked >> index & 1]
+
+
+class _Body(Body):
+    """Both bodies, as fastjson writes them: one letter or two, in older records the whole name."""
+
+    t: str | None = None
+    c: str | None = None
+    q: int | None = None
+    so: int | None = None
+    pt: int | None = None
+    bn: str | None = None
+    n: int = 0
+    d: list[int] | None = None
+    bm: int = 0
+    it: int = 0
+    rp: str | None = None
+    ao: int | None = None
+    aol: list[int] | None = None
+    topic: str | None = None
+    consumer_group: str | None = None
+    queue_id: int = 0
+    start_offset: int = 0
+    pop_time: int = 0
+    broker_name: str | None = None
+    ack_offset: int = -1
+
+    def key(self, broker_name: str) -> CheckKey:
+        """``broker_name``: this broker's, which some records leave out."""
+        topic = self.t if self.t is not None else self.topic
+        group = self.c if self.c is not None else self.consumer_group
+        if topic is None or group is None:
+            raise InvalidMessage("a record of the revive log names no topic or group", field="body")
+        return CheckKey(
+            topic,
+            group,
+            self.q if self.q is not None else self.queue_id,
+            self.so if self.so is not None else self.start_offset,
+            self.pt if self.pt is not None else self.pop_time,
+            self.bn or self.broker_name or broker_name,
+        )
+
+
+MAX_MESSAGES = 64
+"""Of one check point: RocketMQ keeps the acknowledged ones in the bits of one byte count and one int."""
+MAX_BODY_BYTES = 16 << 10
+"""Of one record: the numbers of so many messages, a topic, a group and a broker."""
+_MAX_QUEUE_ID = 1 << 31
+_MAX_NUMBER = 1 << 60
+"""Offsets, and milliseconds since the epoch: two of them still fit into a long."""
+
+
+def _parse(body: bytes | memoryview) -> _Body:
+    if len(body) > MAX_BODY_BYTES:
+        raise InvalidMessage(f"a record of the revive log of {len(body)} bytes", field="body")
+    try:
+        return decode_body(_Body, body)
+    except ProtocolError as error:
+        raise InvalidMessage(f"a record of the revive log: {error}", field="body") from None
+
+
+def _check(what: str, number: int, most: int) -> None:
+    if not 0 <= number < most:
+        raise InvalidMessage(f"{what}={number} in a record of the revive log", field=what)
+
+
+def _checked(key: CheckKey) -> CheckKey:
+    _check("queueId", key.queue_id, _MAX_QUEUE_ID)
+    _check("startOffset", key.start_offset, _MAX_NUMBER)
+    _check("popTime", key.pop_time_ms, _MAX_NUMBER)
+    return key
+
+
+def parse_check_point(body: bytes | memoryview, broker_name: str) -> CheckPoint:
+    """Raises InvalidMessage when a number in it cannot be one of a check point."""
+    parsed = _parse(body)
+    _check("n", parsed.n, MAX_MESSAGES + 1)
+    _check("it", parsed.it, _MAX_NUMBER)
+    diffs: Sequence[int] = range(parsed.n) if not parsed.d else parsed.d[: parsed.n]
+    for diff in diffs:
+        _check("d", diff, _MAX_NUMBER)
+    return CheckPoint(
+        _checked(parsed.key(broker_name)),
+        parsed.it,
+        diffs,
+        acked=parsed.bm & ((1 << MAX_MESSAGES) - 1),
+        re_puts=parse_number(parsed.rp) or 0,
+    )
+
+
+def parse_ack(body: bytes | memoryview, broker_name: str) -> tuple[CheckKey, list[int]]:
+    """Of which check point, and which queue offsets. Raises InvalidMessage."""
+    parsed = _parse(body)
+    offsets = parsed.aol
+    if offsets is None:
+        offsets = [parsed.ao if parsed.ao is not None else parsed.ack_offset]
+    _check("acknowledgements", len(offsets), MAX_MESSAGES + 1)
+    for offset in offsets:
+        _check("ackOffset", offset, _MAX_NUMBER)
+    return _checked(parsed.key(broker_name)), offsets
+
+
+_quote = json.dumps
+
+
+class ReviveLog:
+    """Puts check points and acknowledgements. Every method gives back the end offset: nobody may rely on the record
+    before that is acked. They raise what ``Writer.put`` raises."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._host = state.store.store_host
+        self.topic = f"rmq_sys_REVIVE_LOG_{state.config.broker_cluster_name}"
+
+    @property
+    def queues(self) -> int:
+        topic = self._state.topics.get(self.topic)
+        return topic.write_queue_nums if topic is not None else self._state.config.revive_queue_num
+
+    def put_check_point(self, revive_queue: int, check_point: CheckPoint) -> int:
+        topic, group, queue_id, start, pop_time_ms, broker = key = check_point.key
+        revive_ms = check_point.revive_time_ms
+        diffs = ",".join(map(str, check_point.diffs))
+        re_puts = f'"rp":"{check_point.re_puts}",' if check_point.re_puts else ""
+        body = (
+            f'{{"bm":{check_point.acked},"bn":{_quote(broker)},"c":{_quote(group)},"d":[{diffs}],'
+            f'"it":{check_point.invisible_time_ms},"n":{len(check_point.diffs)},"pt":{pop_time_ms},"q":{queue_id},'
+            f'"reviveTime":{revive_ms},"ro":0,{re_puts}"so":{start},"t":{_quote(topic)}}}'
+        )
+        return self._put(revive_queue, key, start, CK_TAG, CK_TAG, body, revive_ms - ACK_INTERVAL_MS)
+
+    def put_ack(
+        self, revive_queue: int, key: CheckKey, invisible_time_ms: int, offsets: Sequence[int]
+    ) -> int:
+        topic, group, queue_id, start, pop_time_ms, broker = key
+        offset = offsets[0] if len(offsets) == 1 else -1
+        several = "" if len(offsets) == 1 else f'"aol":[{",".join(map(str, offsets))}],'
+        body = (
+            f'{{"ao":{offset},{several}"bn":{_quote(broker)},"c":{_quote(group)},"pt":{pop_time_ms},'
+            f'"q":{queue_id},"so":{start},"t":{_quote(topic)}}}'
+        )
+        tag = BATCH_ACK_TAG if several else ACK_TAG
+        return self._put(revive_queue, key, offset, tag, ACK_TAG, body, pop_time_ms + invisible_time_ms)
+
+    def _put(
+        self,
+        revive_queue: int,
+        key: CheckKey,
+        offset: int,
+        tag: str,
+        kind: str,
+        body: str,
+        deliver_ms: int,
+    ) -> int:
+        topic, group, queue_id, _, pop_time_ms, broker = key
+        draft = Draft(
+            self.topic,
+            revive_queue,
+            body.encode(),
+            {
+                TAGS: tag,
+                UNIQ_KEY: f"{topic}@{queue_id}@{offset}@{group}@{pop_time_ms}@{broker}@{kind}",
+                TIMER_DELIVER_MS: str(deliver_ms),
+            },
+            self._state.clock.now_ms(),
+            self._host,
+        )
+        end = self._state.writer.put(draft).end_offset
+        put = self._state.stats.revival(topic, group).put
+        put[kind] = put.get(kind, 0) + 1
+        return end

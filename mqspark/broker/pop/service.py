@@ -1,0 +1,100 @@
+"""POP as one part of a broker: its requests, what it waits for and what it does by time, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mqspark.broker.pop.ack import PopAcks
+from mqspark.broker.pop.offsets import PopOffsets
+from mqspark.broker.pop.order import PopOrder
+from mqspark.broker.pop.pop import Pops
+from mqspark.broker.pop.revive import PopRevival
+from mqspark.broker.pop.revivelog import ReviveLog
+from mqspark.broker.pop.watch import PopWatch
+from mqspark.broker.state.acks import Acks, Deferred
+from mqspark.broker.state.state import BrokerState
+from mqspark.protocol.dispatch import Handler
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.saved import SavedTable
+from mqspark.store.store import Progress
+
+__all__ = ["PopService"]
+
+TICK_MS = 200
+
+
+class PopService:
+    """A Service, and what a broker calls at the turns of its loop."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        acks: Acks,
+        *,
+        starts_in_memory: Callable[[str, int], bool],
+        order_file: ConfigFile,
+        timer_is_idle: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``starts_in_memory(topic, queue id)``: a young queue that a new group consumes from its start;
+        ``timer_is_idle()``: no timed message is late."""
+        self._answers, self._durably = Deferred(), Deferred()
+        log = ReviveLog(state)
+        offsets = PopOffsets(state, starts_in_memory)
+        self._order = PopOrder(state)
+        self._saved_order = SavedTable(self._order, order_file)
+        self.pops = Pops(state, log, offsets, self._order, self._answers, self._durably)
+        self._watch = PopWatch(state, self.pops, offsets, self._order)
+        self._acks = PopAcks(state, log, self._order, acks, self._wake)
+        self._revival = PopRevival(state, log, self._durably, timer_is_idle)
+        self.ledgers = (
+            self.pops.parked.ledger,
+            self._watch.parked.ledger,
+            self._order.ledger,
+            self._revival.ledger,
+        )
+        self.handlers: dict[int, Handler] = {
+            **self.pops.handlers,
+            **self._acks.handlers,
+            **self._watch.handlers,
+        }
+
+    def load(self) -> None:
+        """Raises StoreCorrupt."""
+        self._saved_order.load()
+        self._revival.load()
+
+    def saved_tables(self) -> Sequence[SavedTable]:
+        return (self._saved_order,)
+
+    def tick(self) -> int:
+        self.pops.expire()
+        self._watch.expire()
+        for key in self._order.freed():
+            self._wake(*key)
+        return min(TICK_MS, self._revival.tick())
+
+    def revive_behind(self) -> list[tuple[int, int]]:
+        """By revive queue: records and ms."""
+        return self._revival.behind()
+
+    def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
+        self.pops.arrived(arrivals)
+        self._watch.arrived(arrivals)
+
+    def _wake(self, topic: str, group: str, queue_id: int) -> None:
+        self.pops.wake(topic, group, queue_id)
+        self._watch.wake(topic, group, queue_id)
+
+    def before_commit(self) -> None:
+        """The end of a turn, before the store writes what it brought."""
+        self._acks.end_turn()
+
+    def end_turn(self) -> None:
+        self.pops.end_turn()
+
+    def progress(self, progress: Progress) -> None:
+        self._answers.release(progress.acked)
+        self._durably.release(progress.durable)
+        if progress.failed is not None:
+            self._answers.fail()
+            self._durably.fail()

@@ -1,0 +1,198 @@
+"""Looking at what POP would hand out, without taking it: peek, notification, polling info (PeekMessageProcessor,
+NotificationProcessor, PollingInfoProcessor; reference store-and-broker §12.11)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from mqspark.broker.pop.checks import check_group, check_readable, check_time, check_topic
+from mqspark.broker.pop.offsets import PopOffsets
+from mqspark.broker.pop.order import PopOrder
+from mqspark.broker.pop.parked_pops import ANY_QUEUE, ParkedPops, Waiter
+from mqspark.broker.pop.pop import MAX_MESSAGES, Pops
+from mqspark.broker.state.state import BrokerState
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_response, encode_response_head
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.headers import (
+    NotificationRequestHeader,
+    NotificationResponseHeader,
+    PeekMessageRequestHeader,
+    PollingInfoRequestHeader,
+    PollingInfoResponseHeader,
+    PopMessageResponseHeader,
+)
+from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
+from mqspark.protocol.session import Session
+from mqspark.store.store import GetStatus
+
+__all__ = ["PopWatch"]
+
+
+class _Notification(Waiter):
+    """A request that wants to know when there is something to pop."""
+
+    __slots__ = ("order",)
+
+    def __init__(
+        self, session: Session, command: Command, header: NotificationRequestHeader, deadline_ms: int
+    ) -> None:
+        super().__init__(
+            session,
+            command.opaque,
+            header.topic,
+            header.consumer_group,
+            header.queue_id,
+            deadline_ms,
+            attempt_id=header.attempt_id,
+        )
+        self.order = header.order
+
+
+class PopWatch:
+    def __init__(self, state: BrokerState, pops: Pops, offsets: PopOffsets, order: PopOrder) -> None:
+        self._state = state
+        self._order = order
+        self._pops = pops
+        self._offsets = offsets
+        self.parked: ParkedPops[_Notification] = ParkedPops(
+            state.clock, "parkedNotifications", lambda: state.config.max_parked_bytes
+        )
+        self.handlers: dict[int, Handler] = {
+            RequestCode.PEEK_MESSAGE: self.peek,
+            RequestCode.NOTIFICATION: self.notify,
+            RequestCode.POLLING_INFO: self.polling_info,
+        }
+
+    # --- peek ---
+
+    def peek(self, session: Session, command: Command) -> bytes | None:
+        state = self._state
+        header = command.header(PeekMessageRequestHeader)
+        check_readable(state, session, command, "peeking message")
+        check_topic(state, session, header.topic, header.queue_id)
+        check_group(state, session, header.consumer_group)
+        if not 0 < header.max_msg_nums <= MAX_MESSAGES:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"maxMsgNums={header.max_msg_nums} is not between 1 and {MAX_MESSAGES}",
+            )
+        buffers: list[memoryview] = []
+        count = size_bytes = rest = 0
+        max_bytes = state.store_config.max_transfer_bytes_on_message_in_memory
+        luck = state.random.randrange(100)
+        for topic, queue_id in self._queues(header.topic, header.consumer_group, header.queue_id, luck):
+            offset = self._offsets.peek(header.consumer_group, topic, queue_id)
+            rest += max(0, state.store.max_offset(topic, queue_id) - offset)
+            if count >= header.max_msg_nums or size_bytes >= max_bytes:
+                continue
+            wanted = header.max_msg_nums - count
+            result = state.store.get(topic, queue_id, offset, wanted, max_bytes - size_bytes)
+            if result.status in (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY):
+                result = state.store.get(topic, queue_id, result.next_offset, wanted, max_bytes - size_bytes)
+            buffers += result.buffers
+            count += result.count
+            size_bytes += result.size_bytes
+        answer = PopMessageResponseHeader(rest_num=rest)
+        if not buffers:
+            return encode_response(
+                command.opaque, ResponseCode.PULL_NOT_FOUND, answer, remark="NO_MESSAGE_IN_QUEUE"
+            )
+        if not command.is_oneway:
+            head = encode_response_head(command.opaque, ResponseCode.SUCCESS, answer, size_bytes, "FOUND")
+            session.send(head, *buffers)
+            state.stats.got(header.topic, header.consumer_group, count, size_bytes)
+        return None
+
+    # --- notification ---
+
+    def notify(self, session: Session, command: Command) -> bytes | None:
+        state = self._state
+        header = command.header(NotificationRequestHeader)
+        wait_ms = check_time(state, "notification", header.born_time, header.poll_time)
+        check_readable(state, session, command, "peeking message")
+        check_topic(state, session, header.topic, header.queue_id)
+        check_group(state, session, header.consumer_group)
+        waiter = _Notification(session, command, header, state.clock.monotonic_ms() + wait_ms)
+        has_message = self._has_message(waiter)
+        if has_message or wait_ms <= 0 or command.is_oneway:
+            return ok(command, NotificationResponseHeader(has_msg=has_message))
+        config = state.config
+        if (
+            self.parked.count >= config.max_pop_polling_size
+            or self.parked.waiting(waiter.topic, waiter.group, waiter.queue_id) >= config.pop_polling_size
+            or not self.parked.has_room(waiter)
+        ):
+            return ok(command, NotificationResponseHeader(has_msg=False, polling_full=True))
+        self.parked.park(waiter)
+        return None
+
+    def arrived(self, arrivals: Iterable[tuple[str, int, int]]) -> None:
+        if self.parked.count:
+            for topic, queue_id, _ in arrivals:
+                for waiting_topic, group, is_retry in self.parked.interested(topic):
+                    self.wake(waiting_topic, group, ANY_QUEUE if is_retry else queue_id)
+
+    def wake(self, topic: str, group: str, queue_id: int) -> None:
+        """Tell one of those who wait for any queue and one of those who wait for this one (ANY_QUEUE: for each), if
+        there still is something."""
+        for waiting_for in self.parked.queue_ids(topic, group):
+            if ANY_QUEUE not in (queue_id, waiting_for) and waiting_for != queue_id:
+                continue
+            waiter = self.parked.take(topic, group, waiting_for)
+            if waiter is None:
+                continue
+            if self._has_message(waiter):
+                _answer(waiter, has_message=True)
+            else:
+                self.parked.park(waiter, first=True)
+
+    def expire(self) -> None:
+        for waiter in self.parked.expired():
+            _answer(waiter, has_message=self._has_message(waiter))
+
+    def _has_message(self, waiter: _Notification) -> bool:
+        store, order, group = self._state.store, self._order, waiter.group
+        return any(
+            store.max_offset(topic, queue_id) > self._offsets.peek(group, topic, queue_id)
+            and not (waiter.order and order.is_blocked(topic, group, queue_id, waiter.attempt_id))
+            for topic, queue_id in self._queues(waiter.topic, group, waiter.queue_id, 0)
+        )
+
+    # --- polling info ---
+
+    def polling_info(self, session: Session, command: Command) -> bytes:
+        """How many pops are parked for exactly this topic, group and queue id."""
+        state = self._state
+        header = command.header(PollingInfoRequestHeader)
+        check_readable(state, session, command, "peeking message")
+        check_topic(state, session, header.topic, header.queue_id)
+        check_group(state, session, header.consumer_group)
+        waiting = self._pops.parked.waiting(header.topic, header.consumer_group, header.queue_id)
+        return ok(command, PollingInfoResponseHeader(polling_num=waiting))
+
+    # --- inside ---
+
+    def _queues(self, name: str, group: str, queue_id: int, luck: int) -> Iterator[tuple[str, int]]:
+        """All that a pop would look at; the retries first in one of five."""
+        config = self._state.config
+        retries = [retry_topic_v1(name, group)]
+        if config.enable_retry_topic_v2:
+            v2 = retry_topic_v2(name, group)
+            retries = [v2, *retries] if config.retrieve_message_from_pop_retry_topic_v1 else [v2]
+        topics = [name, *retries] if luck % 5 else [*retries, name]
+        for topic_name in topics:
+            topic = self._state.topics.get(topic_name)
+            if topic is None:
+                continue
+            if topic_name == name and queue_id != ANY_QUEUE:
+                yield name, queue_id
+                continue
+            queues = topic.read_queue_nums
+            for number in range(queues):
+                yield topic_name, (luck + number) % queues
+
+
+def _answer(waiter: _Notification, *, has_message: bool) -> None:
+    header = NotificationResponseHeader(has_msg=has_message)
+    waiter.session.send(encode_response(waiter.opaque, ResponseCode.SUCCESS, header))

@@ -1,0 +1,1 @@
+"""Serving pulls and looking messages up. Knows the state, no send."""

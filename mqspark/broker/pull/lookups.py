@@ -1,0 +1,179 @@
+"""Offsets and single messages: codes 12, 14, 15, 29 to 33 (ConsumerManageProcessor, AdminBrokerProcessor,
+QueryMessageProcessor; reference remoting-protocol §5.3)."""
+
+from __future__ import annotations
+
+import struct
+
+from mqspark.broker.state.offsets import NOT_FOUND, is_brokers_own
+from mqspark.broker.state.state import BrokerState
+from mqspark.message import PhysicalOffset
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_response, encode_response_head
+from mqspark.protocol.connection import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+    ViewMessageRequestHeader,
+)
+from mqspark.protocol.session import Session
+
+__all__ = ["Lookups"]
+
+_PHYSICAL_OFFSET_AT = 28
+"""Where a stored record keeps its own physical offset (reference store-and-broker §2.1)."""
+
+
+_NO_OFFSET = "Not found, do not set to zero, maybe this group boot first"
+_NO_YOUNG_QUEUE = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+"""What RocketMQ's clients log of a group without an offset."""
+_TAG_INDEX = "T"
+"""Tags are not indexed; keys and unique keys are, as one kind."""
+_UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+_MAX_QUERY_BODY_BYTES = MAX_FRAME_BYTES - MAX_HEADER_BYTES
+"""No client takes a longer frame (RocketMQ would send it)."""
+
+
+class Lookups:
+    def __init__(self, state: BrokerState, memory_bytes: int) -> None:
+        self._state = state
+        self._memory_bytes = memory_bytes
+        self.handlers: dict[int, Handler] = {
+            RequestCode.QUERY_MESSAGE: self.query_message,
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
+            RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
+        }
+
+    def query_offset(self, session: Session, command: Command) -> bytes:
+        header = command.header(QueryConsumerOffsetRequestHeader)
+        offset = self._state.offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if offset == NOT_FOUND:
+            if header.set_zero_if_not_found is False:
+                raise Refusal(ResponseCode.QUERY_NOT_FOUND, _NO_OFFSET, {})
+            if not self.starts_in_memory(header.topic, header.queue_id):
+                raise Refusal(ResponseCode.QUERY_NOT_FOUND, _NO_YOUNG_QUEUE, {})
+            offset = 0
+        return ok(command, {"offset": str(offset)})
+
+    def starts_in_memory(self, topic: str, queue_id: int) -> bool:
+        """A young queue, which a new group consumes from its start whatever it asked for: message 0 is there
+        and not older than the share of memory that the page cache is reckoned to hold."""
+        store = self._state.store
+        if store.min_offset(topic, queue_id) != 0:
+            return False
+        first = store.get(topic, queue_id, 0, 1, 1, None)
+        if not first.buffers:
+            return False
+        (physical_offset,) = struct.unpack_from(">q", first.buffers[0], _PHYSICAL_OFFSET_AT)
+        window_bytes = self._memory_bytes * self._state.store_config.access_message_in_memory_max_ratio // 100
+        return bool(store.max_physical_offset - physical_offset <= window_bytes)
+
+    def update_offset(self, session: Session, command: Command) -> bytes:
+        header = command.header(UpdateConsumerOffsetRequestHeader)
+        state = self._state
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        if group not in state.subscriptions:
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!", {})
+        if topic not in state.topics:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!", {})
+        if queue_id < 0 or header.commit_offset < 0:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "queueId and commitOffset must not be negative", {})
+        if is_brokers_own(topic, group):
+            raise Refusal(ResponseCode.NO_PERMISSION, f"how far {group} is in {topic} the broker says", {})
+        known = state.topics.get(topic)
+        if (
+            known is not None
+            and queue_id >= known.queue_limit
+            and not state.store.max_offset(topic, queue_id)
+        ):
+            remark = f"Queue {queue_id} of topic {topic} not exist!"
+            raise Refusal(ResponseCode.INVALID_PARAMETER, remark, {})
+        state.offsets.admit(group, topic, queue_id)
+        if state.offsets.pending_reset(group, topic, queue_id) is None:
+            state.offsets.commit(group, topic, queue_id, header.commit_offset)
+        return ok(command, {})
+
+    def search_offset(self, session: Session, command: Command) -> bytes:
+        header = command.header(SearchOffsetRequestHeader)
+        upper = (header.boundary_type or "").upper() == "UPPER"
+        offset = self._state.store.offset_by_timestamp(header.topic, header.queue_id, header.timestamp, upper)
+        return ok(command, {"offset": str(offset)})
+
+    def max_offset(self, session: Session, command: Command) -> bytes:
+        header = command.header(GetMaxOffsetRequestHeader)
+        return ok(command, {"offset": str(self._state.store.max_offset(header.topic, header.queue_id))})
+
+    def min_offset(self, session: Session, command: Command) -> bytes:
+        """-1 for a BatchCQ queue that never had a message (BatchConsumeQueue), 0 for any other."""
+        header = command.header(GetMinOffsetRequestHeader)
+        store, topic = self._state.store, self._state.topics.get(header.topic)
+        if topic is not None and topic.inner_batch and not store.max_offset(header.topic, header.queue_id):
+            return ok(command, {"offset": "-1"})
+        return ok(command, {"offset": str(max(0, store.min_offset(header.topic, header.queue_id)))})
+
+    def earliest_store_time(self, session: Session, command: Command) -> bytes:
+        """Of the queue's first message; -1 when there is none."""
+        header = command.header(GetEarliestMsgStoretimeRequestHeader)
+        store = self._state.store
+        first = store.min_offset(header.topic, header.queue_id)
+        timestamp = store.store_timestamp_at(header.topic, header.queue_id, first)
+        return ok(command, {"timestamp": str(timestamp)})
+
+    def query_message(self, session: Session, command: Command) -> None:
+        """Records with a key or, as the request says, a unique key, in the order of the log. They may have another
+        key of the same hash: clients compare. When they are too many for a frame the newest are kept. They leave as
+        views of the log's files: an answer of 16 MB costs no memory."""
+        header = command.header(QueryMessageRequestHeader)
+        store = self._state.store
+        max_num = header.max_num
+        if command.ext.get(_UNIQUE_KEY_QUERY) == "true":
+            max_num = store.config.default_query_max_num
+        records = []
+        if header.index_type != _TAG_INDEX:
+            records = store.query_message(
+                header.topic, header.key, max_num, header.begin_timestamp, header.end_timestamp
+            )
+        if not records:
+            raise Refusal(
+                ResponseCode.QUERY_NOT_FOUND,
+                "can not find message, maybe time range not correct",
+                QueryMessageResponseHeader(index_last_update_timestamp=0, index_last_update_phyoffset=0),
+            )
+        size_bytes = 0
+        first = len(records)
+        while first and (
+            first == len(records) or size_bytes + len(records[first - 1]) <= _MAX_QUERY_BODY_BYTES
+        ):
+            first -= 1
+            size_bytes += len(records[first])
+        if command.is_oneway:
+            return
+        timestamp_ms, physical_offset = store.index_last_update
+        head = encode_response_head(
+            command.opaque,
+            ResponseCode.SUCCESS,
+            QueryMessageResponseHeader(
+                index_last_update_timestamp=timestamp_ms, index_last_update_phyoffset=physical_offset
+            ),
+            size_bytes,
+        )
+        session.send(head, *records[first:])
+
+    def view_message(self, session: Session, command: Command) -> bytes:
+        header = command.header(ViewMessageRequestHeader)
+        record = self._state.store.record_at(PhysicalOffset(header.offset))
+        if record is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
+        return encode_response(command.opaque, ResponseCode.SUCCESS, None, record)

@@ -1,0 +1,171 @@
+"""Parked pulls: requests that found nothing and may wait (PullRequestHoldService; reference remoting-protocol
+§8.5).
+
+They wait under (topic, queue id) and leave when that queue grows past their offset or their time is up.
+Closing a connection cancels nothing: its pulls are dropped when they are next looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mqspark.bounded import Ledger
+from mqspark.broker.state.selection import HeldFilters, Wanted
+from mqspark.clock import Clock
+from mqspark.protocol.session import Session
+
+__all__ = ["Pull", "ParkedPulls"]
+
+MAX_BYTES = 256 << 20
+SWEEP_INTERVAL_MS = 200
+"""A sweep looks at every parked pull, so it is rationed; a suspension ends at most this much late. RocketMQ:
+5 s."""
+
+
+class Pull:
+    """A pull that passed every check. ``offset`` moves on while the pull is parked and finds only messages it
+    does not want."""
+
+    __slots__ = (
+        "bulk",
+        "deadline_ms",
+        "first_offset",
+        "group",
+        "group_sys_flag",
+        "max_messages",
+        "offset",
+        "opaque",
+        "queue_id",
+        "session",
+        "topic",
+        "topic_sys_flag",
+        "wanted",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        opaque: int,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        wanted: Wanted,
+        topic_sys_flag: int,
+        group_sys_flag: int,
+        bulk: bool = False,
+    ) -> None:
+        self.session = session
+        self.opaque = opaque
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.first_offset = offset
+        self.offset = offset
+        self.max_messages = max_messages
+        self.bulk = bulk
+        self.wanted = wanted
+        self.topic_sys_flag = topic_sys_flag
+        self.group_sys_flag = group_sys_flag
+        self.deadline_ms = 0
+
+
+class ParkedPulls:
+    def __init__(self, clock: Clock, max_bytes: Callable[[], int] = lambda: MAX_BYTES) -> None:
+        """``max_bytes``: of the filters that they keep."""
+        self.ledger = Ledger(
+            "parkedPulls",
+            max_bytes,
+            "ParkedPulls._waiting",
+            "HeldFilters._uses",
+            setting="maxParkedBytes",
+        )
+        self._filters = HeldFilters(self.ledger)
+        self._clock = clock
+        self._waiting: dict[tuple[str, int], list[Pull]] = {}
+        self._next_sweep_ms: int | None = None
+        self.count = 0
+
+    def admit(self, pull: Pull) -> None:
+        """Raises TableFull."""
+        self.ledger.admit(self._filters.room_for(pull.wanted))
+
+    def _left(self, pulls: list[Pull]) -> None:
+        self.count -= len(pulls)
+        for pull in pulls:
+            self._filters.release(pull.wanted)
+
+    def park(self, pull: Pull) -> None:
+        """``deadline_ms`` (monotonic) must be set. Never refused: who parks for a peer asks ``admit`` first."""
+        self._filters.hold(pull.wanted)
+        key = (pull.topic, pull.queue_id)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            self._waiting[key] = [pull]
+        else:
+            waiting.append(pull)
+        self.count += 1
+        if self._next_sweep_ms is None or pull.deadline_ms < self._next_sweep_ms:
+            self._next_sweep_ms = pull.deadline_ms
+
+    def arrived(self, topic: str, queue_id: int, max_offset: int) -> list[Pull]:
+        """The queue has grown: the pulls that may now find something, no longer parked."""
+        key = (topic, queue_id)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            return []
+        due = [pull for pull in waiting if pull.offset < max_offset]
+        if len(due) == len(waiting):
+            del self._waiting[key]
+        elif due:
+            self._waiting[key] = [pull for pull in waiting if pull.offset >= max_offset]
+        self._left(due)
+        return due
+
+    def take(self, group: str, topic: str) -> list[Pull]:
+        """The group's pulls of any queue of the topic, no longer parked."""
+        taken: list[Pull] = []
+        for key in [key for key in self._waiting if key[0] == topic]:
+            waiting = self._waiting[key]
+            mine = [pull for pull in waiting if pull.group == group]
+            if mine:
+                taken += mine
+                kept = [pull for pull in waiting if pull.group != group]
+                if kept:
+                    self._waiting[key] = kept
+                else:
+                    del self._waiting[key]
+        self._left(taken)
+        return taken
+
+    def expired(self) -> list[Pull]:
+        """The pulls whose time is up, no longer parked."""
+        now_ms = self._clock.monotonic_ms()
+        if self._next_sweep_ms is None or now_ms < self._next_sweep_ms:
+            return []
+        due: list[Pull] = []
+        earliest_ms: int | None = None
+        for key, waiting in list(self._waiting.items()):
+            kept = []
+            for pull in waiting:
+                if not pull.session.open:
+                    self._left([pull])
+                elif pull.deadline_ms <= now_ms:
+                    due.append(pull)
+                else:
+                    kept.append(pull)
+                    if earliest_ms is None or pull.deadline_ms < earliest_ms:
+                        earliest_ms = pull.deadline_ms
+            if not kept:
+                del self._waiting[key]
+            elif len(kept) < len(waiting):
+                self._waiting[key] = kept
+        self._left(due)
+        self._next_sweep_ms = None if earliest_ms is None else max(earliest_ms, now_ms + SWEEP_INTERVAL_MS)
+        return due
+
+    @property
+    def next_sweep_ms(self) -> int | None:
+        """Monotonic time of the next sweep that can find something; None while nothing is parked."""
+        return self._next_sweep_ms

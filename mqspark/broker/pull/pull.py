@@ -1,0 +1,422 @@
+"""Serving pulls (PullMessageProcessor; reference remoting-protocol §8, store-and-broker §13.7).
+
+A pull is checked once. Then it is served, or parked and served again when its queue grows. Records leave as
+memoryviews of the store's files: nothing here looks at a record, except for the properties that a filter wants.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.pull.parked_pulls import ParkedPulls, Pull
+from mqspark.broker.state.groups import TAG
+from mqspark.broker.state.selection import Wanted, get_selected
+from mqspark.broker.state.state import BrokerState
+from mqspark.errors import InvalidFilter, InvalidMessage, NotNow
+from mqspark.filter.sql import SQL92, SqlFilter, compile_sql
+from mqspark.filter.tags import tag_codes
+from mqspark.logs import sparing
+from mqspark.message import PERM_READ
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_response, encode_response_head
+from mqspark.protocol.dispatch import Handler, Refusal
+from mqspark.protocol.headers import PullMessageRequestHeader
+from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Work
+from mqspark.store.queue.consumequeue import ENTRY_BYTES
+from mqspark.store.store import GetResult, GetStatus
+
+__all__ = ["Pulls", "FAQ", "check_expression_type"]
+
+_log = sparing(__name__)
+
+COMMIT, SUSPEND, EXPRESSION = 0x1, 0x2, 0x4
+"""Bits of a pull's sysFlag (PullSysFlag)."""
+
+FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDDEN_SUBSCRIPTION = (
+    1,
+    2,
+    3,
+    4,
+    5,
+)
+
+WOKEN_AT_ONCE = 64
+"""Parked pulls that are served in the turn that wakes them; the rest are served between the turns of others."""
+SERVED_AT_ONCE = 16
+
+BULK_BYTES_PER_TURN = 8 * 1024 * 1024
+"""A connection that was given so much in one turn gets no more in bulk: what waits for its socket stays bounded however
+many bulk pulls it has in flight."""
+
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+_CODES = {
+    "FOUND": ResponseCode.SUCCESS,
+    "NO_MATCHED_MESSAGE": ResponseCode.PULL_RETRY_IMMEDIATELY,
+    "MESSAGE_WAS_REMOVING": ResponseCode.PULL_RETRY_IMMEDIATELY,
+    "OFFSET_FOUND_NULL": ResponseCode.PULL_NOT_FOUND,
+    "OFFSET_OVERFLOW_ONE": ResponseCode.PULL_NOT_FOUND,
+    "OFFSET_OVERFLOW_BADLY": ResponseCode.PULL_OFFSET_MOVED,
+    "OFFSET_TOO_SMALL": ResponseCode.PULL_OFFSET_MOVED,
+    "OFFSET_RESET": ResponseCode.PULL_OFFSET_MOVED,
+}
+"""Store status → response code; the two statuses of an empty queue depend on the offset too."""
+
+
+def check_expression_type(config: BrokerConfig, kind: str | None) -> None:
+    """For another type than tags. Raises Refusal."""
+    if kind != SQL92:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
+        )
+    if not config.enable_property_filter:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {kind}:"
+            " set enablePropertyFilter=true on the broker",
+        )
+
+
+def _forbidden(remark: str, kind: int) -> Refusal:
+    return Refusal(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(kind)})
+
+
+class Pulls:
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._get = state.store.get
+        self.parked = ParkedPulls(state.clock, lambda: state.config.max_parked_bytes)
+        self._woken: deque[tuple[Pull, Callable[[Pull], None]]] = deque()
+        """No longer parked, and not served yet."""
+        self._woken_now = 0
+        self._is_serving = False
+        self._given: dict[int, int] = {}
+        """session id → bytes given in this turn."""
+        self.handlers: dict[int, Handler] = {
+            RequestCode.PULL_MESSAGE: self.pull,
+            RequestCode.LITE_PULL_MESSAGE: self.pull,
+        }
+
+    # --- events ---
+
+    def pull(self, session: Session, command: Command) -> None:
+        state = self._state
+        config = state.config
+        if session.fast:
+            raise Refusal(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {command.code} not supported on the fast port",
+            )
+        header = command.header(PullMessageRequestHeader)
+        if command.flag & 2:
+            return
+        pull = self._check(session, command, header)
+        if self._given.get(session.id, 0) > config.pull_bytes_per_turn:
+            raise Refusal(
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD] this connection asks for more than it takes; retry later",
+            )
+        reset = state.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        if reset is not None:  # what the client would commit is from before the reset
+            self._answer_reset(pull, reset)
+            return
+        if header.sys_flag & COMMIT and header.commit_offset >= 0:
+            state.offsets.admit(pull.group, pull.topic, pull.queue_id)
+            state.offsets.commit(pull.group, pull.topic, pull.queue_id, header.commit_offset)
+        suspend = header.sys_flag & SUSPEND != 0
+        if not self._serve(pull, may_wait=suspend):
+            if self.parked.count + len(self._woken) >= config.pull_thread_pool_queue_capacity:
+                raise Refusal(
+                    ResponseCode.SYSTEM_BUSY,
+                    f"[OVERLOAD] {self.parked.count} pulls are parked already; retry later",
+                )
+            self.parked.admit(pull)
+            wait_ms = (
+                header.suspend_timeout_millis
+                if config.long_polling_enable
+                else config.short_polling_time_mills
+            )
+            pull.deadline_ms = state.clock.monotonic_ms() + max(0, wait_ms)
+            self.parked.park(pull)
+
+    def arrived(self, arrivals: Iterable[tuple[str, int, int]]) -> None:
+        """Queues have grown: (topic, queue id, new max offset) each."""
+        parked = self.parked
+        if not parked.count:
+            return
+        for topic, queue_id, max_offset in arrivals:
+            for pull in parked.arrived(topic, queue_id, max_offset):
+                self._wake(pull, self._serve_woken)
+        self._serve_rest()
+
+    def answer_resets(self, group: str, topic: str) -> None:
+        """The group's offsets were reset: tell those of its pulls that are parked, at once."""
+        for pull in self.parked.take(group, topic):
+            self._wake(pull, self._answer_woken_reset)
+        self._serve_rest()
+
+    def _answer_woken_reset(self, pull: Pull) -> None:
+        reset = self._state.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        if reset is None:
+            self.parked.park(pull)
+        else:
+            self._answer_reset(pull, reset)
+
+    def expire(self) -> None:
+        for pull in self.parked.expired():
+            self._wake(pull, self._serve_expired)
+        self._serve_rest()
+
+    # --- many at once ---
+
+    def _serve_woken(self, pull: Pull) -> None:
+        if not self._serve_parked(pull, may_wait=True, woken=True):
+            self.parked.park(pull)
+
+    def _serve_expired(self, pull: Pull) -> None:
+        self._serve_parked(pull, may_wait=False)
+
+    def _wake(self, pull: Pull, serve: Callable[[Pull], None]) -> None:
+        """At once, unless it is one of many, or has to look at records."""
+        if self._woken_now < WOKEN_AT_ONCE and not isinstance(pull.wanted, SqlFilter):
+            self._woken_now += 1
+            if pull.session.open:
+                serve(pull)
+        else:
+            self._woken.append((pull, serve))
+
+    def _serve_rest(self) -> None:
+        self._woken_now = 0
+        if self._woken and not self._is_serving:
+            self._is_serving = True
+            self._state.long_work.begin(None, self._serve_in_slices())
+
+    def _serve_in_slices(self) -> Work[None]:
+        served = 0
+        while self._woken:
+            pull, serve = self._woken.popleft()
+            if not pull.session.open:
+                continue
+            try:
+                serve(pull)
+            except Exception:
+                _log.exception("a pull of %s could not be served", pull.session.peer)
+            served += 1
+            if self._woken and (isinstance(pull.wanted, SqlFilter) or served % SERVED_AT_ONCE == 0):
+                yield
+        self._is_serving = False
+
+    def end_turn(self) -> None:
+        if self._given:
+            self._given.clear()
+
+    # --- checks, in RocketMQ's order ---
+
+    def _check(self, session: Session, command: Command, header: PullMessageRequestHeader) -> Pull:
+        state = self._state
+        config = state.config
+        if not config.broker_permission & PERM_READ:
+            raise _forbidden(
+                f"the broker[{config.broker_ip1}] pulling message is forbidden", FORBIDDEN_BROKER
+            )
+        if command.code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable:
+            raise _forbidden(
+                f"the broker[{config.broker_ip1}] for lite pull consumer is forbidden", FORBIDDEN_BROKER
+            )
+        group_name = header.consumer_group
+        group = state.subscriptions.find(group_name, session)
+        if group is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group_name}] does not exist, {FAQ}",
+            )
+        if not group.consume_enable:
+            raise _forbidden(f"subscription group no permission, {group_name}", FORBIDDEN_GROUP)
+        topic = state.topics.get(header.topic)
+        if topic is None:
+            raise Refusal(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {FAQ}"
+            )
+        if not topic.readable:
+            raise _forbidden(f"the topic[{topic.name}] pulling message is forbidden", FORBIDDEN_TOPIC)
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{header.queue_id}] is illegal, topic:[{topic.name}]"
+                f" topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{session.peer}]",
+            )
+        return Pull(
+            session,
+            command.opaque,
+            group.group_name,  # not the request's own copy: it may wait long
+            topic.name,
+            header.queue_id,
+            header.queue_offset,
+            header.max_msg_nums,
+            self._expression(header) if header.sys_flag & EXPRESSION else self._subscription(header),
+            topic.sys_flag,
+            group.group_sys_flag,
+            header.mqspark_bulk is True,
+        )
+
+    def _expression(self, header: PullMessageRequestHeader) -> Wanted:
+        """What an expression takes that came in the request."""
+        kind = header.expression_type
+        wanted: Wanted
+        try:
+            if not kind or kind == TAG:
+                return tag_codes[header.subscription]
+            wanted = compile_sql(header.subscription) if kind == SQL92 else None
+        except (InvalidMessage, InvalidFilter) as error:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
+            ) from None
+        check_expression_type(self._state.config, kind)
+        return wanted
+
+    def _subscription(self, header: PullMessageRequestHeader) -> Wanted:
+        """What the group's heartbeats subscribe to."""
+        state = self._state
+        group = state.clients.consumer(header.consumer_group)
+        if group is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
+        group_config = state.subscriptions.configured(group.name)
+        if group.broadcasting and group_config is not None and not group_config.consume_broadcast_enable:
+            raise _forbidden(
+                f"the consumer group[{group.name}] can not consume by broadcast way", FORBIDDEN_BROADCAST
+            )
+        if state.subscriptions.is_read_forbidden(group.name, header.topic):
+            raise _forbidden(
+                f"the consumer group[{group.name}] is forbidden for topic[{header.topic}]",
+                FORBIDDEN_SUBSCRIPTION,
+            )
+        subscription = group.subscriptions.get(header.topic)
+        if subscription is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
+        if subscription.version < header.sub_version:
+            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        if subscription.is_tag:
+            return subscription.wanted()
+        try:
+            wanted = subscription.wanted()
+        except InvalidFilter as error:
+            raise Refusal(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                f"the broker's consumer filter data is not exist! Your expression may be wrong: {error}",
+            ) from None
+        check_expression_type(state.config, subscription.data.expression_type)
+        return wanted
+
+    # --- serving ---
+
+    def _serve_parked(self, pull: Pull, *, may_wait: bool, woken: bool = False) -> bool:
+        """``_serve`` where a fault of the disk must cost this pull alone, and nobody asks just now."""
+        try:
+            if pull.session.room <= 0:
+                self._put_off(pull)
+                return True
+            return self._serve(pull, may_wait=may_wait, woken=woken)
+        except (OSError, NotNow) as error:
+            remark = f"the messages cannot be read now: {error}"
+            pull.session.send(encode_response(pull.opaque, ResponseCode.SYSTEM_BUSY, remark=remark))
+            return True
+
+    def _serve(self, pull: Pull, *, may_wait: bool, woken: bool = False) -> bool:
+        """Answer the pull; False when it found nothing and may wait, and nothing was answered."""
+        state = self._state
+        limits = state.store_config
+        wanted = pull.wanted
+        max_messages = min(pull.max_messages, limits.max_transfer_count_on_message_in_memory)
+        max_bytes = limits.max_transfer_bytes_on_message_in_memory
+        max_examined = max(max_messages, limits.max_filter_message_size // ENTRY_BYTES)
+        bulk = pull.bulk and self._given.get(pull.session.id, 0) < BULK_BYTES_PER_TURN
+        if bulk:
+            max_messages = max(max_messages, min(pull.max_messages, limits.max_transfer_count_on_bulk_read))
+            max_bytes = max(max_bytes, limits.max_transfer_bytes_on_bulk_read)
+        if isinstance(wanted, SqlFilter):
+            result = get_selected(
+                state.store,
+                pull.topic,
+                pull.queue_id,
+                pull.offset,
+                max_messages,
+                max_bytes,
+                wanted,
+                max_examined,
+            )
+        else:
+            result = self._get(
+                pull.topic, pull.queue_id, pull.offset, max_messages, max_bytes, wanted, bulk=bulk
+            )
+        status = result.status.name
+        session = pull.session
+        if result.status is GetStatus.FOUND:
+            size_bytes = result.size_bytes
+            head = self._head(pull, ResponseCode.SUCCESS, status, result.next_offset, result, size_bytes)
+            session.send(head, *result.buffers)
+            self._given[session.id] = self._given.get(session.id, 0) + size_bytes
+            state.stats.got(pull.topic, pull.group, result.count, size_bytes)
+            state.offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_offset)
+            return True
+        code = _CODES.get(status)
+        if code is None:  # NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE
+            status = "NO_MESSAGE_IN_QUEUE"  # a queue that nothing was ever sent to is an empty one
+            code = ResponseCode.PULL_OFFSET_MOVED if pull.offset else ResponseCode.PULL_NOT_FOUND
+        next_offset = result.next_offset
+        if may_wait and code is ResponseCode.PULL_NOT_FOUND:
+            return False
+        if woken and status == "NO_MATCHED_MESSAGE" and next_offset >= result.max_offset:
+            # What came is not wanted. Look no more at it, and do not make the client ask again for nothing.
+            pull.offset = next_offset
+            return False
+        if code is ResponseCode.PULL_NOT_FOUND and pull.offset != pull.first_offset:
+            code, status = ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE"
+        state.stats.pulls_missed += 1
+        session.send(self._head(pull, code, status, next_offset, result, 0))
+        return True
+
+    def _put_off(self, pull: Pull) -> None:
+        """Its client has not read what it was given before. When it has, it asks again."""
+        store = self._state.store
+        ext = self._ext(
+            pull,
+            pull.offset,
+            store.min_offset(pull.topic, pull.queue_id),
+            store.max_offset(pull.topic, pull.queue_id),
+        )
+        pull.session.send(
+            encode_response_head(
+                pull.opaque, ResponseCode.PULL_RETRY_IMMEDIATELY, ext, 0, "NO_MATCHED_MESSAGE"
+            )
+        )
+
+    def _answer_reset(self, pull: Pull, offset: int) -> None:
+        state = self._state
+        ext = self._ext(
+            pull,
+            offset,
+            state.store.min_offset(pull.topic, pull.queue_id),
+            state.store.max_offset(pull.topic, pull.queue_id),
+        )
+        pull.session.send(
+            encode_response_head(pull.opaque, ResponseCode.PULL_OFFSET_MOVED, ext, 0, "OFFSET_RESET")
+        )
+
+    def _head(
+        self, pull: Pull, code: int, status: str, next_offset: int, result: GetResult, size_bytes: int
+    ) -> bytes:
+        ext = self._ext(pull, next_offset, result.min_offset, result.max_offset)
+        return encode_response_head(pull.opaque, code, ext, size_bytes, status)
+
+    def _ext(self, pull: Pull, next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
+        return {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(next_offset),
+            "minOffset": str(max(0, min_offset)),
+            "maxOffset": str(max_offset),
+            "topicSysFlag": str(pull.topic_sys_flag),
+            "groupSysFlag": str(pull.group_sys_flag),
+        }

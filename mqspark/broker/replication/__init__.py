@@ -1,0 +1,1 @@
+"""The slaves of a master."""

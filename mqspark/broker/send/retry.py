@@ -1,0 +1,159 @@
+"""Messages that a consumer could not consume: code 36, retry topics and dead letters
+(AbstractSendMessageProcessor.consumerSendMsgBack, SendMessageProcessor.handleRetryAndDLQ; reference
+store-and-broker §13.3, remoting-protocol §5.2).
+
+A message that is sent back is stored again in ``%RETRY%group``, after a delay that grows with every attempt, and
+in ``%DLQ%group`` when it has had all of them. It keeps its body, properties and origin.
+"""
+
+from __future__ import annotations
+
+from mqspark.broker.state.acks import Acks
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.topics import UNIT_SUB, Topic
+from mqspark.broker.state.writer import Draft
+from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
+from mqspark.message import (
+    BORN_HOST_V6,
+    DELAY,
+    ORIGIN_MESSAGE_ID,
+    PERM_WRITE,
+    RETRY_TOPIC,
+    STORE_HOST_V6,
+    WAIT,
+    PhysicalOffset,
+    decode_properties,
+    dlq_topic,
+    encode_offset_id,
+    retry_topic,
+)
+from mqspark.protocol.bodies import SubscriptionGroupConfig
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_response
+from mqspark.protocol.connection import Connection
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.headers import ConsumerSendMsgBackRequestHeader
+from mqspark.protocol.session import Session
+from mqspark.record import MAX_RECONSUME_TIMES, take_apart
+
+__all__ = ["DEAD_LETTER_QUEUES", "SendBacks", "dead_letter_topic", "retry_limit"]
+
+DEAD_LETTER_QUEUES = 1
+"""DLQ_NUMS_PER_GROUP."""
+FIRST_RETRY_LEVEL = 3
+"""The delay level of the first attempt when the consumer names none; one more for each after it."""
+LIMIT_SINCE_VERSION = 121
+"""Older clients (before V3_4_9) may have anything in maxReconsumeTimes."""
+
+
+def retry_limit(config: SubscriptionGroupConfig, version: int, wanted: int | None) -> int:
+    """How often a message may be retried: what the consumer says goes before its group's configuration."""
+    return wanted if wanted is not None and version >= LIMIT_SINCE_VERSION else config.retry_max_times
+
+
+def dead_letter_topic(state: BrokerState, group: str) -> Topic:
+    """Made with the first dead letter."""
+    return state.topics.ensure(dlq_topic(group), DEAD_LETTER_QUEUES, needed=True)
+
+
+class _Failing:
+    """Stands before a session: what is not the answer ``done`` says why a store failed, which to the one who sends back
+    is always SYSTEM_ERROR."""
+
+    __slots__ = ("_done", "_session")
+
+    def __init__(self, session: Session, done: bytes) -> None:
+        self._session = session
+        self._done = done
+
+    def send(self, *buffers: bytes | memoryview) -> None:
+        if buffers != (self._done,):
+            (failed,) = Connection().receive_data(b"".join(buffers))
+            remark = f"{ResponseCode(failed.code).name}: {failed.remark}"
+            buffers = (encode_response(failed.opaque, ResponseCode.SYSTEM_ERROR, remark=remark),)
+        self._session.send(*buffers)
+
+
+class SendBacks:
+    def __init__(self, state: BrokerState, acks: Acks) -> None:
+        self._state = state
+        self._acks = acks
+        self.handlers: dict[int, Handler] = {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
+
+    def send_back(self, session: Session, command: Command) -> bytes | None:
+        header = command.header(ConsumerSendMsgBackRequestHeader)
+        state = self._state
+        group = state.subscriptions.find(header.group, session)
+        if group is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}"
+            )
+        if not state.config.broker_permission & PERM_WRITE:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{state.config.broker_ip1}] sending message is forbidden",
+            )
+        if not command.is_oneway:
+            self._acks.check_busy(state.config.send_thread_pool_queue_capacity)
+        if group.retry_queue_nums <= 0:  # the group does not want its failures back
+            return ok(command)
+        topic = state.topics.ensure(
+            retry_topic(header.group),
+            group.retry_queue_nums,
+            sys_flag=UNIT_SUB if header.unit_mode else 0,
+            needed=True,  # there are as many as groups, which are counted
+        )
+        if not topic.config.perm & PERM_WRITE:
+            raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden")
+        # A topic that is older than the group's setting may have fewer queues, and nobody reads others.
+        queues = max(1, min(group.retry_queue_nums, topic.read_queue_nums))
+        draft = self._draft(header, group, command.version, queues)
+        try:
+            stored = state.writer.put(draft)
+        except (InvalidMessage, MessageTooLarge):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "MESSAGE_ILLEGAL") from None
+        except (StoreReadOnly, NotNow) as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"SERVICE_NOT_AVAILABLE: {error}") from None
+        state.stats.was_sent_back(draft.properties[RETRY_TOPIC], header.group)
+        if not command.is_oneway:
+            done = ok(command)
+            self._acks.waiting.append((stored.end_offset, _Failing(session, done), done))
+        return None
+
+    def _draft(
+        self,
+        header: ConsumerSendMsgBackRequestHeader,
+        group: SubscriptionGroupConfig,
+        version: int,
+        queues: int,
+    ) -> Draft:
+        """The message at the offset, as it is stored again. Raises Refusal when there is none."""
+        state = self._state
+        found = state.store.record_at(PhysicalOffset(header.offset))
+        if found is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        record = take_apart(found)
+        properties = decode_properties(record.properties)
+        properties.setdefault(RETRY_TOPIC, record.topic)
+        properties[WAIT] = "false"
+        if not properties.get(ORIGIN_MESSAGE_ID, "").strip():
+            properties[ORIGIN_MESSAGE_ID] = encode_offset_id(record.store_host, record.physical_offset)
+        limit = retry_limit(group, version, header.max_reconsume_times)
+        if record.reconsume_times >= limit or header.delay_level < 0:
+            topic, queue_id, level = dead_letter_topic(state, header.group).name, 0, 0
+        else:
+            topic = retry_topic(header.group)
+            queue_id = state.random.randrange(queues)
+            level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
+        properties[DELAY] = str(level)
+        return Draft(
+            topic,
+            queue_id,
+            record.body,
+            properties,
+            record.born_timestamp_ms,
+            record.born_host,
+            record.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
+            record.flag,
+            min(record.reconsume_times + 1, MAX_RECONSUME_TIMES),
+        )

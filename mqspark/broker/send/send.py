@@ -1,0 +1,592 @@
+"""Storing what producers send (SendMessageProcessor, AbstractSendMessageProcessor; reference
+remoting-protocol §5.1).
+
+The path of one ordinary message is kept short: facts of a topic are looked up once (``Topic``), the property
+string is searched and extended but not taken apart, the answer is preformatted and waits in ``Acks``. A
+property string that holds a name which the broker must treat specially goes through ``_own``, which does
+take it apart.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from mqspark.broker.send.retry import dead_letter_topic, retry_limit
+from mqspark.broker.state.acks import Acks, Receiver
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.topics import Topic
+from mqspark.broker.state.writer import Draft, Stored
+from mqspark.broker.timer.delays import delay_level
+from mqspark.broker.transaction.halfmessages import divert_prepared
+from mqspark.errors import InvalidMessage, MessageTooLarge, NoResources, NotNow, StoreReadOnly
+from mqspark.message import (
+    BORN_HOST_V6,
+    CLUSTER,
+    DELAY,
+    INNER_BATCH,
+    KEYS,
+    MAX_TOPIC_LENGTH,
+    MSG_REGION,
+    MULTI_TAGS,
+    NEED_UNWRAP,
+    PERM_WRITE,
+    REAL_TOPIC,
+    RETRY_PREFIX,
+    STORE_HOST_V6,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    TIMER_TOPIC,
+    TRACE_ON,
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    UNIQ_KEY,
+    check_topic,
+    decode_properties,
+    encode_properties,
+    encode_recall_handle,
+    is_broker_topic,
+    java_hashes,
+    parse_number,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_response, send_response_frame
+from mqspark.protocol.dispatch import Handler, Refusal
+from mqspark.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from mqspark.protocol.session import Session
+from mqspark.record import split_batch
+from mqspark.store.messages.membertable import Many, many_of
+
+__all__ = ["Sends"]
+
+MAX_BATCH_TOPIC_LENGTH = MAX_TOPIC_LENGTH
+
+_TIMED = frozenset((TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS))
+_UNAVAILABLE_FLAGS = NEED_UNWRAP | INNER_BATCH
+_BROKER_FLAGS = _UNAVAILABLE_FLAGS | BORN_HOST_V6 | STORE_HOST_V6
+
+
+SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
+
+
+def _value(text: str, mark: str) -> str | None:
+    """The last value of a property in ``0x02 name 0x01 value 0x02 …``; ``mark`` is ``0x02 name 0x01``."""
+    start = text.rfind(mark)
+    if start < 0:
+        return None
+    start += len(mark)
+    return text[start : text.index("\x02", start)]
+
+
+def _may_name_ours(text: str) -> bool:
+    """Whether one of these properties is the broker's business, or a value contains the name of one."""
+    return (
+        "MSG_REGION" in text
+        or "TRACE_ON" in text
+        or "CLUSTER" in text
+        or "DELAY" in text
+        or "TIMER_" in text
+        or "TRAN_MSG" in text
+        or "POP_CK" in text
+    )
+
+
+def _is_prepared(text: str) -> bool:
+    return "TRAN_MSG" in text and decode_properties(text).get(TRANSACTION_PREPARED, "").lower() == "true"
+
+
+class Sends:
+    def __init__(
+        self,
+        state: BrokerState,
+        acks: Acks,
+        store_host: bytes,
+        once_known: Callable[[Session], Receiver],
+    ) -> None:
+        """``once_known``: what is sent to its result goes on when the topics as they are now are known."""
+        self._state = state
+        self._waiting = acks.waiting
+        self._once_known = once_known
+        self._id_prefix = store_host.hex().upper()
+        self._topic = state.topics.get
+        self._put = state.store.put
+        self.refresh_settings()
+        self.handlers: dict[int, Handler] = {
+            RequestCode.SEND_MESSAGE: self.send,
+            RequestCode.SEND_MESSAGE_V2: self.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.send,
+        }
+
+    def refresh_settings(self) -> None:
+        """Take over settings that may change at run time and are cached for speed."""
+        config = self._state.config
+        self._start_ms = config.start_accept_send_request_time_stamp
+        self._capacity = config.send_thread_pool_queue_capacity
+        self._trace = {MSG_REGION: config.region_id, TRACE_ON: "true" if config.trace_on else "false"}
+        self._marks = {
+            MSG_REGION: config.region_id,
+            CLUSTER: config.broker_cluster_name,
+            TRACE_ON: self._trace[TRACE_ON],
+        }
+        self._suffix = encode_properties(self._marks).decode()
+        self._plain_answer = config.trace_on
+        self._region = config.region_id
+        self._multi_dispatch = self._state.store_config.multi_dispatch
+
+    def send(self, session: Session, command: Command) -> None:
+        header: SendHeader
+        if command.code == RequestCode.SEND_MESSAGE:
+            header = command.header(SendMessageRequestHeader)
+        else:
+            header = command.header(SendMessageRequestHeaderV2)
+        if len(self._waiting) >= self._capacity:
+            raise self._refusal(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]system busy, start flow control for a while: {self._capacity} sends wait for the disk",
+            )
+        topic = self._topic(header.topic)
+        if topic is None:
+            self._first_send(session, command, header)
+            return
+        if not topic.plain or self._start_ms:
+            topic = self._admit(session, header, topic)
+        queue_id = header.queue_id
+        if queue_id >= topic.queue_limit:
+            raise self._wrong_queue(session, queue_id, topic)
+        if queue_id < 0:
+            queue_id = self._any_queue(topic)
+        sys_flag = header.sys_flag
+        if sys_flag & _BROKER_FLAGS:
+            if sys_flag & _UNAVAILABLE_FLAGS:
+                raise self._refusal(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"sysFlag {sys_flag:#x} says inner batch, which is for the broker to say",
+                )
+            # They say how long the hosts in a record are, and the record's hosts are not the sender's to choose.
+            sys_flag &= ~_BROKER_FLAGS
+        if topic.multi_tag:
+            sys_flag |= MULTI_TAGS
+        if header.batch:
+            self._send_batch(session, command, header, topic, queue_id, sys_flag)
+            return
+
+        text = header.properties or ""
+        if text and text[-1] != "\x02":
+            text += "\x02"
+        if (
+            _may_name_ours(text)
+            or topic.retry_of is not None
+            or sys_flag & TRANSACTION_MASK
+            or (self._multi_dispatch and "INNER_MULTI" in text)
+        ):
+            self._send_draft(session, command, header, topic, queue_id, sys_flag, text)
+            return
+        text = f"\x02{text}"
+        # The last one counts if there are several, as in the map that every reader makes of them.
+        start = text.rfind("\x02UNIQ_KEY\x01") + 10
+        unique_id = text[start : text.index("\x02", start)] if start > 9 else ""
+        if not unique_id:
+            unique_id = self._state.new_unique_id()
+            text += f"UNIQ_KEY\x01{unique_id}\x02"
+        start = text.rfind("\x02TAGS\x01") + 6
+        tags = text[start : text.index("\x02", start)] if start > 5 else ""
+        if topic.needs_key and not _value(text, "\x02KEYS\x01"):
+            raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a compaction topic needs KEYS")
+        body = self._body(command)
+        try:
+            queue_offset, physical_offset, end_offset = self._put(
+                header.topic,
+                queue_id,
+                body,
+                (text[1:] + self._suffix).encode(),
+                java_hashes[tags] if tags else 0,
+                header.born_timestamp,
+                session.peer_host,
+                sys_flag,
+                header.flag,
+                header.reconsume_times or 0,
+            )
+        except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
+            raise self._store_refusal(error) from None
+        stats = self._state.stats
+        stats.put_messages += 1
+        topic.put_count += 1
+        topic.put_bytes += len(body)
+        if not command.flag & 2:
+            message_id = f"{self._id_prefix}{physical_offset:016X}"
+            frame = self._answer(command.opaque, message_id, queue_id, queue_offset, unique_id)
+            self._waiting.append((end_offset, session, frame))
+
+    def _first_send(self, session: Session, command: Command, header: SendHeader) -> None:
+        """To a topic that the send makes: its producer may ask a name server for it as soon as it is answered."""
+        self._admit(session, header, None)
+        before = len(self._waiting)
+        self.send(session, command)
+        if len(self._waiting) > before:
+            end_offset, _, frame = self._waiting.pop()
+            self._waiting.append((end_offset, self._once_known(session), frame))
+
+    def admit(self, session: Session, header: SendHeader) -> tuple[Topic, int]:
+        """Topic and queue id of a message that does not come by ``send``, after the same checks."""
+        topic = self._topic(header.topic)
+        if topic is None or not topic.plain or self._start_ms:
+            topic = self._admit(session, header, topic)
+        queue_id = header.queue_id
+        if queue_id >= topic.queue_limit:
+            raise self._wrong_queue(session, queue_id, topic)
+        return topic, queue_id if queue_id >= 0 else self._any_queue(topic)
+
+    def _any_queue(self, topic: Topic) -> int:
+        return self._state.random.randrange(max(1, topic.write_queue_nums))
+
+    def _wrong_queue(self, session: Session, queue_id: int, topic: Topic) -> Refusal:
+        return self._refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{queue_id}] is illegal, {topic.describe()} Producer: {session.peer}",
+        )
+
+    def _send_draft(
+        self,
+        session: Session,
+        command: Command,
+        header: SendHeader,
+        topic: Topic,
+        queue_id: int,
+        sys_flag: int,
+        text: str,
+    ) -> None:
+        """A message with a property that is the broker's business."""
+        properties = self._own(text)
+        unique_id = properties.get(UNIQ_KEY)
+        if not unique_id:
+            unique_id = properties[UNIQ_KEY] = self._state.new_unique_id()
+        if topic.needs_key and not properties.get(KEYS):
+            raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a compaction topic needs KEYS")
+        properties.update(self._marks)
+        target, target_queue = topic.name, queue_id
+        if topic.retry_of is not None and self._is_dead(session, header, command.version, topic.retry_of):
+            target, target_queue = dead_letter_topic(self._state, topic.retry_of).name, 0
+            properties[DELAY] = "-1"
+        draft = Draft(
+            target,
+            target_queue,
+            self._body(command),
+            properties,
+            header.born_timestamp,
+            session.peer_host,
+            sys_flag,
+            header.flag,
+            header.reconsume_times or 0,
+        )
+        if sys_flag & TRANSACTION_MASK or TRANSACTION_PREPARED in properties:
+            self._prepare(draft)
+        try:
+            stored = self._state.writer.put(draft)
+        except (MessageTooLarge, InvalidMessage, StoreReadOnly, NotNow) as error:
+            raise self._store_refusal(error) from None
+        if not command.is_oneway:
+            self._answer_later(
+                session, command, queue_id, stored, unique_id, self._recall_handle(draft, unique_id)
+            )
+
+    def _recall_handle(self, draft: Draft, unique_id: str) -> str | None:
+        """Of a message that waits for its time."""
+        topic, due_ms = draft.properties.get(REAL_TOPIC), parse_number(draft.properties.get(TIMER_OUT_MS))
+        if draft.topic != TIMER_TOPIC or topic is None or due_ms is None or topic.startswith(RETRY_PREFIX):
+            return None
+        # The handle is read as a deliver time again.
+        return encode_recall_handle(topic, self._state.config.broker_name, due_ms + 1, unique_id)
+
+    def _prepare(self, draft: Draft) -> None:
+        """Make a half message of a prepared one."""
+        properties = draft.properties
+        if properties.get(TRANSACTION_PREPARED, "").lower() != "true":
+            if draft.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT_TYPE):
+                raise self._refusal(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"sysFlag {draft.sys_flag:#x} says transaction, but the property"
+                    f" {TRANSACTION_PREPARED} does not",
+                )
+            # That something was committed is for the broker to say.
+            draft.sys_flag &= ~TRANSACTION_MASK
+        elif draft.reconsume_times > 0 and delay_level(properties.get(DELAY)) > 0:
+            # A consumer's retry of what was committed long ago, by a client that keeps all properties.
+            draft.sys_flag &= ~TRANSACTION_MASK
+        elif self._state.config.reject_transaction_message:
+            raise self._refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._state.config.broker_ip1}] sending transaction message is forbidden",
+            )
+        else:
+            divert_prepared(draft)
+
+    def _body(self, command: Command) -> bytes | memoryview:
+        if not command.body:
+            raise self._refusal(ResponseCode.SYSTEM_ERROR, "the message has no body")
+        return command.body
+
+    def _answer_later(
+        self,
+        session: Session,
+        command: Command,
+        queue_id: int,
+        stored: Stored,
+        unique_id: str,
+        recall_handle: str | None = None,
+    ) -> None:
+        message_id = f"{self._id_prefix}{stored.physical_offset:016X}"
+        frame = self._answer(
+            command.opaque, message_id, queue_id, stored.queue_offset, unique_id, recall_handle
+        )
+        self._waiting.append((stored.end_offset, session, frame))
+
+    def _send_batch(
+        self,
+        session: Session,
+        command: Command,
+        header: SendHeader,
+        topic: Topic,
+        queue_id: int,
+        sys_flag: int,
+    ) -> None:
+        if sys_flag & TRANSACTION_MASK:
+            raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be transactional")
+        if len(topic.name) > MAX_BATCH_TOPIC_LENGTH or topic.retry_of is not None:
+            raise self._refusal(
+                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support topic {topic.name}"
+            )
+        shared = header.properties or ""
+        if shared and shared[-1] != "\x02":
+            shared += "\x02"
+        if topic.inner_batch or _may_name_ours(shared):
+            shared = encode_properties(self._own(shared)).decode()
+            self._check_batch(shared)
+        unique_id = _value(f"\x02{shared}", "\x02UNIQ_KEY\x01") or None
+        body = self._body(command)
+        limit = self._state.store_config.max_message_size
+        if len(body) > limit:
+            raise self._refusal(
+                ResponseCode.SYSTEM_ERROR, f"a batch of {len(body)} bytes exceeds the limit of {limit}"
+            )
+        try:
+            # Each is stored with its own properties alone: no id of the batch hides its own (RocketMQ since 5.4).
+            many = self._many(topic, body)
+            if many is not None:
+                count = len(many)
+                first_offset, positions, end_offset = self._state.store.put_members(
+                    header.topic,
+                    queue_id,
+                    many,
+                    header.born_timestamp,
+                    session.peer_host,
+                    sys_flag,
+                    header.reconsume_times or 0,
+                )
+                physical_offsets = positions.astype(">i8").tobytes()
+            else:
+                members = split_batch(body)
+                count = len(members)
+                for _, _, properties in members:
+                    if b"TRAN_MSG" in properties:
+                        self._check_member(properties.decode())
+                if topic.inner_batch:
+                    self._send_inner_batch(session, command, header, topic, queue_id, sys_flag, shared, count)
+                    return
+                first_offset, places, end_offset = self._state.store.put_batch(
+                    header.topic,
+                    queue_id,
+                    members,
+                    header.born_timestamp,
+                    session.peer_host,
+                    sys_flag,
+                    header.reconsume_times or 0,
+                )
+                physical_offsets = struct.pack(f">{count}q", *places)
+        except UnicodeDecodeError:
+            raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a member's properties are not UTF-8") from None
+        except MessageTooLarge as error:  # RocketMQ: 13 for a single message, 1 for a batch
+            self._state.stats.put_failures += 1
+            raise self._refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        except (InvalidMessage, StoreReadOnly, NotNow) as error:
+            raise self._store_refusal(error) from None
+        self._state.stats.put_messages += count
+        topic.put_count += count
+        topic.put_bytes += len(command.body)
+        if not command.flag & 2:
+            prefix = self._id_prefix
+            ids = physical_offsets.hex(",", 8).upper()
+            ids = prefix + ids.replace(",", f",{prefix}")
+            self._waiting.append(
+                (end_offset, session, self._answer(command.opaque, ids, queue_id, first_offset, unique_id))
+            )
+
+    @staticmethod
+    def _many(topic: Topic, body: bytes | memoryview) -> Many | None:
+        """The members of a batch that is worth it, when none of them needs a look of its own."""
+        if topic.inner_batch:
+            return None
+        many = many_of(body)
+        return None if many is None or many.any_has(b"TRAN_MSG") else many
+
+    def _send_inner_batch(
+        self,
+        session: Session,
+        command: Command,
+        header: SendHeader,
+        topic: Topic,
+        queue_id: int,
+        sys_flag: int,
+        shared: str,
+        count: int,
+    ) -> None:
+        """A batch that stays one record. Raises what ``MessageStore.put`` raises."""
+        unique_id = _value(f"\x02{shared}", "\x02UNIQ_KEY\x01")
+        if not unique_id:
+            unique_id = self._state.new_unique_id()
+            shared += f"UNIQ_KEY\x01{unique_id}\x02"
+        tags = _value(f"\x02{shared}", "\x02TAGS\x01")
+        stored = Stored(
+            *self._state.store.put_inner_batch(
+                topic.name,
+                queue_id,
+                command.body,
+                count,
+                (shared + self._suffix).encode(),
+                java_hashes[tags] if tags else 0,
+                header.born_timestamp,
+                session.peer_host,
+                sys_flag,
+                header.reconsume_times or 0,
+            )
+        )
+        self._state.stats.put_messages += count
+        topic.put_count += count
+        topic.put_bytes += len(command.body)
+        if not command.is_oneway:
+            ext = {
+                "msgId": f"{self._id_prefix}{stored.physical_offset:016X}",
+                "queueId": str(queue_id),
+                "queueOffset": str(stored.queue_offset),
+                "batchUniqId": unique_id,
+                "transactionId": unique_id,
+                **self._trace,
+            }
+            frame = encode_response(command.opaque, ResponseCode.SUCCESS, ext)
+            self._waiting.append((stored.end_offset, session, frame))
+
+    def _answer(
+        self,
+        opaque: int,
+        ids: str,
+        queue_id: int,
+        queue_offset: int,
+        unique_id: str | None,
+        recall_handle: str | None = None,
+    ) -> bytes:
+        if self._plain_answer and recall_handle is None:
+            return send_response_frame(opaque, ids, queue_id, queue_offset, unique_id, region=self._region)
+        ext = {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(queue_offset), **self._trace}
+        if unique_id is not None:
+            ext["transactionId"] = unique_id
+        if recall_handle is not None:
+            ext["recallHandle"] = recall_handle
+        return encode_response(opaque, ResponseCode.SUCCESS, ext)
+
+    # --- what is not ordinary ---
+
+    def _admit(self, session: Session, header: SendHeader, topic: Topic | None) -> Topic:
+        """The checks of a topic that is new or has a rule of its own, in RocketMQ's order."""
+        state = self._state
+        start_ms = state.config.start_accept_send_request_time_stamp
+        if state.clock.now_ms() < start_ms:
+            raise self._refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker unable to service, until time {start_ms} (ms since the epoch)",
+            )
+        if topic is not None and topic.order and not state.config.broker_permission & PERM_WRITE:
+            raise self._refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{state.config.broker_ip1}] sending message is forbidden",
+            )
+        if topic is None:
+            try:
+                check_topic(header.topic)
+            except InvalidMessage as error:
+                raise self._refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+            if is_broker_topic(header.topic):
+                raise self._forbidden(header.topic)
+            topic = state.topics.auto_create(
+                header.topic, header.default_topic, header.default_topic_queue_nums
+            )
+            if topic is None and header.topic.startswith(RETRY_PREFIX):
+                topic = state.topics.ensure(header.topic, 1)
+            if topic is None:
+                raise self._refusal(
+                    ResponseCode.TOPIC_NOT_EXIST,
+                    f"topic[{header.topic}] not exist, apply first please! See"
+                    " https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.",
+                )
+        if topic.send_forbidden and topic.name != state.config.msg_trace_topic_name:
+            raise self._forbidden(topic.name)
+        text = header.properties or ""
+        if topic.commits_only and (
+            header.batch or not _is_prepared(text) or "DELAY" in text or "TIMER_" in text
+        ):
+            raise self._refusal(
+                ResponseCode.NO_PERMISSION,
+                f"topic[{topic.name}] takes transactional messages only, without a delay",
+            )
+        if topic.inner_batch:
+            try:
+                state.store.use_batch_queues(topic.name)
+            except InvalidMessage as error:
+                raise self._store_refusal(error) from None
+        return topic
+
+    def _forbidden(self, topic: str) -> Refusal:
+        return self._refusal(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+
+    def _is_dead(self, session: Session, header: SendHeader, version: int, group: str) -> bool:
+        """Whether a message for the retry topic of ``group`` has had all its attempts, or belongs to a group that
+        consumes in order: its consumer retries where it is, and sends only what it gives up."""
+        config = self._state.subscriptions.find(group, session)
+        if config is None:
+            raise self._refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
+            )
+        limit = retry_limit(config, version, header.max_reconsume_times)
+        return (header.reconsume_times or 0) > limit or self._state.locks.is_held(group)
+
+    def _check_batch(self, text: str) -> None:
+        """The batch's own properties. A member's own delay, which RocketMQ's client refuses to send, is kept and not
+        heeded (DefaultMessageStore.asyncPutMessages)."""
+        properties = decode_properties(text) if "DELAY" in text or "TIMER_DELIVER_MS" in text else {}
+        if delay_level(properties.get(DELAY)) > 0 or not _TIMED.isdisjoint(properties):
+            raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be delayed")
+        self._check_member(text)
+
+    def _check_member(self, text: str) -> None:
+        if _is_prepared(text):
+            raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a batch cannot be transactional")
+
+    def _own(self, text: str) -> dict[str, str]:
+        """The sender's properties without what the broker sets itself and POP_CK."""
+        properties = decode_properties(text)
+        for name in (MSG_REGION, TRACE_ON, CLUSTER, "POP_CK"):
+            properties.pop(name, None)
+        return properties
+
+    def _store_refusal(self, error: Exception) -> Refusal:
+        self._state.stats.put_failures += 1
+        if isinstance(error, InvalidMessage | MessageTooLarge):
+            return self._refusal(ResponseCode.MESSAGE_ILLEGAL, str(error))
+        code = (
+            ResponseCode.SYSTEM_BUSY if isinstance(error, NoResources) else ResponseCode.SERVICE_NOT_AVAILABLE
+        )
+        return self._refusal(code, str(error))
+
+    def _refusal(self, code: int, remark: str) -> Refusal:
+        return Refusal(code, remark, self._trace)

@@ -1,0 +1,1 @@
+"""What the processors share: tables kept in ``config/``, who is connected, drafts, held answers, counters."""

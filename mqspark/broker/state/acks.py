@@ -1,0 +1,127 @@
+"""Answers to sends, held back until what they promise is true.
+
+Sends are stored in order, so their answers wait in order: one number, the position in the log up to which the
+store's flush type is satisfied, releases everything below it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from mqspark.broker.state.puttimes import PutTimes
+from mqspark.clock import Clock
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.command import encode_response
+from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
+from mqspark.protocol.dispatch import Refusal
+
+__all__ = ["Acks", "Deferred", "Receiver"]
+
+
+class Receiver(Protocol):
+    """A session, or what stands before one."""
+
+    def send(self, *buffers: bytes | memoryview) -> None: ...
+
+
+class Acks:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.times = PutTimes()
+        """Of what was released."""
+        self.waiting: deque[tuple[int, Receiver, bytes]] = deque()
+        """(end offset in the log, who gets it, the frame that says success)."""
+        self._turns: deque[tuple[int, int]] = deque()
+        """(end offset, monotonic ms) at the end of each turn that added something: one clock reading for many
+        sends."""
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+    def check_busy(self, capacity: int) -> None:
+        """Raises Refusal when so many wait already."""
+        if len(self.waiting) >= capacity:
+            raise Refusal(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD] {capacity} requests wait for the disk already; retry later",
+            )
+
+    def end_turn(self) -> None:
+        """Date everything that has been added since the last call."""
+        if self.waiting and (not self._turns or self._turns[-1][0] < self.waiting[-1][0]):
+            self._turns.append((self.waiting[-1][0], self._clock.monotonic_ms()))
+
+    def release(self, acked: int) -> None:
+        """Send what ends at or before position ``acked`` of the log."""
+        waiting, turns = self.waiting, self._turns
+        if not waiting or waiting[0][0] > acked:
+            return
+        now_ms = self._clock.monotonic_ms()
+        while waiting and waiting[0][0] <= acked:
+            turn_end, added_ms = turns.popleft() if turns else (acked, now_ms)
+            count, end = 0, min(turn_end, acked)
+            while waiting and waiting[0][0] <= end:
+                _, session, frame = waiting.popleft()
+                session.send(frame)
+                count += 1
+            self.times.record(now_ms - added_ms, count)
+            if turn_end > acked:
+                turns.appendleft((turn_end, added_ms))
+        self._forget_turns()
+
+    def fail(self, remark: str) -> None:
+        """The store took a message and could not keep its promise: nobody who waits is told that it did."""
+        self._answer(None, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+    def expire(self, timeout_ms: int, code: int, remark: str, *, up_to: int | None = None) -> None:
+        """Sends that waited longer, and end at or before ``up_to``, are told so: the message is stored, but perhaps not
+        where it was to be."""
+        oldest_ms = self._clock.monotonic_ms() - timeout_ms
+        late = None
+        for end_offset, added_ms in self._turns:
+            if added_ms > oldest_ms:
+                break
+            late = end_offset
+        if late is not None:
+            self._answer(late if up_to is None else min(late, up_to), code, remark)
+
+    def _answer(self, up_to: int | None, code: int, remark: str) -> None:
+        waiting = self.waiting
+        while waiting and (up_to is None or waiting[0][0] <= up_to):
+            _, session, frame = waiting.popleft()
+            # Rare, so the facts are taken from the frame that was going to be sent rather than kept beside
+            # it.
+            (success,) = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES).receive_data(frame)
+            session.send(encode_response(success.opaque, code, success.ext, remark=remark))
+        self._forget_turns()
+
+    def _forget_turns(self) -> None:
+        first = self.waiting[0][0] if self.waiting else None
+        while self._turns and (first is None or self._turns[0][0] < first):
+            self._turns.popleft()
+
+
+class Deferred:
+    """What is done when the log is acked, or durable, up to a position; in the order of the positions."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, Callable[[bool], None]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def when(self, end_offset: int, action: Callable[[bool], None]) -> None:
+        """``action(True)`` when everything before ``end_offset`` is, ``action(False)`` when it never will be. Offsets
+        must not go back."""
+        self._waiting.append((end_offset, action))
+
+    def release(self, position: int) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= position:
+            waiting.popleft()[1](True)
+
+    def fail(self) -> None:
+        while self._waiting:
+            self._waiting.popleft()[1](False)

@@ -1,0 +1,350 @@
+"""Who is connected: producer groups and consumer groups, kept alive by heartbeats (ProducerManager,
+ConsumerManager; reference store-and-broker §13.1, remoting-protocol §5.4).
+
+Events come in (heartbeat, unregister, connection lost, time passed); out comes what the caller must do: the
+groups whose members have to be told to rebalance. A client id is one member of a group: when it comes back on
+a new connection, that one replaces the old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes, weigh
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.state.selection import Wanted
+from mqspark.clock import Clock
+from mqspark.filter.sql import SqlFilter, compile_sql, filter_bytes
+from mqspark.filter.tags import parse_tags
+from mqspark.protocol.bodies import ConsumerData, SubscriptionData
+from mqspark.protocol.session import Session
+
+__all__ = ["ClientGroups", "ConsumerGroup", "Member", "Subscription", "TAG"]
+
+TAG = "TAG"
+"""The expression type of tag filters; None and "" mean it too."""
+
+_MEMBER_BYTES = ENTRY_BYTES + 216
+_SESSION_BYTES = ENTRY_BYTES + CONTAINER_BYTES + 32
+_GROUP_BYTES = 700
+_SUBSCRIPTION_BYTES = 200
+_CODE_BYTES = 100
+
+
+class Member:
+    """One client of one group."""
+
+    __slots__ = ("client_id", "fingerprint", "language", "last_seen_ms", "seen_wall_ms", "session", "version")
+
+    def __init__(self, client_id: str, session: Session, language: int, version: int) -> None:
+        self.client_id = client_id
+        self.session = session
+        self.language = language
+        self.version = version
+        self.last_seen_ms = 0
+        self.seen_wall_ms = 0
+        self.fingerprint: int | None = None
+        """The last heartbeatFingerprint that came with subscriptions."""
+
+
+class Subscription:
+    """A group's subscription to one topic."""
+
+    __slots__ = ("_codes", "_filter", "data", "is_tag", "size_bytes", "version")
+
+    def __init__(self, data: SubscriptionData, default_version: int) -> None:
+        self.data = data
+        self.version = data.sub_version or default_version
+        self.is_tag = not data.expression_type or data.expression_type == TAG
+        self._codes: frozenset[int] | None = None
+        self._filter: SqlFilter | None = None
+        if self.is_tag and data.sub_string and data.sub_string != "*":
+            # Some clients leave codeSet to the broker.
+            self._codes = frozenset(data.code_set or ()) or parse_tags(data.sub_string).codes or None
+        self.size_bytes = _SUBSCRIPTION_BYTES + weigh(data) + _CODE_BYTES * len(self._codes or ())
+        if not self.is_tag:
+            self.size_bytes += filter_bytes(data.sub_string)
+
+    def wanted(self) -> Wanted:
+        """A filter is compiled when it is first asked for: a heartbeat may bring more of them than are used.
+
+        Raises InvalidFilter.
+        """
+        if self.is_tag:
+            return self._codes
+        if self._filter is None:
+            self._filter = compile_sql(self.data.sub_string)
+        return self._filter
+
+
+class ConsumerGroup:
+    __slots__ = (
+        "_ledger",
+        "consume_from_where",
+        "consume_type",
+        "members",
+        "message_model",
+        "name",
+        "subscriptions",
+    )
+
+    def __init__(self, name: str, ledger: Ledger) -> None:
+        """Raises TableFull."""
+        ledger.charge(_GROUP_BYTES + text_bytes(name))
+        self._ledger = ledger
+        self.name = name
+        self.members: dict[str, Member] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.consume_type: str | None = None
+        self.message_model: str | None = None
+        self.consume_from_where: str | None = None
+
+    @property
+    def broadcasting(self) -> bool:
+        return self.message_model == "BROADCASTING"
+
+    def subscribe(self, subscriptions: Iterable[SubscriptionData], default_version: int) -> bool:
+        """Take a heartbeat's subscriptions; whether topics were added or removed. A changed expression is not
+        a change. Raises TableFull."""
+        wanted = set()
+        changed = False
+        for data in subscriptions:
+            if not data.topic:
+                continue
+            wanted.add(data.topic)
+            old = self.subscriptions.get(data.topic)
+            if old is None:
+                new = Subscription(data, default_version)
+                self._ledger.charge(new.size_bytes)
+                changed = True
+                self.subscriptions[data.topic] = new
+            elif data.sub_version > old.version:
+                new = Subscription(data, default_version)
+                self._ledger.resize(old.size_bytes, new.size_bytes)
+                self.subscriptions[data.topic] = new
+        for topic in [topic for topic in self.subscriptions if topic not in wanted]:
+            self._ledger.free(self.subscriptions.pop(topic).size_bytes)
+            changed = True
+        return changed
+
+    def forget(self) -> None:
+        """The group is gone: what it and its subscriptions took is free."""
+        for subscription in self.subscriptions.values():
+            self._ledger.free(subscription.size_bytes)
+        self._ledger.free(_GROUP_BYTES + text_bytes(self.name))
+
+
+class ClientGroups:
+    """``on_change(group)`` is called when the membership or the topics of a consumer group have changed."""
+
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, on_change: Callable[[ConsumerGroup], None]
+    ) -> None:
+        self.ledger = Ledger(
+            "clients",
+            lambda: config.max_client_table_bytes,
+            "ClientGroups._consumers",
+            "ClientGroups._producers",
+            "ClientGroups._groups_of",
+            "ConsumerGroup.members",
+            "ConsumerGroup.subscriptions",
+            "SubscriptionData.code_set",
+            "SubscriptionData.tags_set",
+            setting="maxClientTableBytes",
+        )
+        self._clock = clock
+        self._on_change = on_change
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[str, Member]] = {}
+        self._groups_of: dict[int, set[str]] = {}
+        """session id → names of the groups it may be a member of, so that a lost connection costs what it
+        used."""
+        self.consumer = self._consumers.get
+
+    def consumers(self) -> Iterator[ConsumerGroup]:
+        return iter(list(self._consumers.values()))
+
+    def producers(self) -> dict[str, list[Member]]:
+        return {group: list(members.values()) for group, members in self._producers.items()}
+
+    def producer_members(self, group: str) -> list[Member]:
+        return list(self._producers.get(group, {}).values())
+
+    def producer_session(self, client_id: str) -> Session | None:
+        """The connection of a client that is a producer of any group."""
+        for members in self._producers.values():
+            member = members.get(client_id)
+            if member is not None and member.session.open:
+                return member.session
+        return None
+
+    def subscribers_of(self, topic: str) -> list[str]:
+        return [group.name for group in self._consumers.values() if topic in group.subscriptions]
+
+    # --- events ---
+
+    def produce(self, group: str, client_id: str, session: Session, language: int, version: int) -> None:
+        """Raises TableFull."""
+        members = self._producers.get(group)
+        if members is None:
+            self.ledger.charge(_GROUP_BYTES + text_bytes(group))
+            members = self._producers[group] = {}
+        try:
+            self._seen(members, group, client_id, session, language, version)
+        finally:
+            self._end_if_empty(group)
+
+    def consume(
+        self,
+        data: ConsumerData,
+        client_id: str,
+        session: Session,
+        language: int,
+        version: int,
+        *,
+        notify: bool,
+        fingerprint: int | None = None,
+    ) -> None:
+        """A heartbeat with subscriptions. Raises TableFull."""
+        name = data.group_name
+        group = self._consumers.get(name)
+        if group is None:
+            group = self._consumers[name] = ConsumerGroup(name, self.ledger)
+        try:
+            joined = self._seen(group.members, name, client_id, session, language, version)
+        finally:
+            if not group.members:
+                self._end(group)
+        if fingerprint is not None:
+            group.members[client_id].fingerprint = fingerprint
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        changed = group.subscribe(data.subscription_data_set or (), self._clock.now_ms())
+        if (joined or changed) and notify and not group.broadcasting:
+            self._on_change(group)
+
+    def refresh(self, name: str, client_id: str, session: Session) -> bool:
+        """A heartbeat without subscriptions; False when the member is unknown and must send them."""
+        group = self._consumers.get(name)
+        member = None if group is None else group.members.get(client_id)
+        if group is None or member is None:
+            return False
+        self._seen(group.members, name, client_id, session, member.language, member.version)
+        return True
+
+    def fingerprint(self, group: str, client_id: str) -> int | None:
+        """The last heartbeatFingerprint of a member that came with subscriptions."""
+        found = self._consumers.get(group)
+        member = None if found is None else found.members.get(client_id)
+        return None if member is None else member.fingerprint
+
+    def unregister(self, client_id: str, producer_group: str | None, consumer_group: str | None) -> None:
+        if producer_group is not None:
+            self._leave_producers(producer_group, client_id)
+        if consumer_group is not None and (group := self._consumers.get(consumer_group)) is not None:
+            self._leave(group, client_id)
+
+    def disconnected(self, session: Session) -> None:
+        """The connection is gone: whatever was registered over it leaves at once."""
+        names = self._groups_of.pop(session.id, ())
+        if names:
+            self.ledger.free(_SESSION_BYTES + sum(map(_name_bytes, names)), len(names))
+        for name in names:
+            for client_id, member in list(self._producers.get(name, {}).items()):
+                if member.session is session:
+                    self._leave_producers(name, client_id)
+            group = self._consumers.get(name)
+            if group is not None:
+                for client_id, member in list(group.members.items()):
+                    if member.session is session:
+                        self._leave(group, client_id)
+
+    def is_member(self, group: str, client_id: str) -> bool:
+        found = self._consumers.get(group)
+        return found is not None and client_id in found.members
+
+    def seen_all(self) -> None:
+        """As if a heartbeat of every member came: for whoever moves the clock faster than clients can follow."""
+        now_ms = self._clock.monotonic_ms()
+        groups = [group.members for group in self._consumers.values()]
+        for members in (*self._producers.values(), *groups):
+            for member in members.values():
+                member.last_seen_ms = now_ms
+
+    def expire(self, timeout_ms: int) -> None:
+        """Members without a heartbeat for ``timeout_ms`` leave."""
+        oldest_ms = self._clock.monotonic_ms() - timeout_ms
+        for name, members in list(self._producers.items()):
+            for client_id in [key for key, member in members.items() if member.last_seen_ms < oldest_ms]:
+                self._leave_producers(name, client_id)
+        for group in list(self._consumers.values()):
+            for client_id in [
+                key for key, member in group.members.items() if member.last_seen_ms < oldest_ms
+            ]:
+                self._leave(group, client_id)
+
+    # --- inside ---
+
+    def _seen(
+        self,
+        members: dict[str, Member],
+        group: str,
+        client_id: str,
+        session: Session,
+        language: int,
+        version: int,
+    ) -> bool:
+        """Whether the member is new. Raises TableFull."""
+        member = members.get(client_id)
+        joined = member is None
+        groups = self._groups_of.get(session.id)
+        if groups is None:
+            self.ledger.charge(_SESSION_BYTES + _name_bytes(group))
+            self._groups_of[session.id] = {group}
+        elif group not in groups:
+            self.ledger.charge(_name_bytes(group))
+            groups.add(group)
+        if member is None:
+            self.ledger.charge(_member_bytes(client_id))
+            member = members[client_id] = Member(client_id, session, language, version)
+        member.session = session
+        member.last_seen_ms = self._clock.monotonic_ms()
+        member.seen_wall_ms = self._clock.now_ms()
+        return joined
+
+    def _end(self, group: ConsumerGroup) -> None:
+        del self._consumers[group.name]
+        group.forget()
+
+    def _end_if_empty(self, group: str) -> None:
+        """Of producers."""
+        if not self._producers.get(group, True):
+            del self._producers[group]
+            self.ledger.free(_GROUP_BYTES + text_bytes(group))
+
+    def _leave_producers(self, group: str, client_id: str) -> None:
+        members = self._producers.get(group)
+        if members is None:
+            return
+        if members.pop(client_id, None) is not None:
+            self.ledger.free(_member_bytes(client_id))
+        self._end_if_empty(group)
+
+    def _leave(self, group: ConsumerGroup, client_id: str) -> None:
+        if group.members.pop(client_id, None) is None:
+            return
+        self.ledger.free(_member_bytes(client_id))
+        if not group.members:
+            self._end(group)
+        elif not group.broadcasting:
+            self._on_change(group)
+
+
+def _member_bytes(client_id: str) -> int:
+    return _MEMBER_BYTES + text_bytes(client_id)
+
+
+def _name_bytes(group: str) -> int:
+    """In the notes of a session."""
+    return ENTRY_BYTES + text_bytes(group)

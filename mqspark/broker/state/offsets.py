@@ -1,0 +1,257 @@
+"""Committed consumer offsets (ConsumerOffsetManager; reference store-and-broker §13.4) and their file.
+
+An offset is the next one to consume. A smaller value than the stored one is accepted: that is how a consumer
+seeks back. Pull offsets (how far a group was served) and pending resets live in memory only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+
+from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes
+from mqspark.clock import Clock
+from mqspark.message import SYSTEM_GROUP_PREFIX, is_broker_topic
+from mqspark.names import sound_only
+from mqspark.protocol import fastjson
+from mqspark.protocol.bodies import (
+    ConsumerOffsetSerializeWrapper,
+    DataVersion,
+    LmqConsumerOffsetSerializeWrapper,
+    decode_table,
+    to_document,
+)
+from mqspark.protocol.slices import Work
+from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
+
+__all__ = ["ConsumerOffsets", "NOT_FOUND", "is_brokers_own"]
+
+NOT_FOUND = -1
+
+COPIED_AT_ONCE = 4_096
+
+Table = dict[tuple[str, str], dict[int, int]]
+"""(topic, group) → queue id → offset."""
+
+MAX_BYTES = 512 << 20
+_PAIR_BYTES = ENTRY_BYTES + CONTAINER_BYTES + 64
+_QUEUE_BYTES = 128
+
+
+def is_brokers_own(topic: str, group: str) -> bool:
+    """Whether the group is one of the broker's that reads a topic of the broker's."""
+    return group.startswith(SYSTEM_GROUP_PREFIX) and is_broker_topic(topic)
+
+
+class ConsumerOffsets:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        version_step: int,
+        lmq: bool = False,
+        max_bytes: Callable[[], int] = lambda: MAX_BYTES,
+    ) -> None:
+        """``lmq``: groups that read light message queues have one offset a topic, whatever the queue, and a table of
+        their own in the file (LmqConsumerOffsetManager)."""
+        self.ledger = Ledger(
+            "offsets",
+            max_bytes,
+            "ConsumerOffsets._table",
+            "ConsumerOffsets._pulled",
+            "ConsumerOffsets._resets",
+            setting="maxOffsetTableBytes",
+        )
+        self._clock = clock
+        self._lmq = lmq
+        self._version_step = version_step
+        self._commits = 0
+        self._table: Table = {}
+        self._pulled: Table = {}
+        self._resets: Table = {}
+        self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
+        self.generation = 0
+
+    def admit(self, group: str, topic: str, queue_id: int | None = None) -> None:
+        """What a peer asks for may become an offset of this queue, or (None) of some of the topic's queues.
+
+        Raises TableFull."""
+        queues = self._table.get((topic, group))
+        if queues is None:
+            self.ledger.admit(_pair_bytes((topic, group)) + _QUEUE_BYTES)
+        elif queue_id is not None and queue_id not in queues and not (self._lmq and is_lmq(group)):
+            self.ledger.admit(_QUEUE_BYTES)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, *, is_brokers: bool = False) -> None:
+        """How far the broker itself is in a topic of its own (POP's revival, transactions) only it says
+        (``is_brokers``): what anyone else commits there changes nothing.
+
+        Never refused for want of room: who commits for a peer asks ``admit`` first."""
+        if not is_brokers and is_brokers_own(topic, group):
+            return
+        if self._lmq and is_lmq(group):
+            queue_id = LMQ_QUEUE_ID
+        self._put(self._table, (topic, group), queue_id, offset)
+        self.generation += 1
+        self._commits += 1
+        if self._commits % self._version_step == 0:
+            self._step_version()
+
+    def _put(self, table: Table, key: tuple[str, str], queue_id: int, offset: int) -> None:
+        queues = table.get(key)
+        if queues is None:
+            queues = table[key] = {}
+            self.ledger.note(_pair_bytes(key))
+        if queue_id not in queues:
+            self.ledger.note(_QUEUE_BYTES)
+        queues[queue_id] = offset
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """The pending reset if there is one, else the stored offset, else NOT_FOUND."""
+        if (reset := self.pending_reset(group, topic, queue_id)) is not None:
+            return reset
+        if self._lmq and is_lmq(group):
+            queue_id = LMQ_QUEUE_ID
+        queues = self._table.get((topic, group))
+        return NOT_FOUND if queues is None else queues.get(queue_id, NOT_FOUND)
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        """A copy: queue id → offset."""
+        return dict(self._table.get((topic, group), {}))
+
+    def pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Not kept when there is no room: nobody relies on it."""
+        queues = self._pulled.get((topic, group))
+        if queues is not None and queue_id in queues:
+            queues[queue_id] = offset
+        elif self.ledger.has_room(_pair_bytes((topic, group)) + _QUEUE_BYTES):
+            self._put(self._pulled, (topic, group), queue_id, offset)
+
+    def pull_offset(self, group: str, topic: str, queue_id: int) -> int:
+        return self._pulled.get((topic, group), {}).get(queue_id, NOT_FOUND)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """The next pull of the queue is told to go to ``offset``, which is stored at once as well.
+
+        Raises TableFull."""
+        if is_brokers_own(topic, group):
+            return
+        self.ledger.admit(2 * (_pair_bytes((topic, group)) + _QUEUE_BYTES))
+        self._put(self._resets, (topic, group), queue_id, offset)
+        self.commit(group, topic, queue_id, offset)
+
+    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        if not self._resets:
+            return None
+        return self._resets.get((topic, group), {}).get(queue_id)
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        if not self._resets:
+            return None
+        queues = self._resets.get((topic, group))
+        if queues is None:
+            return None
+        offset = queues.pop(queue_id, None)
+        if offset is not None:
+            self.ledger.free(_QUEUE_BYTES)
+        if not queues:
+            self._drop(self._resets, (topic, group))
+        return offset
+
+    def topics_of(self, group: str) -> list[str]:
+        return [topic for topic, owner in self._table if owner == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        return [group for name, group in self._table if name == topic]
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every (topic, group) that has offsets."""
+        return list(self._table)
+
+    def clone(self, source: str, target: str, topic: str) -> int:
+        """Replace the target's offsets of ``topic`` by the source's; how many there are. Raises TableFull."""
+        queues = self._table.get((topic, source))
+        if queues is None or is_brokers_own(topic, target):
+            return 0
+        key = topic, target
+        self.ledger.admit(_pair_bytes(key) + len(queues) * _QUEUE_BYTES)
+        queues = dict(queues)
+        self._drop(self._table, key)
+        for queue_id, offset in queues.items():
+            self._put(self._table, key, queue_id, offset)
+        self._changed()
+        return len(queues)
+
+    def remove_topics(self, topics: Set[str]) -> None:
+        self._remove(lambda key: key[0] in topics)
+
+    def remove_group(self, group: str) -> None:
+        self._remove(lambda key: key[1] == group and not is_brokers_own(*key))
+
+    def _remove(self, doomed: Callable[[tuple[str, str]], bool]) -> None:
+        for table in (self._table, self._pulled, self._resets):
+            for key in [key for key in table if doomed(key)]:
+                self._drop(table, key)
+        self._changed()
+
+    def _drop(self, table: Table, key: tuple[str, str]) -> None:
+        queues = table.pop(key, None)
+        if queues is not None:
+            self.ledger.free(_pair_bytes(key) + len(queues) * _QUEUE_BYTES, 1 + len(queues))
+
+    def _changed(self) -> None:
+        self.generation += 1
+        self._step_version()
+
+    def _step_version(self) -> None:
+        version = self.data_version
+        self.data_version = DataVersion(
+            state_version=version.state_version, timestamp=self._clock.now_ms(), counter=version.counter + 1
+        )
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """What encodes the file, from a copy."""
+        wrapper = self.wrapper()
+        if self._lmq:
+            plain = wrapper.offset_table
+            keys = [key for key in plain if is_lmq(key.partition("@")[2])]
+            light = {key: plain.pop(key).get(LMQ_QUEUE_ID, 0) for key in keys}
+            lmq_wrapper = LmqConsumerOffsetSerializeWrapper(
+                offset_table=plain, lmq_offset_table=light, data_version=wrapper.data_version
+            )
+            return lambda: fastjson.dumps_pretty(to_document(lmq_wrapper)).encode()
+        return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
+
+    def wrapper(self) -> ConsumerOffsetSerializeWrapper:
+        """A copy of the table."""
+        return ConsumerOffsetSerializeWrapper(
+            offset_table={f"{topic}@{group}": dict(queues) for (topic, group), queues in self._table.items()},
+            data_version=self.data_version,
+        )
+
+    def wrapper_in_slices(self) -> Work[ConsumerOffsetSerializeWrapper]:
+        """``wrapper``, between whose slices offsets may be committed: each queue's is one that it had."""
+        table: dict[str, dict[int, int]] = {}
+        done = 0
+        for (topic, group), queues in list(self._table.items()):
+            table[f"{topic}@{group}"] = dict(queues)
+            done += 1 + len(queues)
+            if done >= COPIED_AT_ONCE:
+                done = 0
+                yield
+        return ConsumerOffsetSerializeWrapper(offset_table=table, data_version=self.data_version)
+
+    def load(self, data: bytes) -> None:
+        """From ``consumerOffset.json`` or ``lmqConsumerOffset.json``. Raises ProtocolError when it is neither."""
+        wrapper = decode_table(LmqConsumerOffsetSerializeWrapper, data)
+        light = {key: {LMQ_QUEUE_ID: offset} for key, offset in wrapper.lmq_offset_table.items()}
+        for key, queues in sound_only("offsets", wrapper.offset_table | light, separator="@").items():
+            topic, at, group = key.partition("@")
+            if at:
+                for queue_id, offset in queues.items():
+                    self._put(self._table, (topic, group), queue_id, offset)
+        if wrapper.data_version is not None:
+            self.data_version = wrapper.data_version
+
+
+def _pair_bytes(key: tuple[str, str]) -> int:
+    return _PAIR_BYTES + text_bytes(*key)

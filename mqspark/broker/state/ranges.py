@@ -1,0 +1,218 @@
+"""What the tables of ``config/`` may say, compared with the store when a broker starts.
+
+A file can be whole JSON and say what no broker has written: 2,147,483,647 queues, an offset of -5. Such a value is
+taken from the file's ``.bak``, when that has a possible one, or from the store's queues, and it is told (``damage``).
+Where nothing tells how far a group or a delay level had come, it begins again where its queue does: a message comes
+twice rather than never. ``fsck`` asks the same of a directory that no broker works on (``found_in_tables``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.state.offsets import ConsumerOffsets
+from mqspark.broker.state.subscriptions import SubscriptionGroups
+from mqspark.broker.state.topics import MAX_QUEUES, Topics, copy_config
+from mqspark.clock import Clock
+from mqspark.errors import MQError, StoreCorrupt
+from mqspark.message import SCHEDULE_TOPIC
+from mqspark.protocol.bodies import DelayOffsetSerializeWrapper, decode_body
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.damage import Damage, Note, Outcome
+from mqspark.store.disk.saved import SavedTable, Table
+from mqspark.store.queue.batchqueue import BatchQueue
+from mqspark.store.queue.consumequeue import ConsumeQueue
+from mqspark.store.queue.multidispatch import is_lmq
+from mqspark.store.tools.offline import OfflineStore
+
+__all__ = ["Bounds", "found_in_tables", "heal_delays", "heal_groups", "heal_offsets", "heal_topics"]
+
+_CUT_MESSAGES = 1 << 20
+"""An offset so far behind the end of its queue may have been true before the log was cut; one farther was never."""
+_DEFAULT_QUEUES = 8
+
+
+class Bounds(Protocol):
+    """What a store knows of its queues."""
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """-1 for an unknown queue."""
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def queues(self) -> dict[str, list[int]]: ...
+
+
+@dataclass(slots=True, frozen=True)
+class _Said:
+    """A value that cannot be, and what stands for it."""
+
+    what: str
+    value: object
+    taken: object
+    source: str
+
+    def damage(self, outcome: Outcome) -> Damage:
+        return Damage(
+            "config.range",
+            outcome,
+            f"{self.what} is {self.value}, which cannot be: {self.taken} {self.source}",
+        )
+
+
+def heal_topics(topics: Topics, bounds: Bounds, note: Note) -> None:
+    """Numbers of queues and permissions of ``topics.json``."""
+    queues: dict[str, list[int]] | None = None
+    for topic in topics:
+        config = topic.config
+        if (
+            0 <= config.read_queue_nums <= MAX_QUEUES
+            and 0 <= config.write_queue_nums <= MAX_QUEUES
+            and 0 <= config.perm < 16
+        ):
+            continue
+        queues = bounds.queues() if queues is None else queues
+        count = max(max(queues.get(topic.name, [-1])) + 1, _DEFAULT_QUEUES)
+        healed = copy_config(config)
+        for name in ("read_queue_nums", "write_queue_nums"):
+            value = getattr(config, name)
+            if not 0 <= value <= MAX_QUEUES:
+                setattr(healed, name, count)
+                said = _Said(
+                    f"topics.json: {name} of {topic.name}", value, count, "is taken, as its queues say"
+                )
+                note(said.damage(Outcome.HEALED))
+        if not 0 <= config.perm < 16:
+            healed.perm = 6
+            said = _Said(f"topics.json: perm of {topic.name}", config.perm, 6, "is taken")
+            note(said.damage(Outcome.LOST))
+        topics.put(healed)
+
+
+def heal_groups(groups: SubscriptionGroups, note: Note) -> None:
+    """Numbers of retry queues of ``subscriptionGroup.json``."""
+    for name in groups.names():
+        config = groups.configured(name)
+        if config is not None and not 0 <= config.retry_queue_nums <= MAX_QUEUES:
+            said = _Said(
+                f"subscriptionGroup.json: retryQueueNums of {name}", config.retry_queue_nums, 1, "is taken"
+            )
+            note(said.damage(Outcome.LOST))
+            config.retry_queue_nums = 1
+            groups.touch()
+
+
+def heal_offsets(
+    offsets: ConsumerOffsets,
+    backup: Callable[[], ConsumerOffsets | None],
+    bounds: Bounds,
+    note: Note,
+    *,
+    lmq: bool,
+) -> None:
+    """Offsets of ``consumerOffset.json`` that are negative or behind the end of their queue."""
+    known: ConsumerOffsets | None = None
+    is_loaded = False
+    for topic, group in offsets.pairs():
+        light = lmq and is_lmq(group)
+        for queue_id, value in offsets.queues(group, topic).items():
+            low, high = bounds.min_offset(topic, queue_id), bounds.max_offset(topic, queue_id)
+            # Of a queue without messages nothing is known: its topic may have been deleted.
+            end = (1 << 62) if light or low < 0 else high
+            if 0 <= value <= end:
+                continue
+            if not is_loaded:
+                known, is_loaded = backup(), True
+            before = known.queues(group, topic).get(queue_id, -1) if known is not None else -1
+            what = f"consumerOffset.json: the offset of {group} in {topic}/{queue_id}"
+            if 0 <= before <= end:
+                note(_Said(what, value, before, "is taken from the .bak").damage(Outcome.HEALED))
+                taken = before
+            elif end < value <= end + _CUT_MESSAGES:
+                note(_Said(what, value, end, "is taken, where the queue ends").damage(Outcome.HEALED))
+                taken = end
+            else:
+                taken = max(low, 0)
+                note(_Said(what, value, taken, "is taken, where the queue begins").damage(Outcome.LOST))
+            offsets.commit(group, topic, queue_id, taken)
+
+
+def heal_delays(
+    table: dict[int, int], backup: Mapping[int, int], bounds: Bounds, note: Note
+) -> dict[int, int]:
+    """What ``delayOffset.json`` should have said for the levels where it cannot be right."""
+    healed: dict[int, int] = {}
+    for level, value in table.items():
+        end = bounds.max_offset(SCHEDULE_TOPIC, level - 1)
+        if 0 <= value <= end or level <= 0:
+            continue
+        before = backup.get(level, -1)
+        what = f"delayOffset.json: the offset of level {level}"
+        if 0 <= before <= end:
+            healed[level] = before
+            note(_Said(what, value, before, "is taken from the .bak").damage(Outcome.HEALED))
+        elif end < value <= end + _CUT_MESSAGES:
+            healed[level] = end
+            note(_Said(what, value, end, "is taken, where the queue ends").damage(Outcome.HEALED))
+        else:
+            healed[level] = max(bounds.min_offset(SCHEDULE_TOPIC, level - 1), 0)
+            text = "is taken, where its queue begins: messages may be delivered again"
+            note(_Said(what, value, healed[level], text).damage(Outcome.LOST))
+    return healed
+
+
+class _Offline:
+    """The bounds of a directory that no broker works on."""
+
+    def __init__(self, store: OfflineStore) -> None:
+        self._queues: dict[tuple[str, int], ConsumeQueue | BatchQueue] = {
+            **store.table.queues,
+            **store.batch_table.batch_queues,
+        }
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.get((topic, queue_id))
+        return queue.min_offset if queue is not None else -1
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.get((topic, queue_id))
+        return queue.max_offset if queue is not None else 0
+
+    def queues(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for topic, queue_id in self._queues:
+            found.setdefault(topic, []).append(queue_id)
+        return found
+
+
+def found_in_tables(store: OfflineStore, clock: Clock) -> list[Damage]:
+    """What a start would say to the tables of ``config/``, which are only read."""
+    found: list[Damage] = []
+    note = found.append
+    config, bounds = BrokerConfig(), _Offline(store)
+    topics, groups = Topics(config, clock), SubscriptionGroups(config, clock)
+    offsets = ConsumerOffsets(clock, version_step=1)
+    tables: dict[str, Table] = {
+        "topics.json": topics,
+        "subscriptionGroup.json": groups,
+        "consumerOffset.json": offsets,
+    }
+    for name, table in tables.items():
+        file = ConfigFile(store.paths.config / name, store.files, note=note)
+        try:
+            SavedTable(table, file).load()
+        except StoreCorrupt as error:
+            note(Damage("config.unreadable", Outcome.WRONG, str(error)))
+    heal_topics(topics, bounds, note)
+    heal_groups(groups, note)
+    heal_offsets(offsets, lambda: None, bounds, note, lmq=store.config.enable_lmq)
+    delays = ConfigFile(store.paths.config / "delayOffset.json", store.files).load()
+    try:
+        levels = decode_body(DelayOffsetSerializeWrapper, delays).offset_table if delays is not None else {}
+        heal_delays(levels, {}, bounds, note)
+    except MQError as error:
+        note(Damage("config.unreadable", Outcome.WRONG, f"delayOffset.json cannot be read: {error}"))
+    return found

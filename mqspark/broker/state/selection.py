@@ -1,0 +1,180 @@
+"""What a SQL92 filter takes of a queue: the store's records, looked at by their properties only (reference
+store-and-broker §14.2).
+
+A get by tags compares hashes in the ConsumeQueue and never sees a record; here every candidate's properties are read
+from the log. Whoever asks chooses the filter, so one get is bounded in records looked at (maxFilterMessageSize, as
+for tags) and in work. The reader goes on where the last one ended.
+"""
+
+from __future__ import annotations
+
+from mqspark.bounded import Ledger
+from mqspark.errors import InvalidMessage
+from mqspark.filter.sql import SqlFilter, filter_bytes
+from mqspark.record import peek_properties
+from mqspark.store.queue.consumequeue import ENTRY_BYTES
+from mqspark.store.store import GetResult, GetStatus, MessageStore
+
+__all__ = ["HeldFilters", "Wanted", "get_selected", "get_wanted"]
+
+Wanted = frozenset[int] | SqlFilter | None
+"""What a subscription takes: tags by their hashes, what a filter is TRUE for, or everything."""
+
+FIRST_WINDOW = 64
+"""Records asked of the store at first; twice as many each time that does not suffice."""
+MAX_WORK = 40_000
+"""Operators evaluated in one get, about 5 ms; long properties count more."""
+PROPERTIES_STEP_BYTES = 256
+MAX_WINDOW_BYTES = 1 << 40
+"""No limit: a window's records are slices of the log, not copies."""
+_CODE_BYTES = 100
+_HELD_BYTES = 200
+
+
+class HeldFilters:
+    """The filters that parked requests keep, each weighed once however many share it."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._uses: dict[int, int] = {}
+        """By the filter's identity: requests that keep it."""
+
+    def room_for(self, wanted: Wanted) -> int:
+        """Bytes that it would take more."""
+        return 0 if wanted is None or id(wanted) in self._uses else _filter_bytes(wanted)
+
+    def hold(self, wanted: Wanted) -> None:
+        if wanted is not None:
+            uses = self._uses.get(id(wanted), 0)
+            self._uses[id(wanted)] = uses + 1
+            if not uses:
+                self._ledger.note(_filter_bytes(wanted))
+
+    def release(self, wanted: Wanted) -> None:
+        if wanted is not None:
+            self._uses[id(wanted)] -= 1
+            if not self._uses[id(wanted)]:
+                del self._uses[id(wanted)]
+                self._ledger.free(_filter_bytes(wanted))
+
+
+def _filter_bytes(wanted: frozenset[int] | SqlFilter) -> int:
+    if isinstance(wanted, SqlFilter):
+        return _HELD_BYTES + filter_bytes(wanted.expression, wanted.cost)
+    return _HELD_BYTES + _CODE_BYTES * (2 + len(wanted))
+
+
+def get_selected(
+    store: MessageStore,
+    topic: str,
+    queue_id: int,
+    offset: int,
+    max_messages: int,
+    max_bytes: int,
+    wanted: SqlFilter,
+    max_examined: int,
+) -> GetResult:
+    """``MessageStore.get`` of the records for which ``wanted`` is TRUE, among ``max_examined`` from ``offset`` on."""
+    selection = _Selection(max(1, max_messages), max_bytes, wanted)
+    end = offset + max_examined
+    position = offset
+    window = FIRST_WINDOW
+    while True:
+        found = store.get(topic, queue_id, position, min(window, end - position), MAX_WINDOW_BYTES)
+        if found.status is GetStatus.FOUND:
+            if found.count != found.next_offset - position and window > 1:
+                # Something in between is gone. One by one there is no doubt which record has which offset.
+                window = 1
+                continue
+            position = selection.examine(found.buffers, position)
+            if position < found.next_offset or selection.full:
+                break
+            position = found.next_offset
+        elif found.status is GetStatus.MESSAGE_WAS_REMOVING and found.next_offset > position:
+            position = found.next_offset
+        elif position == offset:
+            return found
+        else:
+            break
+        if position >= end:
+            break
+        window *= 2
+    found.status = GetStatus.FOUND if selection.count else GetStatus.NO_MATCHED_MESSAGE
+    found.next_offset = position
+    found.buffers = selection.buffers
+    found.count = selection.count
+    found.size_bytes = selection.size_bytes
+    return found
+
+
+def get_wanted(
+    store: MessageStore,
+    topic: str,
+    queue_id: int,
+    offset: int,
+    max_messages: int,
+    max_bytes: int,
+    wanted: Wanted,
+) -> GetResult:
+    """``MessageStore.get`` of what ``wanted`` takes, whichever kind it is."""
+    if not isinstance(wanted, SqlFilter):
+        return store.get(topic, queue_id, offset, max_messages, max_bytes, wanted)
+    max_examined = max(max_messages, store.config.max_filter_message_size // ENTRY_BYTES)
+    return get_selected(store, topic, queue_id, offset, max_messages, max_bytes, wanted, max_examined)
+
+
+class _Selection:
+    """The records taken so far; neighbours in the log are one buffer."""
+
+    __slots__ = ("_max_bytes", "_max_messages", "_wanted", "_work", "buffers", "count", "full", "size_bytes")
+
+    def __init__(self, max_messages: int, max_bytes: int, wanted: SqlFilter) -> None:
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._wanted = wanted
+        self._work = MAX_WORK
+        self.buffers: list[memoryview] = []
+        self.count = 0
+        self.size_bytes = 0
+        self.full = False
+        """It takes no more, or has worked enough."""
+
+    def examine(self, buffers: list[memoryview], offset: int) -> int:
+        """Look at records of consecutive offsets, from ``offset`` on, until full; the offset to go on at."""
+        for buffer in buffers:
+            offset = self._examine(buffer, offset)
+            if self.full:
+                break
+        return offset
+
+    def _examine(self, buffer: memoryview, offset: int) -> int:
+        wanted = self._wanted
+        matches, cost = wanted.matches_encoded, wanted.cost
+        limit = len(buffer)
+        run_start = position = 0
+        while position < limit and not self.full:
+            try:
+                size, properties = peek_properties(buffer, position)
+                taken = matches(properties)
+            except InvalidMessage:
+                # The store gives whole records with a sound head; what is in this one cannot be told.
+                size, properties, taken = int.from_bytes(buffer[position : position + 4]), b"", False
+            if taken:
+                if self.count and self.size_bytes + size > self._max_bytes:
+                    self.full = True
+                    break
+                self.count += 1
+                self.size_bytes += size
+            else:
+                self._take(buffer, run_start, position)
+                run_start = position + size
+            position += size
+            offset += 1
+            self._work -= cost * (1 + len(properties) // PROPERTIES_STEP_BYTES)
+            self.full = self.count >= self._max_messages or self._work <= 0
+        self._take(buffer, run_start, position)
+        return offset
+
+    def _take(self, buffer: memoryview, start: int, end: int) -> None:
+        if start < end:
+            self.buffers.append(buffer[start:end])

@@ -1,0 +1,50 @@
+"""What the processors of one broker share. Built by ``Broker``; holds no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.state.calls import Calls
+from mqspark.broker.state.groups import ClientGroups
+from mqspark.broker.state.locks import QueueLocks
+from mqspark.broker.state.offsets import ConsumerOffsets
+from mqspark.broker.state.stats import Stats
+from mqspark.broker.state.subscriptions import SubscriptionGroups
+from mqspark.broker.state.topics import Topics
+from mqspark.broker.state.writer import Writer
+from mqspark.clock import Clock
+from mqspark.protocol.slices import LongWork
+from mqspark.store.config import StoreConfig
+from mqspark.store.store import MessageStore
+
+__all__ = ["BrokerState", "Random"]
+
+
+class Random(Protocol):
+    """The part of ``random.Random`` that a broker needs."""
+
+    def randrange(self, stop: int, /) -> int: ...
+
+
+@dataclass(slots=True)
+class BrokerState:
+    config: BrokerConfig
+    store_config: StoreConfig
+    store: MessageStore
+    clock: Clock
+    random: Random
+    new_unique_id: Callable[[], str]
+    topics: Topics
+    subscriptions: SubscriptionGroups
+    offsets: ConsumerOffsets
+    clients: ClientGroups
+    locks: QueueLocks
+    stats: Stats
+    writer: Writer
+    calls: Calls
+    long_work: LongWork = field(default_factory=LongWork)
+    ahead_ms: int = 0
+    """How far somebody has moved our clock ahead of those that clients go by."""

@@ -1,0 +1,311 @@
+"""Counters of a broker and the rates that the tools of RocketMQ show (StoreStatsService, BrokerStatsManager).
+
+Hot paths add to plain integers; every 10 s ``sample`` notes the totals, and a rate is a difference of two
+notes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.broker.state.topics import Topic
+from mqspark.clock import Clock
+
+__all__ = ["Meter", "Revival", "Stats", "Traffic", "SAMPLE_INTERVAL_MS"]
+
+SAMPLE_INTERVAL_MS = 10_000
+MINUTE_SAMPLES = 7
+TEN_MINUTE_SAMPLES = 61
+TICKS_PER_HOUR_NOTE = 60
+"""A row's hour is noted every ten minutes."""
+TICKS_PER_DAY_NOTE = 360
+"""A row's day is noted every hour."""
+DAY_MS = 86_400_000
+GROUP_TABLES = "GROUP_GET_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS"
+"""With rows by topic@group."""
+BROKER_TABLES = "BROKER_PUT_NUMS", "BROKER_GET_NUMS"
+"""With one row, by the name of the cluster."""
+
+
+MAX_BYTES = 512 << 20
+_COUNTER_BYTES = ENTRY_BYTES + 176
+_REVIVAL_BYTES = ENTRY_BYTES + 4_000
+"""With counters of each revive queue."""
+_METER_BYTES = ENTRY_BYTES + 1_200
+"""With all notes that it can have."""
+
+
+class Totals:
+    """Notes of a total: (ms, total), oldest first."""
+
+    __slots__ = ("_length", "_notes")
+
+    def __init__(self, length: int = MINUTE_SAMPLES) -> None:
+        self._length = 2 * length
+        self._notes = array("q")
+        """ms and total in turn: a broker has such notes of every topic and group."""
+
+    def note(self, now_ms: int, total: int) -> None:
+        notes = self._notes
+        notes.append(now_ms)
+        notes.append(total)
+        if len(notes) > self._length:
+            del notes[:2]
+
+    def per_second(self, samples: int = MINUTE_SAMPLES) -> float:
+        """The mean rate between the last note and the one ``samples`` - 1 before it."""
+        notes = self._notes
+        if len(notes) < 4:
+            return 0.0
+        last_ms, last = notes[-2:]
+        at = max(0, len(notes) - 2 * samples)
+        first_ms, first = notes[at : at + 2]
+        return (last - first) * 1000 / (last_ms - first_ms) if last_ms > first_ms else 0.0
+
+    def growth(self) -> int:
+        return self._notes[-1] - self._notes[1] if self._notes else 0
+
+
+class Meter:
+    """One row of a table over the last minute, hour and day (StatsItem). A row that is new was 0 one interval
+    before its first note, so that what made it appear is counted.
+    """
+
+    __slots__ = ("day", "hour", "minute")
+
+    def __init__(self, now_ms: int) -> None:
+        self.minute = Totals(MINUTE_SAMPLES)
+        self.hour = Totals(7)
+        self.day = Totals(25)
+        self.minute.note(now_ms - SAMPLE_INTERVAL_MS, 0)
+        self.hour.note(now_ms - TICKS_PER_HOUR_NOTE * SAMPLE_INTERVAL_MS, 0)
+        self.day.note(now_ms - TICKS_PER_DAY_NOTE * SAMPLE_INTERVAL_MS, 0)
+
+    def note(self, now_ms: int, total: int, tick: int) -> None:
+        self.minute.note(now_ms, total)
+        if tick % TICKS_PER_HOUR_NOTE == 0:
+            self.hour.note(now_ms, total)
+        if tick % TICKS_PER_DAY_NOTE == 0:
+            self.day.note(now_ms, total)
+
+
+class Traffic:
+    """What one group was given from one topic."""
+
+    __slots__ = ("bytes", "messages")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+
+
+class Revival:
+    """Records of POP's revive log about one group and one topic. A kind is a tag of it, ck or ack."""
+
+    __slots__ = ("put", "read", "revived")
+
+    def __init__(self) -> None:
+        self.put: dict[str, int] = {}
+        """By kind."""
+        self.read: dict[tuple[int, str], int] = {}
+        """By revive queue and kind."""
+        self.revived = 0
+        """Messages copied to the retry topic."""
+
+
+class Stats:
+    def __init__(
+        self,
+        clock: Clock,
+        log_end: int = 0,
+        *,
+        cluster: str = "DefaultCluster",
+        max_bytes: Callable[[], int] = lambda: MAX_BYTES,
+    ) -> None:
+        """``log_end``: where the log ends at the start. ``max_bytes``: of rows by topic and group; one that has no room
+        is counted in the totals alone."""
+        self.ledger = Ledger(
+            "statistics",
+            max_bytes,
+            "Stats.gets",
+            "Stats.sent_back",
+            "Stats.revivals",
+            "Stats._tables",
+            "Revival.put",
+            "Revival.read",
+            setting="maxStatisticsBytes",
+        )
+        self._clock = clock
+        self._cluster = cluster
+        self.first_position = log_end
+        self.started_ms = clock.now_ms()
+        self.put_messages = 0
+        self.put_failures = 0
+        self.get_messages = 0
+        self.get_bytes = 0
+        self.pulls_found = 0
+        self.pulls_missed = 0
+        self.gets: dict[tuple[str, str], Traffic] = {}
+        """(topic, group) → traffic."""
+        self.sent_back: dict[tuple[str, str], int] = {}
+        """(topic, group) → messages that consumers sent back."""
+        self.revivals: dict[tuple[str, str], Revival] = {}
+        """(topic, group) → what of it is in the revive log."""
+        self.junk: Counter[str] = Counter()
+        """Records of the broker's own topics that were passed over because they are none: of ``revive``."""
+        self._totals = {
+            name: Totals(TEN_MINUTE_SAMPLES) for name in ("put", "found", "missed", "pulls", "transferred")
+        }
+        self._watched: dict[str, Callable[[], int]] = {}
+        self._ticks = 0
+        self._tables: dict[str, dict[str, Meter]] = {
+            name: {} for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", *GROUP_TABLES, *BROKER_TABLES)
+        }
+        self._day = self.started_ms // DAY_MS
+        self._midnight_put = self._midnight_get = 0
+        self._yesterday_put = self._yesterday_get = 0
+
+    def got(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
+        self.get_messages += messages
+        self.get_bytes += size_bytes
+        self.pulls_found += 1
+        key = (topic, group)
+        traffic = self.gets.get(key)
+        if traffic is None:
+            if not self._has_room(_COUNTER_BYTES, topic, group):
+                return
+            traffic = self.gets[key] = Traffic()
+        traffic.messages += messages
+        traffic.bytes += size_bytes
+
+    def was_sent_back(self, topic: str, group: str) -> None:
+        key = (topic, group)
+        if key in self.sent_back or self._has_room(_COUNTER_BYTES, topic, group):
+            self.sent_back[key] = self.sent_back.get(key, 0) + 1
+
+    def revival(self, topic: str, group: str) -> Revival:
+        key = (topic, group)
+        found = self.revivals.get(key)
+        if found is None:
+            found = Revival()
+            if self._has_room(_REVIVAL_BYTES, topic, group):
+                self.revivals[key] = found
+        return found
+
+    def _has_room(self, row_bytes: int, *names: str) -> bool:
+        """For a row, which then counts."""
+        size_bytes = row_bytes + text_bytes(*names)
+        has_room = self.ledger.has_room(size_bytes)
+        if has_room:
+            self.ledger.note(size_bytes)
+        return has_room
+
+    def watch(self, name: str, total: Callable[[], int]) -> None:
+        """Sample a total that is counted elsewhere, too."""
+        self._watched[name] = total
+        self._totals[name] = Totals(TEN_MINUTE_SAMPLES)
+
+    def sample(self, topics: Iterable[Topic]) -> None:
+        """Every SAMPLE_INTERVAL_MS."""
+        now_ms = self._clock.now_ms()
+        self._ticks += 1
+        totals = self._totals
+        totals["put"].note(now_ms, self.put_messages)
+        totals["found"].note(now_ms, self.pulls_found)
+        totals["missed"].note(now_ms, self.pulls_missed)
+        totals["pulls"].note(now_ms, self.pulls_found + self.pulls_missed)
+        totals["transferred"].note(now_ms, self.get_messages)
+        for name, total in self._watched.items():
+            totals[name].note(now_ms, total())
+        alive = set()
+        for topic in topics:
+            alive.add(topic.name)
+            if topic.put_count:
+                self._note("TOPIC_PUT_NUMS", topic.name, now_ms, topic.put_count)
+                self._note("TOPIC_PUT_SIZE", topic.name, now_ms, topic.put_bytes)
+        for (topic_name, group), traffic in self.gets.items():
+            key = f"{topic_name}@{group}"
+            self._note("GROUP_GET_NUMS", key, now_ms, traffic.messages)
+            self._note("GROUP_GET_SIZE", key, now_ms, traffic.bytes)
+        for (topic_name, group), messages in self.sent_back.items():
+            self._note("SNDBCK_PUT_NUMS", f"{topic_name}@{group}", now_ms, messages)
+        self._forget(alive)
+        for table, messages in zip(BROKER_TABLES, (self.put_messages, self.get_messages), strict=True):
+            if messages:
+                self._note(table, self._cluster, now_ms, messages)
+        if now_ms // DAY_MS != self._day:
+            self._day = now_ms // DAY_MS
+            self._yesterday_put, self._midnight_put = self._midnight_put, self.put_messages
+            self._yesterday_get, self._midnight_get = self._midnight_get, self.get_messages
+
+    def _note(self, table: str, key: str, now_ms: int, total: int) -> None:
+        meter = self._tables[table].get(key)
+        if meter is None:
+            if not self._has_room(_METER_BYTES, key):
+                return
+            meter = self._tables[table][key] = Meter(now_ms)
+        meter.note(now_ms, total, self._ticks)
+
+    def _forget(self, topics: set[str]) -> None:
+        self._drop(lambda topic, group: topic not in topics)
+
+    def forget_group(self, group: str) -> None:
+        self._drop(lambda topic, of: of == group)
+
+    def _drop(self, is_gone: Callable[[str, str], bool]) -> None:
+        """The rows of a (topic, group; "" where a table has none) that is gone."""
+        counters: tuple[dict[tuple[str, str], Any], ...] = (self.gets, self.sent_back, self.revivals)
+        for counted in counters:
+            row_bytes = _REVIVAL_BYTES if counted is self.revivals else _COUNTER_BYTES
+            for key in [key for key in counted if is_gone(*key)]:
+                del counted[key]
+                self.ledger.free(row_bytes + text_bytes(*key))
+        for table, rows in self._tables.items():
+            if table not in BROKER_TABLES:
+                for name in [name for name in rows if is_gone(*_topic_and_group(name))]:
+                    del rows[name]
+                    self.ledger.free(_METER_BYTES + text_bytes(name))
+
+    @property
+    def is_full_minute(self) -> bool:
+        """The last sample was the last of a minute."""
+        return self._ticks % (MINUTE_SAMPLES - 1) == 0
+
+    def per_second(self, table: str, key: str) -> float:
+        """Over the last minute; 0.0 for what nothing is known of."""
+        meter = self._tables[table].get(key)
+        return 0.0 if meter is None else meter.minute.per_second()
+
+    def meter(self, table: str, key: str) -> Meter | None:
+        """None when nothing is known."""
+        return self._tables.get(table, {}).get(key)
+
+    def rates(self, name: str) -> str:
+        """The means of the last 10 s, minute and ten minutes, separated by spaces."""
+        totals = self._totals[name]
+        return " ".join(
+            str(totals.per_second(samples)) for samples in (2, MINUTE_SAMPLES, TEN_MINUTE_SAMPLES)
+        )
+
+    def recent(self, name: str) -> float:
+        """Per second, in the last 10 s."""
+        return self._totals[name].per_second(2)
+
+    def day_counters(self) -> dict[str, str]:
+        return {
+            "msgPutTotalYesterdayMorning": str(self._yesterday_put),
+            "msgPutTotalTodayMorning": str(self._midnight_put),
+            "msgPutTotalTodayNow": str(self.put_messages),
+            "msgGetTotalYesterdayMorning": str(self._yesterday_get),
+            "msgGetTotalTodayMorning": str(self._midnight_get),
+            "msgGetTotalTodayNow": str(self.get_messages),
+        }
+
+
+def _topic_and_group(row: str) -> tuple[str, str]:
+    topic, _, group = row.partition("@")
+    return topic, group

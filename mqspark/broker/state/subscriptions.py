@@ -1,0 +1,199 @@
+"""What is configured for each consumer group (SubscriptionGroupManager; reference store-and-broker §13.2) and
+its file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, text_bytes, weigh
+from mqspark.broker.config import BrokerConfig
+from mqspark.broker.state.topics import next_version
+from mqspark.clock import Clock
+from mqspark.errors import InvalidMessage
+from mqspark.message import SYSTEM_GROUP_PREFIX, check_group
+from mqspark.names import sound_only
+from mqspark.protocol import fastjson
+from mqspark.protocol.bodies import (
+    DataVersion,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    decode_table,
+    to_document,
+)
+from mqspark.protocol.session import Session
+from mqspark.store.queue.multidispatch import is_lmq
+
+__all__ = ["SubscriptionGroups"]
+
+_BUILT_IN = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+
+
+_MADE = "groupsMade"
+"""Of a session: how many groups its requests have made."""
+
+
+class SubscriptionGroups:
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self.ledger = Ledger(
+            "groups",
+            lambda: config.max_group_table_bytes,
+            "SubscriptionGroups._table",
+            "SubscriptionGroups._forbidden",
+            "SubscriptionGroupConfig.attributes",
+            "SubscriptionGroupConfig.subscription_data_set",
+            setting="maxGroupTableBytes",
+        )
+        self._table = {name: SubscriptionGroupConfig(group_name=name) for name in _BUILT_IN}
+        self._forbidden: dict[str, dict[str, int]] = {}
+        """group → topic → bits; bit 0 forbids reading (code 353)."""
+        self._weigh_all()
+        self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
+        self.generation = 0
+        self.lmq = False
+        """Whether groups that read light message queues are there without being in the table
+        (LmqSubscriptionGroupManager)."""
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._table or (self.lmq and is_lmq(group))
+
+    def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
+        return iter(list(self._table.values()))
+
+    def names(self) -> list[str]:
+        return list(self._table)
+
+    def find(self, group: str, session: Session) -> SubscriptionGroupConfig | None:
+        """The configuration; made on the spot, for the peer of ``session``, when auto-creation allows.
+        None for an unknown or illegal name. A group of light message queues has the usual one and is not kept, for
+        there may be millions.
+
+        Raises TableFull."""
+        found = self._table.get(group)
+        if found is not None:
+            return found
+        if self.lmq and is_lmq(group):
+            return SubscriptionGroupConfig(group_name=group)
+        if not (self._config.auto_create_subscription_group or group.startswith(SYSTEM_GROUP_PREFIX)):
+            return None
+        try:
+            check_group(group)
+        except InvalidMessage:
+            return None
+        made = session.attributes.get(_MADE, 0)
+        most = self._config.max_new_groups_per_connection
+        if not isinstance(made, int) or made >= most:
+            raise self.ledger.refuse(most, most, "maxNewGroupsPerConnection", of=" made over one connection")
+        created = SubscriptionGroupConfig(group_name=group)
+        self.put(created)
+        session.attributes[_MADE] = made + 1
+        return created
+
+    def configured(self, group: str) -> SubscriptionGroupConfig | None:
+        """What is in the table; makes nothing."""
+        return self._table.get(group)
+
+    def put(self, config: SubscriptionGroupConfig) -> None:
+        """Raises TableFull."""
+        old = self._table.get(config.group_name)
+        if old != config:
+            if old is None:
+                most = self._config.max_subscription_groups
+                if len(self._table) >= most:
+                    raise self.ledger.refuse(len(self._table), most, "maxSubscriptionGroups")
+                self.ledger.charge(_config_bytes(config))
+            else:
+                self.ledger.resize(_config_bytes(old), _config_bytes(config))
+            self._table[config.group_name] = config
+            self._changed()
+
+    def remove(self, group: str) -> None:
+        topics = self._forbidden.pop(group, {})
+        self.ledger.free(sum(_forbidden_bytes(group, topic) for topic in topics), len(topics))
+        old = self._table.pop(group, None)
+        if old is not None:
+            self.ledger.free(_config_bytes(old))
+            self._changed()
+
+    def is_read_forbidden(self, group: str, topic: str) -> bool:
+        if not self._forbidden:
+            return False
+        return self._forbidden.get(group, {}).get(topic, 0) & 1 != 0
+
+    def forbid_read(self, group: str, topic: str, forbidden: bool) -> None:
+        """Raises TableFull."""
+        topics = self._forbidden.get(group, {})
+        bits = topics.get(topic, 0)
+        bits = bits | 1 if forbidden else bits & ~1
+        if bits:
+            if topic not in topics:
+                self.ledger.charge(_forbidden_bytes(group, topic))
+            self._forbidden.setdefault(group, topics)[topic] = bits
+        elif topics.pop(topic, None) is not None:
+            self.ledger.free(_forbidden_bytes(group, topic))
+        if not topics:
+            self._forbidden.pop(group, None)
+        self._changed()
+
+    def touch(self) -> None:
+        """A configuration has changed in place."""
+        self._changed()
+
+    def _weigh_all(self) -> None:
+        self.ledger.clear()
+        for config in self._table.values():
+            self.ledger.note(_config_bytes(config))
+        for group, topics in self._forbidden.items():
+            for topic in topics:
+                self.ledger.note(_forbidden_bytes(group, topic))
+
+    def _changed(self) -> None:
+        self.data_version = next_version(self.data_version, self._clock.now_ms())
+        self.generation += 1
+
+    # --- file ---
+
+    def wrapper(self) -> SubscriptionGroupWrapper:
+        return SubscriptionGroupWrapper(
+            data_version=self.data_version,
+            forbidden_table={group: dict(topics) for group, topics in self._forbidden.items()},
+            subscription_group_table=dict(self._table),
+        )
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """What encodes the file. Configurations are replaced, never changed, so another thread may look at
+        them."""
+        wrapper = self.wrapper()
+        return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
+
+    def load(self, data: bytes) -> None:
+        """From ``subscriptionGroup.json``. Raises ProtocolError."""
+        wrapper = decode_table(SubscriptionGroupWrapper, data)
+        for name, config in sound_only("groups", wrapper.subscription_group_table).items():
+            config.group_name = name
+            self._table[name] = config
+        forbidden = sound_only("forbidden groups", wrapper.forbidden_table or {})
+        self._forbidden = {
+            group: sound_only("topics of a forbidden group", topics) for group, topics in forbidden.items()
+        }
+        self._weigh_all()
+        if wrapper.data_version is not None:
+            self.data_version = wrapper.data_version
+
+
+def _config_bytes(config: SubscriptionGroupConfig) -> int:
+    return ENTRY_BYTES + weigh(config)
+
+
+def _forbidden_bytes(group: str, topic: str) -> int:
+    return 2 * ENTRY_BYTES + CONTAINER_BYTES + text_bytes(group, topic)

@@ -1,0 +1,353 @@
+"""The topics of this broker (TopicConfigManager; reference store-and-broker §16.7) and their file.
+
+A ``Topic`` is what the hot paths look at: plain attributes taken from the configuration once, and the
+counters of its traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from mqspark.bounded import ENTRY_BYTES, Ledger, weigh
+from mqspark.broker.config import BrokerConfig
+from mqspark.clock import Clock
+from mqspark.errors import InvalidMessage
+from mqspark.message import (
+    BENCHMARK_TOPIC,
+    DEFAULT_TOPIC,
+    OFFSET_MOVED_EVENT,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SINK_DECISIONS_TOPIC,
+    TIMER_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    check_topic,
+    is_broker_topic,
+    is_system_topic,
+)
+from mqspark.names import sound_only
+from mqspark.protocol import fastjson
+from mqspark.protocol.bodies import (
+    DataVersion,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    decode_table,
+    to_document,
+)
+from mqspark.store.queue.multidispatch import is_lmq
+
+__all__ = ["MAX_QUEUES", "Topic", "Topics", "check_kept_topic", "next_version"]
+
+PERM_READ_WRITE = PERM_READ | PERM_WRITE
+SINGLE_TAG, MULTI_TAG = "SINGLE_TAG", "MULTI_TAG"
+UNIT, UNIT_SUB = 0x1, 0x2
+"""Bits of topicSysFlag (TopicSysFlag)."""
+
+MAX_QUEUES = 65_536
+"""Of one topic; RocketMQ has no bound, but several requests cost as much as a topic has queues."""
+SCHEDULE_QUEUES = 18
+BENCHMARK_QUEUES = 1024
+
+
+def next_version(version: DataVersion, now_ms: int) -> DataVersion:
+    return DataVersion(state_version=version.state_version, timestamp=now_ms, counter=version.counter + 1)
+
+
+class Topic:
+    """One topic: its configuration flattened for the hot paths, and its counters since start."""
+
+    __slots__ = (
+        "commits_only",
+        "config",
+        "get_count",
+        "inner_batch",
+        "multi_tag",
+        "name",
+        "needs_key",
+        "order",
+        "plain",
+        "put_bytes",
+        "put_count",
+        "queue_limit",
+        "read_queue_nums",
+        "readable",
+        "retry_of",
+        "send_forbidden",
+        "sys_flag",
+        "write_queue_nums",
+    )
+
+    def __init__(self, config: TopicConfig) -> None:
+        self.name = config.topic_name
+        self.put_count = 0
+        self.put_bytes = 0
+        self.get_count = 0
+        self.send_forbidden = is_broker_topic(self.name)
+        self.commits_only = self.name == SINK_DECISIONS_TOPIC
+        """Nothing but what was a half message may enter it."""
+        self.retry_of = self.name.removeprefix(RETRY_PREFIX) if self.name.startswith(RETRY_PREFIX) else None
+        """The group whose retry topic this is."""
+        self.configure(config)
+
+    def configure(self, config: TopicConfig) -> None:
+        self.config = config
+        self.read_queue_nums = config.read_queue_nums
+        self.write_queue_nums = config.write_queue_nums
+        self.queue_limit = max(config.read_queue_nums, config.write_queue_nums)
+        self.readable = config.perm & PERM_READ != 0
+        self.order = config.order
+        self.sys_flag = config.topic_sys_flag
+        self.multi_tag = config.topic_filter_type == MULTI_TAG
+        self.inner_batch = config.attributes.get("queue.type") == "BatchCQ"
+        self.needs_key = config.attributes.get("cleanup.policy") == "COMPACTION"
+        self.plain = not (
+            self.order or self.send_forbidden or self.commits_only or self.inner_batch or self.retry_of
+        )
+        """A send needs no check but that of its queue id."""
+
+    def describe(self) -> str:
+        """As RocketMQ prints a TopicConfig in its remarks."""
+        config = self.config
+        perm = "".join(
+            letter if config.perm & bit else "-"
+            for letter, bit in (("R", PERM_READ), ("W", PERM_WRITE), ("X", 1))
+        )
+        return (
+            f"TopicConfig [topicName={self.name}, readQueueNums={config.read_queue_nums},"
+            f" writeQueueNums={config.write_queue_nums}, perm={perm},"
+            f" topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag},"
+            f" order={'true' if config.order else 'false'},"
+            f" attributes={config.attributes}]"
+        )
+
+
+class Topics:
+    """``generation`` counts changes, so that a caller can tell whether they are saved and published."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock, *, lmq: bool = False) -> None:
+        """``lmq``: light message queues are topics of one queue by their names and never in the table
+        (LmqTopicConfigManager)."""
+        self._config = config
+        self._clock = clock
+        self._lmq = lmq
+        self.ledger = Ledger(
+            "topics",
+            lambda: config.max_topic_table_bytes,
+            "Topics._table",
+            "TopicConfig.attributes",
+            setting="maxTopicTableBytes",
+        )
+        self._table: dict[str, Topic] = {}
+        self.get: Callable[[str], Topic | None] = self._find if lmq else self._table.get
+        """name → Topic or None; bound once because every send and pull calls it."""
+        self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
+        self.generation = 0
+        for topic in self._system_topics():
+            self._table[topic.topic_name] = Topic(topic)
+        self._built_in = frozenset(self._table)
+        self._weigh_all()
+
+    def _system_topics(self) -> Iterator[TopicConfig]:
+        config = self._config
+        yield _topic(SELF_TEST_TOPIC, 1)
+        if config.auto_create_topic_enable:
+            yield self._template()
+        yield _topic(BENCHMARK_TOPIC, BENCHMARK_QUEUES)
+        cluster_perm = PERM_INHERIT | (PERM_READ_WRITE if config.cluster_topic_enable else 0)
+        yield _topic(config.broker_cluster_name, 16, cluster_perm)
+        broker_perm = PERM_INHERIT | (PERM_READ_WRITE if config.broker_topic_enable else 0)
+        yield _topic(config.broker_name, 1, broker_perm)
+        yield _topic(OFFSET_MOVED_EVENT, 1)
+        yield _topic(SCHEDULE_TOPIC, SCHEDULE_QUEUES)
+        if config.trace_topic_enable:
+            yield _topic(config.msg_trace_topic_name, 1)
+        yield _topic(f"{config.broker_cluster_name}_REPLY_TOPIC", 1)
+        yield _topic(f"rmq_sys_REVIVE_LOG_{config.broker_cluster_name}", config.revive_queue_num)
+        yield _topic(f"rmq_sys_SYNC_BROKER_MEMBER_{config.broker_name}", 1, PERM_INHERIT)
+        yield _topic(TRANS_HALF_TOPIC, 1)
+        yield _topic(TRANS_OP_HALF_TOPIC, 1)
+        yield _topic(TIMER_TOPIC, 1)
+
+    def _template(self) -> TopicConfig:
+        return _topic(DEFAULT_TOPIC, self._config.default_topic_queue_nums, PERM_INHERIT | PERM_READ_WRITE)
+
+    def is_system(self, name: str) -> bool:
+        """One that an operator may neither change nor delete."""
+        return name in self._built_in or is_system_topic(name)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._table.values()))
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, name: str) -> bool:
+        return self.get(name) is not None
+
+    def _find(self, name: str) -> Topic | None:
+        return Topic(_topic(name, 1)) if is_lmq(name) else self._table.get(name)
+
+    def names(self) -> list[str]:
+        return list(self._table)
+
+    def system_names(self) -> list[str]:
+        return [name for name in self._table if self.is_system(name)]
+
+    def put(self, config: TopicConfig, *, needed: bool = False) -> Topic:
+        """Create or replace; an equal configuration changes nothing, nor does that of a light message queue.
+
+        Raises TableFull."""
+        if self._lmq and is_lmq(config.topic_name):
+            return Topic(_topic(config.topic_name, 1))
+        topic = self._table.get(config.topic_name)
+        if topic is None:
+            most = self._config.max_topics
+            if not needed and len(self._table) >= most:
+                raise self.ledger.refuse(len(self._table), most, "maxTopics")
+            (self.ledger.note if needed else self.ledger.charge)(_topic_bytes(config))
+            topic = self._table[config.topic_name] = Topic(config)
+        elif topic.config == config:
+            return topic
+        else:
+            self.ledger.resize(_topic_bytes(topic.config), _topic_bytes(config))
+            topic.configure(config)
+        self._changed()
+        return topic
+
+    def _weigh_all(self) -> None:
+        self.ledger.clear()
+        for topic in self._table.values():
+            self.ledger.note(_topic_bytes(topic.config))
+
+    def remove(self, name: str) -> None:
+        topic = self._table.pop(name, None)
+        if topic is not None:
+            self.ledger.free(_topic_bytes(topic.config))
+            self._changed()
+
+    def auto_create(self, name: str, template_name: str, client_queue_nums: int) -> Topic | None:
+        """What a send to an unknown topic makes of its ``defaultTopic``; None when that is no template."""
+        template = self._table.get(template_name)
+        if template is None or not template.config.perm & PERM_INHERIT:
+            return None
+        queues = max(0, min(client_queue_nums, template.write_queue_nums))
+        return self.put(
+            TopicConfig(
+                topic_name=name,
+                read_queue_nums=queues,
+                write_queue_nums=queues,
+                perm=template.config.perm & ~PERM_INHERIT,
+                topic_filter_type=template.config.topic_filter_type,
+            )
+        )
+
+    def ensure(self, name: str, queues: int, *, sys_flag: int = 0, needed: bool = False) -> Topic:
+        """A readable and writable topic for the broker's own purposes (retry topics); an existing one is left
+        as it is. Raises TableFull, but not for one that is ``needed``."""
+        topic = self._table.get(name)
+        if topic is not None:
+            return topic
+        check_kept_topic(name)
+        config = _topic(name, queues)
+        config.topic_sys_flag = sys_flag
+        return self.put(config, needed=needed)
+
+    def follow_auto_create_setting(self) -> None:
+        """The template exists, and has its inherit bit, exactly while autoCreateTopicEnable is on. (In RocketMQ it
+        loses the bit for ever once that is turned off.) An operator's queue numbers are kept.
+        """
+        template = self._table.get(DEFAULT_TOPIC)
+        if not self._config.auto_create_topic_enable:
+            self.remove(DEFAULT_TOPIC)
+        elif template is None:
+            self.put(self._template(), needed=True)
+        elif not template.config.perm & PERM_INHERIT:
+            config = copy_config(template.config)
+            config.perm |= PERM_INHERIT
+            self.put(config)
+
+    def set_order(self, ordered: frozenset[str]) -> None:
+        """The name server's ordered topics, as a registration's answer brings them; others keep what they
+        are."""
+        for name in ordered:
+            topic = self._table.get(name)
+            if topic is not None and not topic.order:
+                config = copy_config(topic.config)
+                config.order = True
+                topic.configure(config)
+                self._changed()
+
+    def touch(self) -> None:
+        """Something outside that the registration carries has changed (the broker's own permission)."""
+        self._changed()
+
+    def _changed(self) -> None:
+        self.data_version = next_version(self.data_version, self._clock.now_ms())
+        self.generation += 1
+
+    # --- file ---
+
+    def wrapper(self) -> TopicConfigSerializeWrapper:
+        return TopicConfigSerializeWrapper(
+            data_version=self.data_version,
+            topic_config_table={name: topic.config for name, topic in self._table.items()},
+        )
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """What encodes the file. Configurations are replaced, never changed, so another thread may look at
+        them."""
+        wrapper = self.wrapper()
+        return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
+
+    def load(self, data: bytes) -> None:
+        """From ``topics.json``. What the file says goes before the built-in system topics. Raises
+        ProtocolError."""
+        wrapper = decode_table(TopicConfigSerializeWrapper, data)
+        table = sound_only("topics", wrapper.topic_config_table, accepts=_is_kept)
+        for name, config in table.items():
+            config.topic_name = name
+            self._table[name] = Topic(config)
+        if wrapper.data_version is not None:
+            self.data_version = wrapper.data_version
+        self._weigh_all()
+        self.follow_auto_create_setting()
+
+
+def check_kept_topic(name: str) -> None:
+    """What a broker may have in its table: POP's newer retry topics have a plus in their names, which nobody may
+    choose. Raises InvalidMessage."""
+    check_topic(name.replace("+", "_", 1) if name.startswith(RETRY_PREFIX) else name)
+
+
+def _is_kept(name: str) -> bool:
+    try:
+        check_kept_topic(name)
+    except InvalidMessage:
+        return False
+    return True
+
+
+def _topic_bytes(config: TopicConfig) -> int:
+    return ENTRY_BYTES + 200 + weigh(config)
+
+
+def copy_config(config: TopicConfig) -> TopicConfig:
+    return TopicConfig(
+        topic_name=config.topic_name,
+        read_queue_nums=config.read_queue_nums,
+        write_queue_nums=config.write_queue_nums,
+        perm=config.perm,
+        topic_filter_type=config.topic_filter_type,
+        topic_sys_flag=config.topic_sys_flag,
+        order=config.order,
+        attributes=dict(config.attributes),
+    )
+
+
+def _topic(name: str, queues: int, perm: int = PERM_READ_WRITE) -> TopicConfig:
+    return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)

@@ -1,0 +1,229 @@
+"""Storing a message that is not ordinary: one whose properties were taken apart, or one of the broker's own.
+
+Ordinary sends have a shorter path (``mqspark.broker.send.send``). Everything else - delayed, timed and transactional
+messages, retries, dead letters, deliveries - is a ``Draft`` given to ``Writer.put``. *Diversions* see each draft
+first and may send it elsewhere: a delayed message to the schedule topic, a prepared one to the half topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mqspark.broker.state.stats import Stats
+from mqspark.broker.state.topics import Topic, Topics
+from mqspark.errors import InvalidMessage
+from mqspark.message import (
+    BORN_HOST_V6,
+    CRC32,
+    MULTI_DISPATCH,
+    MULTI_TAGS,
+    STORE_HOST_V6,
+    TAGS,
+    decode_properties,
+    encode_properties,
+    java_hashes,
+)
+from mqspark.record import Parts, find_property, tags_code
+from mqspark.store.messages.membertable import Many
+from mqspark.store.queue.multidispatch import allows_dispatch, wanted_queues
+from mqspark.store.store import MessageStore
+
+__all__ = ["Diversion", "Draft", "Stored", "Writer"]
+
+
+_CRC_NAME = CRC32.encode()
+_HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
+"""The store sets them by the hosts it is given."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A message that is about to be stored. The topic must be in the broker's table."""
+
+    topic: str
+    queue_id: int
+    body: bytes | memoryview
+    properties: dict[str, str]
+    born_timestamp_ms: int
+    born_host: bytes
+    sys_flag: int = 0
+    flag: int = 0
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    tags_code: int | None = None
+    """None: the hash of the tags, as almost always."""
+    is_commit: bool = False
+    """It was a half message, and its producer group has decided."""
+
+
+class Stored(NamedTuple):
+    queue_offset: int
+    physical_offset: int
+    end_offset: int
+    """The position in the log that must be acked before anyone may be told of the message (``Acks``)."""
+
+
+Diversion = Callable[[Draft], None]
+"""Changes where a draft goes, or nothing. Raises Refusal when the message cannot be taken."""
+
+
+class Writer:
+    def __init__(self, store: MessageStore, topics: Topics, stats: Stats) -> None:
+        self._store = store
+        self._topics = topics
+        self._stats = stats
+        self._multi_dispatch = store.config.multi_dispatch
+        self.diversions: list[Diversion] = []
+        """Asked in this order, each with what the one before made of the draft."""
+
+    def put(self, draft: Draft) -> Stored:
+        """Append; the end of the turn writes it. Raises Refusal, and what ``MessageStore.put`` raises (InvalidMessage
+        also for a topic that takes committed transactions only)."""
+        for divert in self.diversions:
+            divert(draft)
+        topic = self._topics.get(draft.topic)
+        if topic is not None and topic.commits_only and not draft.is_commit:
+            raise InvalidMessage(f"{draft.topic} takes committed transactions only", field="topic")
+        sys_flag = draft.sys_flag
+        if topic is not None and topic.multi_tag:
+            sys_flag |= MULTI_TAGS
+        code = draft.tags_code
+        if code is None:
+            tags = draft.properties.get(TAGS)
+            code = java_hashes[tags] if tags else 0
+        if topic is not None and topic.inner_batch:
+            self._store.use_batch_queues(topic.name)
+        draft.properties.pop(CRC32, None)  # of the record that it was read from
+        stored = self._append(
+            draft.topic,
+            draft.queue_id,
+            draft.body,
+            encode_properties(draft.properties),
+            code,
+            draft.born_timestamp_ms,
+            draft.born_host,
+            sys_flag,
+            draft.flag,
+            draft.reconsume_times,
+            draft.prepared_offset,
+        )
+        self._count(topic, len(draft.body))
+        return stored
+
+    def put_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        items: Sequence[tuple[int, bytes, bytes]] | Many,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        sys_flag: int,
+        prepared_offset: int,
+    ) -> Stored:
+        """Append messages (flag, body, properties) to one queue, all or none, past the diversions. Gives back where
+        the first begins. Raises what ``MessageStore.put`` raises."""
+        target = self._topics.get(topic)
+        if target is not None and target.commits_only:
+            raise InvalidMessage(f"{topic} takes no batches", field="topic")
+        if target is not None and target.multi_tag:
+            sys_flag |= MULTI_TAGS
+        where = (born_timestamp_ms, born_host, sys_flag, 0, prepared_offset)
+        if isinstance(items, Many):
+            first_offset, array, end = self._store.put_members(topic, queue_id, items, *where)
+            position, body_bytes = int(array[0]), items.body_bytes
+        else:
+            first_offset, positions, end = self._store.put_batch(topic, queue_id, items, *where)
+            position, body_bytes = positions[0], sum([len(body) for _, body, _ in items])
+        self._stats.put_messages += len(items)
+        if target is not None:
+            target.put_count += len(items)
+            target.put_bytes += body_bytes
+        return Stored(first_offset, position, end)
+
+    def relay(self, record: Parts, topic: str, queue_id: int, properties: bytes) -> Stored:
+        """Store a record again elsewhere, past the diversions: what had to wait is on its way.
+
+        Raises what ``MessageStore.put`` raises.
+        """
+        if _CRC_NAME in properties:  # of the record that it was read from
+            found = decode_properties(properties)
+            found.pop(CRC32, None)
+            properties = encode_properties(found)
+        target = self._topics.get(topic)
+        if target is not None and target.commits_only:
+            raise InvalidMessage(f"{topic} takes committed transactions only", field="topic")
+        if target is not None and target.inner_batch:
+            self._store.use_batch_queues(topic)
+        stored = self._append(
+            topic,
+            queue_id,
+            record.body,
+            properties,
+            tags_code(properties),
+            record.born_timestamp_ms,
+            record.born_host,
+            record.sys_flag & ~_HOST_FLAGS,
+            record.flag,
+            record.reconsume_times,
+            0,
+        )
+        self._count(target, len(record.body))
+        return stored
+
+    def _append(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        properties: bytes,
+        code: int,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        sys_flag: int,
+        flag: int,
+        reconsume_times: int,
+        prepared_offset: int,
+    ) -> Stored:
+        """Into its queue, and into the light message queues that it names."""
+        if self._multi_dispatch and allows_dispatch(topic):
+            names = find_property(properties, MULTI_DISPATCH.encode())
+            if names is not None:
+                return Stored(
+                    *self._store.put_dispatched(
+                        wanted_queues(names.decode()),
+                        topic,
+                        queue_id,
+                        body,
+                        properties,
+                        code,
+                        born_timestamp_ms,
+                        born_host,
+                        sys_flag,
+                        flag,
+                        reconsume_times,
+                        prepared_offset,
+                    )
+                )
+        return Stored(
+            *self._store.put(
+                topic,
+                queue_id,
+                body,
+                properties,
+                code,
+                born_timestamp_ms,
+                born_host,
+                sys_flag,
+                flag,
+                reconsume_times,
+                prepared_offset,
+            )
+        )
+
+    def _count(self, topic: Topic | None, body_bytes: int) -> None:
+        self._stats.put_messages += 1
+        if topic is not None:
+            topic.put_count += 1
+            topic.put_bytes += body_bytes

@@ -1,0 +1,1 @@
+"""Messages for later: delay levels, timer messages, recall."""

@@ -1,0 +1,349 @@
+"""Delay levels (ScheduleMessageService, HookUtils; reference store-and-broker §10.1).
+
+A message with the property DELAY is stored in SCHEDULE_TOPIC_XXXX instead, in the queue of its level, where the
+tags code of a queue entry is the deliver time. Each level is a queue in time order, so only its first message
+has to be looked at. One that is due is stored again under its real topic, with the properties it has.
+
+How far a level has come is its *delay offset*. The one that is saved covers only deliveries that are on the
+disk: a crash can bring a message twice, never not at all.
+
+Clock steps. A step ahead makes messages due. After a step back the deliver times in the queue may lie further
+ahead than the level's whole delay; RocketMQ then delivers at once, perhaps too early. Here such messages wait one
+whole delay from when that is noticed, by the clock that does not step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from mqspark.bounded import Memo
+from mqspark.broker.state.ranges import heal_delays
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.topics import next_version
+from mqspark.broker.state.writer import Draft, Writer
+from mqspark.clock import Clock
+from mqspark.errors import InvalidMessage, MessageTooLarge, MQError, NotNow, StoreReadOnly
+from mqspark.logs import sparing
+from mqspark.message import (
+    DELAY,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_TOPIC,
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_MASK,
+    parse_number,
+)
+from mqspark.protocol import fastjson
+from mqspark.protocol.bodies import (
+    DataVersion,
+    DelayOffsetSerializeWrapper,
+    decode_table,
+    to_document,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.session import Session
+from mqspark.record import find_property
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.saved import SavedTable
+from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.store import MessageStore
+
+__all__ = ["NOWHERE", "DelayOffsets", "Delays", "can_wait", "delay_level", "real_queue"]
+
+_log = sparing(__name__)
+
+BATCH_MESSAGES = 128
+"""What one level delivers in a tick; then it is the next one's turn, and the clients'."""
+BATCH_BYTES = 1 << 20
+"""The same in bytes; the last message may exceed it."""
+IDLE_MS = 60_000
+"""Nothing waits: somebody else will ask for a tick before."""
+RETRY_MS = 100
+"""After a put that failed (DELAY_FOR_A_WHILE)."""
+NOWHERE = "its properties name no topic and queue where it may go"
+"""Why a message that waited is passed over."""
+_NO_DESTINATIONS = frozenset(
+    topic.encode()
+    for topic in (
+        SCHEDULE_TOPIC,
+        TIMER_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+    )
+)
+"""Topics whose messages the broker itself takes further: one would go round for ever, or decide about a transaction.
+RocketMQ lets anyone send to the timer topic, and name them."""
+_EXT_ADDRESS_BELOW = -(1 << 31)
+"""A tags code below is the address of a ConsumeQueueExt unit, which nobody writes here."""
+
+
+def delay_level(text: str | None) -> int:
+    """The value of DELAY, 0 without one. Raises Refusal when it is not a 32-bit integer."""
+    if text is None:
+        return 0
+    try:
+        level = int(text) if text.isascii() and "_" not in text and text.strip() == text else None
+    except ValueError:
+        level = None
+    if level is None or not -(1 << 31) <= level < 1 << 31:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"property DELAY={text[:40]} is not a delay level")
+    return level
+
+
+def can_wait(draft: Draft) -> bool:
+    """Whether the properties for delay apply: not to a half message, whose time begins at the commit."""
+    kind = draft.sys_flag & TRANSACTION_MASK
+    return kind in (0, TRANSACTION_COMMIT_TYPE) and draft.topic != TRANS_HALF_TOPIC
+
+
+def real_queue(properties: bytes) -> tuple[str, int] | None:
+    """Topic and queue id where a diverted message is going; None when its properties do not say, or name a topic where
+    it must not go."""
+    # The broker has put them last, so most messages of a queue end alike.
+    start = properties.rfind(b"\x02REAL_TOPIC\x01")
+    return _real_queues[properties if start < 0 else properties[start + 1 :]] or _real_queues[properties]
+
+
+def _real_queue(properties: bytes) -> tuple[str, int] | None:
+    topic = find_property(properties, b"REAL_TOPIC")
+    queue_id = parse_number(find_property(properties, b"REAL_QID"))
+    if topic is None or queue_id is None or topic in _NO_DESTINATIONS:
+        return None
+    return topic.decode("utf-8", "replace"), queue_id
+
+
+_real_queues = Memo("delays.realQueues", _real_queue)
+
+
+class DelayOffsets:
+    """``delayOffset.json``: level → the first offset that may not have been delivered."""
+
+    def __init__(self, clock: Clock, version_step: int, durable: Callable[[], int]) -> None:
+        """``durable`` says how much of the log is on the disk."""
+        self._clock = clock
+        self._version_step = version_step
+        self._durable = durable
+        self._waiting: deque[tuple[int, int, int]] = deque()
+        """(position in the log that must be on the disk first, level, offset), in the order of the log."""
+        self._steps = 0
+        self._generation = 0
+        self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
+        self.table: dict[int, int] = {}
+
+    def advance(self, level: int, offset: int, position: int) -> None:
+        """``level`` has come to ``offset``, which is true for good once the log is on the disk up to
+        ``position``."""
+        self._waiting.append((position, level, offset))
+
+    @property
+    def generation(self) -> int:
+        durable = self._durable()
+        while self._waiting and self._waiting[0][0] <= durable:
+            _, level, offset = self._waiting.popleft()
+            if self.table.get(level) != offset:
+                self.table[level] = offset
+                self._generation += 1
+                self._steps += 1
+                if self._steps % self._version_step == 0:
+                    self.data_version = next_version(self.data_version, self._clock.now_ms())
+        return self._generation
+
+    def load(self, data: bytes) -> None:
+        """Raises ProtocolError when it is not that file."""
+        wrapper = decode_table(DelayOffsetSerializeWrapper, data)
+        self.table = dict(wrapper.offset_table)
+        if wrapper.data_version is not None:
+            self.data_version = wrapper.data_version
+
+    def snapshot(self) -> Callable[[], bytes]:
+        wrapper = DelayOffsetSerializeWrapper(
+            offset_table=dict(sorted(self.table.items())), data_version=self.data_version
+        )
+        return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
+
+
+class _Level:
+    """One level and how far it has come."""
+
+    __slots__ = ("delay_ms", "next_offset", "number", "released_at_ms", "released_end")
+
+    def __init__(self, number: int, delay_ms: int) -> None:
+        self.number = number
+        self.delay_ms = delay_ms
+        self.next_offset = 0
+        self.released_end = 0
+        self.released_at_ms = 0
+        """Monotonic. Offsets before ``released_end`` are due then whatever their deliver time is."""
+
+    @property
+    def queue_id(self) -> int:
+        return self.number - 1
+
+
+class Delays:
+    """Diversion and service (``mqspark.broker.service``) of the delay levels."""
+
+    def __init__(self, state: BrokerState, file: ConfigFile) -> None:
+        self._clock = state.clock
+        self._store: MessageStore = state.store
+        self._writer: Writer = state.writer
+        delays_ms = DelayLevels(state.store_config.message_delay_level).delays_ms
+        self._levels = [_Level(number, delay_ms) for number, delay_ms in enumerate(delays_ms, 1)]
+        self.offsets = DelayOffsets(
+            state.clock, state.config.delay_offset_update_version_step, lambda: state.store.flushed_offset
+        )
+        self._saved = SavedTable(self.offsets, file)
+        self.handlers: dict[int, Handler] = {RequestCode.GET_ALL_DELAY_OFFSET: self.all_offsets}
+        self._stuck: dict[int, str] = {}
+        """Levels that stand still → why."""
+        self.skipped_count = 0
+        """Queue entries that led to no message that could be delivered."""
+
+    def divert(self, draft: Draft) -> None:
+        """Send a draft with a positive delay level to the schedule topic. Raises Refusal for a level that is no
+        number."""
+        if not can_wait(draft):
+            return
+        properties = draft.properties
+        level = delay_level(properties.get(DELAY))
+        if level <= 0 or not self._levels:
+            return
+        for name in (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS):
+            properties.pop(name, None)
+        level = min(level, len(self._levels))
+        properties[DELAY] = str(level)
+        properties[REAL_TOPIC] = draft.topic
+        properties[REAL_QUEUE_ID] = str(draft.queue_id)
+        draft.topic = SCHEDULE_TOPIC
+        draft.queue_id = level - 1
+
+    def all_offsets(self, session: Session, command: Command) -> bytes:
+        """For slaves: the file as it would be saved now."""
+        return ok(command, None, self.offsets.snapshot()())
+
+    # --- service ---
+
+    def load(self) -> None:
+        self._saved.load()
+        healed = heal_delays(self.offsets.table, self._backup(), self._store, self._store.damages.note)
+        for level in self._levels:
+            saved = self.offsets.table.get(level.number)
+            if level.number in healed:
+                saved = healed[level.number]
+                self.offsets.advance(level.number, saved, 0)
+            low = max(0, self._store.min_offset(SCHEDULE_TOPIC, level.queue_id))
+            high = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+            level.next_offset = max(low, min(saved or 0, high))
+            if saved is not None and saved != level.next_offset:
+                self.offsets.advance(level.number, level.next_offset, 0)
+
+    def _backup(self) -> dict[int, int]:
+        before = DelayOffsets(self._clock, 1, lambda: 0)
+        try:
+            before.load(self._saved.backup() or b"")
+        except MQError:
+            return {}
+        return before.table
+
+    def saved_tables(self) -> Sequence[SavedTable]:
+        return (self._saved,)
+
+    def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
+        """Nothing to do: no level is shorter than the time between two ticks."""
+
+    def tick(self) -> int:
+        wait_ms = IDLE_MS
+        # Nobody shall see a message that was stored before it was due, so the date that it gets counts.
+        now_ms = self._store.next_store_time_ms
+        for level in self._levels:
+            if level.next_offset < self._store.max_offset(SCHEDULE_TOPIC, level.queue_id):
+                wait_ms = min(wait_ms, self._deliver(level, now_ms))
+        return wait_ms
+
+    def _deliver(self, level: _Level, now_ms: int) -> int:
+        """Store again what is due, up to the bounds; gives back when to look again, in ms."""
+        store = self._store
+        offset, entries = store.entries(SCHEDULE_TOPIC, level.queue_id, level.next_offset, BATCH_MESSAGES)
+        room_bytes = BATCH_BYTES
+        wait_ms = 0
+        for position, size, tags_code in entries:
+            if room_bytes <= 0:
+                break
+            wait_ms = self._time_left_ms(level, offset, position, tags_code, now_ms)
+            if wait_ms > 0:
+                break
+            try:
+                self._send_on(position)
+            except (StoreReadOnly, NotNow, MessageTooLarge) as error:
+                # The message stays where it is, and those behind it wait with it.
+                problem = f"delay level {level.number} stands still at offset {offset}: {error}"
+                if self._stuck.get(level.number) != problem:
+                    self._stuck[level.number] = problem
+                    _log.error("%s", problem)
+                wait_ms = RETRY_MS
+                break
+            room_bytes -= size
+            offset += 1
+            if self._stuck:
+                self._stuck.pop(level.number, None)
+        if offset != level.next_offset or level.number not in self.offsets.table:
+            level.next_offset = offset
+            self.offsets.advance(level.number, offset, store.max_physical_offset)
+        return wait_ms
+
+    def _time_left_ms(self, level: _Level, offset: int, position: int, tags_code: int, now_ms: int) -> int:
+        """How long the message has to wait; 0 or less: it is due."""
+        if tags_code < _EXT_ADDRESS_BELOW:
+            record = self._store.parts_at(position)
+            tags_code = record.store_timestamp_ms + level.delay_ms if record is not None else 0
+        left_ms = tags_code - now_ms
+        if left_ms <= 0:
+            return 0
+        if offset >= level.released_end:
+            if left_ms <= level.delay_ms:
+                return left_ms
+            level.released_end = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+            level.released_at_ms = self._clock.monotonic_ms() + level.delay_ms
+        return min(left_ms, level.released_at_ms - self._clock.monotonic_ms())
+
+    def _send_on(self, position: int) -> None:
+        record = self._store.parts_at(position)
+        if record is None:
+            self._skip(position, "it cannot be read")
+            return
+        target = real_queue(record.properties)
+        if target is None:
+            self._skip(position, NOWHERE)
+            return
+        try:
+            self._writer.relay(record, *target, record.properties)
+        except InvalidMessage as error:
+            self._skip(position, str(error))
+
+    def _skip(self, position: int, why: str) -> None:
+        self.skipped_count += 1
+        _log.error("the delayed message at %d of the log cannot be delivered: %s", position, why)
+
+    @property
+    def problem(self) -> str | None:
+        """Why a level stands still, or None."""
+        return next(iter(self._stuck.values()), None)
+
+    def runtime_info(self) -> dict[str, str]:
+        """Rows of code 28: how far each level is, and how far its queue."""
+        return {
+            f"scheduleMessageOffset_{level.number}": f"{level.next_offset},{end}"
+            for level in self._levels
+            if (end := self._store.max_offset(SCHEDULE_TOPIC, level.queue_id))
+        }

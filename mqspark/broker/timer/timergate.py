@@ -1,0 +1,111 @@
+"""Which messages wait for their time, and in which slot of the wheel (HookUtils.handleScheduleMessage; reference
+store-and-broker §10.2.1).
+
+A deliver time belongs to the tick that ends at it or that it lies in: the slot is over when it has come.
+"""
+
+from __future__ import annotations
+
+import re
+
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.writer import Draft
+from mqspark.broker.timer.delays import can_wait, delay_level
+from mqspark.message import (
+    DELAY,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    TIMER_TOPIC,
+    is_system_topic,
+)
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.dispatch import Refusal
+from mqspark.store.timer.timerwheel import TimerWheel
+
+__all__ = ["TimerGate"]
+
+_INTEGER = re.compile("[+-]?[0-9]+")
+
+
+class TimerGate:
+    def __init__(self, state: BrokerState, wheel: TimerWheel) -> None:
+        self._state = state
+        self._clock = state.clock
+        self._store = state.store
+        self._wheel = wheel
+        self._precision_ms = state.store_config.timer_precision_ms
+
+    def divert(self, draft: Draft) -> None:
+        """Send a draft with a deliver time that is not over to the timer topic. Raises Refusal."""
+        properties = draft.properties
+        if not (
+            TIMER_DELIVER_MS in properties or TIMER_DELAY_MS in properties or TIMER_DELAY_SEC in properties
+        ):
+            return
+        if draft.topic == TIMER_TOPIC or TIMER_OUT_MS in properties or not can_wait(draft):
+            return
+        if delay_level(properties.get(DELAY)) > 0:
+            return
+        config = self._state.store_config
+        if not config.timer_wheel_enable:
+            if is_system_topic(draft.topic):
+                return  # the check points of POP can do without
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                "accurate timer message is not enabled, timerWheelEnable is false",
+            )
+        now_ms = self._clock.now_ms()
+        deliver_ms = self._deliver_time_ms(properties, now_ms)
+        if deliver_ms <= self._store.next_store_time_ms:
+            if TIMER_DEL_UNIQKEY in properties:
+                raise self._illegal()
+            return
+        if deliver_ms - now_ms > config.timer_max_delay_sec * 1000:
+            raise self._illegal()
+        tick = -(-deliver_ms // self._precision_ms) - 1
+        self._check_congestion(tick)
+        properties[TIMER_OUT_MS] = str(tick * self._precision_ms)
+        properties[REAL_TOPIC] = draft.topic
+        properties[REAL_QUEUE_ID] = str(draft.queue_id)
+        draft.topic = TIMER_TOPIC
+        draft.queue_id = 0
+
+    def _deliver_time_ms(self, properties: dict[str, str], now_ms: int) -> int:
+        for name, unit_ms, since_ms in (
+            (TIMER_DELAY_SEC, 1000, now_ms),
+            (TIMER_DELAY_MS, 1, now_ms),
+            (TIMER_DELIVER_MS, 1, 0),
+        ):
+            text = properties.get(name)
+            if text is not None:
+                if not (len(text) <= 19 and _INTEGER.fullmatch(text)):
+                    raise self._illegal()
+                return since_ms + int(text) * unit_ms
+        raise AssertionError("the caller saw one of them")
+
+    def _illegal(self) -> Refusal:
+        longest_ms = self._state.store_config.timer_max_delay_sec * 1000
+        return Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"timer message illegal, the delay time should not be bigger than the max delay {longest_ms}ms;"
+            " or if set del msg, the delay time should be bigger than the current time",
+        )
+
+    def _check_congestion(self, tick: int) -> None:
+        limit = self._state.store_config.timer_congest_num_each_slot
+        slot = self._wheel.get(tick)
+        excess = slot.messages - limit if slot is not None else 0
+        if excess <= 0:
+            return
+        # As RocketMQ computes it: the fuller, the rarer a refusal, until all are refused.
+        if excess >= limit or self._state.random.randrange(1000) > 1000 * excess / (limit + 0.1):
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"timer message is under flow control, max num limit is {limit * 2} or the current value is"
+                f" greater than {limit} and less than {limit * 2}, trigger random flow control",
+            )

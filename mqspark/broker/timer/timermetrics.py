@@ -1,0 +1,110 @@
+"""How many timer messages wait for each topic: ``config/timermetrics`` (TimerMetrics; reference store-and-broker
+§1.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.broker.state.topics import Topics, next_version
+from mqspark.clock import Clock
+from mqspark.names import sound_only
+from mqspark.protocol.bodies import Body, DataVersion, decode_table, encode_body
+
+__all__ = ["TimerMetrics"]
+
+
+MAX_BYTES = 64 << 20
+
+
+def _row_bytes(topic: str) -> int:
+    return 3 * ENTRY_BYTES + 200 + text_bytes(topic)
+
+
+class _Metric(Body):
+    count: int = 0
+    time_stamp: int = 0
+
+
+class _Metrics(Body):
+    timing_count: dict[str, _Metric] = msgspec.field(default_factory=dict)
+    data_version: DataVersion | None = None
+
+
+class TimerMetrics:
+    """Counts of topics that are gone are forgotten when the table is saved; a topic that has no room is not counted."""
+
+    def __init__(
+        self, clock: Clock, topics: Topics, max_bytes: Callable[[], int] = lambda: MAX_BYTES
+    ) -> None:
+        self.ledger = Ledger(
+            "timerMetrics",
+            max_bytes,
+            "TimerMetrics._table",
+            "TimerMetrics.enqueued",
+            "TimerMetrics.dequeued",
+            setting="maxStatisticsBytes",
+        )
+        self._clock = clock
+        self._topics = topics
+        self._table: dict[str, tuple[int, int]] = {}
+        """topic → messages, ms of the last change."""
+        self.enqueued: dict[str, int] = {}
+        """topic → what was added since the start."""
+        self.dequeued: dict[str, int] = {}
+        """topic → what was taken away since the start."""
+        self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
+        self.generation = 0
+
+    def add(self, topic: str, count: int, now_ms: int) -> None:
+        found = self._table.get(topic)
+        if found is None:
+            if not self.ledger.has_room(_row_bytes(topic)):
+                return
+            self.ledger.note(_row_bytes(topic))
+        self._table[topic] = (max(0, (found[0] if found is not None else 0) + count), now_ms)
+        totals = self.enqueued if count > 0 else self.dequeued
+        totals[topic] = totals.get(topic, 0) + abs(count)
+        self.generation += 1
+
+    def count(self, topic: str) -> int:
+        return self._table.get(topic, (0, 0))[0]
+
+    def counts(self) -> dict[str, int]:
+        """topic → messages that wait."""
+        return {topic: count for topic, (count, _) in self._table.items()}
+
+    def load(self, data: bytes) -> None:
+        """Raises ProtocolError when it is not that file."""
+        found = decode_table(_Metrics, data)
+        self._table = {
+            topic: (metric.count, metric.time_stamp)
+            for topic, metric in sound_only("timer metrics", found.timing_count).items()
+        }
+        self._weigh_all()
+        if found.data_version is not None:
+            self.data_version = found.data_version
+
+    def _weigh_all(self) -> None:
+        self.ledger.clear()
+        for topic in self._table:
+            self.ledger.note(_row_bytes(topic))
+
+    def snapshot(self) -> Callable[[], bytes]:
+        self._table = {topic: entry for topic, entry in self._table.items() if topic in self._topics}
+        self._weigh_all()
+        for totals in (self.enqueued, self.dequeued):
+            for topic in [topic for topic in totals if topic not in self._topics]:
+                del totals[topic]
+        self.data_version = next_version(self.data_version, self._clock.now_ms())
+        found = self.wrapper()
+        return lambda: encode_body(found)
+
+    def wrapper(self) -> Body:
+        """The table as it is now, as the file and slaves have it."""
+        return _Metrics(
+            timing_count={topic: _Metric(*entry) for topic, entry in self._table.items()},
+            data_version=self.data_version,
+        )

@@ -1,0 +1,671 @@
+"""Timer messages: delivery at any time up to timerMaxDelaySec (TimerMessageStore, HookUtils; reference
+store-and-broker §10.2).
+
+A message with TIMER_DELIVER_MS, TIMER_DELAY_MS or TIMER_DELAY_SEC is stored in rmq_sys_wheel_timer with the tick in
+whose slot of the wheel it belongs (TIMER_OUT_MS). Each call of ``tick``
+
+    enqueues    what is new in that queue: one record in the timer log, at the head of its slot's chain
+    dequeues    the slots whose tick is over: their messages are stored again under their real topic, in the order
+                of their deliver times, those of one time in the order in which they came
+
+A tick is the time from a multiple of timerPrecisionMs to the next one, and a message belongs into the last one that
+ends at its deliver time or before it is over: it is never early. Who is due first in a slot is late by a tick already
+when it ends, so the earliest go first: then the time that a full slot takes adds to the lateness of those with time to
+spare. Deliver times further ahead than the wheel goes are put into it again on the way.
+
+A slot may hold deletions: messages that name another one, which then is not delivered
+(``mqspark.broker.timer.recall``).
+
+What the checkpoint says is only what is on the disk: after a crash messages may come twice, never not at all. So a
+delivered slot keeps its chain until the deliveries are on the disk, and what comes meanwhile joins the chain; then the
+slot is emptied, or begins behind what was delivered.
+
+When the clock goes back, so does the reading of the wheel. (RocketMQ goes on from where it was, and delivers what is
+due before that at once.) A slot that is half delivered then, or when the broker stops, gets the rest anew.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.timer.delays import NOWHERE, real_queue
+from mqspark.broker.timer.timergate import TimerGate
+from mqspark.broker.timer.timermetrics import TimerMetrics
+from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly, is_shortage
+from mqspark.logs import sparing
+from mqspark.message import (
+    MAX_PROPERTIES_BYTES,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_ROLL_TIMES,
+    TIMER_TOPIC,
+    decode_properties,
+    encode_properties,
+    is_broker_topic,
+    java_hashes,
+    parse_number,
+)
+from mqspark.protocol.bodies import encode_body
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.session import Session
+from mqspark.record import Parts, find_property
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.saved import Job, SavedTable
+from mqspark.store.timer.timerfiles import TimerCheckpoint, TimerFiles
+from mqspark.store.timer.timerlog import DELETE, NONE, RECORD_BYTES, ROLL, TimerRecord
+from mqspark.store.timer.timerwheel import SLOTS, Slot
+
+__all__ = ["Timers"]
+
+_log = sparing(__name__)
+
+
+BATCH_MESSAGES = 512
+"""What is enqueued, and what is delivered, in one call of ``tick``."""
+BATCH_BYTES = 1 << 20
+"""The same for the bytes of messages; the last may exceed it."""
+IDLE_MS = 60_000
+BUSY_MS = 50
+LOOK_AHEAD_MESSAGES = 256
+RETRY_MS = 100
+_READS_A_DELIVERY = 4
+"""So many messages of a chain are looked at in the time that one takes to be stored."""
+BLANK_SLOTS = 60
+"""TIMER_BLANK_SLOTS: ticks by which a message stays away from where the wheel meets itself."""
+NEVER_ENQUEUED = (1 << 63) - 1
+"""TIMER_ENQUEUE_MS of a message that was due before it got into the wheel."""
+_NEVER_MS = 1 << 62
+_LAST_RECORDS = 1024
+"""Of the timer log, among which the last message of the queue is looked for."""
+
+
+class _Walk:
+    """A slot that is being delivered: first its chain is read, then its messages are stored."""
+
+    __slots__ = (
+        "cursor",
+        "deleted",
+        "due_ms",
+        "floor",
+        "is_read",
+        "messages",
+        "newest",
+        "older",
+        "records",
+        "tick",
+        "topics",
+    )
+
+    def __init__(self, slot: Slot, floor: int) -> None:
+        self.tick = slot.tick
+        self.messages = slot.messages
+        self.floor = floor
+        """What its chain holds before this position has been delivered."""
+        self.newest = self.cursor = slot.last
+        """The next record of its chain to look at, ``NONE`` at the end."""
+        self.records = array("q")
+        """Of the messages that are to be delivered, newest first, and once the chain is read latest first; taken from
+        the end."""
+        self.due_ms = array("q")
+        """Beside them, their deliver times, until the chain is read."""
+        self.deleted: set[str] = set()
+        """Keys of messages."""
+        self.topics: list[str] = []
+        """Of the deletions that say so."""
+        self.is_read = False
+        self.older: _Walk | None = None
+        """How far an older part of the chain was read ahead; it joins when the cursor comes to where that began."""
+
+    def join(self, older: _Walk) -> None:
+        """What was read ahead follows."""
+        self.records += older.records
+        self.due_ms += older.due_ms
+        self.deleted |= older.deleted
+        self.topics += older.topics
+        self.cursor = older.cursor
+        self.older = None
+
+    def sort(self) -> None:
+        """The chain is read: the earliest to the end."""
+        self.is_read = True
+        due_ms = np.frombuffer(self.due_ms, np.int64)
+        self.due_ms = array("q")
+        if (due_ms[1:] <= due_ms[:-1]).all():  # so it is when all have the same delay
+            return
+        order = np.argsort(-due_ms, kind="stable")
+        self.records = array("q", np.frombuffer(self.records, np.int64)[order].tobytes())
+
+
+class Timers:
+    """Diversion (``timergate``) and service (``mqspark.broker.service``) of the timer messages."""
+
+    def __init__(self, state: BrokerState, files: TimerFiles, metrics_file: ConfigFile) -> None:
+        config = state.store_config
+        self._state = state
+        self._clock = state.clock
+        self._store = state.store
+        self._files = files
+        self._wheel = files.wheel
+        self._timer_log = files.log
+        self._precision_ms = config.timer_precision_ms
+        window = config.timer_roll_window_slot
+        most = SLOTS // 2 - BLANK_SLOTS
+        self._window = window if 2 <= window <= most else most
+        self.metrics = metrics = TimerMetrics(
+            state.clock, state.topics, lambda: state.config.max_statistics_bytes
+        )
+        self._stats = state.stats
+        self._stats.watch("timer_enqueued", lambda: sum(metrics.enqueued.values()))
+        self._stats.watch("timer_dequeued", lambda: sum(metrics.dequeued.values()))
+        self._saved_metrics = SavedTable(self.metrics, metrics_file)
+        self._queue_offset = 0
+        """In the timer topic: messages before it are enqueued."""
+        self._read_tick = 0
+        """No earlier slot has anything to deliver; 0 until there is one."""
+        self._walk: _Walk | None = None
+        self._ahead: _Walk | None = None
+        """What of the slot that is over next is read already."""
+        self._floors: dict[int, int] = {}
+        """Ticks whose slots were delivered up to a position of the timer log, but perhaps not on the disk yet."""
+        self._new_floors: dict[int, int] = {}
+        """Those that are not in ``_undurable`` yet."""
+        self._undurable: deque[tuple[int, TimerCheckpoint, dict[int, int]]] = deque()
+        """(position in the log that must be on the disk, what may be saved then, whose chains may be cut then)."""
+        self._due = TimerCheckpoint()
+        """What may be saved now."""
+        self._known: set[int] = set()
+        """Messages that a crash left in the timer log behind its checkpoint: positions in the CommitLog."""
+        self._rebuilt_before = 0
+        """Queue offsets that the checkpoint knew as enqueued although their records are gone."""
+        self._next_flush_ms = 0
+        self.divert = TimerGate(state, files.wheel).divert
+        self.handlers: dict[int, Handler] = {
+            RequestCode.GET_TIMER_CHECK_POINT: self.saved_checkpoint,
+            RequestCode.GET_TIMER_METRICS: self.all_metrics,
+        }
+        self.problem: str | None = None
+        """Why timer messages are not delivered just now, or None."""
+        self._is_broken = False
+        self.skipped_count = 0
+
+    # --- requests of slaves ---------------------------------------------------------------------------------
+
+    def saved_checkpoint(self, session: Session, command: Command) -> bytes:
+        if not self._state.store_config.timer_wheel_enable:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
+        return ok(command, None, self._files.checkpoint.encode())
+
+    def all_metrics(self, session: Session, command: Command) -> bytes:
+        if not self._state.store_config.timer_wheel_enable:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
+        return ok(command, None, encode_body(self.metrics.wrapper()))
+
+    # --- service --------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        files = self._files
+        end = self._store.max_offset(TIMER_TOPIC, 0)
+        files.load(self._clock.now_ms(), end, clean=self._store.was_clean)
+        self._saved_metrics.load()
+        saved = files.checkpoint
+        queue_offset = min(saved.queue_offset, saved.master_queue_offset)
+        if files.is_reset:
+            queue_offset = self._first_unknown()
+        elif self._timer_log.position < saved.log_position:
+            self._rebuilt_before = queue_offset
+            queue_offset = min(queue_offset, self._first_unknown())
+        else:
+            for start in self._timer_log.files_from(saved.log_position):
+                positions, records = self._timer_log.records(start)
+                self._known.update(records["position"][positions >= saved.log_position].tolist())
+        low = max(0, self._store.min_offset(TIMER_TOPIC, 0))
+        self._queue_offset = max(low, min(queue_offset, end))
+        read_tick = saved.read_time_ms // self._precision_ms
+        # What the log has got behind the checkpoint may be for earlier ticks, when the clock had gone back.
+        self._read_tick = self._wheel.next_used(1, read_tick) or read_tick
+        self._due = saved
+
+    def _first_unknown(self) -> int:
+        """The queue offset behind that of the timer log's last message that can be found; some of those before it may
+        have been put there again."""
+        for start in reversed(self._timer_log.files_from(0)):
+            _, records = self._timer_log.records(start)
+            for low in range(max(len(records) - _LAST_RECORDS, 0), -1, -_LAST_RECORDS):
+                found = [
+                    record.queue_offset + 1
+                    for position in records["position"][low : low + _LAST_RECORDS].tolist()
+                    if (record := self._store.parts_at(position)) is not None and record.topic == TIMER_TOPIC
+                ]
+                if found:
+                    return max(found)
+        return 0
+
+    def saved_tables(self) -> Sequence[SavedTable]:
+        return (self._saved_metrics,)
+
+    def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
+        """Nothing to do: every tick of the wheel begins with a look at the queue."""
+
+    def tick(self) -> int:
+        if not self._store.max_offset(TIMER_TOPIC, 0) or self._is_broken:
+            return IDLE_MS
+        # Nobody shall see a message that was stored before it was due, so the date that it gets counts.
+        now_ms = self._store.next_store_time_ms
+        now_tick = now_ms // self._precision_ms
+        offset = self._queue_offset
+        try:
+            self._timer_log.write()  # what a shortage has left
+            self._go_back(now_ms)
+            enqueued = self._enqueue(now_ms, now_tick)
+            dequeued = self._dequeue(now_ms, now_tick)
+        except (StoreReadOnly, NotNow) as error:
+            # Nothing is lost: what was to be done is found again in the queue and in the wheel.
+            self._report(f"timer messages stand still: {error}")
+            return RETRY_MS
+        except OSError as error:
+            if is_shortage(error):
+                self._report(f"timer messages stand still: {error}")
+                return RETRY_MS
+            self._broke(error)
+            return IDLE_MS
+        self.problem = None
+        self._note()
+        if enqueued or dequeued or self._look_ahead(now_tick):
+            return 0
+        wait_ms = (now_tick + 1) * self._precision_ms - now_ms
+        # While many come, the end of a tick shall not find a second's worth of them.
+        return min(wait_ms, BUSY_MS) if self._queue_offset != offset else wait_ms
+
+    def _broke(self, error: OSError) -> None:
+        # The wheel in memory may say more than the log's file: only a restart finds out what is there.
+        self._is_broken = True
+        self._files.failed(error)
+        self._report(f"the timer log failed, timer messages wait for a restart of the broker: {error}")
+
+    def _report(self, problem: str) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            _log.error("%s", problem)
+
+    # --- into the wheel -------------------------------------------------------------------------------------
+
+    def _enqueue(self, now_ms: int, now_tick: int) -> bool:
+        """Whether there is more to do at once."""
+        offset, entries = self._store.entries(TIMER_TOPIC, 0, self._queue_offset, BATCH_MESSAGES)
+        if not entries:
+            return False
+        self._timer_log.make_room(len(entries))
+        room_bytes = BATCH_BYTES
+        try:
+            for position, size, _ in entries:
+                if room_bytes <= 0:
+                    break
+                self._enqueue_one(offset, position, size, now_ms, now_tick)
+                offset += 1
+                self._queue_offset = offset
+                room_bytes -= size
+        finally:
+            self._timer_log.write()
+        if self._known and offset >= self._store.max_offset(TIMER_TOPIC, 0):
+            self._known.clear()
+        return len(entries) == BATCH_MESSAGES or room_bytes <= 0
+
+    def _enqueue_one(self, offset: int, position: int, size: int, now_ms: int, now_tick: int) -> None:
+        if position in self._known:
+            return
+        record = self._store.parts_at(position)
+        if record is None:
+            self._skip(position, "it cannot be read")
+            return
+        properties = record.properties
+        out_ms = parse_number(find_property(properties, b"TIMER_OUT_MS"))
+        target = real_queue(properties)
+        if out_ms is None or target is None:
+            self._skip(position, "it does not say when or where")
+            return
+        tick = out_ms // self._precision_ms
+        if offset < self._rebuilt_before and tick * self._precision_ms < self._files.checkpoint.read_time_ms:
+            return  # delivered before its record was lost
+        is_delete = b"TIMER_DEL_UNIQKEY" in properties and _deletes(properties)
+        if tick < now_tick:
+            if not is_delete:
+                self._put(record, NEVER_ENQUEUED, now_ms, is_roll=False)
+            return
+        magic = DELETE if is_delete else 0
+        if tick - now_tick >= self._window:
+            magic |= ROLL
+            # Far ones come again after the whole window, those not so far after half of it.
+            is_near = tick - now_tick - self._window < self._window // 3
+            tick = now_tick + (self._window // 2 if is_near else self._window)
+        slot = self._wheel.get(tick)
+        at = self._timer_log.add(
+            slot.last if slot is not None else NONE,
+            magic,
+            now_tick * self._precision_ms,
+            (tick - now_tick) * self._precision_ms,
+            position,
+            size,
+            java_hashes[target[0]],
+        )
+        step = -1 if is_delete else 1
+        if slot is None:
+            self._wheel.put(tick, at, at, step)
+        else:
+            self._wheel.put(tick, slot.first, at, slot.messages + step)
+        self.metrics.add(target[0], step, now_ms)
+
+    # --- out of the wheel -----------------------------------------------------------------------------------
+
+    def _dequeue(self, now_ms: int, now_tick: int) -> bool:
+        """Whether there is more to do at once."""
+        room = BATCH_MESSAGES
+        end = self._store.max_physical_offset + BATCH_BYTES
+        while room > 0 and self._store.max_physical_offset < end:
+            walk = self._walk
+            if walk is None:
+                walk = self._walk = self._next_slot(now_tick)
+                if walk is None:
+                    self._read_tick = now_tick
+                    return False
+            if walk.cursor != NONE:
+                room -= self._follow(walk, room)
+            elif not walk.is_read:
+                walk.sort()
+                for topic in walk.topics:
+                    self.metrics.add(topic, 1, now_ms)
+            elif walk.records:
+                self._deliver(walk, now_ms)
+                room -= 1
+            else:
+                self._finish(walk)
+        return True
+
+    def _next_slot(self, now_tick: int) -> _Walk | None:
+        low = self._read_tick
+        while (tick := self._wheel.next_used(low, now_tick)) is not None:
+            walk, ahead = self._begin(tick), self._ahead
+            if walk is not None:
+                self._read_tick = tick
+                if ahead is not None and ahead.tick == tick:
+                    walk.older, self._ahead = ahead, None
+                return walk
+            low = tick + 1
+        return None
+
+    def _begin(self, tick: int) -> _Walk | None:
+        """None when the slot has nothing to deliver."""
+        slot = self._wheel.get(tick)
+        if slot is None:
+            return None
+        floor = max(slot.first, self._floors.get(tick, 0))
+        return _Walk(slot, floor) if slot.last >= floor else None
+
+    def _look_ahead(self, now_tick: int) -> bool:
+        """Read the chain of the slot that is over next, while there is nothing else to do: its first message is late
+        already when it is over. Whether there is more to read."""
+        ahead = self._ahead
+        if ahead is None or ahead.tick != now_tick:
+            ahead = self._ahead = self._begin(now_tick)
+            if ahead is None:
+                return False
+        if ahead.cursor != NONE:
+            self._follow(ahead, LOOK_AHEAD_MESSAGES // _READS_A_DELIVERY)
+        return ahead.cursor != NONE
+
+    def _follow(self, walk: _Walk, room: int) -> int:
+        """Read on in a slot's chain; how much work that was."""
+        steps = 0
+        while walk.cursor != NONE and steps < room * _READS_A_DELIVERY:
+            at = walk.cursor
+            if walk.older is not None and walk.older.newest == at:
+                walk.join(walk.older)
+                continue
+            record = self._timer_log.record(at)
+            if record is None or record.previous >= at:
+                _log.error("the timer log ends at %d in the middle of a chain", at)
+                walk.cursor = NONE
+                break
+            walk.cursor = record.previous if record.previous >= walk.floor else NONE
+            steps += 1
+            is_roll = bool(record.magic & ROLL)
+            if record.magic & DELETE and not is_roll:
+                self._note_deletion(walk, record.position)
+            else:
+                walk.records.append(at)
+                message = self._store.parts_at(record.position)
+                walk.due_ms.append(_due_ms(message) if message is not None else 0)
+        return -(-steps // _READS_A_DELIVERY)
+
+    def _note_deletion(self, walk: _Walk, position: int) -> None:
+        record = self._store.parts_at(position)
+        if record is None:
+            return
+        properties = decode_properties(record.properties)
+        key = properties.get(TIMER_DEL_UNIQKEY)
+        if key is not None:
+            walk.deleted.add(key)
+            walk.topics.append(properties.get(REAL_TOPIC, ""))
+
+    def _deliver(self, walk: _Walk, now_ms: int) -> None:
+        """The first due of the slot's messages that are left. Raises StoreReadOnly, DiskFull; it is still there
+        then."""
+        found = self._find(walk, walk.records[-1], now_ms)
+        if found is not None:
+            entry, record = found
+            self._put(record, entry.written_ms, now_ms, is_roll=bool(entry.magic & ROLL))
+        walk.records.pop()
+
+    def _find(self, walk: _Walk, at: int, now_ms: int) -> tuple[TimerRecord, Parts] | None:
+        """A message of the slot; None when it is deleted or cannot be read."""
+        entry = self._timer_log.record(at)
+        record = self._store.parts_at(entry.position) if entry is not None else None
+        if entry is None or record is None:
+            self._skip(entry.position if entry is not None else NONE, "it cannot be read")
+            return None
+        if walk.deleted and not entry.magic & ROLL:
+            properties = record.properties
+            unique_id = (find_property(properties, b"UNIQ_KEY") or b"").decode("utf-8", "replace")
+            topic = (find_property(properties, b"REAL_TOPIC") or b"").decode("utf-8", "replace")
+            # With the topic up to RocketMQ 5.3, and later if appendTopicForTimerDeleteKey says so.
+            # What the broker has put there for itself, POP's check points above all, nobody takes back.
+            is_deleted = unique_id in walk.deleted or f"{topic}+{unique_id}" in walk.deleted
+            if is_deleted and not is_broker_topic(topic):
+                self.metrics.add(topic, -1, now_ms)
+                return None
+        return entry, record
+
+    def _finish(self, walk: _Walk) -> None:
+        floor = walk.newest + RECORD_BYTES
+        self._floors[walk.tick] = self._new_floors[walk.tick] = floor
+        slot = self._wheel.get(walk.tick)
+        if slot is not None:  # it may have got more since
+            self._wheel.put(walk.tick, slot.first, slot.last, slot.messages - walk.messages)
+        self._walk = None
+
+    def _go_back(self, now_ms: int) -> None:
+        """With the clock, if it has gone back."""
+        now_tick = now_ms // self._precision_ms
+        self._read_tick = min(self._read_tick, now_tick)
+        if self._walk is not None and self._walk.tick >= now_tick:
+            self._interrupt(now_ms)
+
+    def _interrupt(self, now_ms: int) -> None:
+        """Deliver no more of the slot: what is left of it gets into it anew. Raises DiskFull, OSError."""
+        walk = self._walk
+        slot = self._wheel.get(walk.tick) if walk is not None and walk.is_read else None
+        if walk is None or slot is None:
+            self._walk = None
+            return
+        self._timer_log.make_room(len(walk.records))
+        last, count = slot.last, 0
+        for at in reversed(walk.records):
+            found = self._find(walk, at, now_ms)
+            if found is not None:
+                # Behind all that the slot holds: should the power go before this is on the disk, that is still there.
+                last = self._timer_log.add(last, *found[0][2:8])
+                count += 1
+        self._timer_log.write()
+        self._wheel.put(walk.tick, slot.first, last, slot.messages + count)
+        self._finish(walk)
+
+    def _put(self, record: Parts, enqueue_ms: int, now_ms: int, *, is_roll: bool) -> None:
+        """Store a timer message again: on its way to its topic, or for another round. Raises StoreReadOnly,
+        DiskFull."""
+        target = real_queue(record.properties)
+        if target is None:
+            self._skip(record.physical_offset, NOWHERE)
+            return
+        topic, queue_id = (TIMER_TOPIC, 0) if is_roll else target
+        try:
+            properties = _stamped(record.properties, enqueue_ms, now_ms, is_roll=is_roll)
+            if len(properties) > MAX_PROPERTIES_BYTES:
+                properties = record.properties  # rather without the stamps than not at all
+            self._state.writer.relay(record, topic, queue_id, properties)
+        except (InvalidMessage, MessageTooLarge) as error:
+            self._skip(record.physical_offset, str(error))
+        if enqueue_ms != NEVER_ENQUEUED:
+            self.metrics.add(target[0], -1, now_ms)
+
+    def _skip(self, position: int, why: str) -> None:
+        self.skipped_count += 1
+        _log.error("the timer message at %d of the log cannot be delivered: %s", position, why)
+
+    # --- checkpoints ----------------------------------------------------------------------------------------
+
+    def _note(self) -> None:
+        """What is true now may be saved when the log is on the disk up to here."""
+        last = self._undurable[-1][1] if self._undurable else self._due
+        reached = replace(
+            self._due,
+            read_time_ms=self._read_tick * self._precision_ms,
+            log_position=self._timer_log.position,
+            queue_offset=self._queue_offset,
+            master_queue_offset=self._queue_offset,
+        )
+        if self._new_floors or reached != replace(
+            last,
+            state_version=self._due.state_version,
+            version_timestamp_ms=self._due.version_timestamp_ms,
+            version_counter=self._due.version_counter,
+        ):
+            self._undurable.append((self._store.max_physical_offset, reached, self._new_floors))
+            self._new_floors = {}
+        self._settle()
+
+    def _settle(self) -> None:
+        durable = self._store.flushed_offset
+        while self._undurable and self._undurable[0][0] <= durable:
+            _, self._due, floors = self._undurable.popleft()
+            for tick, floor in floors.items():
+                if self._floors[tick] == floor:
+                    del self._floors[tick]
+                slot = self._wheel.get(tick)
+                if slot is not None and slot.last < floor:
+                    self._wheel.clear(tick)
+                elif slot is not None and slot.first < floor:
+                    self._wheel.put(tick, floor, slot.last, slot.messages)
+
+    def jobs(self, *, final: bool = False) -> list[Job]:
+        """What has to be put on the disk, if that is due. ``final``: ``tick`` is not called any more."""
+        now_ms = self._clock.monotonic_ms()
+        if final and not self._is_broken:
+            self._end()
+        if self._is_broken or (now_ms < self._next_flush_ms and not final):
+            return []
+        self._settle()
+        saved = self._files.checkpoint
+        due = replace(
+            self._due,
+            state_version=saved.state_version,
+            version_timestamp_ms=saved.version_timestamp_ms,
+            version_counter=saved.version_counter,
+        )
+        same = due if final else replace(due, read_time_ms=saved.read_time_ms)
+        if same == saved and not self._wheel.is_dirty:
+            return []
+        self._next_flush_ms = now_ms + self._state.store_config.timer_flush_interval_ms
+        due = replace(
+            due, version_timestamp_ms=self._clock.now_ms(), version_counter=saved.version_counter + 1
+        )
+        return [self._files.flush(due, self._store.min_physical_offset)]
+
+    def _end(self) -> None:
+        try:
+            self._interrupt(self._clock.now_ms())
+        except NotNow as error:
+            self._report(f"messages of a tick will be delivered again: {error}")
+        except OSError as error:
+            if is_shortage(error):
+                self._report(f"messages of a tick will be delivered again: {error}")
+            else:
+                self._broke(error)
+            return
+        self._note()
+
+    def is_idle(self) -> bool:
+        """No timer message is late: all that have come are in the wheel, and what is due has left it."""
+        is_enqueued = self._queue_offset >= self._store.max_offset(TIMER_TOPIC, 0)
+        behind_ms = self._clock.now_ms() - self._read_tick * self._precision_ms
+        return is_enqueued and (not self._read_tick or behind_ms < 2 * self._precision_ms)
+
+    def runtime_info(self) -> dict[str, str]:
+        """Rows of code 28."""
+        end = self._store.max_offset(TIMER_TOPIC, 0)
+        if not end:
+            return {}
+        read_ms = self._read_tick * self._precision_ms
+        return {
+            "timerReadBehind": str(max(0, self._clock.now_ms() - read_ms) // 1000),
+            "timerOffsetBehind": str(end - self._queue_offset),
+            "timerCongestNum": str(self._wheel.waiting(self._read_tick)),
+            "timerEnqueueTps": str(self._stats.recent("timer_enqueued")),
+            "timerDequeueTps": str(self._stats.recent("timer_dequeued")),
+        }
+
+
+def _due_ms(message: Parts) -> int:
+    """The deliver time, as far as it can be told from the message: what had to go round again does not say from when a
+    delay counts."""
+    properties = message.properties
+    for name, unit_ms, since_ms in (
+        (b"TIMER_DELAY_SEC", 1000, message.store_timestamp_ms),
+        (b"TIMER_DELAY_MS", 1, message.store_timestamp_ms),
+        (b"TIMER_DELIVER_MS", 1, 0),
+    ):
+        if name in properties:
+            number = parse_number(find_property(properties, name))
+            if number is not None:
+                return min(since_ms + number * unit_ms, _NEVER_MS)
+    return 0
+
+
+def _deletes(properties: bytes) -> bool:
+    return find_property(properties, b"TIMER_DEL_UNIQKEY") is not None
+
+
+def _stamped(properties: bytes, enqueue_ms: int, now_ms: int, *, is_roll: bool) -> bytes:
+    """The message's properties with when it got into the wheel and out of it."""
+    if is_roll or b"TIMER_ENQUEUE_MS" in properties:
+        found = decode_properties(properties)
+        found[TIMER_ENQUEUE_MS] = str(enqueue_ms)
+        if is_roll:
+            found[TIMER_ROLL_TIMES] = str((parse_number(found.get(TIMER_ROLL_TIMES)) or 0) + 1)
+        found[TIMER_DEQUEUE_MS] = str(now_ms)
+        return encode_properties(found)
+    joint = b"" if properties.endswith(b"\x02") else b"\x02"
+    return b"%s%sTIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (
+        properties,
+        joint,
+        enqueue_ms,
+        now_ms,
+    )

@@ -1,0 +1,1 @@
+"""Half messages and what becomes of them."""

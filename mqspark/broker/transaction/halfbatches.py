@@ -1,0 +1,219 @@
+"""Half messages that hold a whole batch: transactions of thousands of rows for the price of a few messages.
+
+RocketMQ takes no transactional batch, so this is ours alone. A producer sends the body of a batch send as *one*
+prepared message whose property ``MQSPARK_BATCH`` says how many messages are in it and which system flags they have
+(``count:flags``). Until it is decided it is a half message as any other, with the same op message in the end. Its
+commit puts every message of the batch into the real queue, one behind the other, each pointing back at the half
+message (prepared transaction offset); by that a start finds what a crash let through, down to the single message.
+
+Nobody is asked for such a transaction: it is open until its producer decides, or until it is older than files are
+kept. Must not know sockets or time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.writer import Draft, Stored
+from mqspark.broker.transaction.halfmessages import Half
+from mqspark.errors import InvalidMessage
+from mqspark.message import (
+    CLUSTER,
+    COMPRESSED,
+    COMPRESSION_MASK,
+    DELAY,
+    MAX_PROPERTIES_BYTES,
+    MSG_REGION,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    SINK_DECISIONS_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRACE_ON,
+    TRANS_HALF_TOPIC,
+    TRANSACTION_BATCH,
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_PREPARED,
+    decode_properties,
+    encode_properties,
+)
+from mqspark.record import split_batch
+from mqspark.store.messages.membertable import Many, many_of
+
+__all__ = [
+    "MAX_MEMBERS",
+    "Item",
+    "Members",
+    "check_batch",
+    "commit_batch",
+    "member_count",
+    "members",
+    "still_missing",
+]
+
+MAX_MEMBERS = 0x7FFF
+"""So that the records of one commit stay far below a segment of the log; and a BatchCQ record holds no more."""
+_PROPERTIES_ROOM = 32
+"""For a separator and for the CRC that the store may add."""
+_FLAGS = COMPRESSED | COMPRESSION_MASK
+_MARKS = (MSG_REGION, TRACE_ON, CLUSTER)
+_NOT_IN_A_BATCH = frozenset(
+    {DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TRANSACTION_PREPARED, TRANSACTION_BATCH}
+)
+_MARKS_OF_THESE = (b"DELAY", b"TIMER_", b"TRAN_MSG", TRANSACTION_BATCH.encode())
+"""Each of these names holds one of them."""
+
+Item = tuple[int, bytes, bytes]
+"""Flag, body, properties."""
+
+
+class Members(NamedTuple):
+    topic: str
+    queue_id: int
+    sys_flag: int
+    suffix: bytes
+    """Of properties: what the broker says of itself."""
+    body: bytes
+
+    @property
+    def items(self) -> list[Item]:
+        joined = b"\x02" + self.suffix
+        return [
+            (flag, body, properties + (self.suffix if not properties or properties[-1] == 2 else joined))
+            for flag, body, properties in split_batch(self.body)
+        ]
+
+    @property
+    def together(self) -> Sequence[Item] | Many:
+        """The same, as columns when they are many."""
+        many = many_of(self.body)
+        return self.items if many is None else many.with_suffix(self.suffix)
+
+
+def member_count(half: Half) -> int:
+    """How many messages the half message holds; 0 for an ordinary one."""
+    return _count_and_flags(half.properties.get(TRANSACTION_BATCH))[0]
+
+
+def check_batch(draft: Draft) -> None:
+    """Raises InvalidMessage for a half message that says it holds a batch and could not be committed as one."""
+    text = draft.properties.get(TRANSACTION_BATCH)
+    if text is None or draft.topic != TRANS_HALF_TOPIC:
+        return
+    count, flags = _count_and_flags(text)
+    if not 0 < count <= MAX_MEMBERS or flags & ~_FLAGS:
+        raise InvalidMessage(
+            f"{TRANSACTION_BATCH}={text}: count:flags with 1 to {MAX_MEMBERS} messages is needed",
+            field="properties",
+        )
+    if draft.properties.get(REAL_TOPIC) == SINK_DECISIONS_TOPIC:
+        # The messages of a batch say themselves whose they are.
+        raise InvalidMessage(f"{SINK_DECISIONS_TOPIC} takes no batches", field="topic")
+    if not _NOT_IN_A_BATCH.isdisjoint(draft.properties.keys() - {TRANSACTION_PREPARED, TRANSACTION_BATCH}):
+        raise InvalidMessage("a transactional batch cannot be delayed", field="properties")
+    found, largest, marked = _look(bytes(draft.body))
+    if found != count:
+        raise InvalidMessage(
+            f"the batch holds {found} messages, {TRANSACTION_BATCH} says {count}", field="body"
+        )
+    most = MAX_PROPERTIES_BYTES - len(_suffix(draft.properties)) - _PROPERTIES_ROOM
+    if largest > most:
+        raise InvalidMessage(f"properties of {largest} bytes exceed {most}", field="properties")
+    for properties in marked:
+        if not _NOT_IN_A_BATCH.isdisjoint(decode_properties(properties)):
+            raise InvalidMessage(
+                "a message of a transactional batch is neither delayed nor a transaction", field="properties"
+            )
+
+
+def _look(body: bytes) -> tuple[int, int, list[bytes]]:
+    """How many members, how long the longest properties are, and those that may have one of the names in
+    ``_NOT_IN_A_BATCH``."""
+    many = many_of(body)
+    if many is not None and not many.any_has(*_MARKS_OF_THESE):
+        return len(many), many.largest[1], []
+    items = split_batch(body)
+    marked = [properties for _, _, properties in items if any(mark in properties for mark in _MARKS_OF_THESE)]
+    return len(items), max((len(properties) for _, _, properties in items), default=0), marked
+
+
+def members(half: Half) -> Members | None:
+    """What its commit puts into its queue; None when the half message does not say where it belongs.
+
+    Properties as of an ordinary batch send: each message's own, then what the broker says of itself.
+    """
+    target = half.real_queue
+    if target is None:
+        return None
+    _, flags = _count_and_flags(half.properties.get(TRANSACTION_BATCH))
+    return Members(*target, flags | TRANSACTION_COMMIT_TYPE, _suffix(half.properties), bytes(half.parts.body))
+
+
+def _inner_properties(half: Half) -> bytes:
+    """Of the one record that its commit is in a BatchCQ topic."""
+    own = (REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_PREPARED, TRANSACTION_BATCH)
+    return encode_properties({name: value for name, value in half.properties.items() if name not in own})
+
+
+def commit_batch(state: BrokerState, half: Half, items: Sequence[Item] | None = None) -> Stored:
+    """Store all its messages, or these. Raises what ``MessageStore.put`` raises, InvalidMessage also when the half
+    message does not say where it belongs."""
+    batch = members(half)
+    if batch is None:
+        raise InvalidMessage("the half message names no real topic and queue", field="properties")
+    parts, topic = half.parts, state.topics.get(batch.topic)
+    if topic is None or not topic.inner_batch:
+        return state.writer.put_batch(
+            batch.topic,
+            batch.queue_id,
+            batch.together if items is None else items,
+            parts.born_timestamp_ms,
+            parts.born_host,
+            batch.sys_flag,
+            parts.physical_offset,
+        )
+    # One record, never there in part; a start knows it by the half message's identity.
+    count = member_count(half)
+    state.store.use_batch_queues(topic.name)
+    stored = state.store.put_inner_batch(
+        topic.name,
+        batch.queue_id,
+        parts.body,
+        count,
+        _inner_properties(half),
+        0,
+        parts.born_timestamp_ms,
+        parts.born_host,
+        batch.sys_flag,
+    )
+    state.stats.put_messages += count
+    topic.put_count += count
+    topic.put_bytes += len(parts.body)
+    return Stored(*stored)
+
+
+def still_missing(items: Sequence[Item], found: Sequence[tuple[bytes, bytes]]) -> list[Item]:
+    """Those of ``items`` that are not among ``found`` (body and properties, in the order of the queue): a crash can
+    leave any part of them. Of equal ones it does not matter which was found. The store may have put a CRC behind the
+    properties."""
+    rest, index = [], 0
+    for item in items:
+        if index < len(found) and found[index][0] == item[1] and found[index][1].startswith(item[2]):
+            index += 1
+        else:
+            rest.append(item)
+    return rest
+
+
+def _suffix(properties: dict[str, str]) -> bytes:
+    return encode_properties({name: properties[name] for name in _MARKS if name in properties})
+
+
+def _count_and_flags(text: str | None) -> tuple[int, int]:
+    count, colon, flags = (text or "").partition(":")
+    if not colon or not (count.isascii() and count.isdigit() and flags.isascii() and flags.isdigit()):
+        return 0, 0
+    return (int(count), int(flags)) if len(count) < 10 and len(flags) < 10 else (0, 0)

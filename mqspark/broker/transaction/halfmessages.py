@@ -1,0 +1,339 @@
+"""Half messages as values: what a transactional message looks like in each of its states, which of them are
+decided, and what a check does with one (TransactionalMessageBridge, TransactionalMessageServiceImpl; reference
+store-and-broker §11).
+
+    half       what the producer sent, in RMQ_SYS_TRANS_HALF_TOPIC with its real topic and queue among the properties
+    op         in RMQ_SYS_TRANS_OP_HALF_TOPIC: the queue offsets of half messages that are decided
+    committed  the message in its real queue, pointing back at the half message
+
+A half message that has to be checked is stored again at the end of its queue, so that those behind it have their
+turn: a transaction is a chain of copies, of which the last one counts. All copies have the ``Identity`` of the
+first. Must not know the store, sockets or time.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from mqspark.broker.state.writer import Draft
+from mqspark.message import (
+    BORN_HOST_V6,
+    CRC32,
+    DELAY,
+    PRODUCER_GROUP,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    STORE_HOST_V6,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRANS_HALF_TOPIC,
+    TRANSACTION_BATCH,
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    UNIQ_KEY,
+    decode_properties,
+)
+from mqspark.record import Parts
+
+__all__ = [
+    "CHECK_TIMES",
+    "FIRST_OFFSET",
+    "Decisions",
+    "Half",
+    "Identity",
+    "Rules",
+    "Verdict",
+    "divert_prepared",
+    "judge",
+    "op_body",
+    "op_offsets",
+]
+
+CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+FIRST_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+"""On a copy made while the message was immune: the queue offset of the first one."""
+TRANSACTION_ID = "__transactionId__"
+
+_WAITING = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
+_HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
+
+
+class Identity(NamedTuple):
+    """What all copies of one half message have in common, and no two attempts to send it."""
+
+    unique_id: str
+    born_timestamp_ms: int
+    born_host: bytes
+
+
+class Half:
+    """A half message as it is stored."""
+
+    __slots__ = ("parts", "properties")
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.properties = decode_properties(parts.properties)
+        self.properties.pop(CRC32, None)  # of this record
+
+    @property
+    def offset(self) -> int:
+        return self.parts.queue_offset
+
+    @property
+    def group(self) -> str | None:
+        return self.properties.get(PRODUCER_GROUP)
+
+    @property
+    def unique_id(self) -> str:
+        return self.properties.get(UNIQ_KEY, "")
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.unique_id, self.parts.born_timestamp_ms, self.parts.born_host)
+
+    @property
+    def is_copy(self) -> bool:
+        return CHECK_TIMES in self.properties or FIRST_OFFSET in self.properties
+
+    @property
+    def is_resumed(self) -> bool:
+        """It was given up, and somebody wants it checked anew."""
+        return self.properties.get(CHECK_TIMES) == "0" and FIRST_OFFSET not in self.properties
+
+    @property
+    def first_offset(self) -> int | None:
+        """Of a copy made while it was immune."""
+        return _integer(self.properties.get(FIRST_OFFSET))
+
+    @property
+    def real_queue(self) -> tuple[str, int] | None:
+        topic, queue_id = self.properties.get(REAL_TOPIC), _integer(self.properties.get(REAL_QUEUE_ID))
+        return None if topic is None or queue_id is None or queue_id < 0 else (topic, queue_id)
+
+    @property
+    def is_batch(self) -> bool:
+        """It holds many messages (``mqspark.broker.transaction.halfbatches``), and nobody is asked for it."""
+        return TRANSACTION_BATCH in self.properties
+
+    @property
+    def check_count(self) -> int:
+        text = self.properties.get(CHECK_TIMES)
+        number = _integer(text)
+        return 0 if text is None else -1 if number is None else number
+
+    def immunity_ms(self, timeout_ms: int) -> tuple[int, bool]:
+        """How long after its birth nobody asks for it, and whether the producer said so."""
+        text = self.properties.get(IMMUNITY_SECONDS)
+        if text is None:
+            return timeout_ms, False
+        seconds = _integer(text)
+        return (timeout_ms if seconds is None or seconds == -1 else seconds * 1000), True
+
+    def is_late(self, now_ms: int, timeout_ms: int) -> bool:
+        """Whether the producer, who asked for a time of its own, has let it pass: only a check decides now."""
+        text = self.properties.get(IMMUNITY_SECONDS)
+        if not text:
+            return False
+        limit_ms = max((_integer(text) or 0) * 1000, timeout_ms)
+        return now_ms - self.parts.born_timestamp_ms > limit_ms
+
+    def is_older(self, now_ms: int, age_ms: int) -> bool:
+        return now_ms - self.parts.born_timestamp_ms > age_ms
+
+    def committed(self) -> Draft | None:
+        """The message that consumers will see; None when the half message does not say where it belongs.
+
+        As RocketMQ 5.5 makes it. (5.3 leaves the real topic and queue among the properties.)
+        """
+        target = self.real_queue
+        if target is None:
+            return None
+        parts = self.parts
+        properties = {
+            name: value for name, value in self.properties.items() if name not in (REAL_TOPIC, REAL_QUEUE_ID)
+        }
+        if not _WAITING.isdisjoint(properties):
+            # It waits elsewhere first; RocketMQ drops the property from such a message only.
+            properties.pop(TRANSACTION_PREPARED, None)
+        return Draft(
+            target[0],
+            target[1],
+            parts.body,
+            properties,
+            parts.born_timestamp_ms,
+            parts.born_host,
+            parts.sys_flag & ~(TRANSACTION_MASK | _HOST_FLAGS) | TRANSACTION_COMMIT_TYPE,
+            parts.flag,
+            parts.reconsume_times,
+            parts.physical_offset,
+            is_commit=True,
+        )
+
+    def checked_properties(self) -> dict[str, str]:
+        """Of the copy that a check is sent for."""
+        return {**self.properties, CHECK_TIMES: str(self.check_count + 1)}
+
+    def resumed_properties(self) -> dict[str, str]:
+        """Of what was given up and is to be checked anew."""
+        kept = {name: value for name, value in self.properties.items() if name != FIRST_OFFSET}
+        return {**kept, CHECK_TIMES: "0"}
+
+    def immune_properties(self) -> dict[str, str]:
+        """Of the copy of a message that is still immune. RocketMQ counts such copies as checks, and so can give a
+        transaction up before it has asked for it once; here they are not counted."""
+        first = self.properties.get(FIRST_OFFSET, str(self.offset))
+        return {**self.properties, FIRST_OFFSET: first}
+
+
+def divert_prepared(draft: Draft) -> None:
+    """Make a half message of what a producer sent."""
+    properties = draft.properties
+    unique_id = properties.get(UNIQ_KEY)
+    if unique_id:
+        properties[TRANSACTION_ID] = unique_id
+    properties[REAL_TOPIC] = draft.topic
+    properties[REAL_QUEUE_ID] = str(draft.queue_id)
+    draft.sys_flag &= ~TRANSACTION_MASK
+    draft.topic = TRANS_HALF_TOPIC
+    draft.queue_id = 0
+
+
+# --- checks -------------------------------------------------------------------------------------------------
+
+
+class Rules(NamedTuple):
+    timeout_ms: int
+    check_max: int
+    reserved_ms: int
+    """A half message that is older is given up."""
+    keep_from: int = 0
+    """A batch that lies before this position of the log is stored again, so that a start has not far to read."""
+
+
+class Verdict(enum.Enum):
+    WAIT = "wait"
+    """Too young, and so is whatever follows."""
+    RENEW = "renew"
+    """Immune for longer than others: store it again, ask nobody."""
+    CHECK = "check"
+    """Store it again and ask a producer of the group."""
+    GIVE_UP = "give up"
+    KEEP = "keep"
+    """Leave it where it is and go on behind it."""
+
+
+def judge(half: Half, now_ms: int, rules: Rules) -> Verdict:
+    age_ms = now_ms - half.parts.born_timestamp_ms
+    if half.check_count >= rules.check_max or half.is_older(now_ms, rules.reserved_ms):
+        return Verdict.GIVE_UP
+    if half.is_batch:
+        return Verdict.KEEP if half.parts.physical_offset >= rules.keep_from else Verdict.RENEW
+    immunity_ms, is_explicit = half.immunity_ms(rules.timeout_ms)
+    if is_explicit and age_ms <= immunity_ms:
+        return Verdict.RENEW
+    if not is_explicit and 0 <= age_ms <= immunity_ms:
+        return Verdict.WAIT
+    return Verdict.CHECK
+
+
+# --- which are decided --------------------------------------------------------------------------------------
+
+
+class Decisions:
+    """For every half message from ``base`` on whether it is decided; those before are done with.
+
+    One byte a message. ``base`` moves over decided messages and over those that were stored again.
+    """
+
+    def __init__(self, base: int, op_base: int) -> None:
+        self.base = base
+        self.op_base = op_base
+        """The first op message that names a half message which is not done with."""
+        self._flags = bytearray()
+        self._extents: deque[tuple[int, int]] = deque()
+        """(offset of an op message, highest half offset in it) from ``op_base`` on."""
+
+    def __len__(self) -> int:
+        return len(self._flags)
+
+    @property
+    def decided_count(self) -> int:
+        """Of those from ``base`` on."""
+        return self._flags.count(1)
+
+    def is_decided(self, offset: int) -> bool:
+        index = offset - self.base
+        return index < 0 or (index < len(self._flags) and self._flags[index] != 0)
+
+    def next_open(self, offset: int) -> int:
+        """The first one from ``offset`` on that is not decided."""
+        index = max(offset - self.base, 0)
+        found = self._flags.find(0, index)
+        return self.base + (found if found >= 0 else max(index, len(self._flags)))
+
+    def decide(self, offset: int) -> bool:
+        """False when it was decided already."""
+        index = offset - self.base
+        if index < 0:
+            return False
+        if index >= len(self._flags):
+            self._flags.extend(bytes(index + 1 - len(self._flags)))
+        elif self._flags[index]:
+            return False
+        self._flags[index] = 1
+        return True
+
+    def note_op(self, op_offset: int, offsets: Iterable[int]) -> None:
+        """An op message is stored: it must stay as long as one of its half messages may be read again."""
+        self._extents.append((op_offset, max(offsets, default=-1)))
+        self._drop_ops()
+
+    def pass_to(self, offset: int) -> None:
+        """Everything before ``offset`` is done with."""
+        if offset > self.base:
+            del self._flags[: offset - self.base]
+            self.base = offset
+            self._drop_ops()
+
+    def _drop_ops(self) -> None:
+        extents = self._extents
+        while extents and extents[0][1] < self.base:
+            self.op_base = extents.popleft()[0] + 1
+
+
+# --- op messages --------------------------------------------------------------------------------------------
+
+
+def op_body(offsets: Iterable[int], max_chars: int) -> tuple[bytes, list[int]]:
+    """The body of one op message, ``off1,off2,…,``, and which of ``offsets`` are in it: the first, until it has
+    ``max_chars`` characters."""
+    taken: list[int] = []
+    texts: list[str] = []
+    chars = 0
+    for offset in offsets:
+        taken.append(offset)
+        texts.append(f"{offset},")
+        chars += len(texts[-1])
+        if chars >= max_chars:
+            break
+    return "".join(texts).encode(), taken
+
+
+def op_offsets(body: bytes | memoryview) -> list[int]:
+    """What an op message names; words that are no offsets are passed over. (Before 5.0 an op message named one,
+    without a comma.)"""
+    words = bytes(body).split(b",")
+    return [int(word) for word in words if word.isdigit() and len(word) < 20]
+
+
+def _integer(text: str | None) -> int | None:
+    if text is None or not text.isascii() or not text.removeprefix("-").isdigit() or len(text) > 18:
+        return None
+    return int(text)

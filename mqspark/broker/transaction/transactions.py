@@ -1,0 +1,555 @@
+"""Transactional messages in a broker (TransactionalMessageServiceImpl, EndTransactionProcessor,
+TransactionalMessageCheckService; reference store-and-broker §11): END_TRANSACTION, op messages, checks.
+
+What differs from RocketMQ, and why:
+
+- A transaction is decided once. A second END_TRANSACTION, or one for a copy that a check has replaced, finds the
+  transaction as it is: RocketMQ would deliver the message again.
+- What is decided counts at once, not when the op message is written some seconds later, so nothing that is decided
+  is asked for. After a crash the commits whose op message was lost are found where they were stored.
+- A half message may hold a whole batch (``halfbatches``). While it is open it stays where it is, and others are
+  looked at behind it.
+- A check is sent when the copy it names is acked, and the offsets that are saved cover only what is on the disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
+from mqspark.broker.state.acks import Acks
+from mqspark.broker.state.state import BrokerState
+from mqspark.broker.state.writer import Draft, Stored
+from mqspark.broker.transaction.halfbatches import Item, check_batch, commit_batch
+from mqspark.broker.transaction.halfmessages import (
+    Decisions,
+    Half,
+    Identity,
+    Rules,
+    Verdict,
+    judge,
+    op_body,
+)
+from mqspark.broker.transaction.openhalves import GROUP, recover
+from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
+from mqspark.logs import sparing
+from mqspark.message import (
+    TAGS,
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+    WAIT,
+    decode_offset_id,
+    encode_offset_id,
+    encode_properties,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, encode_request
+from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.headers import (
+    CheckTransactionStateRequestHeader,
+    EndTransactionRequestHeader,
+    ResumeCheckHalfMessageRequestHeader,
+)
+from mqspark.protocol.session import Session
+from mqspark.record import Parts, encode_record, take_apart
+from mqspark.store.disk.saved import SavedTable
+
+__all__ = ["Transactions"]
+
+_log = sparing(__name__, lines=5)
+
+OP_TAG = "d"
+SLICE_MESSAGES = 256
+"""Half messages that one tick looks at; then it is the clients' turn."""
+SLICE_BYTES = 1 << 20
+"""Of copies made in one tick; the last one may exceed it."""
+MAX_COPIES = 200_000
+"""Transactions whose current copy is remembered under the identity of the first. With more, the oldest is forgotten:
+an END_TRANSACTION for its first copy then changes nothing, and the next check decides."""
+MAX_COPIES_BYTES = 128 << 20
+MAX_ABSENT = 1_000
+"""Producer groups of which one round says that nobody is there."""
+READ_BYTES = 1 << 20
+UNWRITTEN_BYTES = 64 << 20
+"""Of the log that one turn may append by commits of batches: a small request commits up to a whole message."""
+BATCH_KEEP_BYTES = 128 << 20
+"""An open batch is stored again when the log has grown by that. A start reads so much for it, and what a killed query
+left behind costs its own size once for that."""
+_STORE_ERRORS = (StoreReadOnly, NotNow)
+_PUT_ERRORS = (*_STORE_ERRORS, MessageTooLarge, InvalidMessage)
+ACK_WAIT_MS = 5
+"""Between two looks at whether the copies of a slice are acked."""
+
+
+class _Check(NamedTuple):
+    """A check that is sent when its copy is acked."""
+
+    group: str
+    offset: int
+    header: CheckTransactionStateRequestHeader
+    body: bytes
+
+
+class Transactions:
+    """Handlers and service (``mqspark.broker.service``). Half messages come from ``mqspark.broker.send.send``."""
+
+    def __init__(self, state: BrokerState, acks: Acks, store_host: bytes) -> None:
+        self._state = state
+        self._store = state.store
+        self._acks = acks
+        self._store_host = store_host
+        self._decisions = Decisions(0, 0)
+        self.ledger = Ledger(
+            "transactionCopies",
+            lambda: MAX_COPIES_BYTES,
+            "Transactions._copies",
+        )
+        self._copies: dict[Identity, int] = {}
+        """The current copy of each open transaction that was stored again."""
+        self._unwritten: deque[int] = deque()
+        """Decided half messages that no op message names yet."""
+        self._unwritten_chars = 0
+        self._checks: deque[_Check] = deque()
+        self._round_end: int | None = None
+        """Where the half queue ended when the round of checks that is under way began."""
+        self._round_next = 0
+        """Where it goes on. Before lie only those that are decided or that it kept."""
+        self._first_kept: int | None = None
+        self._rests: list[tuple[Half, list[Item]]] = []
+        """Commits of batches that a crash let through in part, and what they lack."""
+        self._unsaved: deque[tuple[int, int, int]] = deque()
+        """(position in the log that must be on the disk first, half offset, op offset)."""
+        self._saved = (0, 0)
+        self._turn = 0
+        self._absent: set[str] = set()
+        """Producer groups that this round of checks found nobody of."""
+        self._problem: str | None = None
+        now_ms = state.clock.monotonic_ms()
+        self._last_round_ms = self._last_ops_ms = now_ms
+        self.handlers: dict[int, Handler] = {
+            RequestCode.END_TRANSACTION: self.end,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume_check,
+        }
+
+    # --- requests ---
+
+    def end(self, session: Session, command: Command) -> bytes | None:
+        """END_TRANSACTION: the producer has decided, or still does not know."""
+        header = command.header(EndTransactionRequestHeader)
+        decision = header.commit_or_rollback
+        if decision not in (0, TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"commitOrRollback={decision} is neither 0, 8 nor 12")
+        if decision == 0:
+            return None  # unknown: RocketMQ does not answer either; a check will ask
+        if not command.is_oneway:
+            self._acks.check_busy(self._state.config.send_thread_pool_queue_capacity)
+        half = self._half_at(header.commit_log_offset)
+        if half is not None and half.is_batch:
+            half = self._batch_to_end(half)
+        if half is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+        config = self._state.config
+        if not header.from_transaction_check and half.is_late(
+            self._state.clock.now_ms(), config.transaction_time_out
+        ):
+            raise Refusal(
+                ResponseCode.ILLEGAL_OPERATION,
+                "the time of CHECK_IMMUNITY_TIME_IN_SECONDS is over; the answer to the next check decides",
+            )
+        if half.group != header.producer_group:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if half.offset != header.tran_state_table_offset:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+        current = self._current(half)
+        if current is None:
+            return ok(command)
+        if decision == TRANSACTION_ROLLBACK_TYPE:
+            self._decide(half.identity, current)
+            return ok(command)
+        stored = self._commit_batch(half, current) if half.is_batch else self._commit(half)
+        self._decide(half.identity, current)
+        if not command.is_oneway:
+            self._acks.waiting.append((stored.end_offset, session, ok(command)))
+        return None
+
+    def resume_check(self, session: Session, command: Command) -> bytes:
+        """Ask again for a transaction that was given up: its message goes back, its checks counted anew."""
+        header = command.header(ResumeCheckHalfMessageRequestHeader)
+        try:
+            _, _, position = decode_offset_id(header.msg_id or "")
+        except InvalidMessage as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        record = self._store.record_at(position)
+        parts = take_apart(record) if record is not None else None
+        if parts is None or parts.topic != TRANS_CHECK_MAX_TIME_TOPIC:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"{header.msg_id} is not the offset id of a message in {TRANS_CHECK_MAX_TIME_TOPIC}",
+            )
+        half = Half(parts)
+        if half.identity in self._copies:
+            return ok(command, remark=f"the message is in {TRANS_HALF_TOPIC} already")
+        try:
+            stored = self._put_copy(parts, TRANS_HALF_TOPIC, half.resumed_properties())
+        except _STORE_ERRORS as error:
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from None
+        self._remember(half.identity, stored.queue_offset)
+        return ok(command, remark="Put message back to RMQ_SYS_TRANS_HALF_TOPIC success.")
+
+    def _remember(self, identity: Identity, offset: int) -> None:
+        """Its current copy."""
+        self._forget(identity)
+        copies, ledger = self._copies, self.ledger
+        ledger.note(_copy_bytes(identity))
+        copies[identity] = offset
+        while len(copies) > MAX_COPIES or (ledger.bytes > ledger.bound and len(copies) > 1):
+            self._forget(next(iter(copies)))
+
+    def _forget(self, identity: Identity) -> None:
+        if self._copies.pop(identity, None) is not None:
+            self.ledger.free(_copy_bytes(identity))
+
+    def _half_at(self, position: int) -> Half | None:
+        record = self._store.record_at(position)
+        if record is None:
+            return None
+        parts = take_apart(record)
+        if parts.topic != TRANS_HALF_TOPIC or parts.queue_id != 0:
+            return None
+        return Half(parts)
+
+    def _current(self, half: Half) -> int | None:
+        """The copy that counts of an open transaction; None when it is decided or given up."""
+        if not self._decisions.is_decided(half.offset):
+            return half.offset
+        current = self._copies.get(half.identity)
+        return None if current is None or self._decisions.is_decided(current) else current
+
+    def _commit(self, half: Half) -> Stored:
+        draft = half.committed()
+        if draft is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "the half message names no real topic and queue")
+        return self._stored(lambda: self._state.writer.put(draft))
+
+    @staticmethod
+    def _stored(put: Callable[[], Stored]) -> Stored:
+        """Of a commit, or the refusal of it."""
+        try:
+            return put()
+        except (InvalidMessage, MessageTooLarge) as error:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+        except _STORE_ERRORS as error:
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from None
+
+    # --- batches ---
+
+    def check_draft(self, draft: Draft) -> None:
+        """A diversion: what could not be committed is refused now."""
+        if draft.topic != TRANS_HALF_TOPIC:
+            return
+        try:
+            check_batch(draft)
+        except InvalidMessage as error:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+
+    def _batch_to_end(self, half: Half) -> Half:
+        """Refused when it may have been given up, for then its END_TRANSACTION would change nothing."""
+        hours = self._state.store_config.file_reserved_time
+        if half.is_older(self._state.clock.now_ms(), hours * 3_600_000):
+            raise Refusal(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"the batch is older than {hours} hours (fileReservedTime) and may have been given up",
+            )
+        if self._store.unwritten_bytes > UNWRITTEN_BYTES:
+            raise Refusal(ResponseCode.SYSTEM_BUSY, "[OVERLOAD] much is waiting to be written; retry later")
+        try:
+            self._complete_commits()
+        except _STORE_ERRORS as error:
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from None
+        return half
+
+    def _commit_batch(self, half: Half, current: int) -> Stored:
+        """``current``: the copy that a start would find; the members point back at it."""
+        if current != half.offset:
+            result = self._store.get(TRANS_HALF_TOPIC, 0, current, 1, READ_BYTES)
+            if not result.buffers:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+            half = Half(take_apart(result.buffers[0]))
+        return self._stored(lambda: commit_batch(self._state, half))
+
+    def _complete_commits(self) -> None:
+        """What was committed in part before a crash was decided."""
+        while self._rests:
+            half, items = self._rests[0]
+            commit_batch(self._state, half, items)
+            self._decide(half.identity, half.offset)
+            del self._rests[0]
+
+    def _decide(self, identity: Identity, offset: int) -> None:
+        self._decisions.decide(offset)
+        self._forget(identity)
+        self._unwritten.append(offset)
+        self._unwritten_chars += len(str(offset)) + 1
+        if self._unwritten_chars >= self._state.config.transaction_op_msg_max_size:
+            self._write_ops()
+
+    # --- op messages ---
+
+    def _write_ops(self) -> None:
+        """All of them, so that no decision is older than the op messages behind it."""
+        config = self._state.config
+        while self._unwritten:
+            body, taken = op_body(self._unwritten, config.transaction_op_msg_max_size)
+            draft = Draft(
+                TRANS_OP_HALF_TOPIC,
+                0,
+                body,
+                {TAGS: OP_TAG, WAIT: "true"},
+                self._state.clock.now_ms(),
+                self._store_host,
+            )
+            try:
+                stored = self._state.writer.put(draft)
+            except _PUT_ERRORS as error:
+                self._report(f"op messages cannot be stored: {error}")
+                return
+            for _ in taken:
+                self._unwritten.popleft()
+            self._unwritten_chars -= len(body)
+            self._problem = None
+            self._decisions.note_op(stored.queue_offset, taken)
+
+    # --- service ---
+
+    def load(self) -> None:
+        recovered = recover(self._state)
+        self._decisions = recovered.decisions
+        for identity, offset in recovered.copies.items():
+            self._remember(identity, offset)
+        self._rests = recovered.rests
+        self._saved = recovered.decisions.base, recovered.decisions.op_base
+        for offset in recovered.unwritten:
+            self._unwritten.append(offset)
+            self._unwritten_chars += len(str(offset)) + 1
+
+    def tick(self) -> int:
+        clock, config = self._state.clock, self._state.config
+        now_ms = clock.monotonic_ms()
+        if now_ms >= self._last_ops_ms + config.transaction_op_batch_interval:
+            self._last_ops_ms = now_ms
+            try:
+                self._complete_commits()
+            except _STORE_ERRORS as error:
+                self._report(f"a batch that was committed in part cannot be completed: {error}")
+            self._write_ops()
+        if self._round_end is None and now_ms >= self._last_round_ms + config.transaction_check_interval:
+            self._round_end = self._store.max_offset(TRANS_HALF_TOPIC, 0)
+            self._round_next, self._first_kept = self._decisions.base, None
+            self._absent.clear()
+        if self._store.read_only is not None:
+            self._checks.clear()  # their copies will never be acked
+        if self._round_end is not None and not self._checks:
+            self._round_end = self._check_some(self._round_end)
+            if self._round_end is None:
+                self._last_round_ms = now_ms
+        self._save_offsets()
+        if self._round_end is not None:
+            return ACK_WAIT_MS if self._checks else 0
+        return min(
+            self._last_ops_ms + config.transaction_op_batch_interval - now_ms,
+            self._last_round_ms + config.transaction_check_interval - now_ms,
+        )
+
+    def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
+        if not self._checks:
+            return
+        for topic, queue_id, end in arrivals:
+            if topic == TRANS_HALF_TOPIC and queue_id == 0:
+                while self._checks and self._checks[0].offset < end:
+                    self._send(self._checks.popleft())
+
+    def saved_tables(self) -> Sequence[SavedTable]:
+        return ()
+
+    @property
+    def open_count(self) -> int:
+        """Half messages that are not decided, as far as they are acked."""
+        decisions = self._decisions
+        return max(0, self._store.max_offset(TRANS_HALF_TOPIC, 0) - decisions.base - decisions.decided_count)
+
+    def stop(self) -> None:
+        """Before the store is closed."""
+        self._write_ops()
+
+    # --- checks ---
+
+    def _check_some(self, round_end: int) -> int | None:
+        """A slice of the round; where the round ends, or None when it has ended: everything is looked at, or a
+        message is too young or cannot be stored again."""
+        config, decisions, store = self._state.config, self._decisions, self._store
+        rules = Rules(
+            config.transaction_time_out,
+            config.transaction_check_max,
+            self._state.store_config.file_reserved_time * 3_600_000,
+            store.max_physical_offset - BATCH_KEEP_BYTES,
+        )
+        now_ms = self._state.clock.now_ms()
+        full_position = store.max_physical_offset + SLICE_BYTES
+        offset = self._round_next
+        for _ in range(SLICE_MESSAGES):
+            offset = min(decisions.next_open(offset), round_end)
+            if offset == round_end or store.max_physical_offset >= full_position:
+                break
+            result = store.get(TRANS_HALF_TOPIC, 0, offset, 1, READ_BYTES)
+            if result.buffers:
+                half = Half(take_apart(result.buffers[0]))
+                offset = half.offset
+                if offset >= round_end or decisions.is_decided(offset):
+                    continue
+                verdict = judge(half, now_ms, rules)
+                if verdict is Verdict.KEEP:
+                    if self._first_kept is None:
+                        self._first_kept = offset
+                    offset += 1
+                    continue
+                try:
+                    is_done = self._treat(half, verdict)
+                except _PUT_ERRORS as error:
+                    self._report(f"transactions cannot be checked: {error}")
+                    is_done = False
+                if not is_done:
+                    round_end = offset
+                    break
+                if self._first_kept is not None:
+                    # It cannot be passed, but its copy counts now.
+                    if verdict is Verdict.GIVE_UP:
+                        self._decide(half.identity, offset)
+                    decisions.decide(offset)
+                offset += 1
+            elif result.next_offset > offset:
+                offset = result.next_offset  # deleted, or lost
+            else:
+                round_end = offset
+        self._round_next = offset
+        decisions.pass_to(offset if self._first_kept is None else self._first_kept)
+        self._unsaved.append((store.max_physical_offset, decisions.base, decisions.op_base))
+        return round_end if offset < round_end else None
+
+    def _treat(self, half: Half, verdict: Verdict) -> bool:
+        """Whether the message is done with where it is."""
+        if verdict is Verdict.WAIT:
+            return False
+        if verdict is Verdict.GIVE_UP:
+            self._give_up(half)
+            return True
+        is_check = verdict is Verdict.CHECK
+        properties = half.checked_properties() if is_check else half.immune_properties()
+        try:
+            stored = self._put_copy(half.parts, TRANS_HALF_TOPIC, properties)
+        except (MessageTooLarge, InvalidMessage) as error:
+            _log.error("transaction %s cannot be checked: %s", half.unique_id, error)
+            self._give_up(half)
+            return True
+        self._remember(half.identity, stored.queue_offset)
+        if is_check:
+            self._prepare_check(half, properties, stored)
+        return True
+
+    def _give_up(self, half: Half) -> None:
+        """Park the message where an operator finds it."""
+        topic = self._state.topics.ensure(TRANS_CHECK_MAX_TIME_TOPIC, 1, needed=True)
+        self._put_copy(half.parts, topic.name, half.properties)
+        self._forget(half.identity)
+        _log.warning(
+            "transaction %s of group %s was never decided; its message is in %s now",
+            half.unique_id,
+            half.group,
+            topic.name,
+        )
+
+    def _put_copy(self, parts: Parts, topic: str, properties: dict[str, str]) -> Stored:
+        return self._state.writer.relay(parts, topic, 0, encode_properties(properties))
+
+    def _prepare_check(self, half: Half, properties: dict[str, str], stored: Stored) -> None:
+        target = half.real_queue
+        if target is None or half.group is None:
+            _log.error("half message %d has no group or no real topic: nobody can be asked", half.offset)
+            return
+        parts = half.parts
+        header = CheckTransactionStateRequestHeader(
+            topic=TRANS_HALF_TOPIC,
+            tran_state_table_offset=stored.queue_offset,
+            commit_log_offset=stored.physical_offset,
+            msg_id=half.unique_id,
+            transaction_id=half.unique_id,
+            offset_msg_id=encode_offset_id(self._store_host, stored.physical_offset),
+            bname=self._state.config.broker_name,
+        )
+        body = encode_record(
+            topic=target[0],
+            body=bytes(parts.body),
+            properties=properties,
+            queue_id=target[1],
+            queue_offset=stored.queue_offset,
+            physical_offset=stored.physical_offset,
+            flag=parts.flag,
+            sys_flag=parts.sys_flag,
+            born_timestamp_ms=parts.born_timestamp_ms,
+            born_host=parts.born_host,
+            store_timestamp_ms=parts.store_timestamp_ms,
+            store_host=self._store_host,
+            reconsume_times=parts.reconsume_times,
+            prepared_transaction_offset=parts.prepared_offset,
+        )
+        self._checks.append(_Check(half.group, stored.queue_offset, header, body))
+
+    def _send(self, check: _Check) -> None:
+        """To one live producer of the group, each in turn."""
+        members = [
+            member for member in self._state.clients.producer_members(check.group) if member.session.open
+        ]
+        if not members:
+            if check.group not in self._absent and len(self._absent) < MAX_ABSENT:
+                self._absent.add(check.group)
+                _log.warning("nobody of producer group %s is there to be asked for transactions", check.group)
+            return
+        self._turn += 1
+        session = members[self._turn % len(members)].session
+        session.send(
+            encode_request(
+                RequestCode.CHECK_TRANSACTION_STATE,
+                session.next_opaque(),
+                check.header,
+                check.body,
+                oneway=True,
+            )
+        )
+
+    def _save_offsets(self) -> None:
+        """Tell the group's offsets, as far as everything that was stored again before is on the disk."""
+        due: tuple[int, int] | None = None
+        durable = self._store.flushed_offset
+        while self._unsaved and self._unsaved[0][0] <= durable:
+            _, half, op = self._unsaved.popleft()
+            due = half, op
+        if due is None:
+            return
+        topics = (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
+        for topic, offset, before in zip(topics, due, self._saved, strict=True):
+            if offset != before:
+                self._state.offsets.commit(GROUP, topic, 0, offset, is_brokers=True)
+        self._saved = due
+
+    def _report(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            _log.error("%s", problem)
+
+
+def _copy_bytes(identity: Identity) -> int:
+    return ENTRY_BYTES + 200 + text_bytes(identity.unique_id)

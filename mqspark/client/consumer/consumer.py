@@ -1,0 +1,342 @@
+"""A member of a consumer group: its subscriptions, its share of the queues, where to start.
+
+Push, pop and lite pull consumers differ in what they do with a queue once it is theirs: they say so through
+``QueueOwner``. Facts: RocketMQ's RebalanceImpl, RebalancePushImpl; reference client-semantics §3.2, §3.6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from mqspark.client.consumer.offsets import BrokerOffsets, LocalOffsets, Offsets
+from mqspark.client.consumer.queuecalls import Pulled, QueueCalls
+from mqspark.client.consumer.rebalance import RebalanceTimer, plan
+from mqspark.client.consumer.settings import GroupSettings
+from mqspark.client.remoting.filters import check_filters, subscription_of
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.instance import ClientInstance, Member
+from mqspark.client.remoting.lifecycle import Tasks
+from mqspark.client.remoting.namespaces import Namespace
+from mqspark.client.remoting.topic_routes import TopicRoute
+from mqspark.errors import BrokerError, ClientError, MQError, NoRoute
+from mqspark.message import RETRY_PREFIX, MessageQueue, check_group
+from mqspark.protocol.bodies import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    GetConsumerListByGroupResponseBody,
+    MessageModel,
+    SubscriptionData,
+    decode_body,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers import GetConsumerListByGroupRequestHeader
+
+__all__ = ["ConsumeFromWhere", "GroupConsumer", "MessageModel", "QueueOwner"]
+
+log = logging.getLogger(__name__)
+
+_RETRY_ROUNDS = 60
+"""So many rounds in quick succession are spent on a retry topic that is not there yet."""
+
+
+class QueueOwner(Protocol):
+    """Who reads the queues. Each that is added goes through ``claim``, then ``take`` (or ``unclaim``, when it cannot
+    be taken after all)."""
+
+    def owned(self) -> Collection[MessageQueue]: ...
+
+    async def claim(self, queues: Sequence[MessageQueue]) -> Collection[MessageQueue]:
+        """Those of the queues that may be taken now."""
+
+    async def unclaim(self, queues: Sequence[MessageQueue]) -> None: ...
+
+    async def take(self, queue: MessageQueue, start_offset: int) -> None: ...
+
+    async def give_up(self, queues: Sequence[MessageQueue]) -> None: ...
+
+    def group_changed(self) -> None:
+        """Members came or went, or a connection is new."""
+
+    async def answer(self, request: Command) -> tuple[int, bytes, str | None]: ...
+
+
+class GroupConsumer(Member):
+    """A member of a consumer group, as its instance (``Member``) and its owner see it."""
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None,
+        settings: GroupSettings,
+        options: ClientOptions | None,
+        owner: QueueOwner,
+    ) -> None:
+        self._options = options or ClientOptions()
+        self.namespace = Namespace(self._options.namespace)
+        settings = dataclasses.replace(settings, group=self.namespace.wrap(settings.group))
+        check_group(settings.group)
+        self.settings = settings
+        self.consumer_group = settings.group
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self._filters: dict[str, SubscriptionData] = {}
+        """What is wanted of the topics of queues that were assigned: nothing that the group must know."""
+        self.tasks = Tasks(f"consumer group {settings.group}")
+        self.instance: ClientInstance
+        self.calls: QueueCalls
+        self.offsets: Offsets
+        self._namesrv = namesrv
+        self._owner = owner
+        self._wake = asyncio.Event()
+        self._timer: RebalanceTimer
+        self._retry_rounds = _RETRY_ROUNDS
+        self.rebalancing = False
+        """Whether this consumer shares its topics with its group (not so when it was given queues)."""
+
+    @property
+    def broadcasting(self) -> bool:
+        return self.settings.broadcasting
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    async def start(self, *, rebalance: bool, prepare: Callable[[], None] | None = None) -> None:
+        """Routes, heartbeat, first rebalance. Raises what a missing cluster raises, after cleaning up, and
+        ClientError when a broker refuses a filter. ``prepare`` is called when there is an ``instance``.
+        """
+        settings = self.settings
+        self.rebalancing = rebalance
+        self.instance = instance = ClientInstance.enter(
+            self,
+            self._namesrv,
+            self._options,
+            keep_default_name=self.broadcasting,
+            is_stream=self.settings.consume_type == ConsumeType.CONSUME_ACTIVELY,
+        )
+        self.calls = QueueCalls(instance, settings, self.namespace)
+        if self.broadcasting:
+            directory = settings.local_offsets_directory or Path.home() / ".rocketmq_offsets"
+            self.offsets = LocalOffsets(directory, instance.client_id, settings.group)
+        else:
+            self.offsets = BrokerOffsets(instance, settings.group)
+        self._timer = RebalanceTimer(instance.clock, interval_ms=settings.rebalance_interval_ms)
+        try:
+            if prepare is not None:
+                prepare()
+            await self.find_routes()
+            await instance.heartbeat()
+            await self.check_filters()
+        except BaseException:
+            await self.stop()
+            raise
+        if rebalance:
+            self.tasks.keep(self._rebalance_forever)
+
+    async def stop(self) -> None:
+        """Leaves the group. Never raises."""
+        await self.tasks.cancel()
+        await self.instance.leave(self)
+
+    async def subscribed(self) -> None:
+        """A running consumer changed what it subscribes to."""
+        if not self.rebalancing:
+            self.rebalancing = True
+            self.tasks.keep(self._rebalance_forever)
+        await self.find_routes()
+        await self.instance.heartbeat()
+        self.group_changed()
+        try:
+            await self.check_filters()
+        except ClientError as error:
+            log.error("a subscription of %s brings nothing: %s", self.settings.group, error)
+
+    async def check_filters(self) -> None:
+        """Raises ClientError when a broker refuses a filter."""
+        wanted = [*self.subscriptions.values(), *self._filters.values()]
+        await check_filters(self.instance, self.settings.group, wanted)
+
+    async def find_routes(self) -> None:
+        """A topic without one is no error: it may be created later."""
+        for topic in self.topics():
+            try:
+                await self.instance.route(topic)
+            except NoRoute as error:
+                if not topic.startswith(RETRY_PREFIX):
+                    log.warning("%s", error)
+
+    def subscribe(self, topic: str, tags: str | Iterable[str] = "*", sql: str | None = None) -> None:
+        """``tags``: ``A || B``, or the tags one by one; ``*`` is everything. ``sql``: a SQL92 filter over
+        properties instead. The last call for a topic holds.
+        """
+        topic = self.namespace.wrap(topic)
+        version = _now_ms()
+        known = self.subscriptions.get(topic)
+        if known is not None:
+            version = max(version, known.sub_version + 1)
+        self.subscriptions[topic] = subscription_of(topic, tags, sql, version)
+
+    def filter_assigned(self, topics: Iterable[str], tags: str | Iterable[str], sql: str | None) -> None:
+        """The same for topics of which queues are assigned; replaces what was said before."""
+        version = _now_ms()
+        wrapped = {self.namespace.wrap(topic) for topic in topics}
+        self._filters = {topic: subscription_of(topic, tags, sql, version) for topic in wrapped}
+
+    # --- Member -----------------------------------------------------------------------------------------
+
+    def topics(self) -> Collection[str]:
+        return {*self.subscriptions, *(queue.topic for queue in self._owner.owned())}
+
+    def consumer_data(self) -> ConsumerData | None:
+        settings = self.settings
+        return ConsumerData(
+            group_name=settings.group,
+            consume_type=settings.consume_type,
+            message_model=settings.message_model,
+            consume_from_where=settings.consume_from,
+            subscription_data_set=list(self.subscriptions.values()) if self.rebalancing else [],
+        )
+
+    def route_changed(self, route: TopicRoute) -> None:
+        if route.topic in self.topics():
+            self.group_changed()
+
+    def group_changed(self) -> None:
+        self._timer.wake()
+        self._wake.set()
+        self._owner.group_changed()
+
+    async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
+        return await self._owner.answer(request)
+
+    # --- rebalance --------------------------------------------------------------------------------------
+
+    async def _rebalance_forever(self) -> None:
+        while True:
+            wait_ms = self._timer.wait_ms()
+            if wait_ms > 0:
+                self._wake.clear()
+                try:
+                    async with asyncio.timeout(wait_ms / 1000):
+                        await self._wake.wait()
+                except TimeoutError:
+                    log.debug("time to rebalance %s", self.settings.group)
+                continue
+            self._timer.begin()
+            balanced = True
+            for topic in list(self.subscriptions):
+                try:
+                    balanced &= await self._rebalance(topic)
+                except MQError as error:
+                    # The retry topic comes into being with the first heartbeat, a little later than the others.
+                    retry = topic.startswith(RETRY_PREFIX)
+                    balanced = balanced and retry and self._retry_rounds <= 0
+                    self._retry_rounds -= retry
+                    log.log(
+                        logging.DEBUG if topic.startswith(RETRY_PREFIX) else logging.WARNING,
+                        "cannot rebalance %s of %s: %s",
+                        topic,
+                        self.settings.group,
+                        error,
+                    )
+            left = [queue for queue in self._owner.owned() if queue.topic not in self.subscriptions]
+            if left:
+                await self._owner.give_up(left)
+            self._timer.ran(balanced=balanced)
+
+    async def _rebalance(self, topic: str) -> bool:
+        route = await self.instance.route(topic)
+        members = None if self.broadcasting else await self._members(route)
+        owned = [queue for queue in self._owner.owned() if queue.topic == topic]
+        change = plan(
+            owned,
+            route.subscribe_queues,
+            client_id=self.instance.client_id,
+            members=members,
+            allocation=self.settings.allocation,
+        )
+        if change.drop:
+            log.info("%s gives up %s", self.settings.group, change.drop)
+            await self._owner.give_up(change.drop)
+        if change.add:
+            log.info("%s takes %s", self.settings.group, change.add)
+            if members is not None and len(set(members)) > 1:
+                await asyncio.sleep(self.settings.takeover_delay_ms / 1000)
+            claimed = await self._owner.claim(change.add)
+            taken = await asyncio.gather(*(self._take(queue) for queue in claimed))
+            return len(claimed) == len(change.add) and all(taken)
+        return True
+
+    async def _take(self, queue: MessageQueue) -> bool:
+        try:
+            await self._owner.take(queue, await self.start_offset(queue))
+        except MQError as error:
+            log.warning("%s cannot take %s yet: %s", self.settings.group, queue, error)
+            await self._owner.unclaim([queue])
+            return False
+        return True
+
+    async def _members(self, route: TopicRoute) -> list[str]:
+        """All client ids of the group, from any broker of the topic."""
+        names = sorted(route.brokers)
+        if not names:
+            raise NoRoute(route.topic, "no broker serves it")
+        address = route.address(random.choice(names))  # noqa: S311 - spreads load, guards nothing
+        if address is None:
+            raise NoRoute(route.topic, "no broker serves it")
+        try:
+            response = await self.instance.remoting.invoke(
+                address,
+                RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+                GetConsumerListByGroupRequestHeader(consumer_group=self.settings.group),
+                timeout_ms=self._options.request_timeout_ms,
+            )
+        except BrokerError as error:
+            if error.code != ResponseCode.SYSTEM_ERROR:
+                raise
+            # It has been told of this member, but takes no notice of members of groups that are not there.
+            raise ClientError(
+                f"{error}; if that goes on, create the group (AdminClient.create_group, mqadmin updateSubGroup) or"
+                " turn on autoCreateSubscriptionGroup at the broker"
+            ) from error
+        return decode_body(GetConsumerListByGroupResponseBody, response.body).consumer_id_list
+
+    # --- offsets ----------------------------------------------------------------------------------------
+
+    async def start_offset(self, queue: MessageQueue) -> int:
+        """The committed offset, else what ``consume_from`` says. Raises ClientError."""
+        committed = await self.offsets.read(queue)
+        if committed is not None:
+            return committed
+        retry = queue.topic.startswith(RETRY_PREFIX)
+        consume_from = self.settings.consume_from
+        if consume_from is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
+            return 0
+        if consume_from is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
+            if retry:
+                return await self.calls.max_offset(queue)
+            timestamp_ms = self.settings.consume_timestamp_ms
+            return await self.calls.offset_for_timestamp(
+                queue, _now_ms() - 30 * 60_000 if timestamp_ms is None else timestamp_ms
+            )
+        return 0 if retry else await self.calls.max_offset(queue)
+
+    # --- pull -------------------------------------------------------------------------------------------
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, *, commit_offset: int, broker_id: int, lite: bool
+    ) -> Pulled:
+        """``QueueCalls.pull`` with what is wanted of the queue's topic."""
+        subscription = self.subscriptions.get(queue.topic) or self._filters.get(queue.topic)
+        return await self.calls.pull(
+            queue, offset, subscription, commit_offset=commit_offset, broker_id=broker_id, lite=lite
+        )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

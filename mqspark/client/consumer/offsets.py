@@ -1,0 +1,189 @@
+"""Where a group's progress is kept: at the brokers (clustering) or in a file of this host (broadcasting).
+
+Facts: RocketMQ's RemoteBrokerOffsetStore and LocalFileOffsetStore; reference client-semantics §3.9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from mqspark.client.consumer.commits import commit_waves
+from mqspark.client.remoting.instance import ClientInstance
+from mqspark.errors import ClientError, ConnectionLost, MQError, NoRoute, ProtocolError
+from mqspark.message import MessageQueue
+from mqspark.names import path_below
+from mqspark.protocol import fastjson
+from mqspark.protocol.bodies import encode_body, queue_key, queue_of
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers import (
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+
+__all__ = ["BrokerOffsets", "LocalOffsets", "Offsets"]
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT_MS = 5_000
+
+
+class Offsets(Protocol):
+    async def read(self, queue: MessageQueue) -> int | None:
+        """The committed offset, None when there is none. Raises ClientError when that cannot be found out."""
+
+    async def write(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Returns when they are kept. Raises ClientError or OSError when one of them is not."""
+
+    async def write_at_last(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """The same before the end, when there will be no other time."""
+
+
+class BrokerOffsets:
+    """QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET at the master of each queue, else at any replica."""
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self._instance = instance
+        self._group = group
+        # An older offset must not overtake a newer one: RocketMQ's brokers work on requests side by side.
+        self._turn = asyncio.Lock()
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        # As Java's, this asks the broker to say 0 for a young queue (setZeroIfNotFound is not set): a queue
+        # added to a topic that a group already reads must not lose what came before the group noticed it.
+        response = await self._instance.remoting.invoke(
+            self._address(queue),
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            QueryConsumerOffsetRequestHeader(
+                consumer_group=self._group,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                bname=queue.broker_name,
+            ),
+            timeout_ms=_TIMEOUT_MS,
+            accept=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
+        )
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return response.header(QueryConsumerOffsetResponseHeader).offset
+
+    async def write(self, offsets: Mapping[MessageQueue, int]) -> None:
+        failures: dict[tuple[str, str], BaseException] = {}
+        async with self._turn:
+            for wave in commit_waves(offsets):
+                # One broker that is away does not keep the others from knowing.
+                queues = [queue for queue in wave if (queue.broker_name, queue.topic) not in failures]
+                outcomes = await asyncio.gather(
+                    *(self._write_one(queue, offsets[queue]) for queue in queues), return_exceptions=True
+                )
+                for queue, outcome in zip(queues, outcomes, strict=True):
+                    if isinstance(outcome, BaseException):
+                        failures[queue.broker_name, queue.topic] = outcome
+        for failure in failures.values():
+            raise failure
+
+    async def write_at_last(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """As ``write``, for who will not come again: what a broken connection failed is tried on a new one."""
+        try:
+            await self.write(offsets)
+        except ConnectionLost as error:
+            log.warning("writing the last offsets of %s once more: %s", self._group, error)
+            await self.write(offsets)
+
+    async def _write_one(self, queue: MessageQueue, offset: int) -> None:
+        await self._instance.remoting.invoke(
+            self._address(queue),
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            UpdateConsumerOffsetRequestHeader(
+                consumer_group=self._group,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                commit_offset=offset,
+                bname=queue.broker_name,
+            ),
+            timeout_ms=_TIMEOUT_MS,
+        )
+
+    def _address(self, queue: MessageQueue) -> str:
+        address = self._instance.broker_address(queue.broker_name)
+        if address is None:
+            raise NoRoute(queue.topic, f"broker {queue.broker_name} has no address")
+        return address
+
+
+class LocalOffsets:
+    """``<directory>/<client id>/<group>/offsets.json`` in RocketMQ's shape, the one before in ``.bak``."""
+
+    def __init__(self, directory: Path, client_id: str, group: str) -> None:
+        self._path = path_below(directory, client_id, group, "offsets.json")
+        self._table: dict[MessageQueue, int] | None = None
+        self._lock = asyncio.Lock()
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        async with self._lock:
+            return (await self._loaded()).get(queue)
+
+    async def write(self, offsets: Mapping[MessageQueue, int]) -> None:
+        async with self._lock:
+            table = await self._loaded()
+            if all(table.get(queue) == offset for queue, offset in offsets.items()):
+                return
+            table.update(offsets)
+            document = {"offsetTable": {queue_key(queue): offset for queue, offset in sorted(table.items())}}
+            await asyncio.to_thread(self._save, encode_body(document))
+
+    async def write_at_last(self, offsets: Mapping[MessageQueue, int]) -> None:
+        await self.write(offsets)
+
+    async def _loaded(self) -> dict[MessageQueue, int]:
+        if self._table is None:
+            self._table = await asyncio.to_thread(self._load)
+        return self._table
+
+    def _load(self) -> dict[MessageQueue, int]:
+        backup = self._path.with_suffix(".json.bak")
+        damaged: MQError | None = None
+        for path in (self._path, backup):
+            try:
+                text = path.read_bytes()
+            except FileNotFoundError:
+                continue
+            try:
+                return _parse(text)
+            except MQError as error:
+                log.warning("cannot read %s: %s", path, error)
+                damaged = error
+        if damaged is not None:
+            raise ClientError(f"neither {self._path} nor its .bak is readable: {damaged}") from damaged
+        return {}
+
+    def _save(self, content: bytes) -> None:
+        # As private as what a broker stores.
+        for directory in (self._path.parent.parent, self._path.parent):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = self._path.with_suffix(".json.tmp")
+        with open(
+            temporary, "wb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)
+        ) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(self._path, self._path.with_suffix(".json.bak"))
+        os.replace(temporary, self._path)
+
+
+def _parse(text: bytes) -> dict[MessageQueue, int]:
+    if not text.strip():
+        raise ProtocolError("the file is empty")
+    document = fastjson.loads(text, fastjson.FILE)
+    table = document.get("offsetTable") if isinstance(document, dict) else None
+    if not isinstance(table, dict):
+        raise ProtocolError("no offsetTable in it")
+    return {queue_of(key): int(offset) for key, offset in table.items()}

@@ -1,0 +1,242 @@
+"""What a consumer asks of the broker that has a queue: offsets, messages, to take one back. Facts: RocketMQ's
+PullAPIWrapper, MQAdminImpl; reference client-semantics §3.4, §3.5, §3.6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+from mqspark.client.consumer.settings import GroupSettings
+from mqspark.client.remoting.filters import require_sql
+from mqspark.client.remoting.instance import ClientInstance
+from mqspark.client.remoting.namespaces import Namespace
+from mqspark.client.remoting.topic_routes import MASTER_ID
+from mqspark.errors import BrokerError, ConnectionLost, MQError, NoRoute, RequestTimeout
+from mqspark.filter.sql import SQL92
+from mqspark.message import INNER_BATCH, RETRY_PREFIX, RETRY_TOPIC, TAGS, MessageExt, MessageQueue
+from mqspark.protocol.bodies import SubscriptionData
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    Header,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+)
+from mqspark.record import decode_pull
+
+__all__ = ["Pulled", "QueueCalls"]
+
+log = logging.getLogger(__name__)
+
+COMMIT_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG, LITE_FLAG = 0x1, 0x2, 0x4, 0x10
+"""Bits of a pull's sysFlag (PullSysFlag)."""
+
+_MAX_PULL_BYTES = 256 * 1024
+"""``maxMsgBytes`` of a pull; today's brokers go by their own limit."""
+_ANYBODYS_MESSAGES = 32
+"""What brokers give a pull unless they are told otherwise. Who wants more asks for bulk, which RocketMQ's ignore."""
+_OFFSET_TIMEOUT_MS = 5_000
+_LONG_POLL_SLACK_MS = 15_000
+"""A long poll is given up this long after the broker should have answered."""
+_FLOW_CONTROL_PAUSE_S = 0.02
+_ERROR_PAUSE_S = 1.0
+"""Until a failed pull is tried again (pullTimeDelayMillsWhen*)."""
+
+_PULL_CODES = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+class Pulled(NamedTuple):
+    code: int
+    """SUCCESS, PULL_NOT_FOUND, PULL_RETRY_IMMEDIATELY or PULL_OFFSET_MOVED."""
+    messages: list[MessageExt]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    suggested_broker_id: int
+
+
+class QueueCalls:
+    """For one group."""
+
+    def __init__(self, instance: ClientInstance, settings: GroupSettings, namespace: Namespace) -> None:
+        self._instance = instance
+        self._settings = settings
+        self._namespace = namespace
+
+    # --- offsets ----------------------------------------------------------------------------------------
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """One past the last message."""
+        header = GetMaxOffsetRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+        )
+        response = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header)
+        return response.header(GetMaxOffsetResponseHeader).offset
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """0 for a BatchCQ queue that never had a message, too: brokers say -1 then (BatchConsumeQueue)."""
+        header = GetMinOffsetRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+        )
+        response = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header)
+        return max(0, response.header(GetMinOffsetResponseHeader).offset)
+
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Of the first message stored at or after ``timestamp_ms``, the end of the queue without one."""
+        header = SearchOffsetRequestHeader(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            timestamp=timestamp_ms,
+            boundary_type="LOWER",
+            bname=queue.broker_name,
+        )
+        response = await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        return response.header(SearchOffsetResponseHeader).offset
+
+    async def _ask(self, queue: MessageQueue, code: int, header: Header) -> Command:
+        address = await self._address(queue, MASTER_ID)
+        return await self._instance.remoting.invoke(address, code, header, timeout_ms=_OFFSET_TIMEOUT_MS)
+
+    async def _address(self, queue: MessageQueue, broker_id: int) -> str:
+        address = self._instance.broker_address(queue.broker_name, broker_id)
+        if address is None:
+            route = await self._instance.route(queue.topic, refresh=True)
+            address = route.address(queue.broker_name, broker_id)
+        if address is None:
+            raise NoRoute(queue.topic, f"broker {queue.broker_name} has no address")
+        return address
+
+    async def recover(self, queue: MessageQueue, error: MQError) -> None:
+        """After a failed pull: a pause, and where the broker is now if it was not there."""
+        log.warning("cannot pull %s for %s: %s", queue, self._settings.group, error)
+        if isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL:
+            await asyncio.sleep(_FLOW_CONTROL_PAUSE_S)
+            return
+        await asyncio.sleep(_ERROR_PAUSE_S)
+        if isinstance(error, (ConnectionLost, RequestTimeout)):
+            try:
+                await self._instance.route(queue.topic, refresh=True)
+            except MQError as failure:
+                log.warning("cannot refresh the route of %s: %s", queue.topic, failure)
+
+    # --- sending back -----------------------------------------------------------------------------------
+
+    async def send_back(self, message: MessageExt, delay_level: int, max_reconsume_times: int | None) -> None:
+        """Give a message that was not consumed to its broker, which delivers it to the group again after
+        ``delay_level`` (0: by the number of times), or keeps it as a dead letter when it was delivered too often
+        (None: as the group's configuration says) or the level is negative. Raises ClientError when it is not taken.
+        """
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=message.physical_offset,
+            group=self._settings.group,
+            delay_level=delay_level,
+            origin_msg_id=message.message_id,
+            origin_topic=self._namespace.wrap(message.topic),
+            max_reconsume_times=max_reconsume_times,
+            bname=message.broker_name,
+        )
+        await self._ask(self._namespace.wrap_queue(message.queue), RequestCode.CONSUMER_SEND_MSG_BACK, header)
+
+    # --- pull -------------------------------------------------------------------------------------------
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        subscription: SubscriptionData | None,
+        *,
+        commit_offset: int,
+        broker_id: int,
+        lite: bool,
+    ) -> Pulled:
+        """One long poll. Raises BrokerError for a response that is none of Pulled's codes, ClientError when the
+        broker is too old for the filter.
+
+        ``commit_offset`` above 0 is committed on the way (clustering only).
+        """
+        address = await self._address(queue, broker_id)
+        expression_type = "TAG"
+        if subscription is not None and subscription.expression_type == SQL92:
+            require_sql(self._instance, address)
+            expression_type = SQL92
+        flags = SUSPEND_FLAG
+        if lite:
+            flags |= SUBSCRIPTION_FLAG | LITE_FLAG
+        if commit_offset > 0 and broker_id == MASTER_ID and not self._settings.broadcasting:
+            flags |= COMMIT_FLAG
+        else:
+            commit_offset = 0
+        header = PullMessageRequestHeader(
+            consumer_group=self._settings.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=self._settings.pull_batch_size,
+            sys_flag=flags,
+            commit_offset=commit_offset,
+            suspend_timeout_millis=self._settings.suspend_ms,
+            sub_version=0 if lite or subscription is None else subscription.sub_version,
+            subscription=(subscription.sub_string if subscription else "*") if lite else None,
+            expression_type=expression_type,
+            max_msg_bytes=_MAX_PULL_BYTES,
+            bname=queue.broker_name,
+            mqspark_bulk=self._settings.pull_batch_size > _ANYBODYS_MESSAGES or None,
+        )
+        response = await self._instance.remoting.invoke(
+            address,
+            RequestCode.LITE_PULL_MESSAGE if lite else RequestCode.PULL_MESSAGE,
+            header,
+            timeout_ms=self._settings.suspend_ms + _LONG_POLL_SLACK_MS,
+            accept=_PULL_CODES,
+        )
+        answer = response.header(PullMessageResponseHeader)
+        messages: list[MessageExt] = []
+        next_offset: int = answer.next_begin_offset
+        if response.code == ResponseCode.SUCCESS:
+            limits = self._instance.options.inflate_limits
+            messages, rest = decode_pull(response.body, broker_name=queue.broker_name, limits=limits)
+            if rest is not None:
+                next_offset = rest
+            if messages and messages[0].sys_flag & INNER_BATCH:
+                # The broker gives the record that the offset is in: what comes before it was consumed.
+                messages = [
+                    message
+                    for message in messages
+                    if message.queue_offset >= offset or not message.sys_flag & INNER_BATCH
+                ]
+            if subscription is not None and subscription.tags_set:
+                # The broker compared hashes; two tags may share one.
+                tags = frozenset(subscription.tags_set)
+                messages = [message for message in messages if message.properties.get(TAGS) in tags]
+            if self._namespace or queue.topic.startswith(RETRY_PREFIX):
+                for message in messages:
+                    self.show(message)
+        return Pulled(
+            response.code,
+            messages,
+            next_offset,
+            answer.min_offset,
+            answer.max_offset,
+            answer.suggest_which_broker_id,
+        )
+
+    def show(self, message: MessageExt) -> None:
+        """Give a message the topic by which the program knows it: the first one, of a message that comes again."""
+        topic = message.topic
+        if topic.startswith(RETRY_PREFIX):
+            topic = message.properties.get(RETRY_TOPIC, topic)
+        message.topic = self._namespace.unwrap(topic)

@@ -1,0 +1,80 @@
+"""When a consumer looks again at who reads what, and what changes then. No sockets: the clock comes in.
+
+Facts: RocketMQ's RebalanceService and RebalanceImpl; reference client-semantics §3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from mqspark.client.consumer.allocate import Allocation, sort_clients, sort_queues
+from mqspark.clock import Clock
+from mqspark.message import MessageQueue
+
+__all__ = ["Change", "RebalanceTimer", "plan"]
+
+
+class Change(NamedTuple):
+    drop: list[MessageQueue]
+    add: list[MessageQueue]
+
+
+def plan(
+    owned: Collection[MessageQueue],
+    queues: Iterable[MessageQueue],
+    *,
+    client_id: str,
+    members: Collection[str] | None,
+    allocation: Allocation,
+) -> Change:
+    """What to let go of and what to take for one topic.
+
+    ``members`` None means broadcasting: every queue is ours. A group or a topic that is not known (empty)
+    changes nothing: better two readers for a moment than none for ever.
+    """
+    everything = sort_queues(queues)
+    if not everything or (members is not None and not members):
+        return Change([], [])
+    mine = everything if members is None else allocation(client_id, everything, sort_clients(set(members)))
+    wanted = set(mine)
+    held = set(owned)
+    return Change(
+        drop=[queue for queue in sort_queues(held) if queue not in wanted],
+        add=[queue for queue in mine if queue not in held],
+    )
+
+
+class RebalanceTimer:
+    """Every ``interval_ms``, sooner when woken or when a round failed, never below ``min_interval_ms``."""
+
+    def __init__(
+        self, clock: Clock, *, interval_ms: int = 20_000, retry_ms: int = 1_000, min_interval_ms: int = 100
+    ) -> None:
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._retry_ms = retry_ms
+        self._min_interval_ms = min_interval_ms
+        self._last_ms: int | None = None
+        self._woken = False
+        self._due_ms = clock.monotonic_ms()
+
+    def wake(self) -> None:
+        """The group or the routes changed; in the middle of a round, another one follows it."""
+        self._woken = True
+        now_ms = self._clock.monotonic_ms()
+        self._due_ms = now_ms if self._last_ms is None else max(now_ms, self._last_ms + self._min_interval_ms)
+
+    def begin(self) -> None:
+        """A round starts: it sees every change up to now."""
+        self._woken = False
+
+    def ran(self, *, balanced: bool) -> None:
+        """A round is over; not ``balanced`` when a queue could not be taken or a broker did not answer."""
+        self._last_ms = self._clock.monotonic_ms()
+        pause_ms = self._interval_ms if balanced else self._retry_ms
+        self._due_ms = self._last_ms + (self._min_interval_ms if self._woken else pause_ms)
+
+    def wait_ms(self) -> int:
+        """Until the next round."""
+        return max(0, self._due_ms - self._clock.monotonic_ms())

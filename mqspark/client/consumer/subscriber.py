@@ -1,0 +1,179 @@
+"""What every consumer is for its program: a member of a group, subscribed to topics, started and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from mqspark.client.consumer.consumer import GroupConsumer
+from mqspark.client.consumer.settings import GroupSettings
+from mqspark.client.hooks.hooks import Interceptor
+from mqspark.client.hooks.trace import Tracer
+from mqspark.client.producer.producer import tracer_of
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.lifecycle import Lifecycle
+from mqspark.errors import ClientError, ConfigError
+from mqspark.message import MessageQueue, retry_topic
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.command import Command
+
+__all__ = ["Listening", "Subscriber"]
+
+
+class Subscriber(Lifecycle):
+    """The base of all consumers: also their ``QueueOwner``, as far as none of them differs."""
+
+    _group: GroupConsumer
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None,
+        settings: GroupSettings,
+        options: ClientOptions | None,
+        *,
+        interceptors: Sequence[Interceptor] = (),
+        trace: bool = False,
+        trace_topic: str | None = None,
+        group_type: type[GroupConsumer] = GroupConsumer,
+    ) -> None:
+        self._group = group_type(namesrv, settings, options, self)
+        self._interceptors = list(interceptors)
+        self._tracer: Tracer | None = None
+        if trace:
+            self._tracer = tracer_of(namesrv, settings.group, "CONSUME", trace_topic, options)
+            self._interceptors.append(self._tracer)
+        self._loop: asyncio.AbstractEventLoop
+        self._running = False
+        self._started_ms = 0
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    async def _enter(self, *, rebalance: bool, prepare: Callable[[], None] | None = None) -> None:
+        """Joins the group; ``prepare`` is called when there is an instance. After an error nothing is left."""
+        self._loop = asyncio.get_running_loop()
+        self._started_ms = time.time_ns() // 1_000_000
+        self._running = True
+        try:
+            if self._tracer is not None:
+                await self._tracer.start()
+            await self._group.start(rebalance=rebalance, prepare=prepare)
+        except BaseException:
+            self._running = False
+            self._started_ms = 0
+            if self._tracer is not None:
+                await self._tracer.stop()
+            raise
+
+    async def _exit(self) -> None:
+        """The end of ``stop``."""
+        if self._tracer is not None:
+            await self._tracer.stop()
+        await self._group.stop()
+
+    def _check_started(self) -> None:
+        """For what can be asked once it has been started."""
+        if not self._started_ms:
+            self._check_running()
+
+    def _check_running(self) -> None:
+        if not self._running:
+            raise ClientError(
+                f"the {type(self).__name__} of group {self.group} is not started, or already stopped: use `async with`"
+                " or await start() first"
+            )
+
+    # --- what users ask ---------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> str:
+        return self._group.settings.group
+
+    @property
+    def client_id(self) -> str:
+        """By which brokers know this consumer. Raises ClientError before the start."""
+        self._check_started()
+        return self._group.instance.client_id
+
+    def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:
+        """Before or after the start. All members of a group must subscribe to the same.
+
+        By ``tags``, e.g. ``A || B``, or by a SQL92 filter over properties, e.g. ``sql="a > 3 AND b IS NOT NULL"``,
+        which the broker applies when it has enablePropertyFilter=true. ``start`` raises ClientError when the
+        broker refuses the filter; after the start that is logged.
+        """
+        self._group.subscribe(topic, tags, sql)
+        self._resubscribe()
+
+    def unsubscribe(self, topic: str) -> None:
+        self._group.subscriptions.pop(self._group.namespace.wrap(topic), None)
+        self._resubscribe()
+
+    def _resubscribe(self) -> None:
+        if self._running:
+            self._group.tasks.spawn(self._group.subscribed())
+
+    # --- QueueOwner -------------------------------------------------------------------------------------
+
+    def owned(self) -> Collection[MessageQueue]:
+        raise NotImplementedError
+
+    async def claim(self, queues: Sequence[MessageQueue]) -> Collection[MessageQueue]:
+        return queues
+
+    async def unclaim(self, queues: Sequence[MessageQueue]) -> None:
+        """Nothing was claimed: only those who keep order need locks."""
+
+    async def take(self, queue: MessageQueue, start_offset: int) -> None:
+        raise NotImplementedError
+
+    async def give_up(self, queues: Sequence[MessageQueue]) -> None:
+        raise NotImplementedError
+
+    def group_changed(self) -> None:
+        """Of no interest beyond the rebalance."""
+
+    async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
+        return (
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            b"",
+            f"a {type(self).__name__} does not answer {request.code}",
+        )
+
+
+class Listening(Subscriber):
+    """A consumer that calls a listener."""
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None,
+        settings: GroupSettings,
+        options: ClientOptions | None,
+        **more: Any,
+    ) -> None:
+        """``more`` is what ``Subscriber`` takes."""
+        super().__init__(namesrv, settings, options, **more)
+        self._unsuspended = asyncio.Event()
+        self._unsuspended.set()
+
+    async def _enter(self, *, rebalance: bool, prepare: Callable[[], None] | None = None) -> None:
+        if not self._group.subscriptions:
+            raise ConfigError(
+                f"the {type(self).__name__} of group {self.group} has no topic: subscribe(topic) before starting",
+                key="topic",
+            )
+        if not self._group.broadcasting:
+            # What other members of the group sent back; also, a group must subscribe alike in all its members.
+            self._group.subscribe(retry_topic(self.group))
+        await super()._enter(rebalance=rebalance, prepare=prepare)
+
+    async def stop(self, timeout_ms: int = 30_000) -> None:
+        raise NotImplementedError
+
+    def suspend(self) -> None:
+        """Fetch no more until ``resume``; what is here already is still consumed."""
+        self._unsuspended.clear()
+
+    def resume(self) -> None:
+        self._unsuspended.set()

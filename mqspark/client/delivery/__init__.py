@@ -1,0 +1,1 @@
+"""Messages between a queue and a listener, and what becomes of them. Knows no connection."""

@@ -1,0 +1,300 @@
+"""Hands cached messages to the listener, a bounded number at a time, and reports each chunk when it is done.
+
+A listener is a function (run in threads of its own) or a coroutine function (run on the loop). Must not know
+about offsets, queues or retries: it gets chunks, it gives them back with their outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import inspect
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from mqspark.client.delivery.process_queue import ProcessQueue
+from mqspark.message import MessageExt
+
+__all__ = [
+    "Chunk",
+    "ConsumeStatus",
+    "Delivery",
+    "Listener",
+    "Outcome",
+    "RetryLater",
+    "Skipped",
+    "failure_of",
+    "make_delivery",
+]
+
+
+class ConsumeStatus(enum.Enum):
+    """What a listener may return; None counts as success."""
+
+    CONSUME_SUCCESS = "CONSUME_SUCCESS"
+    RECONSUME_LATER = "RECONSUME_LATER"
+    SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+    """RECONSUME_LATER by the name that RocketMQ gives it for a consumer in order."""
+    COMMIT = "COMMIT"
+    """For consumers in order without ``auto_commit``: this message, and all of its queue before it, are done. For all
+    others CONSUME_SUCCESS."""
+    ROLLBACK = "ROLLBACK"
+    """For consumers in order without ``auto_commit``: everything of the queue since the last COMMIT comes again. For
+    all others RECONSUME_LATER."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLater:
+    """RECONSUME_LATER with particulars, for a listener to return."""
+
+    delay_level: int = 0
+    """When it comes again: a delay level of the broker, 0 lets the broker decide by the number of times, a
+    negative one sends the message to the group's dead-letter topic. Consumers in order pay no heed to it."""
+    consumed: int = 0
+    """How many of the batch, from its beginning, are done (RocketMQ's ackIndex + 1). Not for consumers in
+    order."""
+    suspend_ms: int | None = None
+    """For consumers in order: how long the queue rests; 10 to 30,000."""
+
+
+class Skipped(Exception):
+    """The outcome of a chunk that the listener never saw: its queue is gone, or the consumer stops."""
+
+
+Listener = Callable[[Any], Any]
+"""A function or coroutine function of one message, or of a list of them."""
+
+Outcome = ConsumeStatus | RetryLater | BaseException | None
+"""What the listener returned or raised."""
+
+_LATER = RetryLater()
+_FAILURES = frozenset(
+    {
+        ConsumeStatus.RECONSUME_LATER,
+        ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT,
+        ConsumeStatus.ROLLBACK,
+    }
+)
+
+
+def failure_of(outcome: Outcome) -> RetryLater | None:
+    """None for success. An exception is a failure without particulars."""
+    if isinstance(outcome, RetryLater):
+        return outcome
+    failed = (
+        outcome in _FAILURES if isinstance(outcome, ConsumeStatus) else isinstance(outcome, BaseException)
+    )
+    return _LATER if failed else None
+
+
+class Chunk(NamedTuple):
+    process: ProcessQueue
+    messages: Sequence[MessageExt]
+    argument: Any
+    """What the listener gets: the only message, or the list."""
+
+
+Finished = Callable[[Chunk, Outcome, float], None]
+"""Gets a chunk, its outcome, and the seconds that the listener took."""
+
+
+class Delivery(Protocol):
+    def submit(self, chunks: Iterable[Chunk]) -> None: ...
+
+    def running(self) -> list[tuple[Chunk, float]]:
+        """What listeners are at, and since when (``time.monotonic``)."""
+
+    async def run_now(self, argument: Any) -> Outcome:
+        """Outside the order, for CONSUME_MESSAGE_DIRECTLY; raises what the listener raises."""
+
+    async def stop(self, timeout_ms: int) -> bool:
+        """Start nothing more, wait for what runs; False when it did not end in time."""
+
+
+def make_delivery(listener: Listener, *, concurrency: int, finished: Finished) -> Delivery:
+    """``finished`` is called on the running loop, once for every chunk that was submitted before ``stop``."""
+    if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
+        return _LoopDelivery(listener, concurrency, finished)
+    return _ThreadDelivery(listener, concurrency, finished)
+
+
+_SKIPPED = Skipped()
+
+_CHUNKS_A_TURN = 64
+"""After so many chunks without a real wait a coroutine listener lets others on the loop have a turn."""
+
+
+class _LoopDelivery:
+    def __init__(
+        self, listener: Callable[[Any], Awaitable[Any]], concurrency: int, finished: Finished
+    ) -> None:
+        self._listener = listener
+        self._concurrency = concurrency
+        self._finished = finished
+        self._chunks: deque[Chunk] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._workers: set[asyncio.Task[None]] = set()
+        self._is_asked = False
+        self._running: dict[object, tuple[Chunk, float]] = {}
+        self._stopping = False
+
+    def submit(self, chunks: Iterable[Chunk]) -> None:
+        self._chunks.extend(chunks)
+        self._employ()
+
+    def _employ(self) -> None:
+        """One worker more, if there is work for it. Each asks for the next before it begins, which comes about as soon
+        as it has to wait: a listener that never waits keeps one busy, not all.
+        """
+        self._is_asked = False
+        if self._chunks and len(self._workers) < self._concurrency:
+            worker = self._loop.create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+
+    async def _work(self) -> None:
+        turns = 0
+        me = object()
+        while self._chunks:
+            chunk = self._chunks.popleft()
+            if self._chunks and not self._is_asked:
+                self._is_asked = True
+                self._loop.call_soon(self._employ)
+            outcome: Outcome = _SKIPPED
+            elapsed_s = 0.0
+            if not chunk.process.dropped:
+                since = time.monotonic()
+                self._running[me] = (chunk, since)
+                try:
+                    outcome = await self._listener(chunk.argument)
+                except Exception as error:
+                    outcome = error
+                except asyncio.CancelledError as error:
+                    if self._stopping:
+                        raise
+                    outcome = error  # the listener's own doing: a failure like any other
+                finally:
+                    del self._running[me]
+                elapsed_s = time.monotonic() - since
+            self._finished(chunk, outcome, elapsed_s)
+            turns += 1
+            if turns % _CHUNKS_A_TURN == 0:
+                await asyncio.sleep(0)
+
+    def running(self) -> list[tuple[Chunk, float]]:
+        return list(self._running.values())
+
+    async def run_now(self, argument: Any) -> Outcome:
+        outcome: Outcome = await self._listener(argument)
+        return outcome
+
+    async def stop(self, timeout_ms: int) -> bool:
+        self._stopping = True
+        self._chunks.clear()
+        if not self._workers:
+            return True
+        _, late = await asyncio.wait(self._workers, timeout=timeout_ms / 1000)
+        for worker in late:
+            worker.cancel()
+        return not late
+
+
+class _ThreadDelivery:
+    def __init__(self, listener: Listener, concurrency: int, finished: Finished) -> None:
+        self._listener = listener
+        self._concurrency = concurrency
+        self._finished = finished
+        self._loop = asyncio.get_running_loop()
+        self._chunks: deque[Chunk] = deque()
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """Wakes one thread each; there is one too many rather than one too few."""
+        self._done: deque[tuple[Chunk, Outcome, float]] = deque()
+        self._wake_scheduled = False
+        self._threads: list[threading.Thread] = []
+        self._running: dict[int, tuple[Chunk, float]] = {}
+        self._outstanding = 0
+        self._stopping = False
+
+    def submit(self, chunks: Iterable[Chunk]) -> None:
+        fresh = list(chunks)
+        self._outstanding += len(fresh)
+        self._chunks.extend(fresh)
+        self._call()
+        while len(self._threads) < min(self._outstanding, self._concurrency):
+            # Daemons: a listener that never returns must not keep the process from ending.
+            thread = threading.Thread(
+                target=self._work, name=f"mqspark-listener-{len(self._threads)}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def _call(self) -> None:
+        """Wake a thread, unless one is about to look. It wakes the next before it begins, which then waits until the
+        first has to wait: a listener that is quick keeps few threads busy."""
+        if self._calls.empty():
+            self._calls.put(None)
+
+    def _work(self) -> None:
+        me = threading.get_ident()
+        chunks = self._chunks
+        while True:
+            try:
+                chunk = chunks.popleft()
+            except IndexError:
+                if self._stopping:
+                    return
+                self._calls.get()
+                continue
+            if chunks:
+                self._call()
+            outcome: Outcome = _SKIPPED
+            elapsed_s = 0.0
+            if not (self._stopping or chunk.process.dropped):
+                since = time.monotonic()
+                self._running[me] = (chunk, since)
+                try:
+                    outcome = self._listener(chunk.argument)
+                except BaseException as error:
+                    outcome = error
+                del self._running[me]
+                elapsed_s = time.monotonic() - since
+            self._done.append((chunk, outcome, elapsed_s))
+            # The order of these two lines and of the first two of _report is what makes one wake-up enough.
+            if not self._wake_scheduled:
+                self._wake_scheduled = True
+                try:
+                    self._loop.call_soon_threadsafe(self._report)
+                except RuntimeError:
+                    return  # the loop is closed: nobody is left to tell
+
+    def _report(self) -> None:
+        self._wake_scheduled = False
+        while self._done:
+            chunk, outcome, elapsed_s = self._done.popleft()
+            self._outstanding -= 1
+            self._finished(chunk, outcome, elapsed_s)
+
+    def running(self) -> list[tuple[Chunk, float]]:
+        return list(self._running.values())
+
+    async def run_now(self, argument: Any) -> Outcome:
+        outcome: Outcome = await asyncio.to_thread(self._listener, argument)
+        return outcome
+
+    async def stop(self, timeout_ms: int) -> bool:
+        self._stopping = True
+        for _ in self._threads:
+            self._calls.put(None)
+        ended = await asyncio.to_thread(self._join, self._loop.time() + timeout_ms / 1000)
+        self._report()
+        return ended
+
+    def _join(self, deadline: float) -> bool:
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - self._loop.time()))
+        return not any(thread.is_alive() for thread in self._threads)

@@ -1,0 +1,210 @@
+"""Interceptors: a program's own code around each send and each call of a listener. Facts: RocketMQ's SendMessageHook,
+EndTransactionHook, ConsumeMessageHook and FilterMessageHook.
+
+What an interceptor raises is logged and changes nothing else.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mqspark.client.delivery.delivery import Listener, Outcome, failure_of
+from mqspark.client.delivery.results import SendResult, TransactionState
+from mqspark.message import Message, MessageExt
+
+__all__ = [
+    "ConsumeContext",
+    "ConsumeKind",
+    "EndTransactionContext",
+    "Interceptor",
+    "RecallContext",
+    "SendContext",
+    "intercepted",
+    "let_through",
+    "saw_consumed",
+]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class SendContext:
+    """One send: of one message, or of a batch."""
+
+    group: str
+    messages: list[Message]
+    """Copies: ``before_send`` may add properties."""
+    result: SendResult | None = None
+    error: BaseException | None = None
+    broker_address: str | None = None
+    region: str | None = None
+    """As the broker's answer says."""
+    trace_on: bool = True
+    elapsed_ms: int = 0
+    notes: dict[str, Any] = field(default_factory=dict)
+    """For the interceptors' own use, from before to after."""
+
+
+@dataclass(slots=True)
+class EndTransactionContext:
+    """What a broker is told of a transaction (RocketMQ's EndTransactionContext)."""
+
+    group: str
+    message: Message
+    message_id: str
+    transaction_id: str | None
+    state: TransactionState
+    broker_address: str
+    from_check: bool
+    """The broker had asked."""
+
+
+@dataclass(slots=True)
+class RecallContext:
+    """A timed message taken back, or not."""
+
+    group: str
+    topic: str
+    message_id: str
+    success: bool
+    region: str | None = None
+
+
+class ConsumeKind(enum.Enum):
+    """How a call of the listener ended (ConsumeReturnType; the values are its ordinals)."""
+
+    SUCCESS = 0
+    TIME_OUT = 1
+    EXCEPTION = 2
+    FAILED = 4
+
+
+@dataclass(slots=True)
+class ConsumeContext:
+    """One call of the listener."""
+
+    group: str
+    messages: Sequence[MessageExt]
+    kind: ConsumeKind | None = None
+    """None before the call."""
+    outcome: Outcome = None
+    elapsed_ms: int = 0
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def success(self) -> bool:
+        return failure_of(self.outcome) is None
+
+
+class Interceptor:
+    """Override what is needed. The methods for sends are called on the client's loop, those for listeners where the
+    listener is; none may block for long."""
+
+    def before_send(self, context: SendContext) -> None:
+        """Before the first attempt."""
+
+    def after_send(self, context: SendContext) -> None:
+        """The last word on a send: ``result`` or ``error`` is set. One-way sends have neither."""
+
+    def after_end_transaction(self, context: EndTransactionContext) -> None:
+        """A transaction's outcome is on its way to the broker."""
+
+    def after_recall(self, context: RecallContext) -> None: ...
+
+    def wanted(self, message: MessageExt) -> bool:
+        """Whether a pulled message goes to the listener at all; what does not counts as consumed."""
+        return True
+
+    def before_consume(self, context: ConsumeContext) -> None: ...
+
+    def after_consume(self, context: ConsumeContext) -> None: ...
+
+
+def call(
+    hooks: Sequence[Callable[[Any], None]],
+    context: SendContext | ConsumeContext | EndTransactionContext | RecallContext,
+) -> None:
+    for hook in hooks:
+        try:
+            hook(context)
+        except Exception:
+            log.exception("an interceptor failed")
+
+
+def let_through(interceptors: Sequence[Interceptor], messages: list[MessageExt]) -> list[MessageExt]:
+    """The wanted ones. An interceptor that fails lets a message pass."""
+
+    def is_wanted(message: MessageExt) -> bool:
+        for interceptor in interceptors:
+            try:
+                if not interceptor.wanted(message):
+                    return False
+            except Exception:
+                log.exception("an interceptor failed")
+        return True
+
+    return [message for message in messages if is_wanted(message)]
+
+
+def intercepted(
+    listener: Listener, interceptors: Sequence[Interceptor], group: str, consume_timeout_ms: int
+) -> Listener:
+    """``listener`` with the interceptors around it; of the same kind, function or coroutine function."""
+    before = [interceptor.before_consume for interceptor in interceptors]
+    after = [interceptor.after_consume for interceptor in reversed(interceptors)]
+
+    def begin(argument: MessageExt | list[MessageExt]) -> tuple[ConsumeContext, float]:
+        context = ConsumeContext(group, argument if isinstance(argument, list) else [argument])
+        call(before, context)
+        return context, time.monotonic()
+
+    def end(context: ConsumeContext, since: float, outcome: Outcome) -> None:
+        context.outcome = outcome
+        context.elapsed_ms = int((time.monotonic() - since) * 1000)
+        if isinstance(outcome, BaseException):
+            context.kind = ConsumeKind.EXCEPTION
+        elif context.elapsed_ms >= consume_timeout_ms:
+            context.kind = ConsumeKind.TIME_OUT
+        else:
+            context.kind = ConsumeKind.SUCCESS if context.success else ConsumeKind.FAILED
+        call(after, context)
+
+    if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
+
+        async def listen(argument: Any) -> Outcome:
+            context, since = begin(argument)
+            try:
+                outcome: Outcome = await listener(argument)
+            except BaseException as error:
+                end(context, since, error)
+                raise
+            end(context, since, outcome)
+            return outcome
+
+        return listen
+
+    def listen_here(argument: Any) -> Outcome:
+        context, since = begin(argument)
+        try:
+            outcome: Outcome = listener(argument)
+        except BaseException as error:
+            end(context, since, error)
+            raise
+        end(context, since, outcome)
+        return outcome
+
+    return listen_here
+
+
+def saw_consumed(interceptors: Sequence[Interceptor], group: str, messages: Sequence[MessageExt]) -> None:
+    """Tell that messages were handed to a program that has no listener (DefaultLitePullConsumerImpl.poll)."""
+    context = ConsumeContext(group, messages)
+    call([interceptor.before_consume for interceptor in interceptors], context)
+    context.kind = ConsumeKind.SUCCESS
+    call([interceptor.after_consume for interceptor in reversed(interceptors)], context)

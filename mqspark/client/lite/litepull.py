@@ -1,0 +1,536 @@
+"""The lite pull consumer: the user's program asks for messages. Facts: RocketMQ's
+DefaultLitePullConsumerImpl and AssignedMessageQueue; reference client-semantics §4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from mqspark.client.consumer.allocate import Allocation, Averagely
+from mqspark.client.consumer.consumer import ConsumeFromWhere, MessageModel
+from mqspark.client.consumer.inspection import running_info
+from mqspark.client.consumer.queuewatch import QueuesListener, QueueWatch
+from mqspark.client.consumer.settings import GroupSettings, check_positive
+from mqspark.client.consumer.subscriber import Subscriber
+from mqspark.client.hooks.hooks import Interceptor, let_through, saw_consumed
+from mqspark.client.lite.assigned import Assigned, Batch
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.topic_routes import MASTER_ID
+from mqspark.errors import ClientError, ConfigError, MQError
+from mqspark.message import MessageExt, MessageQueue
+from mqspark.protocol.bodies import (
+    ConsumeType,
+    GetConsumerStatusBody,
+    encode_body,
+    queue_key,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers import GetConsumerStatusRequestHeader
+
+__all__ = ["LitePullConsumer"]
+
+log = logging.getLogger(__name__)
+
+
+class LitePullConsumer(Subscriber):
+    """``poll`` or ``async for`` the messages of subscribed topics, or of queues that were assigned.
+
+    Either ``subscribe`` (the queues are shared with the group's other members) or ``assign``, never both. A
+    message counts as consumed when the next one is asked for, and when ``commit`` is called; with
+    ``auto_commit`` the offsets are written every ``auto_commit_interval_ms`` and by ``stop``. Leaving ``async
+    with`` by an exception does not count what was handed out last. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        consume_timestamp_ms: int | None = None,
+        allocation: Allocation | None = None,
+        auto_commit: bool = True,
+        auto_commit_interval_ms: int = 5_000,
+        pull_batch_size: int = 32,
+        max_cached_messages: int = 1_000,
+        max_cached_bytes: int = 100 * 1024 * 1024,
+        max_span: int = 2_000,
+        max_cached_messages_in_all: int = 10_000,
+        queues_interval_ms: int = 30_000,
+        local_offsets_directory: Path | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        trace: bool = False,
+        trace_topic: str | None = None,
+        rebalance_interval_ms: int = 20_000,
+        suspend_ms: int = 20_000,
+        options: ClientOptions | None = None,
+    ) -> None:
+        """A queue is fetched ahead until ``max_cached_messages`` or ``max_cached_bytes`` of it are cached, or its
+        first and last cached offsets are ``max_span`` apart, or ``max_cached_messages_in_all`` of all queues are.
+        ``pull_batch_size`` above 32 holds at brokers of ours; RocketMQ's give 32 unless their operator allows more.
+        ``queues_interval_ms`` is how often the queues of topics are looked at for ``on_queues_changed``.
+        ``interceptors`` see each batch when its first message is handed out, as consumed; so does ``trace``, for
+        ``mqadmin queryMsgTraceById``.
+        """
+        check_positive(
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            pull_batch_size=pull_batch_size,
+            max_cached_messages=max_cached_messages,
+            max_cached_bytes=max_cached_bytes,
+            max_span=max_span,
+            max_cached_messages_in_all=max_cached_messages_in_all,
+            queues_interval_ms=queues_interval_ms,
+        )
+        super().__init__(
+            namesrv,
+            GroupSettings(
+                group=group,
+                consume_type=ConsumeType.CONSUME_ACTIVELY,
+                message_model=message_model,
+                consume_from=consume_from,
+                consume_timestamp_ms=consume_timestamp_ms,
+                allocation=allocation or Averagely(),
+                rebalance_interval_ms=rebalance_interval_ms,
+                pull_batch_size=pull_batch_size,
+                suspend_ms=suspend_ms,
+                local_offsets_directory=local_offsets_directory,
+            ),
+            options,
+            interceptors=interceptors,
+            trace=trace,
+            trace_topic=trace_topic,
+        )
+        self._auto_commit = auto_commit
+        self._auto_commit_interval_ms = auto_commit_interval_ms
+        self._max_cached_messages = max_cached_messages
+        self._max_cached_bytes = max_cached_bytes
+        self._max_span = max_span
+        self._max_cached_messages_in_all = max_cached_messages_in_all
+        self._watch = QueueWatch(self.fetch_message_queues, self._group.tasks, queues_interval_ms)
+        self._assigned: dict[MessageQueue, Assigned] = {}
+        self._to_assign: list[MessageQueue] | None = None
+        self._ready: deque[Assigned] = deque()
+        """An entry for each cached batch; an entry whose queue has none any more is passed over."""
+        self._last: Batch | None = None
+        self._iterating: tuple[Batch, int] | None = None
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._space: dict[Assigned, asyncio.Future[None]] = {}
+        self._paused: dict[MessageQueue, asyncio.Event] = {}
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises ConnectionLost or RequestTimeout when no name server answers."""
+        if self._running:
+            return
+        await self._enter(rebalance=bool(self._group.subscriptions))
+        if self._to_assign is not None:
+            try:
+                await self._assign_all(self._to_assign)
+            except BaseException:
+                await self._stop(confirm=False)
+                raise
+        if self._auto_commit:
+            self._group.tasks.keep(self._commit_forever)
+        self._watch.start()
+
+    async def stop(self) -> None:
+        """With ``auto_commit``, commits all that was handed out. Then leaves the group."""
+        await self._stop(confirm=True)
+
+    async def _stop(self, *, confirm: bool) -> None:
+        if not self._running:
+            return
+        self._running = False
+        self._watch.stop()
+        if confirm:
+            self._confirm()
+        if self._auto_commit:
+            try:
+                await self._group.offsets.write_at_last(self._uncommitted())
+            except (ClientError, OSError) as error:
+                log.error("offsets of %s are not committed, messages will come again: %s", self.group, error)
+        for assigned in self._assigned.values():
+            assigned.task.cancel()
+        self._assigned.clear()
+        self._ready.clear()
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+        await self._exit()
+
+    async def _leave(self, error: BaseException | None) -> None:
+        await self._stop(confirm=error is None)
+
+    # --- which queues -----------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:
+        """As with every consumer. Raises ConfigError after ``assign``."""
+        if self._to_assign is not None:
+            raise ConfigError(
+                "this consumer was assigned queues; it cannot subscribe as well", key="subscribe"
+            )
+        super().subscribe(topic, tags, sql=sql)
+
+    async def assign(
+        self, queues: Iterable[MessageQueue], tags: str | Iterable[str] = "*", *, sql: str | None = None
+    ) -> None:
+        """Read exactly these queues, each from its committed offset, filtered as by ``subscribe``. Raises
+        ConfigError after ``subscribe``, ClientError when a broker refuses the filter.
+        """
+        if self._group.subscriptions:
+            raise ConfigError("this consumer is subscribed; it cannot be assigned queues", key="assign")
+        to_assign = self._group.namespace.wrap_queues(queues)
+        if not to_assign:
+            raise ConfigError("assign at least one queue", key="assign")
+        self._group.filter_assigned({queue.topic for queue in to_assign}, tags, sql)
+        self._to_assign = to_assign
+        if self._running:
+            await self._group.check_filters()
+            await self._assign_all(to_assign)
+
+    async def _assign_all(self, queues: list[MessageQueue]) -> None:
+        await self.give_up([queue for queue in self._assigned if queue not in queues])
+        for queue in queues:
+            if queue not in self._assigned:
+                await self._group.instance.route(queue.topic)
+                await self.take(queue, await self._group.start_offset(queue))
+
+    def assignment(self) -> list[MessageQueue]:
+        return sorted(self._group.namespace.unwrap_queues(self._assigned))
+
+    async def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
+        """All readable queues of a topic, from the name server. Raises NoRoute."""
+        self._check_running()
+        namespace = self._group.namespace
+        route = await self._group.instance.route(namespace.wrap(topic), refresh=True)
+        return namespace.unwrap_queues(route.subscribe_queues)
+
+    def on_queues_changed(self, topic: str, listener: QueuesListener | None) -> None:
+        """Call ``listener`` when the readable queues of ``topic`` are no longer those of the time of this call; None
+        ends that. It is for programs that assign queues; subscribed consumers follow by themselves.
+        """
+        self._watch.listen(topic, listener)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Fetch no more of these queues; what is cached is still handed out."""
+        for queue in self._group.namespace.wrap_queues(queues):
+            self._paused.setdefault(queue, asyncio.Event())
+
+    def resume(self, *queues: MessageQueue) -> None:
+        for queue in self._group.namespace.wrap_queues(queues):
+            event = self._paused.pop(queue, None)
+            if event is not None:
+                event.set()
+
+    # --- messages ---------------------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: int = 5_000) -> list[MessageExt]:
+        """The next messages, all of one queue and in order; none when there are none for ``timeout_ms``."""
+        self._confirm()
+        batch = await self._next_batch(timeout_ms)
+        if batch is None:
+            return []
+        batch.assigned.delivered = batch.next_offset
+        self._last = batch
+        return batch.messages
+
+    def __aiter__(self) -> AsyncIterator[MessageExt]:
+        return self
+
+    async def __anext__(self) -> MessageExt:
+        """Waits as long as it takes; ends when the consumer is stopped."""
+        message = self.next_cached()
+        if message is not None:
+            return message
+        batch = await self._next_batch(None)
+        if batch is None:
+            raise StopAsyncIteration
+        return self._hand_out(batch, 0)
+
+    def check_iterable(self) -> None:
+        """Raises ClientError before the start; an iteration ends with the consumer, but it does not begin so."""
+        self._check_started()
+
+    def next_cached(self) -> MessageExt | None:
+        """The next message of the batch that the iteration is in, None at its end."""
+        self._confirm()
+        if self._iterating is None:
+            return None
+        batch, index = self._iterating
+        if batch.generation != batch.assigned.generation:
+            self._iterating = None
+            return None
+        return self._hand_out(batch, index)
+
+    def _hand_out(self, batch: Batch, index: int) -> MessageExt:
+        message = batch.messages[index]
+        if index + 1 < len(batch.messages):
+            batch.assigned.delivered = message.queue_offset + 1
+            self._iterating = (batch, index + 1)
+        else:
+            batch.assigned.delivered = batch.next_offset
+            self._iterating = None
+        self._last = batch
+        return message
+
+    def _confirm(self) -> None:
+        """What was handed out counts as consumed."""
+        last, self._last = self._last, None
+        if last is not None and last.generation == last.assigned.generation:
+            last.assigned.consumed = last.assigned.delivered
+
+    async def _next_batch(self, timeout_ms: int | None) -> Batch | None:
+        if not self._running:
+            if timeout_ms is None:
+                self.check_iterable()
+                return None
+            self._check_running()
+        if self._to_assign is None and not self._group.subscriptions:
+            raise ClientError(
+                f"the LitePullConsumer of group {self.group} has nothing to read: subscribe(topic) or assign(queues)"
+            )
+        deadline = None if timeout_ms is None else self._loop.time() + timeout_ms / 1000
+        while (batch := self._pop()) is None:
+            if not await self._arrival(deadline):
+                return None
+        if self._interceptors:
+            saw_consumed(self._interceptors, self._group.namespace.unwrap(self.group), batch.messages)
+        return batch
+
+    def _pop(self) -> Batch | None:
+        while self._ready:
+            assigned = self._ready.popleft()
+            if assigned.batches:
+                batch = assigned.pop()
+                for waiting, space in self._space.items():
+                    if not space.done() and not self._is_full(waiting):
+                        space.set_result(None)
+                return batch
+        return None
+
+    async def _arrival(self, deadline: float | None) -> bool:
+        """False when the time is over or the consumer is stopped."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif not waiter.cancelled():
+                self._wake_one()  # it was this one's turn, just when it gave up
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            return False
+        return self._running
+
+    # --- offsets ----------------------------------------------------------------------------------------
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at ``offset``, which must be within the queue (its end included). Raises ClientError."""
+        assigned = self._require(queue)
+        calls, place = self._group.calls, assigned.queue
+        low, high = await calls.min_offset(place), await calls.max_offset(place)
+        if not low <= offset <= high:
+            raise ClientError(f"offset {offset} of {queue} is not within {low} and {high}")
+        self._restart(assigned, offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        assigned = self._require(queue)
+        self._restart(assigned, await self._group.calls.min_offset(assigned.queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        assigned = self._require(queue)
+        self._restart(assigned, await self._group.calls.max_offset(assigned.queue))
+
+    async def seek_to_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """The first message stored at or after that time."""
+        assigned = self._require(queue)
+        self._restart(assigned, await self._group.calls.offset_for_timestamp(assigned.queue, timestamp_ms))
+
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Of the first message stored at or after that time, the end of the queue without one."""
+        self._check_running()
+        place = self._group.namespace.wrap_queue(queue)
+        await self._group.instance.route(place.topic)
+        return await self._group.calls.offset_for_timestamp(place, timestamp_ms)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """What the group has committed, None when nothing."""
+        self._check_running()
+        place = self._group.namespace.wrap_queue(queue)
+        await self._group.instance.route(place.topic)
+        return await self._group.offsets.read(place)
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset of the next message to be handed out. Raises ClientError for a queue of others."""
+        return self._require(queue).delivered
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Write what was handed out, or the given offsets; returns when the broker has them."""
+        self._check_running()
+        if offsets is None:
+            self._confirm()
+            await self._write(self._uncommitted())
+        else:
+            for queue, offset in offsets.items():
+                if offset < 0:
+                    raise ClientError(f"offset {offset} of {queue} cannot be committed")
+            wrap = self._group.namespace.wrap_queue
+            await self._group.offsets.write({wrap(queue): offset for queue, offset in offsets.items()})
+
+    def _require(self, queue: MessageQueue) -> Assigned:
+        assigned = self._assigned.get(self._group.namespace.wrap_queue(queue))
+        if assigned is None:
+            raise ClientError(f"{queue} is not assigned to this consumer now")
+        return assigned
+
+    def _uncommitted(self) -> dict[MessageQueue, int]:
+        return {
+            queue: assigned.consumed
+            for queue, assigned in self._assigned.items()
+            if assigned.consumed != assigned.written
+        }
+
+    async def _write(self, offsets: Mapping[MessageQueue, int]) -> None:
+        if offsets:
+            await self._group.offsets.write(offsets)
+            for queue, offset in offsets.items():
+                assigned = self._assigned.get(queue)
+                if assigned is not None:
+                    assigned.written = offset
+
+    async def _try_write(self, offsets: Mapping[MessageQueue, int]) -> None:
+        try:
+            await self._write(offsets)
+        except (ClientError, OSError) as error:
+            log.warning("cannot commit offsets of %s, will try again: %s", self.group, error)
+
+    async def _commit_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._auto_commit_interval_ms / 1000)
+            await self._try_write(self._uncommitted())
+
+    # --- QueueOwner -------------------------------------------------------------------------------------
+
+    def owned(self) -> Collection[MessageQueue]:
+        return self._assigned.keys()
+
+    async def take(self, queue: MessageQueue, start_offset: int) -> None:
+        if self._running and queue not in self._assigned:
+            assigned = Assigned(queue, start_offset)
+            self._assigned[queue] = assigned
+            assigned.task = self._group.tasks.keep(functools.partial(self._fetch_forever, assigned))
+
+    async def give_up(self, queues: Sequence[MessageQueue]) -> None:
+        offsets: dict[MessageQueue, int] = {}
+        for queue in queues:
+            assigned = self._assigned.pop(queue, None)
+            if assigned is not None:
+                assigned.task.cancel()
+                if assigned.consumed != assigned.written:
+                    offsets[queue] = assigned.consumed
+                assigned.restart(assigned.consumed)
+        if self._auto_commit:
+            await self._try_write(offsets)
+
+    async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
+        if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            tables = {queue: assigned.info() for queue, assigned in self._assigned.items()}
+            info = running_info(self._group, self._started_ms, tables)
+            return ResponseCode.SUCCESS, encode_body(info), None
+        if request.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+            topic = request.header(GetConsumerStatusRequestHeader).topic
+            offsets = {
+                queue_key(queue): assigned.consumed
+                for queue, assigned in self._assigned.items()
+                if queue.topic == topic
+            }
+            return ResponseCode.SUCCESS, encode_body(GetConsumerStatusBody(message_queue_table=offsets)), None
+        return await super().answer(request)
+
+    # --- fetching ---------------------------------------------------------------------------------------
+
+    def _restart(self, assigned: Assigned, offset: int) -> None:
+        assigned.task.cancel()
+        assigned.restart(offset)
+        if self._assigned.get(assigned.queue) is assigned:
+            assigned.task = self._group.tasks.keep(functools.partial(self._fetch_forever, assigned))
+
+    async def _fetch_forever(self, assigned: Assigned) -> None:
+        queue = assigned.queue
+        while True:
+            paused = self._paused.get(queue)
+            if paused is not None:
+                await paused.wait()
+                continue
+            if self._is_full(assigned):
+                await self._wait_for_space(assigned)
+                continue
+            assigned.last_pull_ms = time.time_ns() // 1_000_000
+            try:
+                pulled = await self._group.pull(
+                    queue, assigned.next_offset, commit_offset=0, broker_id=assigned.broker_id, lite=True
+                )
+            except MQError as error:
+                assigned.broker_id = MASTER_ID
+                await self._group.calls.recover(queue, error)
+                continue
+            assigned.broker_id = pulled.suggested_broker_id
+            if pulled.code == ResponseCode.PULL_OFFSET_MOVED:
+                log.warning("%s continues %s at %d", self.group, queue, pulled.next_offset)
+                assigned.restart(pulled.next_offset)
+                continue
+            floor = assigned.next_offset
+            assigned.next_offset = pulled.next_offset
+            # A record that holds several messages is served whole, so it may begin before the offset asked
+            # for.
+            messages = [message for message in pulled.messages if message.queue_offset >= floor]
+            if self._interceptors:
+                messages = let_through(self._interceptors, messages)
+            if messages:
+                assigned.put(messages, pulled.next_offset)
+                self._ready.append(assigned)
+                self._wake_one()
+            elif not assigned.batches and assigned.delivered == floor:
+                if assigned.consumed == floor:
+                    assigned.consumed = pulled.next_offset
+                assigned.delivered = pulled.next_offset
+
+    def _is_full(self, assigned: Assigned) -> bool:
+        return (
+            assigned.cached >= self._max_cached_messages
+            or assigned.cached_bytes > self._max_cached_bytes
+            or assigned.span > self._max_span
+            # Whoever has nothing cached goes on, or a queue that nobody reads would keep all others waiting.
+            or (
+                assigned.cached > 0
+                and sum(each.cached for each in self._assigned.values()) >= self._max_cached_messages_in_all
+            )
+        )
+
+    async def _wait_for_space(self, assigned: Assigned) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._space[assigned] = waiter
+        try:
+            await waiter
+        finally:
+            del self._space[assigned]
+
+    def _wake_one(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return

@@ -1,0 +1,488 @@
+"""The POP consumer: the brokers hand out messages one pop at a time, no member of the group owns a queue. Facts:
+RocketMQ's DefaultMQPushConsumerImpl.popMessage, ConsumeMessagePopConcurrentlyService, RebalanceImpl; reference
+client-semantics §3.11.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from mqspark.client.consumer.allocate import Allocation, Averagely
+from mqspark.client.consumer.consumer import ConsumeFromWhere
+from mqspark.client.consumer.inspection import running_info, stacks
+from mqspark.client.consumer.settings import GroupSettings, check_positive, named
+from mqspark.client.consumer.subscriber import Listening
+from mqspark.client.delivery.delivery import (
+    Chunk,
+    Delivery,
+    Listener,
+    Outcome,
+    Skipped,
+    failure_of,
+    make_delivery,
+)
+from mqspark.client.delivery.process_queue import ProcessQueue
+from mqspark.client.delivery.statistics import ConsumeStatistics
+from mqspark.client.hooks.hooks import Interceptor, intercepted
+from mqspark.client.pop.popacks import PopAcks
+from mqspark.client.pop.popgroup import PULL, AssignedGroup, not_popped
+from mqspark.client.pop.popordered import PoppedInOrder
+from mqspark.client.pop.popped import Popped, popped_of
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.errors import ConfigError, MQError, NoRoute
+from mqspark.message import RETRY_PREFIX, TAGS, MessageExt, MessageQueue
+from mqspark.protocol.bodies import (
+    ConsumeType,
+    PopProcessQueueInfo,
+    encode_body,
+    queue_key,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers import (
+    GetConsumerRunningInfoRequestHeader,
+    PopMessageRequestHeader,
+)
+
+__all__ = ["PopConsumer"]
+
+log = logging.getLogger(__name__)
+
+MAX_BATCH_SIZE = 32
+"""Brokers refuse more."""
+MIN_INVISIBLE_MS, MAX_INVISIBLE_MS = 1_000, 12 * 3600 * 1000
+RETRY_DELAYS_MS = tuple(
+    1000 * seconds
+    for seconds in (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+)
+"""How long a failed message stays invisible, by the number of its deliveries (popDelayLevel)."""
+INIT_MIN, INIT_MAX = 0, 1
+
+MAX_IN_FLIGHT = 4
+"""Pops of one queue (or of all of a broker's) that are under way at once."""
+
+_POLL_SLACK_MS = 10_000
+_FULL_PAUSE_S = 1.0
+_POP_CODES = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.POLLING_FULL,
+    ResponseCode.POLLING_TIMEOUT,
+)
+
+
+class PopConsumer(Listening):
+    """Calls ``listener`` with each message that the brokers hand out. A group may have more members than its topics
+    have queues, and a slow one holds up nobody.
+
+    The listener is a function (called in up to ``concurrency`` threads) or a coroutine function (as many coroutines on
+    the loop). Returning CONSUME_SUCCESS or nothing acknowledges the message; RECONSUME_LATER, a ``RetryLater``, or an
+    exception hand it to somebody again after 10 s, then 30 s, 1 min and so on (``delay_level`` chooses one of these
+    times), with ``reconsume_times`` counting up; after ``max_reconsume_times`` it goes to the dead-letter topic
+    ``%DLQ%<group>``. While a message is held, for ``invisible_ms``, nobody else gets it: a listener that takes longer
+    sees it delivered again, here or elsewhere, and its word counts no more.
+
+    ``ordered``: one message of a queue at a time, in the order of the queue, by one member of the group, which holds it
+    for as long as its listener takes. What fails is delivered again, here and before anything later of its queue, every
+    ``suspend_queue_ms``, and after ``max_reconsume_times`` goes to the dead-letter topic. All members of a group must
+    agree on it.
+
+    The group must be in POP mode for its topics (``AdminClient.set_consume_mode``). What members sent back while it was
+    in PULL mode is not read. Delivery is at least once, in no order unless ``ordered``. Not thread-safe: use it on the
+    loop it was started on.
+    """
+
+    _group: AssignedGroup
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        listener: Listener,
+        concurrency: int = 20,
+        ordered: bool = False,
+        pop_batch_size: int = MAX_BATCH_SIZE,
+        invisible_ms: int = 60_000,
+        poll_ms: int = 15_000,
+        max_unacknowledged: int = 1_000,
+        max_reconsume_times: int = 16,
+        suspend_queue_ms: int = 1_000,
+        consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        allocation: Allocation | None = None,
+        rebalance_interval_ms: int = 20_000,
+        interceptors: Sequence[Interceptor] = (),
+        trace: bool = False,
+        trace_topic: str | None = None,
+        options: ClientOptions | None = None,
+    ) -> None:
+        """``consume_from`` holds where the group has consumed nothing yet; POP knows the first and the last offset
+        only. ``max_unacknowledged`` bounds what is held here; what waits for a listener longer than ``invisible_ms``
+        is skipped.
+        """
+        consume_from = named(ConsumeFromWhere, consume_from, "consume_from")
+        if consume_from is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
+            raise ConfigError("a POP consumer cannot start from a timestamp", key="consume_from")
+        check_positive(
+            concurrency=concurrency,
+            pop_batch_size=pop_batch_size,
+            poll_ms=poll_ms,
+            max_unacknowledged=max_unacknowledged,
+            suspend_queue_ms=suspend_queue_ms,
+        )
+        if pop_batch_size > MAX_BATCH_SIZE:
+            raise ConfigError(
+                f"pop_batch_size={pop_batch_size} is above {MAX_BATCH_SIZE}", key="pop_batch_size"
+            )
+        if not MIN_INVISIBLE_MS <= invisible_ms <= MAX_INVISIBLE_MS:
+            raise ConfigError(
+                f"invisible_ms={invisible_ms} is not between {MIN_INVISIBLE_MS} and {MAX_INVISIBLE_MS}",
+                key="invisible_ms",
+            )
+        if max_reconsume_times < 0:
+            raise ConfigError(
+                f"max_reconsume_times={max_reconsume_times} is negative", key="max_reconsume_times"
+            )
+        super().__init__(
+            namesrv,
+            GroupSettings(
+                group=group,
+                consume_type=ConsumeType.CONSUME_PASSIVELY,
+                consume_from=consume_from,
+                allocation=allocation or Averagely(),
+                rebalance_interval_ms=rebalance_interval_ms,
+                pull_batch_size=pop_batch_size,
+            ),
+            options,
+            interceptors=interceptors,
+            trace=trace,
+            trace_topic=trace_topic,
+            group_type=AssignedGroup,
+        )
+        self._listener = listener
+        self._concurrency = concurrency
+        self._batch_size = pop_batch_size
+        self._invisible_ms = invisible_ms
+        self._poll_ms = poll_ms
+        self._max_unacknowledged = max_unacknowledged
+        self._max_reconsume_times = max_reconsume_times
+        self._is_ordered = ordered
+        self._suspend_queue_ms = suspend_queue_ms
+        self._ordered: PoppedInOrder | None = None
+        self._from_first = consume_from is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+        self._readers: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._helping: Counter[MessageQueue] = Counter()
+        self._helpers: set[asyncio.Task[None] | None] = set()
+        self._last_pop_ms: dict[MessageQueue, int] = {}
+        self._held: dict[int, Popped] = {}
+        """By ``id`` of the message."""
+        self._process = ProcessQueue(0)
+        """Chunks need one; nothing is dropped, as receipts hold whoever the queue belongs to."""
+        self._room = asyncio.Event()
+        self._statistics: ConsumeStatistics
+        self._delivery: Delivery
+        self._acks: PopAcks
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises ConnectionLost or RequestTimeout without a name server; ConfigError without a topic, or when a topic
+        is not in POP mode."""
+        if self._running:
+            return
+        topics = [topic for topic in self._group.subscriptions if not topic.startswith(RETRY_PREFIX)]
+        await self._enter(rebalance=True, prepare=self._prepare)
+        try:
+            await self._check_modes(topics)
+        except BaseException:
+            await self.stop(0)
+            raise
+
+    def _prepare(self) -> None:
+        self._statistics = ConsumeStatistics(self._group.instance.clock)
+        listener = self._listener
+        if self._interceptors:
+            group = self._group.namespace.unwrap(self.group)
+            listener = intercepted(listener, self._interceptors, group, self._invisible_ms)
+        self._delivery = make_delivery(
+            self._in_time(listener), concurrency=self._concurrency, finished=self._finished
+        )
+        self._acks = PopAcks(self._group.instance, self.group)
+        if self._is_ordered:
+            self._ordered = PoppedInOrder(
+                invisible_ms=self._invisible_ms,
+                submit=self._submit,
+                forget=self._release,
+                renew=lambda work: self._acks.renew(work.topic, work.receipt, self._invisible_ms),
+            )
+            self._group.tasks.keep(self._ordered.renew_forever)
+
+    async def _check_modes(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            try:
+                assigned = await self._group.assigned(topic)
+            except MQError as error:
+                log.warning("cannot ask yet how %s of %s is consumed: %s", topic, self.group, error)
+                continue
+            if assigned and PULL in assigned.values():
+                raise ConfigError(not_popped(topic, self.group), key="topic")
+
+    async def stop(self, timeout_ms: int = 30_000) -> None:
+        """Pops no more, waits up to ``timeout_ms`` for running listeners, acknowledges what they did, and lets others
+        have at once what none has begun."""
+        if not self._running:
+            return
+        self._running = False
+        for task in (*self._readers.values(), *self._helpers):
+            if task is not None:
+                task.cancel()
+        self._readers.clear()
+        if self._ordered is not None:
+            self._ordered.stop()
+        if not await self._delivery.stop(timeout_ms):
+            log.warning("a listener of %s is still running after %d ms", self.group, timeout_ms)
+        busy = {id(message) for chunk, _ in self._delivery.running() for message in chunk.messages}
+        for number, work in list(self._held.items()):
+            if number not in busy:
+                self._acks.put_off(work.topic, work.receipt, 0)
+        await self._acks.stop()
+        await self._exit()
+
+    # --- what users ask ---------------------------------------------------------------------------------
+
+    def assignment(self) -> list[MessageQueue]:
+        """What this member pops from; queue id -1 is all queues of a broker."""
+        return sorted(self._group.namespace.unwrap_queues(self._readers))
+
+    # --- QueueOwner -------------------------------------------------------------------------------------
+
+    def owned(self) -> Collection[MessageQueue]:
+        return self._readers.keys()
+
+    async def take(self, queue: MessageQueue, start_offset: int) -> None:
+        if self._running and queue not in self._readers:
+            self._readers[queue] = self._group.tasks.keep(functools.partial(self._pop_forever, queue))
+
+    async def give_up(self, queues: Sequence[MessageQueue]) -> None:
+        """What was popped is still ours to consume."""
+        for queue in queues:
+            self._last_pop_ms.pop(queue, None)
+            task = self._readers.pop(queue, None)
+            if task is not None:
+                task.cancel()
+
+    async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
+        if request.code != RequestCode.GET_CONSUMER_RUNNING_INFO:
+            return await super().answer(request)
+        info = running_info(
+            self._group, self._started_ms, {}, threads=self._concurrency, statistics=self._statistics
+        )
+        info.mq_pop_table = {
+            queue_key(queue): PopProcessQueueInfo(
+                wait_ack_count=len(self._held), last_pop_timestamp=self._last_pop_ms.get(queue, 0)
+            )
+            for queue in self._readers
+        }
+        if request.header(GetConsumerRunningInfoRequestHeader).jstack_enable:
+            info.jstack = stacks()
+        return ResponseCode.SUCCESS, encode_body(info), None
+
+    # --- popping ----------------------------------------------------------------------------------------
+
+    async def _pop_forever(self, queue: MessageQueue) -> None:
+        """One long poll after the other; while they bring full batches, short ones beside them."""
+        while True:
+            if await self._pop_once(queue, self._poll_ms) == self._batch_size:
+                for _ in range(MAX_IN_FLIGHT - 1 - self._helping[queue]):
+                    self._helping[queue] += 1
+                    self._helpers.add(self._group.tasks.spawn(self._help(queue)))
+
+    async def _help(self, queue: MessageQueue) -> None:
+        try:
+            while queue in self._readers and await self._pop_once(queue, 0) == self._batch_size:
+                pass
+        finally:
+            self._helping[queue] -= 1
+            self._helpers.discard(asyncio.current_task())
+
+    def _submit(self, *works: Popped) -> None:
+        self._delivery.submit(Chunk(self._process, (work.message,), work.message) for work in works)
+
+    def _release(self, work: Popped) -> None:
+        """It is not held any more; there may be room for others."""
+        del self._held[id(work.message)]
+        if len(self._held) < self._max_unacknowledged:
+            self._room.set()
+
+    async def _pop_once(self, queue: MessageQueue, poll_ms: int) -> int:
+        """When there is room: pop, and hand over to the listener; how many."""
+        await self._unsuspended.wait()
+        while len(self._held) >= self._max_unacknowledged:
+            self._room.clear()
+            await self._room.wait()
+        attempt_id = uuid.uuid4().hex if self._is_ordered else None
+        while True:
+            try:
+                popped = await self._pop(queue, poll_ms, attempt_id)
+                break
+            except MQError as error:
+                await self._group.calls.recover(queue, error)
+                if attempt_id is None or queue not in self._readers:
+                    return 0
+                # Without an answer nobody knows what was handed out; the same attempt is given it again.
+        if popped is None:
+            await asyncio.sleep(_FULL_PAUSE_S)
+            return 0
+        for work in popped:
+            self._held[id(work.message)] = work
+        if self._ordered is not None:
+            self._ordered.add(popped)
+        else:
+            self._submit(*popped)
+        return len(popped)
+
+    async def _pop(self, queue: MessageQueue, poll_ms: int, attempt_id: str | None) -> list[Popped] | None:
+        """One request; None when too many poll already. Raises MQError."""
+        group = self._group
+        subscription = group.subscriptions.get(queue.topic)
+        address = group.instance.broker_address(queue.broker_name)
+        if address is None:
+            raise NoRoute(queue.topic, f"broker {queue.broker_name} has no address")
+        now_ms = self._last_pop_ms[queue] = _now_ms()
+        header = PopMessageRequestHeader(
+            consumer_group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            max_msg_nums=min(self._batch_size, max(1, self._max_unacknowledged - len(self._held))),
+            invisible_time=self._invisible_ms,
+            poll_time=poll_ms,
+            born_time=now_ms,
+            init_mode=INIT_MIN if self._from_first else INIT_MAX,
+            exp_type=subscription.expression_type if subscription else "TAG",
+            exp=subscription.sub_string if subscription else "*",
+            order=self._is_ordered,
+            attempt_id=attempt_id,
+            bname=queue.broker_name,
+        )
+        response = await group.instance.remoting.invoke(
+            address,
+            RequestCode.POP_MESSAGE,
+            header,
+            timeout_ms=poll_ms + _POLL_SLACK_MS,
+            accept=_POP_CODES,
+        )
+        if response.code == ResponseCode.POLLING_FULL:
+            return None
+        if response.code != ResponseCode.SUCCESS:
+            return []
+        works = popped_of(response, queue, self.group, group.namespace, group.instance.options.inflate_limits)
+        if subscription is None or not subscription.tags_set:
+            return works
+        # The broker compared hashes; two tags may share one.
+        tags = frozenset(subscription.tags_set)
+        wanted = []
+        for work in works:
+            if work.message.properties.get(TAGS) in tags:
+                wanted.append(work)
+            else:
+                self._acks.ack(work.topic, work.receipt)
+        return wanted
+
+    # --- consuming --------------------------------------------------------------------------------------
+
+    def _in_time(self, listener: Listener) -> Callable[[Any], Any]:
+        """The listener, for messages that are still ours when their turn comes."""
+
+        def check(message: MessageExt) -> None:
+            work = self._held.get(id(message))
+            if work is None or not self._is_ours(work):
+                raise Skipped
+
+        if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
+
+            async def consume_here(message: MessageExt) -> Any:
+                check(message)
+                return await listener(message)
+
+            return consume_here
+
+        def consume(message: MessageExt) -> Any:
+            check(message)
+            return listener(message)
+
+        return consume
+
+    def _is_ours(self, work: Popped) -> bool:
+        return self._ordered.is_ours(work) if self._ordered is not None else time.monotonic() < work.deadline
+
+    def _finished(self, chunk: Chunk, outcome: Outcome, elapsed_s: float) -> None:
+        (message,) = chunk.messages
+        if isinstance(outcome, Skipped) and not self._running:
+            return  # ``stop`` knows what to do with it
+        work, ordered = self._held[id(message)], self._ordered
+        self._release(work)
+        if isinstance(outcome, Skipped) or not self._is_ours(work):
+            log.warning(
+                "%s of %s was not consumed within its %d ms: it comes again",
+                message.message_id,
+                self.group,
+                work.receipt.invisible_time_ms,
+            )
+            if ordered is not None:
+                ordered.done(work)
+            return
+        failure = failure_of(outcome)
+        failed = failure is not None
+        self._statistics.consumed(message.topic, 1 - failed, int(failed), elapsed_s * 1000)
+        self._statistics.sample()
+        if failure is None:
+            self._acks.ack(work.topic, work.receipt)
+            if ordered is not None:
+                ordered.done(work)
+            return
+        log.warning(
+            "listener of %s did not consume %s (delivery %d)",
+            self.group,
+            message.message_id,
+            message.reconsume_times + 1,
+            exc_info=outcome if isinstance(outcome, BaseException) else None,
+        )
+        if failure.delay_level < 0 or message.reconsume_times >= self._max_reconsume_times:
+            self._acks.spawn(self._bury(work))
+            return
+        if ordered is not None:
+            self._rest(ordered, work, failure.suspend_ms)
+            return
+        level = failure.delay_level or message.reconsume_times
+        self._acks.put_off(work.topic, work.receipt, RETRY_DELAYS_MS[min(level, len(RETRY_DELAYS_MS) - 1)])
+
+    def _rest(self, ordered: PoppedInOrder, work: Popped, pause_ms: int | None) -> None:
+        work.message.reconsume_times += 1
+        self._held[id(work.message)] = work
+        ordered.rest(work, self._suspend_queue_ms if pause_ms is None else pause_ms)
+
+    async def _bury(self, work: Popped) -> None:
+        """To the dead-letter topic; should that fail, the message comes again."""
+        ordered = self._ordered
+        try:
+            await self._group.calls.send_back(work.message, -1, self._max_reconsume_times)
+        except MQError as error:
+            log.warning("cannot make %s a dead letter yet: %s", work.message.message_id, error)
+            if ordered is not None:
+                self._rest(ordered, work, None)
+        else:
+            self._acks.ack(work.topic, work.receipt)
+            if ordered is not None:
+                ordered.done(work)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

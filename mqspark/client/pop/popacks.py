@@ -1,0 +1,179 @@
+"""Acknowledging popped messages: what listeners finish in one turn of the loop goes to each broker in one request.
+Facts: RocketMQ's MQClientAPIImpl.batchAckMessageAsync, BatchAckMessageRequestBody; reference client-semantics §3.11.
+
+Nothing here fails for good: a message that is not acknowledged comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from mqspark.client.remoting.instance import ClientInstance
+from mqspark.errors import BrokerError, ConnectionLost, MQError
+from mqspark.protocol.bodies import BatchAck, BatchAckMessageRequestBody, encode_body
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.headers import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
+from mqspark.protocol.receipts import Receipt, normal_topic
+
+__all__ = ["PopAcks"]
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_MS = 3_000
+MAX_ENTRIES = 128
+"""Check points acknowledged in one request."""
+MAX_SPAN = 8_192
+"""Offsets between the first message of a check point and one that is acknowledged in a batch: its bits are sent."""
+
+_Ack = tuple[str, Receipt]
+"""The topic where the message is stored, and its receipt."""
+
+
+class PopAcks:
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self._instance = instance
+        self._group = group
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[str, list[_Ack]] = {}
+        """broker name → what to acknowledge at the end of this turn."""
+        self._single: set[str] = set()
+        """Brokers that know no batches."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def ack(self, topic: str, receipt: Receipt) -> None:
+        if not self._waiting:
+            self._loop.call_soon(self._flush)
+        self._waiting.setdefault(receipt.broker_name, []).append((topic, receipt))
+
+    def put_off(self, topic: str, receipt: Receipt, invisible_ms: int) -> None:
+        """Somebody gets the message after ``invisible_ms``; the receipt is void."""
+        self.spawn(self._put_off(topic, receipt, invisible_ms))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Something that ``stop`` waits for."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Everything said so far has reached the brokers, or failed."""
+        self._flush()
+        while self._tasks:
+            await asyncio.gather(*self._tasks)
+            self._flush()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for broker_name, acks in waiting.items():
+            self.spawn(self._send(broker_name, acks))
+
+    async def _send(self, broker_name: str, acks: list[_Ack]) -> None:
+        if len(acks) > 1 and broker_name not in self._single:
+            entries, acks = self._entries(acks)
+            for first in range(0, len(entries), MAX_ENTRIES):
+                acks += await self._send_batch(broker_name, entries[first : first + MAX_ENTRIES])
+        await asyncio.gather(*(self._send_one(topic, receipt) for topic, receipt in acks))
+
+    def _entries(self, acks: list[_Ack]) -> tuple[list[tuple[BatchAck, list[_Ack]]], list[_Ack]]:
+        """By check point, and those that do not fit into one."""
+        entries: dict[tuple[str, Receipt], list[_Ack]] = {}
+        rest = []
+        for ack in acks:
+            topic, receipt = ack
+            if 0 <= receipt.offset - receipt.start_offset < MAX_SPAN:
+                entries.setdefault((topic, receipt._replace(offset=-1)), []).append(ack)
+            else:
+                rest.append(ack)
+        return [(self._entry(*key, members), members) for key, members in entries.items()], rest
+
+    def _entry(self, topic: str, receipt: Receipt, members: list[_Ack]) -> BatchAck:
+        bits = 0
+        for _, one in members:
+            bits |= 1 << one.offset - one.start_offset
+        return BatchAck(
+            consumer_group=self._group,
+            topic=normal_topic(topic, self._group),
+            retry=receipt.retry,
+            start_offset=receipt.start_offset,
+            queue_id=receipt.queue_id,
+            revive_queue_id=receipt.revive_queue,
+            pop_time=receipt.pop_time_ms,
+            invisible_time=receipt.invisible_time_ms,
+            bit_set=bits.to_bytes((bits.bit_length() + 7) // 8, "little"),
+        )
+
+    async def _send_batch(self, broker_name: str, entries: list[tuple[BatchAck, list[_Ack]]]) -> list[_Ack]:
+        """What has to go one by one, because the broker knows no batches."""
+        body = BatchAckMessageRequestBody(broker_name=broker_name, acks=[entry for entry, _ in entries])
+        try:
+            await self._invoke(broker_name, RequestCode.BATCH_ACK_MESSAGE, None, encode_body(body))
+        except BrokerError as error:
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                self._single.add(broker_name)
+                return [ack for _, members in entries for ack in members]
+            log.warning("%s did not take acknowledgements of %s: %s", broker_name, self._group, error)
+        except MQError as error:
+            log.warning("cannot acknowledge for %s at %s: %s", self._group, broker_name, error)
+        return []
+
+    async def _send_one(self, topic: str, receipt: Receipt) -> None:
+        header = AckMessageRequestHeader(
+            consumer_group=self._group,
+            topic=topic,
+            queue_id=receipt.queue_id,
+            extra_info=receipt.encode(),
+            offset=receipt.offset,
+            bname=receipt.broker_name,
+        )
+        try:
+            await self._invoke(receipt.broker_name, RequestCode.ACK_MESSAGE, header)
+        except MQError as error:
+            log.warning("cannot acknowledge %d of %s for %s: %s", receipt.offset, topic, self._group, error)
+
+    async def renew(self, topic: str, receipt: Receipt, invisible_ms: int) -> bool | None:
+        """Hold an ordered message for ``invisible_ms`` from now, by the same receipt. False when it is not ours any
+        more, None when nobody knows."""
+        try:
+            await self._change(topic, receipt, invisible_ms)
+        except BrokerError as error:
+            if error.code == ResponseCode.NO_MESSAGE:
+                return False
+            log.warning("cannot hold %d of %s for %s: %s", receipt.offset, topic, self._group, error)
+        except MQError as error:
+            log.warning("cannot hold %d of %s for %s: %s", receipt.offset, topic, self._group, error)
+        else:
+            return True
+        return None
+
+    async def _put_off(self, topic: str, receipt: Receipt, invisible_ms: int) -> None:
+        try:
+            await self._change(topic, receipt, invisible_ms)
+        except MQError as error:
+            log.warning("cannot put %d of %s off for %s: %s", receipt.offset, topic, self._group, error)
+
+    async def _change(self, topic: str, receipt: Receipt, invisible_ms: int) -> None:
+        header = ChangeInvisibleTimeRequestHeader(
+            consumer_group=self._group,
+            topic=topic,
+            queue_id=receipt.queue_id,
+            extra_info=receipt.encode(),
+            offset=receipt.offset,
+            invisible_time=invisible_ms,
+            bname=receipt.broker_name,
+        )
+        await self._invoke(receipt.broker_name, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+
+    async def _invoke(
+        self,
+        broker_name: str,
+        code: int,
+        header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader | None,
+        body: bytes = b"",
+    ) -> None:
+        address = self._instance.broker_address(broker_name)
+        if address is None:
+            raise ConnectionLost(broker_name, "no route names it any more")
+        await self._instance.remoting.invoke(address, code, header, body, timeout_ms=TIMEOUT_MS)

@@ -1,0 +1,85 @@
+"""A member of a group whose queues are chosen by the brokers, not by the members among themselves. Facts: RocketMQ's
+RebalanceImpl.getRebalanceResultFromBroker, QueryAssignmentProcessor; reference client-semantics §3.2.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+
+from mqspark.client.consumer.consumer import GroupConsumer
+from mqspark.errors import NoRoute
+from mqspark.message import RETRY_PREFIX, MessageQueue
+from mqspark.protocol.bodies import (
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+    decode_body,
+    encode_body,
+)
+from mqspark.protocol.codes import RequestCode
+
+__all__ = ["POP", "PULL", "AssignedGroup", "not_popped"]
+
+log = logging.getLogger(__name__)
+
+POP, PULL = "POP", "PULL"
+
+_ASSIGNMENT_TIMEOUT_MS = 3_000
+
+
+class AssignedGroup(GroupConsumer):
+    """A member whose queues are chosen by the brokers."""
+
+    async def assigned(self, topic: str) -> dict[MessageQueue, str] | None:
+        """Queue → POP or PULL; None when the broker cannot say: what was assigned before holds. Raises MQError."""
+        route = await self.instance.route(topic)
+        masters = [address for name in route.brokers if (address := route.master(name)) is not None]
+        if not masters:
+            raise NoRoute(topic, "no master serves it")
+        question = QueryAssignmentRequestBody(
+            topic=topic,
+            consumer_group=self.settings.group,
+            client_id=self.instance.client_id,
+            strategy_name=self.settings.allocation.name,
+            message_model=self.settings.message_model,
+        )
+        answer = await self.instance.remoting.invoke(
+            random.choice(masters),  # noqa: S311 - spreads load, guards nothing
+            RequestCode.QUERY_ASSIGNMENT,
+            body=encode_body(question),
+            timeout_ms=_ASSIGNMENT_TIMEOUT_MS,
+        )
+        assignments = decode_body(QueryAssignmentResponseBody, answer.body).message_queue_assignments
+        if assignments is None:
+            return None
+        return {one.message_queue.queue: one.mode for one in assignments if one.message_queue is not None}
+
+    async def _rebalance(self, topic: str) -> bool:
+        if topic.startswith(RETRY_PREFIX):
+            return True  # POP has retry topics of its own, and reads them by itself
+        assigned = await self.assigned(topic)
+        if assigned is None:
+            log.warning(
+                "no broker says yet who consumes %s of %s; if that goes on, create the group (AdminClient.create_group,"
+                " mqadmin updateSubGroup) or turn on autoCreateSubscriptionGroup at the brokers",
+                topic,
+                self.settings.group,
+            )
+            return False
+        if PULL in assigned.values():
+            log.error("%s", not_popped(topic, self.settings.group))
+        wanted = {queue for queue, mode in assigned.items() if mode == POP}
+        owned = {queue for queue in self._owner.owned() if queue.topic == topic}
+        if gone := owned - wanted:
+            await self._owner.give_up(sorted(gone))
+        for queue in sorted(wanted - owned):
+            log.info("%s pops %s", self.settings.group, queue)
+            await self._owner.take(queue, 0)
+        return True
+
+
+def not_popped(topic: str, group: str) -> str:
+    return (
+        f"group {group} consumes {topic} by pull: switch it with AdminClient.set_consume_mode({topic!r}, {group!r},"
+        f" 'POP') or mqadmin setConsumeMode -t {topic} -g {group} -m POP, when no other consumer pulls for it"
+    )

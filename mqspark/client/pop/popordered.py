@@ -1,0 +1,195 @@
+"""Ordered pops as their consumer sees them: one message of a queue at a time, in the order of the queue.
+
+``PoppedQueue`` decides what may run; ``PoppedInOrder`` gives it to the listener and keeps the queues. The broker hands
+out more of a queue only when everything handed out before is acknowledged or visible again, so a queue stays ours as
+long as one message of it does: the last one, which is renewed while the others are worked on. Facts: RocketMQ's
+ConsumerOrderInfoManager, PopMessageProcessor; reference store-and-broker §12.9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+
+from mqspark.client.pop.popped import Popped
+from mqspark.message import MessageQueue
+
+__all__ = ["PoppedInOrder", "PoppedQueue"]
+
+log = logging.getLogger(__name__)
+
+RENEWALS = 3
+"""In one invisible time."""
+
+
+class PoppedQueue:
+    """What was popped of one queue: what waits, what runs, until when it is ours. Times are monotonic seconds."""
+
+    __slots__ = ("deadline", "resume", "running", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[Popped] = deque()
+        self.running: Popped | None = None
+        self.deadline = 0.0
+        """Until then nobody else is handed anything of the queue."""
+        self.resume = 0.0
+        """The queue rests until then."""
+
+    def replace(self, popped: Iterable[Popped]) -> list[Popped]:
+        """The broker has handed out the queue, so what waited of an earlier pop is not ours any more: it is given
+        back. What runs is waited for."""
+        forgotten = list(self.waiting)
+        self.waiting = deque(popped)
+        self.deadline = min(work.deadline for work in self.waiting)
+        self.resume = 0.0
+        return forgotten
+
+    def next(self, now: float) -> Popped | None:
+        """What the listener gets now; nothing while something runs, while the queue rests, or is not ours."""
+        if self.running is not None or not self.waiting or now < self.resume or now >= self.deadline:
+            return None
+        self.running = self.waiting.popleft()
+        return self.running
+
+    def done(self) -> None:
+        """What ran is consumed, or not ours any more."""
+        self.running = None
+
+    def put_back(self, resume: float) -> bool:
+        """What ran comes again, first of all, when the queue has rested. False when its pop was replaced meanwhile:
+        then it comes again anyway."""
+        work, self.running = self.running, None
+        if work is None:
+            raise AssertionError("nothing of the queue runs")
+        if self.waiting and self.waiting[0].receipt.pop_time_ms != work.receipt.pop_time_ms:
+            return False
+        self.waiting.appendleft(work)
+        self.resume = resume
+        return True
+
+    def drop(self) -> list[Popped]:
+        """The queue is not ours any more; what waited of it."""
+        forgotten = list(self.waiting)
+        self.waiting.clear()
+        return forgotten
+
+    def last(self) -> Popped | None:
+        """What has to be renewed for the queue to stay ours."""
+        return self.waiting[-1] if self.waiting else self.running
+
+
+class PoppedInOrder:
+    """The queues of one consumer. Belongs to the running loop.
+
+    ``submit`` is told what the listener gets, ``forget`` what it never will. ``renew`` keeps a message invisible for
+    another time; False when it is not ours any more, None when nobody knows.
+    """
+
+    def __init__(
+        self,
+        *,
+        invisible_ms: int,
+        submit: Callable[[Popped], None],
+        forget: Callable[[Popped], None],
+        renew: Callable[[Popped], Awaitable[bool | None]],
+    ) -> None:
+        self._invisible_s = invisible_ms / 1000
+        self._submit = submit
+        self._forget = forget
+        self._renew = renew
+        self._queues: dict[MessageQueue, PoppedQueue] = {}
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._loop = asyncio.get_running_loop()
+        self._stopping = False
+
+    def add(self, popped: Iterable[Popped]) -> None:
+        """All that one pop brought."""
+        places: dict[MessageQueue, list[Popped]] = {}
+        for work in popped:
+            places.setdefault(_place(work), []).append(work)
+        for place, works in places.items():
+            queue = self._queues.setdefault(place, PoppedQueue())
+            self._forget_all(queue.replace(works))
+            self._advance(place, queue)
+
+    def is_ours(self, work: Popped) -> bool:
+        """Whether its acknowledgement will count."""
+        return time.monotonic() < self._queues[_place(work)].deadline
+
+    def done(self, work: Popped) -> None:
+        """``work`` ran, and is consumed; or its time was over, and it comes again with what is behind it."""
+        place = _place(work)
+        queue = self._queues[place]
+        queue.done()
+        self._advance(place, queue)
+
+    def rest(self, work: Popped, pause_ms: int) -> None:
+        """``work`` ran and failed: it comes again, before anything later of its queue."""
+        place = _place(work)
+        queue = self._queues[place]
+        if not queue.put_back(time.monotonic() + pause_ms / 1000):
+            self._forget(work)
+        self._advance(place, queue)
+
+    def stop(self) -> None:
+        """Start nothing more."""
+        self._stopping = True
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    async def renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._invisible_s / RENEWALS)
+            for place, queue in list(self._queues.items()):
+                await self._keep(place, queue)
+
+    async def _keep(self, place: MessageQueue, queue: PoppedQueue) -> None:
+        work = queue.last()
+        if work is None:
+            return
+        asked = time.monotonic()
+        is_ours = await self._renew(work)
+        last = queue.last()
+        if last is None or last.receipt.pop_time_ms != work.receipt.pop_time_ms:
+            return  # all is done, or popped anew, meanwhile
+        if is_ours:
+            queue.deadline = asked + self._invisible_s
+        elif is_ours is False:
+            log.warning("%s was handed out again before what was popped of it was consumed", place)
+            queue.deadline = 0.0
+            self._advance(place, queue)
+
+    def _advance(self, place: MessageQueue, queue: PoppedQueue) -> None:
+        if self._stopping:
+            return
+        now = time.monotonic()
+        if now >= queue.deadline:
+            self._forget_all(queue.drop())
+        work = queue.next(now)
+        if work is not None:
+            self._submit(work)
+        elif queue.running is None:
+            if queue.waiting:
+                self._call_later(queue.resume - now, place, queue)
+            elif self._queues.get(place) is queue:
+                del self._queues[place]
+
+    def _call_later(self, pause_s: float, place: MessageQueue, queue: PoppedQueue) -> None:
+        def rested() -> None:
+            self._timers.discard(timer)
+            self._advance(place, queue)
+
+        timer = self._loop.call_later(pause_s, rested)
+        self._timers.add(timer)
+
+    def _forget_all(self, works: Iterable[Popped]) -> None:
+        for work in works:
+            self._forget(work)
+
+
+def _place(work: Popped) -> MessageQueue:
+    return MessageQueue(work.topic, work.receipt.broker_name, work.receipt.queue_id)

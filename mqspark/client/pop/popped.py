@@ -1,0 +1,90 @@
+"""What a pop brings: messages, where they are stored, and the receipts that acknowledge them. Facts: RocketMQ's
+MQClientAPIImpl.processPopResponse, ExtraInfoUtil; reference client-semantics §3.11.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import NamedTuple
+
+from mqspark.client.remoting.namespaces import Namespace
+from mqspark.compression import LIMITS, InflateLimits
+from mqspark.errors import ProtocolError
+from mqspark.message import FIRST_POP_TIME, POP_CK, MessageExt, MessageQueue
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers import PopMessageResponseHeader
+from mqspark.protocol.receipts import (
+    Receipt,
+    normal_topic,
+    parse_message_offsets,
+    parse_order_counts,
+    parse_receipt,
+    parse_start_offsets,
+    real_topic,
+    retry_flag,
+)
+from mqspark.record import decode_pull
+
+__all__ = ["Popped", "popped_of"]
+
+log = logging.getLogger(__name__)
+
+
+class Popped(NamedTuple):
+    """A message that the listener has, or will have."""
+
+    message: MessageExt
+    topic: str
+    """Where it is stored: the topic, or a retry topic."""
+    receipt: Receipt
+    deadline: float
+    """When the receipt runs out (``time.monotonic``). By our clock: the broker's may tell another time."""
+
+
+def popped_of(
+    response: Command,
+    queue: MessageQueue,
+    group: str,
+    namespace: Namespace,
+    limits: InflateLimits = LIMITS,
+) -> list[Popped]:
+    """The messages of an answer to a pop from ``queue``, with their receipts. What inner batches become may be too much
+    at once: the rest is left to come again when its time is over. Raises ProtocolError, InvalidMessage."""
+    arrived = time.monotonic()
+    answer = response.header(PopMessageResponseHeader)
+    starts = parse_start_offsets(answer.start_offset_info)
+    offsets = parse_message_offsets(answer.msg_offset_info)
+    counts = parse_order_counts(answer.order_count_info)
+    works = []
+    messages, rest = decode_pull(response.body, broker_name=queue.broker_name, limits=limits)
+    if rest is not None:
+        log.warning("a pop of %s becomes too much at once: from offset %d on it comes again", queue, rest)
+    for message in messages:
+        given = message.properties.get(POP_CK)
+        if given is not None:
+            receipt = parse_receipt(given)
+        else:
+            flag = retry_flag(message.topic, group)
+            place = flag, message.queue_id
+            if place not in starts or message.queue_offset not in offsets.get(place, ()):
+                raise ProtocolError(f"a pop of {queue} does not say what {message.message_id} is")
+            receipt = Receipt(
+                starts[place],
+                answer.pop_time,
+                answer.invisible_time,
+                answer.revive_qid,
+                flag,
+                queue.broker_name,
+                message.queue_id,
+                message.queue_offset,
+            )
+            message.properties[POP_CK] = receipt.encode()
+            if receipt.is_order:  # ordered messages are retried where they are: their records count nothing
+                message.reconsume_times = counts.of(message.queue_id, message.queue_offset)
+        message.properties.setdefault(FIRST_POP_TIME, str(answer.pop_time))
+        topic = normal_topic(message.topic, group)
+        message.topic = namespace.unwrap(topic)
+        stored = real_topic(topic, group, receipt.retry)
+        works.append(Popped(message, stored, receipt, arrived + receipt.invisible_time_ms / 1000))
+    return works

@@ -1,0 +1,149 @@
+"""Messages that are sent one by one, put together on their way: those of one topic that come within some milliseconds
+travel and are stored as a batch, and each sender gets its own result. Facts: RocketMQ's ProduceAccumulator; reference
+client-semantics §2.8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mqspark.client.delivery.results import SendResult, SettleFuture
+from mqspark.errors import ConfigError
+from mqspark.message import (
+    CORRELATION_ID,
+    DELAY,
+    MESSAGE_TYPE,
+    RETRY_PREFIX,
+    TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    WAIT,
+    Message,
+    MessageQueue,
+    QueueOffset,
+)
+
+__all__ = ["AutoBatch", "Accumulator", "can_batch"]
+
+_ALONE = frozenset(
+    {DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, "PGROUP", MESSAGE_TYPE, CORRELATION_ID}
+)
+"""A message with one of these properties goes its own way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoBatch:
+    """When a batch is sent: as soon as it is larger than ``max_bytes`` or ``max_delay_ms`` old. While
+    ``max_total_bytes`` wait, messages are sent on their own."""
+
+    max_delay_ms: int = 10
+    max_bytes: int = 32 * 1024
+    max_total_bytes: int = 32 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for name, value, most in (
+            ("max_delay_ms", self.max_delay_ms, 30_000),
+            ("max_bytes", self.max_bytes, 2 * 1024 * 1024),
+            ("max_total_bytes", self.max_total_bytes, None),
+        ):
+            if value < 1 or (most is not None and value > most):
+                raise ConfigError(f"{name}={value} is not between 1 and {most or 'anything'}", key=name)
+
+
+def can_batch(message: Message) -> bool:
+    return _ALONE.isdisjoint(message.properties) and not message.topic.startswith(RETRY_PREFIX)
+
+
+class _Key(NamedTuple):
+    topic: str
+    queue: MessageQueue | None
+    wait: str
+    tags: str | None
+    timeout_ms: int | None
+
+
+class _Batch:
+    __slots__ = ("futures", "messages", "size_bytes", "timer")
+
+    def __init__(self, timer: asyncio.TimerHandle) -> None:
+        self.messages: list[Message] = []
+        self.futures: list[SettleFuture] = []
+        self.size_bytes = 0
+        self.timer = timer
+
+
+class Accumulator:
+    """Belongs to the running loop. ``send`` starts one send of several messages (or of one) and must not raise."""
+
+    def __init__(
+        self,
+        settings: AutoBatch,
+        send: Callable[[list[Message], asyncio.Future[Any], MessageQueue | None, int | None], None],
+    ) -> None:
+        self._settings = settings
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._batches: dict[_Key, _Batch] = {}
+        self._held_bytes = 0
+
+    def add(
+        self, message: Message, future: SettleFuture, queue: MessageQueue | None, timeout_ms: int | None
+    ) -> bool:
+        """False when too much waits already: the caller sends it by itself. The message must be valid."""
+        size_bytes = len(message.body)
+        if self._held_bytes + size_bytes > self._settings.max_total_bytes:
+            return False
+        properties = message.properties
+        key = _Key(message.topic, queue, properties.get(WAIT, "true"), properties.get(TAGS), timeout_ms)
+        batch = self._batches.get(key)
+        if batch is None:
+            timer = self._loop.call_later(self._settings.max_delay_ms / 1000, self._flush, key)
+            batch = self._batches[key] = _Batch(timer)
+        batch.messages.append(message)
+        batch.futures.append(future)
+        batch.size_bytes += size_bytes
+        self._held_bytes += size_bytes
+        if batch.size_bytes > self._settings.max_bytes:
+            self._flush(key)
+        return True
+
+    def flush(self) -> None:
+        """Send everything that waits."""
+        for key in list(self._batches):
+            self._flush(key)
+
+    def _flush(self, key: _Key) -> None:
+        batch = self._batches.pop(key)
+        batch.timer.cancel()
+        self._held_bytes -= batch.size_bytes
+        together: asyncio.Future[SendResult] = self._loop.create_future()
+        together.add_done_callback(lambda done: _share(done, batch.futures))
+        self._send(batch.messages, together, key.queue, key.timeout_ms)
+
+
+def _share(together: asyncio.Future[SendResult], futures: list[SettleFuture]) -> None:
+    """To each sender its part of the result: the offsets of a batch follow one another."""
+    error = together.exception()
+    if error is not None:
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
+        return
+    result = together.result()
+    ids, offset_ids = result.message_id.split(","), result.offset_message_id.split(",")
+    count = len(futures)
+    for number, future in enumerate(futures):
+        if not future.done():
+            future.set_result(
+                type(result)(
+                    result.status,
+                    ids[number] if len(ids) == count else result.message_id,
+                    offset_ids[number] if len(offset_ids) == count else result.offset_message_id,
+                    result.queue,
+                    QueueOffset(result.queue_offset + number),
+                )
+            )

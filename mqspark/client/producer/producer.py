@@ -1,0 +1,602 @@
+"""The producer, as programs hold it. Facts: RocketMQ's DefaultMQProducerImpl; reference client-semantics §2."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from mqspark.client.delivery.results import SendResult, SendStatus, SettleFuture
+from mqspark.client.hooks.hooks import Interceptor, RecallContext, SendContext
+from mqspark.client.hooks.hooks import call as call_hooks
+from mqspark.client.hooks.trace import MAX_TRACE_BYTES, Tracer, trace_group
+from mqspark.client.producer.autobatch import Accumulator, AutoBatch, can_batch
+from mqspark.client.producer.faults import FaultTable
+from mqspark.client.producer.outgoing import (
+    QueueSelector,
+    batch_of,
+    body_bytes,
+    check_batch,
+    check_body,
+    check_sendable,
+    properties_text,
+    selecting,
+)
+from mqspark.client.producer.requests import Requests, is_reply, reply_message
+from mqspark.client.producer.send_window import Window
+from mqspark.client.producer.sending import Sender, Sending
+from mqspark.client.producer.targets import BATCH, PLAIN, REPLY, Targets
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.instance import ClientInstance, Member
+from mqspark.client.remoting.lifecycle import Lifecycle, Tasks
+from mqspark.client.remoting.namespaces import Namespace
+from mqspark.client.remoting.remoting import Channel
+from mqspark.client.remoting.topic_routes import TopicRoute
+from mqspark.errors import ClientError, MQError, NoRoute, RequestTimeout
+from mqspark.message import (
+    INSTANCE_ID,
+    TRANSACTION_PREPARED_TYPE,
+    Message,
+    MessageExt,
+    MessageQueue,
+    check_group,
+    check_topic,
+    decode_recall_handle,
+    new_unique_id,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers import RecallMessageRequestHeader, RecallMessageResponseHeader
+
+__all__ = ["Producer", "QueueSelector", "SendResult", "SendStatus", "tracer_of"]
+
+log = logging.getLogger(__name__)
+
+_encode_json = msgspec.json.encode
+
+
+class Producer(Lifecycle):
+    """Sends messages to the topics of a cluster.
+
+    ``timeout_ms`` is the whole time a send may take, retries and connecting included. Raises what
+    ``mqspark.errors`` lists under ClientError, and InvalidMessage for a message that no broker would take.
+    Not thread-safe: use it on the loop it was started on (``mqspark.Producer`` is the one for threads).
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        send_timeout_ms: int = 3_000,
+        retries: int = 2,
+        compress_from_bytes: int = 4_096,
+        compress_level: int = 5,
+        max_message_bytes: int = 4 * 1024 * 1024,
+        default_topic_queues: int = 4,
+        max_in_flight: int = 1_024,
+        max_in_flight_bytes: int = 100 * 1024 * 1024,
+        auto_batch: AutoBatch | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        trace: bool = False,
+        trace_topic: str | None = None,
+        options: ClientOptions | None = None,
+    ) -> None:
+        """``default_topic_queues`` is how many queues a topic gets that sending to it creates.
+
+        A send waits while ``max_in_flight`` messages or ``max_in_flight_bytes`` are not answered yet. With
+        ``auto_batch`` messages that are sent one by one travel together, a little later. With
+        ``trace`` each acknowledged send is recorded in ``trace_topic`` (RMQ_SYS_TRACE_TOPIC), for
+        ``mqadmin queryMsgTraceById``.
+        """
+        self._options = options or ClientOptions()
+        self._namespace = Namespace(self._options.namespace)
+        group = self._namespace.wrap(group)
+        check_group(group)
+        self.group = group
+        self._namesrv = namesrv
+        self._send_timeout_ms = send_timeout_ms
+        self._retries = retries
+        self._compress_from_bytes = compress_from_bytes
+        self._compress_level = compress_level
+        self._max_message_bytes = max_message_bytes
+        self._default_topic_queues = default_topic_queues
+        self._window = Window(max_in_flight, max_in_flight_bytes)
+        self._auto_batch = auto_batch
+        self._accumulator: Accumulator | None = None
+        self._interceptors = list(interceptors)
+        self._trace = trace
+        self._trace_topic = trace_topic
+        self._tracer: Tracer | None = None
+        self._member = _Membership(self)
+        self._running = False
+        # What a start brings:
+        self._loop: asyncio.AbstractEventLoop
+        self._instance: ClientInstance
+        self._tasks: Tasks
+        self._targets: Targets
+        self._sender: Sender
+        self._requests: Requests
+        self._asked_topics: set[str]
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connects when the first message is sent. Raises ConfigError without a name server."""
+        if self._running:
+            return
+        self._loop = asyncio.get_running_loop()
+        self._instance = instance = ClientInstance.enter(self._member, self._namesrv, self._options)
+        faults = FaultTable(instance.clock)
+        self._tasks = Tasks(f"producer group {self.group}")
+        self._targets = Targets(
+            instance, self._namespace, self.group, faults, default_topic_queues=self._default_topic_queues
+        )
+        self._sender = Sender(
+            instance,
+            self._targets,
+            faults,
+            self._window,
+            self._tasks,
+            self._interceptors,
+            retries=self._retries,
+            compress_from_bytes=self._compress_from_bytes,
+            compress_level=self._compress_level,
+        )
+        self._requests = Requests(instance.client_id)
+        self._asked_topics = set()
+        if self._trace:
+            group = self._namespace.unwrap(self.group)
+            tracer = tracer_of(self._namesrv, group, "PRODUCE", self._trace_topic, self._options)
+            try:
+                await tracer.start()
+            except BaseException:
+                await instance.leave(self._member)
+                raise
+            self._tracer = tracer
+            self._interceptors.append(tracer)
+        if self._auto_batch is not None:
+            self._accumulator = Accumulator(self._auto_batch, self._begin_together)
+        self._running = True
+
+    async def stop(self) -> None:
+        """Waits for what is in flight (at most its timeout), then leaves."""
+        if not self._running:
+            return
+        if self._accumulator is not None:
+            self._accumulator.flush()
+            self._accumulator = None
+        self._running = False
+        self._sender.close()
+        self._requests.abandon()
+        await self._window.empty()
+        if self._tracer is not None:
+            self._interceptors.remove(self._tracer)
+            await self._tracer.stop()
+            self._tracer = None
+        await self._tasks.cancel()
+        await self._instance.leave(self._member)
+
+    # --- sending ----------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | int | None = None,
+        selector: QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send and wait for the broker's word.
+
+        The queue is chosen in turn, or is ``queue``, or the one that ``hash_key`` always gets while the
+        topic's queues stay the same, or what ``selector`` says. Only the first kind is tried again on other
+        brokers.
+        """
+        return await (
+            await self.send_async(
+                message, queue=queue, hash_key=hash_key, selector=selector, timeout_ms=timeout_ms
+            )
+        )
+
+    async def send_async(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | int | None = None,
+        selector: QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> asyncio.Future[SendResult]:
+        """As ``send``, but gives the future as soon as there is room in flight.
+
+        Messages to one queue are stored in the order in which they were sent only where each future was awaited
+        before the next send: a retry, or a first connection, may let a later message pass.
+        """
+        return await self._begin_in_turn(message, queue, hash_key, selector, timeout_ms)
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | int | None = None,
+        selector: QueueSelector | None = None,
+    ) -> None:
+        """Returns once the message is handed to the connection; nobody will say whether it arrived."""
+        self._check_running()
+        future: asyncio.Future[None] = self._loop.create_future()
+        self.begin(message, future, queue, hash_key, selector, None, oneway=True)
+        await future
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """All of one topic to one queue, stored together, under one acknowledgement."""
+        self._check_running()
+        await self._window.room()
+        future: asyncio.Future[SendResult] = self._loop.create_future()
+        try:
+            self.begin_batch(messages, future, queue, timeout_ms)
+        except MQError:
+            self._window.decline()
+            raise
+        return await future
+
+    async def request(
+        self,
+        message: Message,
+        timeout_ms: int = 3_000,
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | int | None = None,
+        selector: QueueSelector | None = None,
+    ) -> MessageExt:
+        """Send a message and wait for the reply of whoever consumes it (``reply``); ``timeout_ms`` is the time for
+        both. Raises as ``send``, and RequestTimeout when the message is stored but no reply comes."""
+        self._check_running()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await self._request(message, timeout_ms, queue, hash_key, selector)
+        except TimeoutError as error:
+            if isinstance(error, RequestTimeout):
+                raise
+            raise RequestTimeout(f"a consumer of topic {message.topic}", timeout_ms) from None
+
+    async def _request(
+        self,
+        message: Message,
+        timeout_ms: int,
+        queue: MessageQueue | None,
+        hash_key: str | int | None,
+        selector: QueueSelector | None,
+    ) -> MessageExt:
+        if message.topic not in self._asked_topics:
+            # A reply may come over any broker of the topic's, and each has to know us by then.
+            check_topic(message.topic)
+            await self.queues(message.topic)
+            await self._instance.heartbeat()
+            self._asked_topics.add(message.topic)
+        correlation_id, request, reply = self._requests.open(message, timeout_ms)
+        sent: asyncio.Future[SendResult] | None = None
+        try:
+            sent = await self._begin_in_turn(request, queue, hash_key, selector, timeout_ms, alone=True)
+            await asyncio.wait((sent, reply), return_when=asyncio.FIRST_COMPLETED)
+            if not reply.done():
+                await sent
+            return await reply
+        finally:
+            self._requests.close(correlation_id)
+            if sent is None or not sent.done():
+                if sent is not None:
+                    sent.cancel()
+            elif not sent.cancelled():
+                sent.exception()  # with the reply here, it is of no interest
+
+    async def reply(
+        self, request: MessageExt, body: bytes | str, *, timeout_ms: int | None = None
+    ) -> SendResult:
+        """Answer a request that was consumed; returns when the client that waits has the reply. Raises InvalidMessage
+        for what is no request, BrokerError when nobody waits any more."""
+        message = reply_message(request, body)
+        # The broker that has the request surely knows who sent it.
+        queues = await self.queues(message.topic)
+        near = next((queue for queue in queues if queue.broker_name == request.broker_name), None)
+        return await (await self._begin_in_turn(message, near, None, None, timeout_ms, alone=True))
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that a message to ``topic`` can go to now. Raises NoRoute."""
+        self._check_running()
+        check_topic(topic)
+        found = await self._targets.find(self._namespace.wrap(topic))
+        return self._namespace.unwrap_queues(found.queues)
+
+    async def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
+        """Take a message back that is not delivered yet: the ``recall_handle`` of a timed one. Its message id.
+
+        Raises InvalidMessage for a handle that is none, BrokerError when it is too late, or when the broker does not
+        recall (recallMessageEnable).
+        """
+        check_topic(topic)
+        _, broker_name, _, message_id = decode_recall_handle(handle)
+        self._check_running()
+        wrapped = self._namespace.wrap(topic)
+        address = (await self._instance.route(wrapped)).master(broker_name)
+        if address is None:
+            raise NoRoute(topic, f"broker {broker_name} has no address")
+        context = RecallContext(self._namespace.unwrap(self.group), topic, message_id, success=False)
+        try:
+            response = await self._instance.remoting.invoke(
+                address,
+                RequestCode.RECALL_MESSAGE,
+                RecallMessageRequestHeader(
+                    topic=wrapped, recall_handle=handle, producer_group=self.group, bname=broker_name
+                ),
+                timeout_ms=timeout_ms or self._send_timeout_ms,
+            )
+            context.success, context.region = True, response.ext.get("MSG_REGION")
+        finally:
+            call_hooks([interceptor.after_recall for interceptor in self._interceptors], context)
+        return response.header(RecallMessageResponseHeader).msg_id
+
+    # --- what the facades use ---------------------------------------------------------------------------
+
+    def can_begin(self, message: Message) -> bool:
+        """Whether its topic is known, so that a send need not wait for a route. From any thread. Raises InvalidMessage
+        and MessageTooLarge, as ``begin`` would."""
+        if not self._running or self._namespace or message.topic not in self._targets.topics:
+            return False
+        check_body(message.body, self._max_message_bytes)
+        if message.properties:
+            properties_text(message)
+        return True
+
+    def begin(
+        self,
+        message: Message,
+        future: SettleFuture,
+        queue: MessageQueue | None = None,
+        hash_key: str | int | None = None,
+        selector: QueueSelector | None = None,
+        timeout_ms: int | None = None,
+        *,
+        oneway: bool = False,
+        prepared: bool = False,
+        alone: bool = False,
+    ) -> None:
+        """Start a send on this loop; ``future`` (of asyncio or concurrent.futures) gets the result or the
+        error. ``prepared``: of a transaction, whose properties are set. ``alone``: in no automatic batch.
+
+        Raises InvalidMessage, MessageTooLarge at once. Does not wait for room.
+        """
+        if (
+            self._accumulator is not None
+            and not (alone or oneway or prepared)
+            and hash_key is None
+            and selector is None
+            and self._accumulate(message, future, queue, timeout_ms)
+        ):
+            return
+        self._check_running()
+        context = None
+        if self._interceptors:
+            context = self._intercept([message])
+            message = context.messages[0]
+        if self._namespace:
+            message, queue, selector = (
+                self._named(message),
+                self._named_queue(queue),
+                self._named_selector(selector),
+            )
+        topic = message.topic
+        if topic not in self._targets.topics:
+            check_sendable(topic)
+        body = message.body
+        check_body(body, self._max_message_bytes)
+        sending = Sending()
+        if message.properties:
+            text, sending.message_id = properties_text(message, prepared=prepared)
+        else:
+            sending.message_id = new_unique_id()
+            text = f"UNIQ_KEY\x01{sending.message_id}\x02"
+        sending.properties = _encode_json(text)
+        sending.context = context
+        sending.topic = topic
+        sending.body = body
+        sending.flag = message.flag
+        sending.pinned = queue
+        if hash_key is not None or selector is not None:
+            sending.select = selecting(message, hash_key, selector)
+        else:
+            sending.select = None
+        sending.sys_flag = TRANSACTION_PREPARED_TYPE if prepared else 0
+        self._sender.launch(
+            sending,
+            future,
+            self._send_timeout_ms if timeout_ms is None else timeout_ms,
+            kind=REPLY if is_reply(message) else PLAIN,
+            oneway=oneway,
+        )
+
+    def begin_batch(
+        self,
+        messages: Sequence[Message],
+        future: SettleFuture,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """As ``begin`` for a batch."""
+        self._check_running()
+        context = None
+        if self._interceptors and messages:
+            context = self._intercept(messages)
+            messages = context.messages
+        if self._namespace:
+            messages, queue = [self._named(message) for message in messages], self._named_queue(queue)
+        sending = Sending()
+        sending.topic, sending.body, sending.message_id = batch_of(messages, self._max_message_bytes)
+        # The batch as such carries no id: RocketMQ would write it over those of its messages.
+        sending.properties = b'""'
+        sending.context = context
+        sending.flag = 0
+        sending.pinned = queue
+        sending.select = None
+        sending.sys_flag = 0
+        self._sender.launch(
+            sending,
+            future,
+            self._send_timeout_ms if timeout_ms is None else timeout_ms,
+            kind=BATCH,
+            oneway=False,
+        )
+
+    # --- within -----------------------------------------------------------------------------------------
+
+    def _check_running(self) -> None:
+        if not self._running:
+            raise ClientError(
+                f"the {type(self).__name__} of group {self.group} is not started, or already stopped: use `async with`"
+                " or await start() first"
+            )
+
+    async def _begin_in_turn(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        hash_key: str | int | None,
+        selector: QueueSelector | None,
+        timeout_ms: int | None,
+        *,
+        prepared: bool = False,
+        alone: bool = False,
+    ) -> asyncio.Future[SendResult]:
+        """``begin`` as soon as there is room in flight."""
+        if not self._running:
+            self._check_running()
+        body_bytes(message)
+        window = self._window
+        if window.full:
+            await window.room()
+        future: asyncio.Future[SendResult] = self._loop.create_future()
+        try:
+            self.begin(message, future, queue, hash_key, selector, timeout_ms, prepared=prepared, alone=alone)
+        except MQError:
+            window.decline()
+            raise
+        return future
+
+    def _accumulate(
+        self, message: Message, future: SettleFuture, queue: MessageQueue | None, timeout_ms: int | None
+    ) -> bool:
+        """Leave it to the accumulator. Raises InvalidMessage for what would spoil a batch."""
+        accumulator = self._accumulator
+        if accumulator is None or len(message.body) >= self._compress_from_bytes or not can_batch(message):
+            return False
+        check_batch([message])
+        return bool(message.body) and accumulator.add(message, future, queue, timeout_ms)
+
+    def _begin_together(
+        self,
+        messages: list[Message],
+        future: asyncio.Future[Any],
+        queue: MessageQueue | None,
+        timeout_ms: int | None,
+    ) -> None:
+        """What was accumulated. Never raises: the future gets the error."""
+        try:
+            if len(messages) == 1:
+                self.begin(messages[0], future, queue, timeout_ms=timeout_ms, alone=True)
+            else:
+                self.begin_batch(messages, future, queue, timeout_ms)
+        except MQError as error:
+            future.set_exception(error)
+
+    def _intercept(self, messages: Sequence[Message]) -> SendContext:
+        copies = [
+            Message(topic=each.topic, body=each.body, properties=dict(each.properties), flag=each.flag)
+            for each in messages
+        ]
+        context = SendContext(self._namespace.unwrap(self.group), copies)
+        call_hooks([interceptor.before_send for interceptor in self._interceptors], context)
+        return context
+
+    def _named(self, message: Message) -> Message:
+        """Under the cluster's names (DefaultMQProducerImpl: withNamespace, PROPERTY_INSTANCE_ID)."""
+        return Message(
+            topic=self._namespace.wrap(message.topic),
+            body=message.body,
+            properties={**message.properties, INSTANCE_ID: self._namespace.name},
+            flag=message.flag,
+        )
+
+    def _named_queue(self, queue: MessageQueue | None) -> MessageQueue | None:
+        return None if queue is None else self._namespace.wrap_queue(queue)
+
+    def _named_selector(self, selector: QueueSelector | None) -> QueueSelector | None:
+        """It sees and chooses queues by the program's names."""
+        namespace = self._namespace
+        if selector is None:
+            return None
+        return lambda queues, message: namespace.wrap_queue(
+            selector(namespace.unwrap_queues(queues), message)
+        )
+
+    # --- what the instance asks -------------------------------------------------------------------------
+
+    def _kept_topics(self) -> Collection[str]:
+        """Whose routes are to be kept fresh."""
+        return self._targets.topics.keys()
+
+    def _asked(self, channel: Channel, request: Command) -> bool:
+        return request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT and self._requests.replied(
+            channel, request
+        )
+
+
+class _Membership(Member):
+    """A producer as its instance sees it."""
+
+    def __init__(self, producer: Producer) -> None:
+        self.producer_group = producer.group
+        self._producer = producer
+
+    def topics(self) -> Collection[str]:
+        return self._producer._kept_topics()
+
+    def route_changed(self, route: TopicRoute) -> None:
+        self._producer._targets.changed(route)
+
+    def asked(self, channel: Channel, request: Command) -> bool:
+        return self._producer._asked(channel, request)
+
+    async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
+        if request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            log.info("a reply came for which nobody waits any more")
+            return ResponseCode.SUCCESS, b"", None
+        return await super().answer(request)
+
+
+def tracer_of(
+    namesrv: str | Sequence[str] | None,
+    group: str,
+    kind: str,
+    topic: str | None,
+    options: ClientOptions | None,
+) -> Tracer:
+    """For a member of ``group``; ``kind`` is PRODUCE or CONSUME."""
+    sender = Producer(
+        namesrv,
+        group=trace_group(group, kind),
+        send_timeout_ms=5_000,
+        max_message_bytes=MAX_TRACE_BYTES,
+        options=options,
+    )
+    return Tracer(sender, topic)

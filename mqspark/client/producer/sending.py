@@ -1,0 +1,335 @@
+"""Messages on their way: attempts, answers, retries on other brokers, the last word on each.
+
+The usual send makes no task and no dict: the route, the connection and everything of the header that does not
+change are looked up in one step, and the response settles the caller's future. Whatever is unusual (no
+route yet, no connection, a large body to compress, a retry) goes through ``Sender._dispatch``. Facts: RocketMQ's
+DefaultMQProducerImpl.sendDefaultImpl; reference client-semantics §2.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import time
+from collections.abc import Callable, Sequence
+
+from mqspark import compression
+from mqspark.client.delivery.results import RETRYABLE, STATUSES, SendResult, SendStatus, SettleFuture
+from mqspark.client.hooks.hooks import Interceptor, SendContext
+from mqspark.client.hooks.hooks import call as call_hooks
+from mqspark.client.producer.faults import SLOW_MS, FaultTable
+from mqspark.client.producer.send_window import Window
+from mqspark.client.producer.targets import BATCH, PublishTopic, Target, Targets
+from mqspark.client.remoting.instance import ClientInstance
+from mqspark.client.remoting.lifecycle import Tasks
+from mqspark.client.remoting.remoting import Channel, Outcome
+from mqspark.errors import (
+    BrokerError,
+    ClientError,
+    ConnectionLost,
+    InvalidMessage,
+    MQError,
+    NoRoute,
+    RequestTimeout,
+)
+from mqspark.message import COMPRESSED, COMPRESSION_SHIFT, MessageQueue, QueueOffset
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers import SendMessageResponseHeader
+
+__all__ = ["Sender", "Sending"]
+
+log = logging.getLogger(__name__)
+
+_SEND_OK = SendStatus.SEND_OK
+
+MIN_ATTEMPT_S = 0.02
+"""With less time left than this another attempt could only double the message; timers fire some ms early, too."""
+
+_COMPRESSED_ZLIB = COMPRESSED | compression.ZLIB << COMPRESSION_SHIFT
+_THREAD_COMPRESS_BYTES = 128 * 1024
+"""Compressing this much takes milliseconds, which the event loop should not spend."""
+
+_PREFIX = struct.Struct(">ii")
+
+
+class Sending:
+    """One message (or batch) on its way; called with what became of its latest attempt."""
+
+    __slots__ = (
+        "attempts",
+        "body",
+        "context",
+        "deadline",
+        "flag",
+        "future",
+        "kind",
+        "message_id",
+        "oneway",
+        "pinned",
+        "properties",
+        "select",
+        "sender",
+        "size_bytes",
+        "started",
+        "sys_flag",
+        "target",
+        "timeout_ms",
+        "topic",
+    )
+
+    sender: Sender
+    future: SettleFuture
+    topic: str
+    body: bytes
+    properties: bytes
+    context: SendContext | None
+    """What interceptors are told; None without any."""
+    message_id: str
+    flag: int
+    sys_flag: int
+    kind: int
+    oneway: bool
+    pinned: MessageQueue | None
+    select: Callable[[Sequence[MessageQueue]], MessageQueue] | None
+    target: Target | None
+    attempts: int
+    size_bytes: int
+    started: float
+    deadline: float
+    timeout_ms: int
+
+    def transmit(self, target: Target, channel: Channel, timeout_ms: int) -> None:
+        opaque = channel.next_opaque()
+        body = self.body
+        header = b'%b%d","h":"%d","f":"%d","i":%b},"opaque":%d}' % (
+            target.heads[2 * self.kind + self.oneway],
+            time.time_ns() // 1_000_000,
+            self.flag,
+            self.sys_flag,
+            self.properties,
+            opaque,
+        )
+        length = len(header)
+        if self.oneway:
+            channel.write(_PREFIX.pack(4 + length + len(body), length), header, body)
+            self.sender.finish(self, None, None)
+        else:
+            channel.submit(
+                opaque, timeout_ms, self, _PREFIX.pack(4 + length + len(body), length), header, body
+            )
+
+    def __call__(self, outcome: Outcome) -> None:
+        sender = self.sender
+        target = self.target
+        if target is None:
+            raise AssertionError("an outcome before the first attempt")
+        if isinstance(outcome, Command):
+            status = _SEND_OK if outcome.code == 0 else STATUSES.get(outcome.code)
+            if status is not None:
+                latency_ms = (sender.now() - self.started) * 1000
+                if latency_ms >= SLOW_MS:
+                    sender.faults.record(target.broker_name, latency_ms)
+                try:
+                    header = outcome.header(SendMessageResponseHeader)
+                except MQError as error:
+                    sender.finish(self, None, error)
+                    return
+                context = self.context
+                if context is not None:
+                    context.broker_address = target.channel.address if target.channel else None
+                    context.region = outcome.ext.get("MSG_REGION")
+                    context.trace_on = outcome.ext.get("TRACE_ON") != "false"
+                queue = target.shown
+                if header.queue_id != queue.queue_id:
+                    queue = queue._replace(queue_id=header.queue_id)
+                sender.finish(
+                    self,
+                    SendResult(
+                        status,
+                        header.batch_uniq_id or self.message_id,
+                        header.msg_id,
+                        queue,
+                        QueueOffset(header.queue_offset),
+                        header.recall_handle,
+                    ),
+                    None,
+                )
+                return
+            address = target.channel.address if target.channel else None
+            sender.failed(self, BrokerError(outcome.code, outcome.remark, address=address))
+        else:
+            sender.failed(self, outcome)
+
+
+class Sender:
+    """What is under way of one producer. Belongs to the running loop."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        targets: Targets,
+        faults: FaultTable,
+        window: Window,
+        tasks: Tasks,
+        interceptors: Sequence[Interceptor],
+        *,
+        retries: int,
+        compress_from_bytes: int,
+        compress_level: int,
+    ) -> None:
+        self.now = asyncio.get_running_loop().time
+        self.faults = faults
+        self.targets = targets
+        self._instance = instance
+        self._window = window
+        self._tasks = tasks
+        self._interceptors = interceptors
+        self._retries = retries
+        self._compress_from_bytes = compress_from_bytes
+        self._compress_level = compress_level
+        self._closing = False
+
+    def launch(
+        self, sending: Sending, future: SettleFuture, timeout_ms: int, *, kind: int, oneway: bool
+    ) -> None:
+        """The first attempt of a ``sending`` that says what is to be sent, and where. Does not wait for room."""
+        size_bytes = len(sending.body)
+        sending.sender = self
+        sending.future = future
+        sending.kind = kind
+        sending.oneway = oneway
+        sending.attempts = 0
+        sending.target = None
+        sending.size_bytes = size_bytes
+        sending.timeout_ms = timeout_ms
+        sending.started = started = self.now()
+        sending.deadline = started + timeout_ms / 1000
+        window = self._window
+        window.count += 1
+        window.size_bytes += size_bytes
+        if size_bytes >= self._compress_from_bytes and kind != BATCH:
+            if size_bytes >= _THREAD_COMPRESS_BYTES:
+                self._tasks.spawn(self._dispatch(sending, None, compress=True))
+                return
+            self._put_compressed(sending, compression.compress(sending.body, level=self._compress_level))
+        topic = self.targets.topics.get(sending.topic)
+        if topic is not None and topic.targets:
+            try:
+                target = self._choose(sending, topic)
+            except Exception as error:
+                self.finish(sending, None, error)
+                return
+            channel = target.channel
+            if channel is not None and channel.open and channel.writable:
+                sending.transmit(target, channel, timeout_ms)
+                return
+            self._tasks.spawn(self._dispatch(sending, target))
+        else:
+            self._tasks.spawn(self._dispatch(sending, None))
+
+    def close(self) -> None:
+        """What fails from now on is not tried again."""
+        self._closing = True
+
+    def _choose(self, sending: Sending, topic: PublishTopic) -> Target:
+        """The queue of the next attempt."""
+        last, sending.attempts = sending.target, sending.attempts + 1
+        queue = sending.pinned
+        if sending.select is not None:
+            try:
+                queue = sending.select(topic.queues)
+            except Exception as error:
+                raise ClientError(
+                    f"the selector chose no queue of topic {sending.topic}: {type(error).__name__}: {error}"
+                ) from error
+        if queue is None:
+            target = topic.chooser.choose(
+                topic.candidates() if topic.many else topic.targets,
+                last.broker_name if last is not None else None,
+            )
+        else:
+            found = topic.target_of(queue)
+            if found is None:
+                raise InvalidMessage(
+                    f"{queue} is not a writable queue of topic {sending.topic}", field="queue"
+                )
+            target = found
+        sending.target = target
+        return target
+
+    @staticmethod
+    def _put_compressed(sending: Sending, body: bytes) -> None:
+        if len(body) < len(sending.body):
+            sending.body = body
+            sending.sys_flag |= _COMPRESSED_ZLIB
+
+    async def _dispatch(
+        self, sending: Sending, target: Target | None, *, refresh: bool = False, compress: bool = False
+    ) -> None:
+        """An attempt that must wait for something first: a thread that compresses, a route, a connection, a peer that
+        reads slowly. Whatever happens, the send gets its last word: ``stop`` waits for it."""
+        try:
+            async with asyncio.timeout_at(sending.deadline):
+                if compress:
+                    body = await asyncio.to_thread(
+                        compression.compress, sending.body, level=self._compress_level
+                    )
+                    self._put_compressed(sending, body)
+                if target is None:
+                    target = self._choose(sending, await self.targets.find(sending.topic, refresh=refresh))
+                address = self._instance.broker_address(target.broker_name)
+                if address is None:
+                    raise NoRoute(sending.topic, f"broker {target.broker_name} has no address")
+                target.channel = channel = await self._instance.remoting.connect(address)
+                await channel.drain()
+            remaining_ms = int((sending.deadline - self.now()) * 1000)
+            sending.transmit(target, channel, max(1, remaining_ms))
+        except ClientError as error:
+            self.failed(sending, error)
+        except TimeoutError:
+            where = target.broker_name if target is not None else f"the route of topic {sending.topic}"
+            self.finish(sending, None, RequestTimeout(where, sending.timeout_ms))
+        except Exception as error:
+            self.finish(sending, None, error)
+        except asyncio.CancelledError:
+            self.finish(sending, None, ConnectionLost(sending.topic, "the producer is stopped"))
+            raise
+
+    def failed(self, sending: Sending, error: ClientError) -> None:
+        """An attempt failed: try another broker if that can help and there is time, else report."""
+        target = sending.target
+        lost = isinstance(error, (ConnectionLost, RequestTimeout))
+        again = target is not None and (lost or (isinstance(error, BrokerError) and error.code in RETRYABLE))
+        if again and target is not None:
+            self.faults.record(target.broker_name, 0, isolate=True)
+            if isinstance(error, BrokerError) and error.code == ResponseCode.GO_AWAY and target.channel:
+                target.channel.retire()
+        if (
+            again
+            and not self._closing
+            and sending.pinned is None
+            and sending.select is None
+            and sending.attempts <= self._retries
+            and self.now() + MIN_ATTEMPT_S < sending.deadline
+        ):
+            log.debug("attempt %d to send to %s failed: %s", sending.attempts, sending.topic, error)
+            self._tasks.spawn(self._dispatch(sending, None, refresh=True))
+        else:
+            self.finish(sending, None, error)
+
+    def finish(self, sending: Sending, result: SendResult | None, error: BaseException | None) -> None:
+        """The last word on a send."""
+        self._window.leave(sending.size_bytes)
+        context = sending.context
+        if context is not None:
+            context.result, context.error = result, error
+            context.elapsed_ms = int((self.now() - sending.started) * 1000)
+            call_hooks([interceptor.after_send for interceptor in reversed(self._interceptors)], context)
+        future = sending.future
+        if not future.done():
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)

@@ -1,0 +1,213 @@
+"""The queues a producer may send to, each with everything of its requests that does not change. Facts: RocketMQ's
+TopicPublishInfo, SendMessageRequestHeaderV2; reference client-semantics §2.3, §2.4.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import overload
+
+import msgspec
+
+from mqspark.client.producer.faults import FaultTable, QueueChooser
+from mqspark.client.remoting.instance import ClientInstance
+from mqspark.client.remoting.namespaces import Namespace
+from mqspark.client.remoting.remoting import Channel
+from mqspark.client.remoting.topic_routes import TopicRoute
+from mqspark.errors import ClientError, NoRoute
+from mqspark.message import DEFAULT_TOPIC, MessageQueue, Queues
+from mqspark.protocol.codes import CURRENT_VERSION, RequestCode
+from mqspark.protocol.command import ONEWAY_FLAG
+
+__all__ = ["BATCH", "PLAIN", "REPLY", "PublishTopic", "Target", "Targets"]
+
+PLAIN, BATCH, REPLY = range(3)
+_CODES = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
+"""By kind."""
+
+MAX_MADE = 1_024
+"""Targets of one topic that are kept, of 2 KB each."""
+
+_encode_json = msgspec.json.encode
+
+
+class Target:
+    """One queue as the hot path needs it."""
+
+    __slots__ = ("broker_name", "channel", "heads", "queue", "shown")
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        shown: MessageQueue,
+        group: str,
+        default_queue_count: int,
+        more: Mapping[str, str] | None = None,
+    ) -> None:
+        self.queue = queue
+        self.shown = shown
+        """The queue by the program's name of the topic."""
+        self.broker_name = queue.broker_name
+        self.channel: Channel | None = None
+        self.heads = tuple(
+            self._head(group, default_queue_count, code, oneway=oneway, more=more or {})
+            for code in _CODES
+            for oneway in (False, True)
+        )
+        """At ``2 * kind + oneway``."""
+
+    def _head(
+        self,
+        group: str,
+        default_queue_count: int,
+        code: RequestCode,
+        *,
+        oneway: bool,
+        more: Mapping[str, str],
+    ) -> bytes:
+        """Everything of SendMessageRequestHeaderV2 up to the born timestamp (``g``), whose quote is open; ``more`` is
+        what every request of the client carries."""
+        fields = {
+            **more,
+            "a": group,
+            "b": self.queue.topic,
+            "c": DEFAULT_TOPIC,
+            "d": str(default_queue_count),
+            "e": str(self.queue.queue_id),
+            "j": "0",
+            "k": "false",
+            "m": "true" if code == RequestCode.SEND_BATCH_MESSAGE else "false",
+            "n": self.broker_name,
+        }
+        return (
+            f'{{"code":{int(code)},"flag":{ONEWAY_FLAG if oneway else 0},"language":"PYTHON",'
+            f'"version":{CURRENT_VERSION},"serializeTypeCurrentRPC":"JSON",'
+            f'"extFields":{_encode_json(fields).decode()[:-1]},"g":"'
+        ).encode()
+
+
+class _Made(Sequence[Target]):
+    """Targets made when they are asked for, of a topic with many queues."""
+
+    def __init__(self, queues: Sequence[MessageQueue], make: Callable[[MessageQueue], Target]) -> None:
+        self._queues = queues
+        self._make = make
+        self._made: dict[int, Target] = {}
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    @overload
+    def __getitem__(self, index: int) -> Target: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Target]: ...
+    def __getitem__(self, index: int | slice) -> Target | Sequence[Target]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        target = self._made.get(index)
+        if target is None:
+            if len(self._made) >= MAX_MADE:
+                self._made.clear()
+            target = self._made[index] = self._make(self._queues[index])
+        return target
+
+
+class PublishTopic:
+    """A topic's queues and the turn they are at."""
+
+    __slots__ = ("_by_queue", "_turn", "chooser", "many", "queues", "targets")
+
+    def __init__(self, chooser: QueueChooser) -> None:
+        self.chooser = chooser
+        self.queues: Sequence[MessageQueue] = ()
+        self.targets: Sequence[Target] = []
+        self.many = False
+        """Ask ``candidates`` for what to choose from, not ``targets``."""
+        self._by_queue: dict[MessageQueue, Target] = {}
+        self._turn = 0
+
+    def adopt(self, queues: Sequence[MessageQueue], make: Callable[[MessageQueue], Target]) -> None:
+        self.queues = queues
+        self.many = len(queues) > MAX_MADE
+        self.targets = _Made(queues, make) if self.many else [make(queue) for queue in queues]
+        self._by_queue = {} if self.many else {target.queue: target for target in self.targets}
+
+    def target_of(self, queue: MessageQueue) -> Target | None:
+        if not self.many or not isinstance(self.queues, Queues):
+            return self._by_queue.get(queue)
+        place = self.queues.place_of(queue)
+        return None if place is None else self.targets[place]
+
+    def candidates(self) -> list[Target]:
+        """The next queue of each broker: which broker, the chooser says."""
+        spans = self.queues.spans if isinstance(self.queues, Queues) else ()
+        start, candidates = 0, []
+        turn = self._turn // max(1, len(spans))
+        self._turn += 1
+        for _, count in spans:
+            candidates.append(self.targets[start + turn % count])
+            start += count
+        return candidates
+
+
+class Targets:
+    """All topics of one producer, by the cluster's names."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        namespace: Namespace,
+        group: str,
+        faults: FaultTable,
+        *,
+        default_topic_queues: int,
+    ) -> None:
+        self.topics: dict[str, PublishTopic] = {}
+        self._instance = instance
+        self._namespace = namespace
+        self._group = group
+        self._faults = faults
+        self._default_topic_queues = default_topic_queues
+        self._more = instance.options.fields
+
+    async def find(self, name: str, *, refresh: bool = False) -> PublishTopic:
+        """A topic with writable queues; one that does not exist yet has those that it would be created with. Raises
+        NoRoute, and what ``ClientInstance.route`` raises when nothing is known yet.
+        """
+        topic = self.topics.get(name)
+        if topic is not None and topic.targets and not refresh:
+            return topic
+        try:
+            route = await self._instance.route(name, refresh=refresh)
+        except NoRoute:
+            if topic is not None and topic.targets:
+                return topic
+            route = await self._instance.template_route(name, self._default_topic_queues)
+        except ClientError:
+            if topic is not None and topic.targets:
+                return topic  # the name servers are away; what was known may still do
+            raise
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = PublishTopic(QueueChooser(self._faults, start=int.from_bytes(os.urandom(2), "big")))
+            self.topics[name] = topic
+        if topic.queues != route.publish_queues:
+            self._adopt(topic, route)
+        if not topic.targets:
+            raise NoRoute(name, "none of its queues is writable")
+        return topic
+
+    def changed(self, route: TopicRoute) -> None:
+        """A route is news."""
+        topic = self.topics.get(route.topic)
+        if topic is not None:
+            self._adopt(topic, route)
+
+    def _adopt(self, topic: PublishTopic, route: TopicRoute) -> None:
+        topic.adopt(route.publish_queues, self._target)
+
+    def _target(self, queue: MessageQueue) -> Target:
+        return Target(
+            queue, self._namespace.unwrap_queue(queue), self._group, self._default_topic_queues, self._more
+        )

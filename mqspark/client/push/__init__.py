@@ -1,0 +1,1 @@
+"""The push consumer: listeners called in order or concurrently."""

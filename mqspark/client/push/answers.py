@@ -1,0 +1,112 @@
+"""What a push consumer answers when its broker asks on a tool's behalf (ClientRemotingProcessor; reference
+client-semantics §1.7).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from mqspark.client.consumer.inspection import stacks
+from mqspark.client.delivery.delivery import ConsumeStatus, Outcome, failure_of
+from mqspark.message import MessageExt, MessageQueue
+from mqspark.protocol.bodies import (
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+    GetConsumerStatusBody,
+    ResetOffsetBody,
+    decode_body,
+    encode_body,
+    queue_key,
+    queue_of,
+)
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from mqspark.record import decode_record
+
+__all__ = ["Asked", "answer"]
+
+log = logging.getLogger(__name__)
+
+
+class Asked(Protocol):
+    """A consumer, as far as its broker may ask."""
+
+    @property
+    def is_ordered(self) -> bool: ...
+
+    @property
+    def auto_commit(self) -> bool: ...
+
+    def running_info(self) -> ConsumerRunningInfo: ...
+
+    def consumed_offsets(self) -> Mapping[MessageQueue, int]: ...
+
+    async def consume_now(self, message: MessageExt) -> Outcome:
+        """Outside the order, without any change of offsets. Raises what the listener raises."""
+
+    async def reset(self, queue: MessageQueue, offset: int) -> None:
+        """Go on there, if the queue is still ours."""
+
+
+async def answer(consumer: Asked, request: Command) -> tuple[int, bytes, str | None]:
+    """Response code, body and remark. Raises ProtocolError for a request that is none."""
+    body = b""
+    if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+        info = consumer.running_info()
+        if request.header(GetConsumerRunningInfoRequestHeader).jstack_enable:
+            info.jstack = stacks()
+        body = encode_body(info)
+    elif request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+        body = encode_body(await _consume_directly(consumer, request))
+    elif request.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+        topic = request.header(GetConsumerStatusRequestHeader).topic
+        offsets = {
+            queue_key(queue): offset
+            for queue, offset in consumer.consumed_offsets().items()
+            if queue.topic == topic
+        }
+        body = encode_body(GetConsumerStatusBody(message_queue_table=offsets))
+    elif request.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+        topic = request.header(ResetOffsetRequestHeader).topic
+        for key, offset in decode_body(ResetOffsetBody, request.body).offset_table.items():
+            queue = queue_of(key)
+            if queue.topic == topic:
+                await consumer.reset(queue, offset)
+    else:
+        return (
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            b"",
+            f"a consumer does not answer {request.code}",
+        )
+    return ResponseCode.SUCCESS, body, None
+
+
+async def _consume_directly(consumer: Asked, request: Command) -> ConsumeMessageDirectlyResult:
+    header = request.header(ConsumeMessageDirectlyResultRequestHeader)
+    message = decode_record(request.body)
+    message.broker_name = header.broker_name or ""
+    result = ConsumeMessageDirectlyResult(
+        order=consumer.is_ordered, auto_commit=consumer.auto_commit, consume_result="CR_SUCCESS"
+    )
+    began = time.monotonic_ns()
+    try:
+        outcome = await consumer.consume_now(message)
+        if not consumer.auto_commit and outcome in (ConsumeStatus.COMMIT, ConsumeStatus.ROLLBACK):
+            result.consume_result = f"CR_{outcome.value}"
+        elif failure_of(outcome) is not None:
+            result.consume_result = "CR_LATER"
+    except Exception as error:
+        log.warning("the listener failed on a message it was given directly", exc_info=error)
+        result.consume_result = "CR_THROW_EXCEPTION"
+        result.remark = f"{type(error).__name__}: {error}"
+    result.spent_time_mills = (time.monotonic_ns() - began) // 1_000_000
+    return result

@@ -1,0 +1,416 @@
+"""Consuming each queue in its order: one message (or batch) at a time, and only under the broker's lock.
+
+``OrderedQueue`` decides what may run; ``Ordered`` gives it to the listener and keeps the locks. A failed message
+rests its queue for a moment and is delivered again, here, before any later one. Facts: RocketMQ's
+ConsumeMessageOrderlyService and RebalanceImpl.lockAll; reference client-semantics §3.7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, Protocol
+
+from mqspark.client.delivery.delivery import (
+    Chunk,
+    ConsumeStatus,
+    Listener,
+    Outcome,
+    Skipped,
+    failure_of,
+    make_delivery,
+)
+from mqspark.client.delivery.process_queue import ProcessQueue
+from mqspark.client.delivery.statistics import ConsumeStatistics
+from mqspark.client.push.concurrent import SendBack
+from mqspark.clock import Clock
+from mqspark.errors import MQError
+from mqspark.message import MessageExt, MessageQueue
+
+__all__ = ["Locks", "Ordered", "OrderedQueue"]
+
+log = logging.getLogger(__name__)
+
+LOCK_LIFETIME_MS = 30_000
+"""For so long after a renewal a queue counts as locked; the broker keeps a lock for 60 s (RebalanceImpl)."""
+_DEAD_LETTER_LEVEL = -1
+_SUSPEND_MS = (10, 30_000)
+
+
+class Locks(Protocol):
+    async def lock(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, bool]:
+        """Take or renew locks; False where another member has it. A queue whose broker did not answer is
+        missing."""
+
+    async def unlock(self, queues: Collection[MessageQueue]) -> None:
+        """Never raises."""
+
+
+class OrderedQueue:
+    """What of one queue waits, what runs, whether the queue may be served at all. Times are monotonic ms."""
+
+    __slots__ = (
+        "_batch_size",
+        "_locked_ms",
+        "_needs_lock",
+        "closing",
+        "held",
+        "lapsed",
+        "process",
+        "resume_ms",
+        "running",
+        "waiting",
+    )
+
+    def __init__(self, *, batch_size: int, needs_lock: bool) -> None:
+        self._batch_size = batch_size
+        self._needs_lock = needs_lock
+        self._locked_ms: int | None = None
+        self.process: ProcessQueue | None = None
+        self.waiting: deque[MessageExt] = deque()
+        self.running: Sequence[MessageExt] = ()
+        """With the listener now. Nothing else of this queue runs meanwhile, not even after ``restart``."""
+        self.held: list[MessageExt] = []
+        """The listener is done with them but has not said COMMIT; they come before ``running``."""
+        self.resume_ms = 0
+        """The queue rests until then."""
+        self.lapsed = False
+        """The lock was lost: others may have gone on, so what is cached here is worth nothing."""
+        self.closing = False
+
+    def locked(self, now_ms: int) -> bool:
+        if not self._needs_lock:
+            return True
+        return self._locked_ms is not None and now_ms - self._locked_ms <= LOCK_LIFETIME_MS
+
+    def renewed(self, asked_ms: int) -> None:
+        """The broker says that the lock is ours, in answer to what was asked at ``asked_ms``."""
+        if self._locked_ms is not None and not self.locked(asked_ms):
+            self.lapsed = True
+        self._locked_ms = asked_ms
+
+    def lost(self) -> None:
+        """The broker says that the lock is another's."""
+        self._locked_ms = None
+        self.lapsed = True
+
+    def restart(self, process: ProcessQueue) -> None:
+        """Go on with ``process``; what waited is forgotten, what runs is waited for."""
+        self.process = process
+        self.waiting.clear()
+        self.held.clear()
+        self.lapsed = False
+        self.resume_ms = 0
+
+    def add(self, messages: Sequence[MessageExt]) -> None:
+        self.waiting.extend(messages)
+
+    def next(self, now_ms: int) -> Sequence[MessageExt]:
+        """What the listener gets now; nothing while something runs, while the queue rests, or without lock."""
+        if self.running or self.closing or self.lapsed or now_ms < self.resume_ms or not self.locked(now_ms):
+            return ()
+        waiting = self.waiting
+        self.running = [waiting.popleft() for _ in range(min(len(waiting), self._batch_size))]
+        return self.running
+
+    def done(self, process: ProcessQueue) -> None:
+        """What ran is consumed, and what was held before it, if it still matters: ``process`` is what it was taken
+        from."""
+        messages, self.running = self.running, ()
+        if self._current(process):
+            for message in (*self.held, *messages):
+                process.complete(message)
+            self.held.clear()
+
+    def hold(self, process: ProcessQueue) -> None:
+        """The listener is done with what ran; whether it is consumed will be seen."""
+        messages, self.running = self.running, ()
+        if self._current(process):
+            self.held += messages
+
+    def put_back(self, process: ProcessQueue, resume_ms: int) -> None:
+        """What ran comes again, first of all, when the queue has rested."""
+        messages, self.running = self.running, ()
+        if self._current(process):
+            for message in messages:
+                message.reconsume_times += 1
+            self.waiting.extendleft(reversed(messages))
+            self.resume_ms = resume_ms
+
+    def roll_back(self, process: ProcessQueue, resume_ms: int) -> None:
+        """What ran and what was held come again, first of all, when the queue has rested. It is not counted, as that
+        says nothing about any one of them (ProcessQueue.rollback)."""
+        messages, self.running = self.running, ()
+        if self._current(process):
+            self.waiting.extendleft(reversed((*self.held, *messages)))
+            self.held.clear()
+            self.resume_ms = resume_ms
+
+    def _current(self, process: ProcessQueue) -> bool:
+        return process is self.process and not process.dropped
+
+
+class Ordered:
+    """The queues of one consumer. ``consumed`` is told each that became shorter, ``regained`` each whose lock was
+    lost and is back: it must ``restart`` it where the group is. Belongs to the running loop.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        listener: Listener,
+        locks: Locks | None,
+        send_back: SendBack | None,
+        *,
+        clock: Clock,
+        batch_size: int,
+        concurrency: int,
+        suspend_queue_ms: int,
+        max_reconsume_times: int | None,
+        auto_commit: bool,
+        lock_interval_ms: int,
+        statistics: ConsumeStatistics,
+        consumed: Callable[[ProcessQueue], None],
+        regained: Callable[[MessageQueue], Awaitable[None]],
+    ) -> None:
+        """Without ``locks`` and ``send_back`` (broadcasting) no queue needs a lock, and no message is given up.
+        Without ``auto_commit`` messages are consumed when the listener says COMMIT.
+        """
+        self._statistics = statistics
+        self._group = group
+        self._locks = locks
+        self._send_back = send_back
+        self._clock = clock
+        self._batch_size = batch_size
+        self._suspend_queue_ms = suspend_queue_ms
+        self._max_reconsume_times = max_reconsume_times
+        self._auto_commit = auto_commit
+        self._lock_interval_ms = lock_interval_ms
+        self._consumed = consumed
+        self._regained = regained
+        self._queues: dict[MessageQueue, OrderedQueue] = {}
+        self._of: dict[ProcessQueue, OrderedQueue] = {}
+        self._idle: dict[OrderedQueue, asyncio.Future[None]] = {}
+        self._timers: dict[OrderedQueue, asyncio.TimerHandle] = {}
+        self._giving_up: set[asyncio.Task[None]] = set()
+        self._renew_now = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._delivery = make_delivery(listener, concurrency=concurrency, finished=self._finished)
+        self._stopping = False
+
+    # --- queues -----------------------------------------------------------------------------------------
+
+    async def claim(self, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
+        """Lock queues that are about to be taken; those that were."""
+        # One that we are still giving up is not to be had before that is over.
+        free = [queue for queue in queues if queue not in self._queues]
+        for queue in free:
+            self._queues[queue] = OrderedQueue(
+                batch_size=max(1, self._batch_size), needs_lock=self._locks is not None
+            )
+        if self._locks is None:
+            return set(free)
+        await self._ask(free)
+        claimed = {queue for queue in free if self._queues[queue].locked(self._clock.monotonic_ms())}
+        for queue in free:
+            if queue not in claimed:
+                del self._queues[queue]
+        return claimed
+
+    async def unclaim(self, queues: Collection[MessageQueue]) -> None:
+        """Give locks back."""
+        for queue in queues:
+            ordered = self._queues.pop(queue, None)
+            if ordered is not None:
+                self._forget(ordered)
+        if self._locks is not None:
+            await self._locks.unlock(queues)
+
+    def restart(self, queue: MessageQueue, process: ProcessQueue) -> None:
+        """Serve a queue that was claimed from ``process``, from now on."""
+        ordered = self._queues[queue]
+        self._forget(ordered)
+        ordered.restart(process)
+        self._of[process] = ordered
+
+    def _forget(self, ordered: OrderedQueue) -> None:
+        """Its process is no longer served; what of it still runs ends in ``_finished``."""
+        timer = self._timers.pop(ordered, None)
+        if timer is not None:
+            timer.cancel()
+        if ordered.process is not None and not ordered.running:
+            self._of.pop(ordered.process, None)
+
+    def add(self, process: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        ordered = self._of.get(process)
+        if ordered is not None:
+            ordered.add(messages)
+            self._advance(ordered)
+
+    def readable(self, queue: MessageQueue) -> bool:
+        """Whether it makes sense to pull from it now."""
+        ordered = self._queues.get(queue)
+        return ordered is not None and not ordered.lapsed and ordered.locked(self._clock.monotonic_ms())
+
+    def locked(self, queue: MessageQueue) -> bool:
+        ordered = self._queues.get(queue)
+        return ordered is not None and ordered.locked(self._clock.monotonic_ms())
+
+    async def unclaim_idle(self) -> None:
+        """Give all locks back but those of queues that a listener is still at: they stay until they expire, for
+        better late than out of order."""
+        await self.unclaim([queue for queue, ordered in self._queues.items() if not ordered.running])
+
+    async def settle(self, queue: MessageQueue) -> None:
+        """Start nothing more of a queue; wait until nothing of it runs. Its lock is renewed meanwhile."""
+        ordered = self._queues.get(queue)
+        if ordered is None:
+            return
+        ordered.closing = True
+        if ordered.running:
+            self._idle[ordered] = waiter = self._loop.create_future()
+            await waiter
+
+    async def run_now(self, argument: Any) -> Outcome:
+        return await self._delivery.run_now(argument)
+
+    async def stop(self, timeout_ms: int) -> bool:
+        """Start nothing more, wait for listeners. The locks stay until ``unclaim``. False when that did not end
+        in time."""
+        self._stopping = True
+        deadline = self._loop.time() + timeout_ms / 1000
+        ended = await self._delivery.stop(timeout_ms)
+        if self._giving_up:
+            _, late = await asyncio.wait(self._giving_up, timeout=max(0.0, deadline - self._loop.time()))
+            ended = ended and not late
+        return ended
+
+    # --- locks ------------------------------------------------------------------------------------------
+
+    def renew_soon(self) -> None:
+        """A connection is new, or the group changed: a broker may have forgotten our locks."""
+        self._renew_now.set()
+
+    async def renew_forever(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._lock_interval_ms / 1000):
+                    await self._renew_now.wait()
+            except TimeoutError:
+                log.debug("time to renew the locks of %s", self._group)
+            self._renew_now.clear()
+            await self._ask(list(self._queues))
+            for queue, ordered in list(self._queues.items()):
+                if ordered.lapsed and ordered.process is not None:
+                    ordered.process.drop()
+                    if ordered.locked(self._clock.monotonic_ms()) and not ordered.closing:
+                        log.warning("%s has the lock of %s again, after losing it", self._group, queue)
+                        await self._regained(queue)
+                self._advance(ordered)
+
+    async def _ask(self, queues: Collection[MessageQueue]) -> None:
+        if self._locks is None or not queues:
+            return
+        asked_ms = self._clock.monotonic_ms()
+        for queue, is_ours in (await self._locks.lock(queues)).items():
+            ordered = self._queues.get(queue)
+            if ordered is None:
+                continue
+            if is_ours:
+                ordered.renewed(asked_ms)
+            else:
+                ordered.lost()
+
+    # --- running ----------------------------------------------------------------------------------------
+
+    def _advance(self, ordered: OrderedQueue) -> None:
+        process = ordered.process
+        if self._stopping or process is None:
+            return
+        now_ms = self._clock.monotonic_ms()
+        messages = ordered.next(now_ms)
+        if messages:
+            argument = messages if self._batch_size else messages[0]
+            self._delivery.submit([Chunk(process, messages, argument)])
+        elif now_ms < ordered.resume_ms and ordered not in self._timers:
+            pause_s = (ordered.resume_ms - now_ms) / 1000
+            self._timers[ordered] = self._loop.call_later(pause_s, self._rested, ordered)
+
+    def _rested(self, ordered: OrderedQueue) -> None:
+        del self._timers[ordered]
+        self._advance(ordered)
+
+    def _finished(self, chunk: Chunk, outcome: Outcome, elapsed_s: float) -> None:
+        process = chunk.process
+        ordered = self._of[process]
+        failure = failure_of(outcome)
+        if not isinstance(outcome, Skipped):
+            process.last_consume_ms = time.time_ns() // 1_000_000
+            count, failed = len(chunk.messages), failure is not None
+            self._statistics.consumed(
+                chunk.messages[0].topic, 0 if failed else count, count if failed else 0, elapsed_s * 1000
+            )
+        if isinstance(outcome, Skipped):
+            ordered.put_back(process, 0)
+        elif failure is None:
+            self._succeeded(ordered, process, commit=outcome is ConsumeStatus.COMMIT)
+        elif outcome is ConsumeStatus.ROLLBACK and not self._auto_commit:
+            ordered.roll_back(process, self._clock.monotonic_ms() + self._suspend_queue_ms)
+        else:
+            limit = self._max_reconsume_times
+            log.warning(
+                "listener of %s did not consume %s (delivery %d)",
+                self._group,
+                ", ".join(message.message_id for message in chunk.messages),
+                chunk.messages[0].reconsume_times + 1,
+                exc_info=outcome if isinstance(outcome, BaseException) else None,
+            )
+            pause_ms = self._suspend_queue_ms if failure.suspend_ms is None else failure.suspend_ms
+            if (
+                limit is not None
+                and self._send_back is not None
+                and all(message.reconsume_times >= limit for message in chunk.messages)
+            ):
+                task = self._loop.create_task(self._give_up(ordered, process, self._send_back, pause_ms))
+                self._giving_up.add(task)
+                task.add_done_callback(self._giving_up.discard)
+                return
+            self._suspend(ordered, process, pause_ms)
+        self._settled(ordered, process)
+
+    def _succeeded(self, ordered: OrderedQueue, process: ProcessQueue, *, commit: bool) -> None:
+        if commit or self._auto_commit:
+            ordered.done(process)
+        else:
+            ordered.hold(process)
+
+    async def _give_up(
+        self, ordered: OrderedQueue, process: ProcessQueue, send_back: SendBack, pause_ms: int
+    ) -> None:
+        """To the dead-letter topic with them; the queue waits until that has happened."""
+        try:
+            for message in ordered.running:
+                await send_back(message, _DEAD_LETTER_LEVEL)
+        except MQError as error:
+            log.warning("cannot give up a message of %s, delivered here again: %s", self._group, error)
+            self._suspend(ordered, process, pause_ms)
+        else:
+            self._succeeded(ordered, process, commit=False)
+        self._settled(ordered, process)
+
+    def _suspend(self, ordered: OrderedQueue, process: ProcessQueue, pause_ms: int) -> None:
+        least, most = _SUSPEND_MS
+        pause_ms = min(max(pause_ms, least), most)
+        ordered.put_back(process, self._clock.monotonic_ms() + pause_ms)
+
+    def _settled(self, ordered: OrderedQueue, process: ProcessQueue) -> None:
+        if process is not ordered.process or process.dropped:
+            self._of.pop(process, None)
+        waiter = self._idle.pop(ordered, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+        self._consumed(process)
+        self._advance(ordered)

@@ -1,0 +1,495 @@
+"""The push consumer: pulls ahead, hands messages to a listener, commits in order. Facts: RocketMQ's
+DefaultMQPushConsumerImpl; reference client-semantics §3. What becomes of the messages is decided in ``concurrent`` and
+``ordered``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from mqspark.client.consumer.allocate import Allocation, Averagely
+from mqspark.client.consumer.consumer import ConsumeFromWhere, MessageModel
+from mqspark.client.consumer.inspection import running_info
+from mqspark.client.consumer.settings import GroupSettings, check_positive
+from mqspark.client.consumer.subscriber import Listening
+from mqspark.client.delivery.delivery import Listener, Outcome
+from mqspark.client.delivery.flow import Flow
+from mqspark.client.delivery.process_queue import FlowLimits, ProcessQueue
+from mqspark.client.delivery.statistics import ConsumeStatistics
+from mqspark.client.hooks.hooks import Interceptor, intercepted, let_through
+from mqspark.client.push.answers import answer
+from mqspark.client.push.concurrent import Concurrent
+from mqspark.client.push.locks import BrokerLocks
+from mqspark.client.push.ordered import Ordered
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.topic_routes import MASTER_ID
+from mqspark.errors import ClientError, ConfigError, MQError
+from mqspark.message import MessageExt, MessageQueue
+from mqspark.protocol.bodies import ConsumerRunningInfo, ConsumeType, ProcessQueueInfo
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.command import Command
+
+__all__ = ["PushConsumer"]
+
+log = logging.getLogger(__name__)
+
+_NO_PROGRESS_PAUSE_S = 0.02
+"""A broker that answers "nothing" at once, again and again, is not asked more often than this."""
+_UNREADABLE_PAUSE_S = 0.2
+"""Until a queue is looked at again that is not to be pulled from: its lock is lost."""
+_EXPIRE_INTERVAL_MS = 60_000
+
+
+class _Reader:
+    """One queue of ours."""
+
+    __slots__ = ("broker_id", "process", "queue", "task")
+
+    def __init__(self, queue: MessageQueue, process: ProcessQueue) -> None:
+        self.queue = queue
+        self.process = process
+        self.broker_id = MASTER_ID
+        self.task: asyncio.Task[None]
+
+
+class PushConsumer(Listening):
+    """Calls ``listener`` with each message of the topics it is subscribed to.
+
+    The listener is a function (called in up to ``concurrency`` threads) or a coroutine function (as many
+    coroutines on the loop). Returning CONSUME_SUCCESS or nothing means done; RECONSUME_LATER, a ``RetryLater``, or an
+    exception mean again. With ``batch_listener`` instead, lists of up to ``batch_size`` messages of one queue are
+    handed over, and done or repeated as a whole.
+
+    A failed message goes back to its broker, which delivers it to the group again after 10 s, then 30 s, 1 min and
+    so on, with ``reconsume_times`` counting up, and after ``max_reconsume_times`` puts it into the dead-letter topic
+    ``%DLQ%<group>``. A listener that takes longer than ``consume_timeout_ms`` has failed, too. Where the broker does
+    not take a message back, it is delivered again here, every ``retry_delay_ms``. A broadcasting consumer drops what
+    fails.
+
+    ``ordered``: one message (or batch) of a queue at a time, in the order of the queue, by one member of the group:
+    the queues are locked at their brokers. What fails is delivered again, before anything later of its queue, every
+    ``suspend_queue_ms``, and given to the dead-letter topic after ``max_reconsume_times`` if that is set. Without
+    ``auto_commit`` a message that the listener is done with counts as consumed only when it returns COMMIT, for this
+    and all earlier ones of the queue; ROLLBACK makes all since the last COMMIT come again. Let no more than
+    ``max_cached_messages`` wait for a COMMIT: they are kept here, and no more is pulled.
+
+    Delivery is at least once. Not thread-safe: use it on the loop it was started on.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        listener: Listener | None = None,
+        batch_listener: Listener | None = None,
+        batch_size: int = 1,
+        concurrency: int = 20,
+        ordered: bool = False,
+        auto_commit: bool = True,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        consume_timestamp_ms: int | None = None,
+        allocation: Allocation | None = None,
+        pull_batch_size: int = 32,
+        max_cached_messages: int = 1_000,
+        max_cached_bytes: int = 100 * 1024 * 1024,
+        max_span: int = 2_000,
+        max_cached_messages_per_topic: int | None = None,
+        max_cached_bytes_per_topic: int | None = None,
+        max_reconsume_times: int | None = None,
+        retry_delay_ms: int = 5_000,
+        consume_timeout_ms: int = 15 * 60_000,
+        suspend_queue_ms: int = 1_000,
+        lock_interval_ms: int = 20_000,
+        persist_interval_ms: int = 5_000,
+        rebalance_interval_ms: int = 20_000,
+        suspend_ms: int = 15_000,
+        local_offsets_directory: Path | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        trace: bool = False,
+        trace_topic: str | None = None,
+        options: ClientOptions | None = None,
+    ) -> None:
+        """``consume_from`` and ``consume_timestamp_ms`` hold where the group has committed nothing yet.
+
+        As with every RocketMQ client a broker may still say "start at 0" for a young queue, so that a group
+        does not lose what was sent before it noticed the queue. ``max_reconsume_times`` None is what the group's
+        configuration says, 16 if nothing, and without end for ordered consumers. The ``max_*`` limits are per
+        queue (``max_span``, between the first and the last cached offset, holds for unordered consumers); those
+        ``*_per_topic`` are divided among the topic's queues here. With ``trace`` each call of the listener is
+        recorded in ``trace_topic`` (RMQ_SYS_TRACE_TOPIC), for ``mqadmin queryMsgTraceById``.
+        """
+        if (listener is None) == (batch_listener is None):
+            raise ConfigError("give either listener or batch_listener", key="listener")
+        if not callable(listener or batch_listener):
+            raise ConfigError("a listener is a function", key="listener")
+        check_positive(
+            batch_size=batch_size,
+            concurrency=concurrency,
+            pull_batch_size=pull_batch_size,
+            max_cached_messages=max_cached_messages,
+            max_cached_bytes=max_cached_bytes,
+            max_span=max_span,
+            max_cached_messages_per_topic=max_cached_messages_per_topic or 1,
+            max_cached_bytes_per_topic=max_cached_bytes_per_topic or 1,
+            retry_delay_ms=retry_delay_ms,
+            consume_timeout_ms=consume_timeout_ms,
+            suspend_queue_ms=suspend_queue_ms,
+            lock_interval_ms=lock_interval_ms,
+            persist_interval_ms=persist_interval_ms,
+        )
+        if not (auto_commit or ordered):
+            raise ConfigError("auto_commit=False is for ordered consumers", key="auto_commit")
+        if max_reconsume_times is not None and max_reconsume_times < 0:
+            raise ConfigError(
+                f"max_reconsume_times={max_reconsume_times} is negative", key="max_reconsume_times"
+            )
+        super().__init__(
+            namesrv,
+            GroupSettings(
+                group=group,
+                consume_type=ConsumeType.CONSUME_PASSIVELY,
+                message_model=message_model,
+                consume_from=consume_from,
+                consume_timestamp_ms=consume_timestamp_ms,
+                allocation=allocation or Averagely(),
+                rebalance_interval_ms=rebalance_interval_ms,
+                pull_batch_size=pull_batch_size,
+                suspend_ms=suspend_ms,
+                local_offsets_directory=local_offsets_directory,
+            ),
+            options,
+            interceptors=interceptors,
+            trace=trace,
+            trace_topic=trace_topic,
+        )
+        self._listener: Listener = listener or batch_listener  # type: ignore[assignment] # either is given
+        self._batch_size = batch_size if batch_listener is not None else 0
+        """0: the listener takes single messages."""
+        self._concurrency = concurrency
+        self._is_ordered = ordered
+        self._auto_commit = auto_commit
+        self._flow = Flow(
+            FlowLimits(max_cached_messages, max_cached_bytes, sys.maxsize if ordered else max_span),
+            max_cached_messages_per_topic,
+            max_cached_bytes_per_topic,
+        )
+        self._max_reconsume_times = max_reconsume_times
+        self._retry_delay_ms = retry_delay_ms
+        self._consume_timeout_ms = consume_timeout_ms
+        self._suspend_queue_ms = suspend_queue_ms
+        self._lock_interval_ms = lock_interval_ms
+        self._persist_interval_ms = persist_interval_ms
+        self._readers: dict[MessageQueue, _Reader] = {}
+        self._leaving: dict[MessageQueue, _Reader] = {}
+        """Given up, but their listener is still at the last message (ordered consumers)."""
+        self._consumption: Concurrent | Ordered
+        self._statistics: ConsumeStatistics
+        self._ordered: Ordered | None = None
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises ConnectionLost or RequestTimeout without a name server, ConfigError without a topic."""
+        if self._running:
+            return
+        await self._enter(rebalance=True, prepare=self._prepare)
+        tasks = self._group.tasks
+        tasks.keep(self._persist_forever)
+        if self._ordered is not None:
+            tasks.keep(self._ordered.renew_forever)
+        else:
+            tasks.keep(self._expire_forever)
+
+    def _prepare(self) -> None:
+        """Before the first queue comes."""
+        group, broadcasting = self._group, self._group.broadcasting
+        listener = self._listener
+        self._statistics = ConsumeStatistics(group.instance.clock)
+        if self._interceptors:
+            listener = intercepted(
+                listener, self._interceptors, group.namespace.unwrap(self.group), self._consume_timeout_ms
+            )
+        send_back = None if broadcasting else self._send_back
+        if self._is_ordered:
+            self._consumption = self._ordered = Ordered(
+                self.group,
+                listener,
+                None if broadcasting else BrokerLocks(group.instance, self.group),
+                send_back,
+                clock=group.instance.clock,
+                batch_size=self._batch_size,
+                concurrency=self._concurrency,
+                suspend_queue_ms=self._suspend_queue_ms,
+                max_reconsume_times=self._max_reconsume_times,
+                auto_commit=self._auto_commit,
+                lock_interval_ms=self._lock_interval_ms,
+                statistics=self._statistics,
+                consumed=self._flow.consumed,
+                regained=self._regained,
+            )
+        else:
+            self._consumption = Concurrent(
+                self.group,
+                listener,
+                send_back,
+                batch_size=self._batch_size,
+                concurrency=self._concurrency,
+                retry_delay_ms=self._retry_delay_ms,
+                consume_timeout_ms=self._consume_timeout_ms,
+                statistics=self._statistics,
+                consumed=self._flow.consumed,
+            )
+
+    async def stop(self, timeout_ms: int = 30_000) -> None:
+        """Stops pulling, waits up to ``timeout_ms`` for running listeners, commits, leaves the group.
+
+        Messages that no listener has started come again, here or elsewhere.
+        """
+        if not self._running:
+            return
+        self._running = False
+        for reader in self._readers.values():
+            reader.task.cancel()
+        if not await self._consumption.stop(timeout_ms):
+            log.warning("a listener of %s is still running after %d ms", self.group, timeout_ms)
+        leaving = {
+            queue: reader.process.commit_offset
+            for queue, reader in self._leaving.items()
+            if not reader.process.dropped
+        }
+        try:
+            await self._group.offsets.write_at_last({**self.consumed_offsets(), **leaving})
+        except (ClientError, OSError) as error:
+            log.error("offsets of %s are not committed, messages will come again: %s", self.group, error)
+        for reader in (*self._readers.values(), *self._leaving.values()):
+            reader.process.drop()
+        if self._ordered is not None:
+            await self._ordered.unclaim_idle()
+        self._readers.clear()
+        self._leaving.clear()
+        await self._exit()
+
+    # --- what users ask ---------------------------------------------------------------------------------
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues of this consumer now, those of the retry topic included."""
+        return sorted(self._group.namespace.unwrap_queues(self._readers))
+
+    def progress(self) -> dict[MessageQueue, int]:
+        """Up to where each queue is consumed: what the next commit says."""
+        unwrap = self._group.namespace.unwrap_queue
+        return {unwrap(queue): offset for queue, offset in self.consumed_offsets().items()}
+
+    # --- QueueOwner -------------------------------------------------------------------------------------
+
+    def owned(self) -> Collection[MessageQueue]:
+        return self._readers.keys()
+
+    async def claim(self, queues: Sequence[MessageQueue]) -> Collection[MessageQueue]:
+        return queues if self._ordered is None else await self._ordered.claim(queues)
+
+    async def unclaim(self, queues: Sequence[MessageQueue]) -> None:
+        if self._ordered is not None:
+            await self._ordered.unclaim(queues)
+
+    async def take(self, queue: MessageQueue, start_offset: int) -> None:
+        if not self._running or queue in self._readers:
+            return
+        reader = _Reader(queue, ProcessQueue(start_offset))
+        self._readers[queue] = reader
+        if self._ordered is not None:
+            self._ordered.restart(queue, reader.process)
+        self._flow.share(self._readers)
+        reader.task = self._group.tasks.keep(functools.partial(self._read_forever, reader))
+
+    async def give_up(self, queues: Sequence[MessageQueue]) -> None:
+        offsets: dict[MessageQueue, int] = {}
+        for queue in queues:
+            reader = self._readers.pop(queue, None)
+            if reader is None:
+                continue
+            reader.task.cancel()
+            if self._ordered is not None:
+                self._leaving[queue] = reader
+                self._group.tasks.spawn(self._hand_over(reader, self._ordered))
+            else:
+                offsets[queue] = reader.process.commit_offset
+                reader.process.drop()
+        self._flow.share(self._readers)
+        await self._write(offsets)
+
+    async def _hand_over(self, reader: _Reader, ordered: Ordered) -> None:
+        """Hand a locked queue over: the next member begins when the listener here is done and that is committed."""
+        queue, process = reader.queue, reader.process
+        await ordered.settle(queue)
+        if not process.dropped and ordered.locked(queue):
+            await self._write({queue: process.commit_offset})
+        process.drop()
+        await ordered.unclaim([queue])
+        self._leaving.pop(queue, None)
+
+    async def _regained(self, queue: MessageQueue) -> None:
+        """The lock of a queue was lost and is ours again: go on where the group is."""
+        reader = self._readers.get(queue)
+        if reader is None or self._ordered is None:
+            return
+        try:
+            start_offset = await self._group.start_offset(queue)
+        except MQError as error:
+            log.warning("cannot go on with %s of %s yet: %s", queue, self.group, error)
+            return
+        reader.process = ProcessQueue(start_offset)
+        self._ordered.restart(queue, reader.process)
+
+    def group_changed(self) -> None:
+        if self._ordered is not None:
+            self._ordered.renew_soon()
+
+    async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
+        return await answer(self, request)
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    async def _read_forever(self, reader: _Reader) -> None:
+        group, queue, ordered = self._group, reader.queue, self._ordered
+        while True:
+            process = reader.process
+            if not self._unsuspended.is_set():
+                await self._unsuspended.wait()
+                continue
+            if ordered is not None and (process.dropped or not ordered.readable(queue)):
+                await asyncio.sleep(_UNREADABLE_PAUSE_S)
+                continue
+            limits = self._flow.limits(queue.topic)
+            if process.is_full(limits):
+                await self._flow.space(process, limits)
+                continue
+            process.last_pull_ms = time.time_ns() // 1_000_000
+            asked = process.next_offset
+            began = self._loop.time()
+            try:
+                pulled = await group.pull(
+                    queue, asked, commit_offset=process.commit_offset, broker_id=reader.broker_id, lite=False
+                )
+            except MQError as error:
+                reader.broker_id = MASTER_ID
+                await group.calls.recover(queue, error)
+                continue
+            if process.dropped:
+                continue
+            if pulled.messages:
+                elapsed_ms = (self._loop.time() - began) * 1000
+                self._statistics.pulled(pulled.messages[0].topic, len(pulled.messages), elapsed_ms)
+            reader.broker_id = pulled.suggested_broker_id
+            if pulled.code == ResponseCode.PULL_OFFSET_MOVED:
+                log.warning("%s continues %s at %d, not %d", self.group, queue, pulled.next_offset, asked)
+                await self._move(reader, pulled.next_offset)
+            elif pulled.code == ResponseCode.SUCCESS:
+                messages = pulled.messages
+                if self._interceptors:
+                    messages = let_through(self._interceptors, messages)
+                self._consumption.add(process, process.put(messages, pulled.next_offset))
+            else:
+                process.advance(pulled.next_offset)
+                if process.next_offset == asked and self._loop.time() - began < _NO_PROGRESS_PAUSE_S:
+                    await asyncio.sleep(_NO_PROGRESS_PAUSE_S)
+
+    async def _send_back(self, message: MessageExt, delay_level: int) -> None:
+        await self._group.calls.send_back(message, delay_level, self._max_reconsume_times)
+
+    async def _expire_forever(self) -> None:
+        interval_s = min(self._consume_timeout_ms, _EXPIRE_INTERVAL_MS) / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            if isinstance(self._consumption, Concurrent):
+                self._consumption.expire()
+
+    async def _move(self, reader: _Reader, offset: int) -> None:
+        """Go on at ``offset``, forget what is cached, and say so to the group."""
+        reader.process.drop()
+        reader.process = ProcessQueue(offset)
+        if self._ordered is not None:
+            self._ordered.restart(reader.queue, reader.process)
+        await self._write({reader.queue: offset})
+
+    # --- offsets ----------------------------------------------------------------------------------------
+
+    async def _persist_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._persist_interval_ms / 1000)
+            self._statistics.sample()
+            await self._persist()
+
+    async def _persist(self) -> None:
+        await self._write(self.consumed_offsets())
+
+    async def _write(self, offsets: Mapping[MessageQueue, int]) -> None:
+        if not offsets:
+            return
+        try:
+            await self._group.offsets.write(offsets)
+        except (ClientError, OSError) as error:
+            log.warning("cannot commit offsets of %s, will try again: %s", self.group, error)
+
+    # --- what the broker may ask ------------------------------------------------------------------------
+
+    @property
+    def is_ordered(self) -> bool:
+        return self._is_ordered
+
+    @property
+    def auto_commit(self) -> bool:
+        return self._auto_commit
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """Settings, subscriptions and queues, as ``mqadmin consumerStatus`` shows them."""
+        return running_info(
+            self._group,
+            self._started_ms,
+            {queue: self._queue_info(reader) for queue, reader in self._readers.items()},
+            ordered=self._is_ordered,
+            threads=self._concurrency,
+            statistics=self._statistics,
+        )
+
+    def _queue_info(self, reader: _Reader) -> ProcessQueueInfo:
+        process = reader.process
+        return ProcessQueueInfo(
+            commit_offset=process.commit_offset,
+            cached_msg_min_offset=process.min_offset,
+            cached_msg_max_offset=process.max_offset,
+            cached_msg_count=process.message_count,
+            cached_msg_size_in_mib=process.size_bytes >> 20,
+            locked=self._ordered is not None and self._ordered.locked(reader.queue),
+            droped=process.dropped,
+            last_pull_timestamp=process.last_pull_ms,
+            last_consume_timestamp=process.last_consume_ms,
+        )
+
+    def consumed_offsets(self) -> dict[MessageQueue, int]:
+        """As ``progress``, under the cluster's names."""
+        ordered = self._ordered
+        return {
+            queue: reader.process.commit_offset
+            for queue, reader in self._readers.items()
+            # Of a queue whose lock is lost or overdue another may have to say how far the group is.
+            if not reader.process.dropped and (ordered is None or ordered.locked(queue))
+        }
+
+    async def consume_now(self, message: MessageExt) -> Outcome:
+        self._group.calls.show(message)
+        return await self._consumption.run_now([message] if self._batch_size else message)
+
+    async def reset(self, queue: MessageQueue, offset: int) -> None:
+        reader = self._readers.get(queue)
+        if reader is not None:
+            log.warning("offset of %s for %s is reset to %d", queue, self.group, offset)
+            await self._move(reader, offset)

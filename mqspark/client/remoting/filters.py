@@ -1,0 +1,84 @@
+"""What a consumer wants of a topic, by tags or by SQL92, and whether the brokers will filter for it. Facts: RocketMQ's
+FilterAPI and MQClientInstance.checkClientInBroker; reference client-semantics §3.8.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from mqspark.client.remoting.instance import ClientInstance
+from mqspark.errors import ClientError, ConfigError, ConnectionLost, RequestTimeout
+from mqspark.filter.sql import SQL92
+from mqspark.message import check_topic
+from mqspark.protocol.bodies import (
+    CheckClientRequestBody,
+    SubscriptionData,
+    build_subscription,
+    encode_body,
+)
+from mqspark.protocol.codes import RequestCode
+
+__all__ = ["check_filters", "require_sql", "subscription_of"]
+
+log = logging.getLogger(__name__)
+
+_SQL92_VERSION = 232
+"""Ordinal of V4_1_0_SNAPSHOT; an older broker would take a filter for a tag (MQVersion)."""
+
+
+def subscription_of(topic: str, tags: str | Iterable[str], sql: str | None, version: int) -> SubscriptionData:
+    """``tags``: ``A || B``, or the tags one by one. Raises InvalidMessage, ConfigError."""
+    check_topic(topic)
+    expression = tags if isinstance(tags, str) else " || ".join(tags)
+    if sql is None:
+        return build_subscription(topic, expression, "TAG", version)
+    if expression != "*":
+        raise ConfigError("give tags or sql; a filter may say TAGS = 'A' itself", key="sql")
+    if not sql.strip():
+        raise ConfigError("sql must not be empty; leave it out to get everything", key="sql")
+    return build_subscription(topic, sql, SQL92, version)
+
+
+async def check_filters(
+    instance: ClientInstance, group: str, subscriptions: Iterable[SubscriptionData]
+) -> None:
+    """Ask the brokers of each topic that is filtered by SQL92 whether they take it; one that is away is not asked.
+    Raises ClientError.
+    """
+    for subscription in subscriptions:
+        route = instance.cached_route(subscription.topic)
+        if subscription.expression_type != SQL92 or route is None:
+            continue
+        for name in route.brokers:
+            address = route.address(name)
+            if address is None:
+                continue
+            try:
+                await _check_filter(instance, group, address, subscription)
+            except (ConnectionLost, RequestTimeout) as error:
+                log.warning("cannot ask whether the filter of %s is taken: %s", subscription.topic, error)
+
+
+async def _check_filter(
+    instance: ClientInstance, group: str, address: str, subscription: SubscriptionData
+) -> None:
+    await instance.remoting.connect(address)  # greets, so that the version is known
+    require_sql(instance, address)
+    body = CheckClientRequestBody(client_id=instance.client_id, group=group, subscription_data=subscription)
+    await instance.remoting.invoke(
+        address,
+        RequestCode.CHECK_CLIENT_CONFIG,
+        body=encode_body(body),
+        timeout_ms=instance.options.request_timeout_ms,
+    )
+
+
+def require_sql(instance: ClientInstance, address: str) -> None:
+    """Raises ClientError when the broker is known to be too old."""
+    version = instance.broker_version(address)
+    if version is not None and version < _SQL92_VERSION:
+        raise ClientError(
+            f"broker {address} does not filter by SQL92: its version is {version}, {_SQL92_VERSION} is needed"
+            " (RocketMQ 4.1); subscribe by tags"
+        )

@@ -1,0 +1,120 @@
+"""Who a client is: its options, its name servers, its client id. Facts: RocketMQ's ClientConfig; reference
+client-semantics §1.1, §1.2.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mqspark.client.remoting.remoting import split_address
+from mqspark.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
+from mqspark.config import parse_addresses
+from mqspark.errors import ConfigError, ConnectionLost
+
+__all__ = ["STREAM_FIELDS", "ClientOptions", "client_id_of", "resolve_namesrv"]
+
+STREAM_FIELDS = {"ReqT": "0"}
+"""What every request of a client that pulls by itself carries besides its header (StreamTypeRPCHook)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """What producers, consumers and admins have in common (ClientConfig's defaults)."""
+
+    instance_name: str = "DEFAULT"
+    """Part of the client id, ``ip@instance_name``. All producers, consumers and admins of a process that have the same
+    client id (lite pull consumers', which ends with ``@STREAM``, is another one than that of all others) share one set
+    of connections, one heartbeat and one table of routes; they must be given the same options
+    (but for ``namespace``) and name servers and belong to one event loop, and a group can have only one producer and
+    one consumer among them.
+
+    ``DEFAULT`` becomes ``pid#time``, another one for each, as with RocketMQ: whoever wants to share gives a name. Only
+    for broadcasting consumers it stays, as their local offsets are kept under the client id: they share, and two of
+    them in one group on one host need two names."""
+    unit_name: str = ""
+    """Appended to the client id, ``ip@instance_name@unit``."""
+    client_ip: str | None = None
+    """Part of the client id; by default the address from which the first name server is reached."""
+    namespace: str = ""
+    """Topics and groups are this application's own: ``Orders`` is ``<namespace>%Orders`` for the cluster. Producers and
+    consumers heed it; administration is by the cluster's names."""
+    namespace_v2: str = ""
+    """The same as RocketMQ 5 sends it: names stay as they are, and every request says which namespace it is for (fields
+    ``nsd`` and ``ns``), for servers that keep namespaces apart. Brokers of RocketMQ and ours do not look at it."""
+    heartbeat_v2: bool = False
+    """Repeat subscriptions in heartbeats only when they changed, where the broker says that it can do with that
+    (RocketMQ 5.1 and later, and ours)."""
+    connect_timeout_ms: int = 3_000
+    request_timeout_ms: int = 3_000
+    """For routes, heartbeats, member lists."""
+    route_interval_ms: int = 30_000
+    heartbeat_interval_ms: int = 30_000
+    idle_timeout_ms: int = 120_000
+    """A connection on which nothing went to and fro for so long is closed (clientChannelMaxIdleTimeSeconds); it is
+    opened again when it is needed."""
+
+    max_inflated_bytes: int = MAX_INFLATED_BYTES
+    """What a compressed body may become at most; a larger one is a message that cannot be consumed."""
+    max_inflate_ratio: int = LIMITS.max_ratio
+    """A body that becomes larger than 4 MiB may become so many times its size; 0: any."""
+
+    @property
+    def inflate_limits(self) -> InflateLimits:
+        return InflateLimits(self.max_inflated_bytes, self.max_inflate_ratio)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What every request carries besides its header (NamespaceRpcHook)."""
+        return {"nsd": "true", "ns": self.namespace_v2} if self.namespace_v2 else {}
+
+
+def resolve_namesrv(namesrv: str | Sequence[str] | None) -> list[str]:
+    """``host:port`` addresses from a list, a text with semicolons, or the environment's NAMESRV_ADDR.
+
+    Raises ConfigError when there is none.
+    """
+    if namesrv is None:
+        namesrv = os.environ.get("NAMESRV_ADDR", "")
+    parts = [namesrv] if isinstance(namesrv, str) else namesrv
+    if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
+        raise ConfigError(f"namesrv={namesrv!r} is neither text nor a list of text", key="namesrv")
+    addresses = parse_addresses(";".join(parts), key="namesrv")
+    if not addresses:
+        raise ConfigError(
+            "no name server: give namesrv='host:port;host:port' or set NAMESRV_ADDR", key="namesrv"
+        )
+    return addresses
+
+
+def local_address(towards: str) -> str:
+    """The address of the interface that packets to ``towards`` leave by; sends none."""
+    try:
+        host, port = split_address(towards)
+        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError, ConnectionLost):  # ValueError: no name of a host
+        return "127.0.0.1"
+
+
+def client_id_of(
+    namesrv: Sequence[str],
+    options: ClientOptions,
+    *,
+    keep_default_name: bool = False,
+    is_stream: bool = False,
+) -> str:
+    """``ip@instance name``, and ``@unit`` if there is one (ClientConfig.buildMQClientId). The name ``DEFAULT`` is made
+    unique (changeInstanceNameToPID), or kept. ``is_stream``: of a client that pulls by itself, ``@STREAM``.
+    """
+    name = options.instance_name
+    if name == "DEFAULT" and not keep_default_name:
+        name = f"{os.getpid()}#{time.monotonic_ns()}"
+    client_ip = options.client_ip or local_address(namesrv[0])
+    unit = [options.unit_name] if options.unit_name else []
+    return "@".join([client_ip, name, *unit, *(["STREAM"] if is_stream else [])])

@@ -1,0 +1,470 @@
+"""What one client identity needs whatever it does: name servers, routes, heartbeats, the server's own
+requests.
+
+Producers and consumers are its ``Member``s. Facts: RocketMQ's MQClientInstance and ClientConfig; reference
+client-semantics §1. Must not know how messages are sent, pulled or consumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import zlib
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from mqspark.client.remoting.heartbeats import Heartbeats
+from mqspark.client.remoting.identity import STREAM_FIELDS, ClientOptions, client_id_of, resolve_namesrv
+from mqspark.client.remoting.lifecycle import Tasks
+from mqspark.client.remoting.remoting import Channel, Remoting
+from mqspark.client.remoting.topic_routes import MASTER_ID, TopicRoute, address_of
+from mqspark.clock import Clock, SystemClock
+from mqspark.errors import (
+    BadRoute,
+    BrokerError,
+    ClientError,
+    ConfigError,
+    ConnectionLost,
+    MQError,
+    NoRoute,
+    ProtocolError,
+    RequestTimeout,
+)
+from mqspark.message import DEFAULT_TOPIC
+from mqspark.protocol.bodies import ConsumerData, TopicRouteData, decode_body
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command, Fields
+from mqspark.protocol.headers import GetRouteInfoRequestHeader, UnregisterClientRequestHeader
+
+__all__ = ["ClientInstance", "Member"]
+
+log = logging.getLogger(__name__)
+
+MAX_ANSWERING_BYTES = 64 << 20
+"""Of requests by brokers that are being answered; more are told that the client is busy."""
+_REQUEST_BYTES = 8_192
+"""Of a task and what it works with."""
+
+
+class Member:
+    """A producer, consumer or admin as its instance sees it."""
+
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+    def topics(self) -> Collection[str]:
+        """Whose routes are to be kept fresh."""
+        return ()
+
+    def consumer_data(self) -> ConsumerData | None:
+        return None
+
+    def route_changed(self, route: TopicRoute) -> None:
+        """A route is new or another."""
+
+    def group_changed(self) -> None:
+        """Members of our group came or went, or a connection of ours is new."""
+
+    def asked(self, channel: Channel, request: Command) -> bool:
+        """A request by the server, as it comes: whether this member takes care of it."""
+        return False
+
+    async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
+        """Response code, body and remark for a request that nobody took care of."""
+        return ResponseCode.REQUEST_CODE_NOT_SUPPORTED, b"", f"this client does not answer {request.code}"
+
+
+class ClientInstance:
+    """One client id, its connections, its routes, its heartbeats: shared by all members of that identity, opened with
+    the first and closed with the last (MQClientManager, MQClientInstance). Belongs to one event loop.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None,
+        options: ClientOptions,
+        *,
+        keep_default_name: bool = False,
+        is_stream: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.options = options
+        self.clock = clock or SystemClock()
+        self.namesrv = resolve_namesrv(namesrv)
+        self.client_id = client_id_of(
+            self.namesrv, options, keep_default_name=keep_default_name, is_stream=is_stream
+        )
+        self.remoting = Remoting(
+            connect_timeout_ms=options.connect_timeout_ms,
+            on_request=self._requested,
+            on_lost=self._lost,
+            greet=self._greet,
+            fields={**options.fields, **STREAM_FIELDS} if is_stream else options.fields,
+        )
+        self._members: list[Member] = []
+        self._routes: dict[str, TopicRoute] = {}
+        """The one that changed last is the last one."""
+        self._brokers: dict[str, dict[int, str]] = {}
+        self._answering_bytes = 0
+        """Of requests of brokers that are being answered."""
+        self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
+        # Clients spread over the name servers; one stays with the one that works.
+        self._namesrv_index = zlib.crc32(self.client_id.encode()) % len(self.namesrv)
+        self._tasks = Tasks(self.client_id)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._heartbeats = Heartbeats(self.client_id, with_fingerprint=options.heartbeat_v2)
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    @classmethod
+    def enter(
+        cls,
+        member: Member,
+        namesrv: str | Sequence[str] | None,
+        options: ClientOptions,
+        *,
+        keep_default_name: bool = False,
+        is_stream: bool = False,
+    ) -> ClientInstance:
+        """The instance of that identity, with ``member`` in it; ``leave`` must follow. For the running loop.
+
+        Raises ConfigError without a name server, when the identity has a member of the same kind and group already,
+        or when it is in use with other options or on another event loop.
+        """
+        new = cls(namesrv, options, keep_default_name=keep_default_name, is_stream=is_stream)
+        loop = asyncio.get_running_loop()
+        with _lock:
+            instance = _instances.get(new.client_id)
+            if instance is None or instance._loop is None or instance._loop.is_closed():
+                instance = _instances[new.client_id] = new
+                new._loop = loop
+            else:
+                instance._check_same(new, loop)
+            instance.join(member)
+        if instance is new:
+            new._tasks.keep(new._refresh_routes_forever)
+            new._tasks.keep(new._heartbeat_forever)
+        elif member.consumer_group is None:
+            # The brokers that know this client learn of its new member; a consumer sees to that by itself.
+            instance._tasks.spawn(instance.heartbeat())
+        return instance
+
+    def _check_same(self, other: ClientInstance, loop: asyncio.AbstractEventLoop) -> None:
+        """Whether ``other`` would be the same instance. Raises ConfigError."""
+        if self._loop is not loop:
+            what = "on another event loop"
+        elif sorted(self.namesrv) != sorted(other.namesrv):
+            what = f"with other name servers, {';'.join(self.namesrv)}"
+        elif replace(self.options, namespace="") != replace(other.options, namespace=""):
+            what = "with other options"
+        else:
+            return
+        raise ConfigError(
+            f"client id {self.client_id} is in use in this process {what}; give one of the two another instance_name"
+            " (ClientOptions)",
+            key="instance_name",
+        )
+
+    def join(self, member: Member) -> None:
+        """Raises ConfigError when a member of the same kind and group is here already: they would take each other's
+        place at the brokers."""
+        for kind, group, taken in (
+            ("producer", member.producer_group, {each.producer_group for each in self._members}),
+            ("consumer", member.consumer_group, {each.consumer_group for each in self._members}),
+        ):
+            if group is not None and group in taken:
+                raise ConfigError(
+                    f"the {kind} group {group} has a member {self.client_id} in this process already; give one of them"
+                    " another group, or another instance_name (ClientOptions)",
+                    key="instance_name",
+                )
+        self._members.append(member)
+
+    async def leave(self, member: Member) -> None:
+        """Says good-bye for the member's group; the last one closes everything. Never raises."""
+        if member not in self._members:
+            return
+        self._members.remove(member)
+        last = not self._members
+        if last:
+            with _lock:
+                if _instances.get(self.client_id) is self:
+                    del _instances[self.client_id]
+            await self._tasks.cancel()
+        await self._unregister(member)
+        if last:
+            await self.remoting.close()
+
+    # --- name servers -----------------------------------------------------------------------------------
+
+    async def ask_namesrv(
+        self, code: int, header: Fields = None, body: bytes = b"", *, timeout_ms: int | None = None
+    ) -> Command:
+        """Ask the name server at hand, and the others in turn when it does not answer.
+
+        Raises BrokerError for a response code other than success, ConnectionLost or RequestTimeout when none
+        answers.
+        """
+        timeout_ms = timeout_ms or self.options.request_timeout_ms
+        for attempt in range(len(self.namesrv)):
+            address = self.namesrv[self._namesrv_index]
+            try:
+                return await self.remoting.invoke(address, code, header, body, timeout_ms=timeout_ms)
+            except (ConnectionLost, RequestTimeout) as error:
+                self._namesrv_index = (self._namesrv_index + 1) % len(self.namesrv)
+                if attempt == len(self.namesrv) - 1:
+                    if isinstance(error, RequestTimeout):
+                        raise
+                    raise ConnectionLost(
+                        ";".join(self.namesrv),
+                        f"no name server answers ({error}); is one running there? namesrv, or NAMESRV_ADDR of the"
+                        " environment, says where",
+                        made=False,
+                    ) from error
+                log.warning("%s; trying name server %s", error, self.namesrv[self._namesrv_index])
+        raise AssertionError("there is always a name server")
+
+    # --- routes -----------------------------------------------------------------------------------------
+
+    async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
+        """The cached route, else the name server's. Raises NoRoute, ConnectionLost, RequestTimeout,
+        BrokerError.
+        """
+        known = self._routes.get(topic)
+        if known is not None and not refresh:
+            return known
+        task = self._fetching.get(topic)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._fetch_route(topic))
+            self._fetching[topic] = task
+            task.add_done_callback(lambda done: self._fetched(topic, done))
+        return await asyncio.shield(task)
+
+    def _fetched(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
+        self._fetching.pop(topic, None)
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; nobody may have
+
+    async def template_route(self, topic: str, max_queues: int) -> TopicRoute:
+        """Where a topic that does not exist yet would be created: the brokers that have TBW102.
+
+        Raises NoRoute when there is none, i.e. when no broker creates topics by itself.
+        """
+        try:
+            data = await self._ask_route(DEFAULT_TOPIC)
+        except NoRoute:
+            raise NoRoute(topic, "and no broker creates topics by itself") from None
+        route = TopicRoute.of(topic, data, max_queues=max_queues)
+        self._store(route)
+        return route
+
+    def cached_route(self, topic: str) -> TopicRoute | None:
+        return self._routes.get(topic)
+
+    async def _ask_route(self, topic: str) -> TopicRouteData:
+        try:
+            response = await self.ask_namesrv(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic)
+            )
+        except BrokerError as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                raise NoRoute(topic) from None
+            raise
+        try:
+            return decode_body(TopicRouteData, response.body)
+        except ProtocolError as error:
+            raise BadRoute(topic, str(error)) from None
+
+    async def _fetch_route(self, topic: str) -> TopicRoute:
+        route = TopicRoute.of(topic, await self._ask_route(topic))
+        self._store(route)
+        return route
+
+    def _store(self, route: TopicRoute) -> None:
+        if self._routes.get(route.topic) != route:
+            self._routes.pop(route.topic, None)
+            self._routes[route.topic] = route
+            self._index_brokers()
+            for member in self._members:
+                member.route_changed(route)
+
+    def _index_brokers(self) -> None:
+        """Of two routes that say different things the younger one is right."""
+        self._brokers = {
+            name: addresses for route in self._routes.values() for name, addresses in route.brokers.items()
+        }
+
+    def broker_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+        """That broker's, or of any other with the name; None when no route names it."""
+        return address_of(self._brokers.get(broker_name), broker_id)
+
+    def broker_version(self, address: str) -> int | None:
+        """What its last answer to a heartbeat said (an ordinal of MQVersion); None before the first."""
+        return self._heartbeats.version(address)
+
+    async def _refresh_routes_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.route_interval_ms / 1000)
+            wanted = {topic for member in self._members for topic in member.topics()}
+            for topic in self._routes.keys() - wanted:
+                del self._routes[topic]  # or its addresses would grow stale and still be believed
+            self._index_brokers()
+            for topic in wanted:
+                try:
+                    await self.route(topic, refresh=True)
+                except NoRoute:
+                    continue  # not created yet, or deleted: what was known stays, as in every RocketMQ client
+                except ClientError as error:
+                    log.warning("cannot refresh the route of %s: %s", topic, error)
+
+    # --- heartbeats -------------------------------------------------------------------------------------
+
+    async def heartbeat(self) -> None:
+        """Tell every broker that the routes name who we are. Errors are logged; the next one heals."""
+        addresses = self._heartbeat_addresses()
+        if addresses and self._grouped():
+            await asyncio.gather(*(self._beat(address) for address in addresses))
+
+    def _grouped(self) -> bool:
+        """Whether there is anybody that brokers have to know."""
+        return any(member.producer_group or member.consumer_group for member in self._members)
+
+    def _heartbeat_addresses(self) -> set[str]:
+        consuming = any(member.consumer_group is not None for member in self._members)
+        return {
+            address
+            for route in self._routes.values()
+            for addresses in route.brokers.values()
+            for number, address in addresses.items()
+            if consuming or number == MASTER_ID
+        }
+
+    async def _beat(self, address: str) -> None:
+        try:
+            channel = self.remoting.channel(address)
+            if channel is None:
+                await self.remoting.connect(address)  # greets
+            else:
+                await self._say(channel)
+        except ClientError as error:
+            log.warning("heartbeat to %s failed: %s", address, error)
+
+    async def _say(self, channel: Channel) -> None:
+        """Raises ClientError."""
+        body, fingerprint = self._heartbeats.next(channel.address, self._members)
+        answer = await channel.request(RequestCode.HEART_BEAT, None, body, self.options.request_timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(answer.code, answer.remark, address=channel.address)
+        self._heartbeats.answered(channel.address, fingerprint, answer)
+
+    async def _greet(self, channel: Channel) -> None:
+        """First words on a new connection: a broker forgets us with the old one, and must know a consumer's
+        subscriptions before it pulls."""
+        if channel.address in self.namesrv or not self._grouped():
+            return
+        self._heartbeats.forget(channel.address)
+        try:
+            await self._say(channel)
+        except ClientError as error:
+            log.warning("heartbeat to %s failed: %s", channel.address, error)
+            return
+        for member in self._members:
+            member.group_changed()
+
+    async def _heartbeat_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.heartbeat_interval_ms / 1000)
+            self.remoting.close_idle(self.options.idle_timeout_ms)
+            await self.heartbeat()
+
+    async def _unregister(self, member: Member) -> None:
+        if member.producer_group is None and member.consumer_group is None:
+            return
+        header = UnregisterClientRequestHeader(
+            client_id=self.client_id,
+            producer_group=member.producer_group,
+            consumer_group=member.consumer_group,
+        )
+        requests = [
+            channel.request(RequestCode.UNREGISTER_CLIENT, header, b"", self.options.request_timeout_ms)
+            for address in self.remoting.addresses()
+            if address not in self.namesrv and (channel := self.remoting.channel(address)) is not None
+        ]
+        for outcome in await asyncio.gather(*requests, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                log.info("could not unregister: %s", outcome)
+
+    # --- what servers say -------------------------------------------------------------------------------
+
+    def _lost(self, address: str) -> None:
+        log.info("%s lost its connection to %s", self.client_id, address)
+
+    def _requested(self, channel: Channel, request: Command) -> None:
+        try:
+            members = self._addressed(request)
+        except MQError as error:
+            log.warning("a request from %s cannot be read: %s", channel.address, error)
+            channel.respond(request, ResponseCode.SYSTEM_ERROR, remark=str(error))
+            return
+        if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            for member in members:
+                member.group_changed()
+        elif not any(member.asked(channel, request) for member in members):
+            size_bytes = _REQUEST_BYTES + len(request.body)
+            if self._answering_bytes + size_bytes > MAX_ANSWERING_BYTES:
+                remark = "the client has more requests to answer than it takes"
+                channel.respond(request, ResponseCode.SYSTEM_BUSY, remark=remark)
+                return
+            self._answering_bytes += size_bytes
+            self._tasks.spawn(self._answer_one(channel, request, members, size_bytes))
+
+    def _addressed(self, request: Command) -> list[Member]:
+        """Whom a request is for: the consumer of the group that it names, else everybody."""
+        group = request.ext.get("consumerGroup") or request.ext.get("group")
+        if group is None:
+            return list(self._members)
+        return [member for member in self._members if member.consumer_group == group]
+
+    async def _answer_one(
+        self, channel: Channel, request: Command, members: Collection[Member], size_bytes: int
+    ) -> None:
+        try:
+            await self._answer(channel, request, members)
+        finally:
+            self._answering_bytes -= size_bytes
+
+    async def _answer(self, channel: Channel, request: Command, members: Collection[Member]) -> None:
+        if not members:
+            group = request.ext.get("consumerGroup") or request.ext.get("group")
+            remark = f"consumer group {group} has no member in client {self.client_id}"
+            channel.respond(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+            return
+        code: int = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        body, remark = b"", f"code {request.code} is unknown"
+        for member in members:
+            try:
+                answer = await member.answer(request)
+            except Exception as error:
+                log.exception("cannot answer request %s of %s", request.code, channel.address)
+                answer = (ResponseCode.SYSTEM_ERROR, b"", f"{type(error).__name__}: {error}")
+            if answer[0] != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                code, body, remark = answer[0], answer[1], answer[2] or ""
+                break
+        channel.respond(request, code, body, remark or None)
+
+
+_lock = threading.Lock()
+_instances: dict[str, ClientInstance] = {}
+"""All that are open in this process, by client id."""
+
+
+def _forget_parent() -> None:
+    """A forked child has the objects, but neither the threads nor the loops."""
+    global _lock
+    _lock = threading.Lock()
+    _instances.clear()
+
+
+os.register_at_fork(after_in_child=_forget_parent)

@@ -1,0 +1,1 @@
+"""Compacted queues: what the store serves in the place of the log."""

@@ -1,0 +1,140 @@
+"""RocketMQ's own compacted queues, read where they lie: what a store directory that comes from there has kept.
+
+    compaction/compactionLog/<topic>/<queue id>/<position>    records as in a CommitLog, with their queue offsets; their
+                                                              physical offset is the position in this log
+
+``compaction/compactionCq`` beside it says the same once more and is not needed. A compaction writes its files to
+``compacting``, renames those that they replace to ``<position>.delete``, moves its own up and unlinks the others, so
+after a kill a record may be in any of these; a replica fetches what it lacks to ``replicating`` (CompactionLog;
+reference store-and-broker §18.1). All are read: of a key the newest offset counts, whatever else is there.
+
+Nothing is written here: a broker serves from it what its log has no longer, and the job ``compact`` makes generations
+of ours out of it (``mqspark.store.compaction.compacted``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from mqspark.names import path_below
+from mqspark.record import check_record, tags_code
+from mqspark.store.disk.layout import file_start
+from mqspark.store.index.keys import Ints
+from mqspark.store.recovery.rebuild import SegmentRecords
+
+__all__ = ["COMPACTION", "RocketCompaction", "compacted_by_rocketmq", "topics_compacted_by_rocketmq"]
+
+COMPACTION = "compaction"
+
+_QUEUE_OFFSET_AT = 20
+_LOOK_AT = 4096
+"""Records that one read looks at when a tag filter takes few of them."""
+_PLACES = ("", "compacting", "replicating")
+_REPLACED = ".delete"
+
+
+def compacted_by_rocketmq(root: Path, topic: str) -> bool:
+    """Whether it has anything of the topic. ``root``: storePathRootDir."""
+    return path_below(root / COMPACTION, "compactionLog", topic).is_dir()
+
+
+def topics_compacted_by_rocketmq(root: Path) -> set[str]:
+    """``root``: storePathRootDir."""
+    try:
+        return {path.name for path in (root / COMPACTION / "compactionLog").iterdir() if path.is_dir()}
+    except FileNotFoundError:
+        return set()
+
+
+class RocketCompaction:
+    """One queue; false when RocketMQ has compacted nothing of it."""
+
+    def __init__(self, root: Path, topic: str, queue_id: int) -> None:
+        """``root``: storePathRootDir."""
+        directory = path_below(root / COMPACTION, "compactionLog", topic, queue_id)
+        places = [place for name in _PLACES if (place := directory / name).is_dir()]
+        self._files = sorted(
+            (start, path)
+            for place in places
+            for path in place.iterdir()
+            if path.is_file() and (start := file_start(path.name.removesuffix(_REPLACED))) is not None
+        )
+        self._known: tuple[Ints, Ints, Ints] | None = None
+        self._views: list[memoryview] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._files)
+
+    def runs(self) -> Iterator[tuple[memoryview, Ints]]:
+        """Positions of records in the view of a file, ascending, at most 65,536 at a time."""
+        for start, path in self._files:
+            length = path.stat().st_size
+            if length:
+                records = SegmentRecords(path, start, length)
+                for positions in records.between(start, start + length):
+                    yield records.view, positions
+
+    def offsets(self, low: int, high: int) -> list[int]:
+        """Which of [low, high) it keeps, ascending. The first call reads all files."""
+        offsets, _, _ = self._known or self._look()
+        first, last = offsets.searchsorted([low, high])
+        return [int(offset) for offset in offsets[first:last]]
+
+    def record(self, offset: int) -> tuple[memoryview, int]:
+        """The record at a queue offset, and its tags code. Raises KeyError for one that is not kept."""
+        offsets, views, positions = self._known or self._look()
+        index = int(offsets.searchsorted(offset))
+        if index == len(offsets) or int(offsets[index]) != offset:
+            raise KeyError(offset)
+        return self._at(int(views[index]), int(positions[index]))
+
+    def _at(self, number: int, position: int) -> tuple[memoryview, int]:
+        view = self._views[number]
+        record = check_record(view, position, len(view), verify_crc=False)
+        return view[position : position + record.size_bytes], tags_code(record.properties)
+
+    def get(
+        self, offset: int, end: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None
+    ) -> tuple[list[memoryview], int]:
+        """Kept records of the offsets [``offset``, ``end``), at least one if any matches, and where the reader goes on.
+
+        The first call reads all files."""
+        offsets, views, positions = self._known or self._look()
+        first, last = offsets.searchsorted([offset, end]).tolist()
+        looked_at = min(last, first + _LOOK_AT)
+        buffers: list[memoryview] = []
+        size_bytes = 0
+        for index in range(first, looked_at):
+            record, code = self._at(int(views[index]), int(positions[index]))
+            if tag_codes and code not in tag_codes:
+                continue
+            if buffers and (len(buffers) >= max_messages or size_bytes + len(record) > max_bytes):
+                return buffers, int(offsets[index])
+            buffers.append(record)
+            size_bytes += len(record)
+        return buffers, end if looked_at == last else int(offsets[looked_at])
+
+    def _look(self) -> tuple[Ints, Ints, Ints]:
+        """Queue offsets ascending, and for each its view and its position there."""
+        columns: list[tuple[Ints, Ints, Ints]] = []
+        for view, positions in self.runs():
+            if not self._views or self._views[-1] is not view:
+                self._views.append(view)
+            longs = np.ndarray((len(view) - 7,), ">i8", buffer=view, strides=(1,))
+            offsets = longs[positions + _QUEUE_OFFSET_AT].astype(np.int64)
+            columns.append((offsets, np.full(len(offsets), len(self._views) - 1), positions))
+        if not columns:
+            nothing = np.empty(0, np.int64)
+            self._known = (nothing, nothing, nothing)
+        else:
+            offsets, views, positions = (np.concatenate(column) for column in zip(*columns, strict=True))
+            # Of an offset that is there twice the later copy counts.
+            order = np.argsort(offsets[::-1], kind="stable")
+            order = len(offsets) - 1 - order
+            first = np.flatnonzero(np.diff(offsets[order], prepend=-1))
+            order = order[first]
+            self._known = (offsets[order], views[order], positions[order])
+        return self._known

@@ -1,0 +1,1 @@
+"""The disk: files, names in a store directory, settings files, what is synced. Knows no message."""

@@ -1,0 +1,112 @@
+"""How far the store is safe on disk: RocketMQ's ``checkpoint`` and our exact ``mqspark.checkpoint`` beside
+it.
+
+RocketMQ's file (StoreCheckpoint; reference store-and-broker §7.1) says it in store timestamps, which lets
+recovery choose a segment. Ours says it as a physical offset, which lets recovery start at the record. Ours
+counts only while the timestamps in it are those of RocketMQ's file: after a RocketMQ broker worked on the
+directory they are not.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from mqspark.store.disk.files import FileLayer, disk_full_as_typed
+
+__all__ = ["Checkpoint"]
+
+_FIELDS = struct.Struct(">5q")
+_FILE_BYTES = 4096
+_LONGEST_LEAP_MS = 10 * 365 * 86_400_000
+"""So far a clock that was set forth may have been ahead."""
+_SAFETY_MS = 3000
+"""RocketMQ's margin between a timestamp in the file and what is surely on disk."""
+
+
+def _mark_crc(text: bytes) -> bytes:
+    return f"{zlib.crc32(text):08x}".encode()
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    physic_msg_timestamp_ms: int = 0
+    """Store time of the last flushed record of the CommitLog."""
+    logics_msg_timestamp_ms: int = 0
+    """Store time of the last record whose ConsumeQueue entry is flushed."""
+    index_msg_timestamp_ms: int = 0
+    master_flushed_offset: int = 0
+    confirm_physical_offset: int = 0
+    position: int = -1
+    """Ours: every byte of the log before it, and every queue entry for those bytes, is on disk. -1:
+    unknown."""
+
+    queue_count: int = 0
+    """Ours: how many queues there were. Fewer at start: somebody removed some, to have them built anew."""
+
+    @classmethod
+    def load(cls, path: Path, mark_path: Path, files: FileLayer) -> Checkpoint:
+        """A missing or short file counts as zeros."""
+        data = files.read(path) or b""
+        checkpoint = cls(*_FIELDS.unpack_from(data)) if len(data) >= _FIELDS.size else cls()
+        text, _, crc = (files.read(mark_path) or b"").rstrip(b"\n").rpartition(b" ")
+        if crc == _mark_crc(text):
+            position, physic, logics, queue_count = (int(word) for word in text.split()[1:])
+            if (physic, logics) == (checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms):
+                checkpoint.position = position
+                checkpoint.queue_count = queue_count
+        return checkpoint
+
+    @staticmethod
+    def problem(path: Path, mark_path: Path, files: FileLayer, now_ms: int) -> str | None:
+        """Why the two files on disk cannot be what anybody wrote, or None."""
+        data, mark = files.read(path), files.read(mark_path)
+        if data is not None and len(data) < _FIELDS.size:
+            return f"{path.name} has {len(data)} bytes"
+        numbers = _FIELDS.unpack_from(data) if data is not None else (0,) * 5
+        if min(numbers[:3]) < 0 or max(numbers[:3]) > now_ms + _LONGEST_LEAP_MS:
+            return f"{path.name} has times that cannot be: {numbers[:3]}"
+        if mark is None:
+            return None
+        text, _, crc = mark.rstrip(b"\n").rpartition(b" ")
+        if crc != _mark_crc(text):
+            return f"the CRC of {mark_path.name} is wrong"
+        return f"{path.name} says nothing, unlike {mark_path.name}" if not any(numbers) else None
+
+    @property
+    def safe_timestamp_ms(self) -> int:
+        """Records stored up to here are surely in the log and in the queues."""
+        return max(0, min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms) - _SAFETY_MS)
+
+    def save(self, path: Path, mark_path: Path, files: FileLayer) -> None:
+        """Blocking. A crash in between leaves a mark that does not count. Raises DiskFull when there is no space to
+        write it: then what was said before stands. OSError: a sync failed."""
+        fields = (
+            self.physic_msg_timestamp_ms,
+            self.logics_msg_timestamp_ms,
+            self.index_msg_timestamp_ms,
+            self.master_flushed_offset,
+            self.confirm_physical_offset,
+        )
+        self._write(path, _FIELDS.pack(*fields), _FILE_BYTES, files)
+        if self.position >= 0:
+            numbers = (self.position, fields[0], fields[1], self.queue_count)
+            text = b"mqspark-checkpoint-1" + b"".join(b" %020d" % number for number in numbers)
+            line = text + b" " + _mark_crc(text) + b"\n"
+            self._write(mark_path, line, len(line), files)
+
+    @staticmethod
+    def _write(path: Path, data: bytes, length: int, files: FileLayer) -> None:
+        # In place, as RocketMQ does: what it says was true before and stays true.
+        with disk_full_as_typed(path.name):
+            fd = files.open(path, create=True)
+        try:
+            with disk_full_as_typed(path.name):
+                if files.length(fd) != length:
+                    files.set_length(fd, length)
+                files.write(fd, data, 0)
+            files.sync(fd)
+        finally:
+            files.close(fd)

@@ -1,0 +1,543 @@
+"""The only way the store touches a disk: a few verbs, so that a test can record, refuse or lose them.
+
+Why no SIGBUS is possible for want of space. A process dies with SIGBUS when it touches a page of a mapping
+that the file system cannot back. The store maps files in two ways only:
+
+* CommitLog segments read-only, and it never looks past the position that ``write`` has returned for
+  (recovery: past ``data_ranges``). Those pages exist: ``pwritev`` made them, and it reports a full disk as
+  ENOSPC.
+* ConsumeQueue files writable, and it never stores outside a range for which ``allocate`` has returned.
+  ``posix_fallocate`` reserves real blocks (or writes zeros where the file system has no such call) and
+  reports a full disk as ENOSPC before anything was accepted.
+
+A file of the store is a regular file: what stands in its place otherwise (a FIFO, which would be waited for, a device,
+a symbolic link to somebody else's file) is refused by name. What is made has the modes of ``storeFileMode`` and
+``storeDirectoryMode``, whatever the process's umask.
+
+No file is ever made shorter while it is mapped: a cut is done with zeros. What is left is what no user of
+mappings can exclude: a medium that fails to read back a page, or another program that truncates the files.
+``tests/crash/test_full_disk.py`` fills a real disk below a store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import resource
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol, Self
+
+from mqspark.errors import DiskFull, NoResources, StoreLocked, is_shortage
+from mqspark.logs import printable, sparing
+from mqspark.store.disk.retention import DiskUsage, OldSegment
+
+__all__ = [
+    "FileLayer",
+    "OsFiles",
+    "StrPath",
+    "descriptor_limit",
+    "disk_full_as_typed",
+    "failed_sync",
+    "is_disk_full",
+    "is_locked_directory",
+    "lock_name",
+    "memory_bytes",
+    "open_regular",
+]
+
+StrPath = str | Path
+
+_PIECE_BYTES = 64 << 10
+_MAX_PIECES = 256
+"""Read ahead into the same bytes again and again, which stay in the processor's cache: 16 MiB a call."""
+_log = sparing(__name__)
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def descriptor_limit() -> int:
+    """How many files this process may have open."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit if limit != resource.RLIM_INFINITY else 1 << 20
+
+
+def memory_bytes() -> int:
+    """The machine's memory, most of which caches files."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextlib.contextmanager
+def disk_full_as_typed(what: str) -> Iterator[None]:
+    """No space (ENOSPC, EDQUOT, EFBIG) becomes DiskFull, want of descriptors and memory NoResources; every other
+    OSError passes."""
+    try:
+        yield
+    except OSError as error:
+        if is_disk_full(error):
+            raise DiskFull(f"no space left for {what}: {error}") from error
+        if is_shortage(error):
+            raise NoResources(f"no room for {what} now", error) from error
+        raise
+
+
+def is_disk_full(error: OSError) -> bool:
+    return error.errno in _NO_SPACE
+
+
+def failed_sync(error_number: int) -> OSError:
+    """Never one that ``is_shortage``: after a sync that did not succeed nobody knows what is on the disk."""
+    error = OSError(error_number, os.strerror(error_number))
+    return OSError(errno.EIO, f"the sync failed: {error.strerror}") if is_shortage(error) else error
+
+
+_KINDS = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISLNK, "a symbolic link"),
+    (stat.S_ISDIR, "a directory"),
+)
+
+
+def open_regular(path: StrPath, flags: int, mode: int = 0o600) -> int:
+    """``os.open`` of a regular file, which never waits and follows no symbolic link. Raises OSError that says what else
+    is there."""
+    try:
+        # Looked at first, because opening a device may already do something.
+        _refuse_other_kinds(path, os.lstat(path).st_mode)
+    except FileNotFoundError:
+        if not flags & os.O_CREAT:
+            raise
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode)
+    try:
+        _refuse_other_kinds(path, os.fstat(fd).st_mode)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _refuse_other_kinds(path: StrPath, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(number, f"{kind} stands where a regular file belongs", str(path))
+
+
+def _named(error: OSError, fd: int) -> OSError:
+    """The error of a call that knew nothing but a descriptor, with the name of its file."""
+    text = os.strerror(error.errno or errno.EIO)
+    if error.errno == errno.EFBIG:
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        text += (
+            ": longer than the file system's files can be"
+            if limit == resource.RLIM_INFINITY
+            else f": this process may write files of {limit} bytes (RLIMIT_FSIZE, ulimit -f)"
+        )
+    try:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        path = f"descriptor {fd}"
+    return OSError(error.errno, text, path)
+
+
+def is_locked_directory(path: StrPath) -> bool:
+    """Whether ``OsFiles.lock`` of some process has it. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # where directories cannot be locked, the file's lock is all there is
+    finally:
+        os.close(fd)
+    return False
+
+
+def _holder(fd: int) -> str:
+    """Who has a lock on an open file or directory, from the kernel's list of locks: " by process ..." or nothing."""
+    try:
+        found = os.fstat(fd)
+        wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        with open("/proc/locks") as locks:
+            for line in locks:
+                words = line.split()
+                if len(words) > 5 and words[1] != "->" and words[5] == wanted and int(words[4]) > 0:
+                    return _process(int(words[4]))
+    except (OSError, ValueError):
+        return ""  # not everywhere is there such a list
+    return ""
+
+
+def _process(pid: int) -> str:
+    if pid == os.getpid():
+        return f" by this process ({pid})"
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command = file.read(200).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    except OSError:
+        command = ""
+    return f" by process {pid}" + (f" ({printable(command, 120)})" if command else "")
+
+
+class FileLayer(Protocol):
+    """All verbs raise OSError; none retries what failed."""
+
+    def open(self, path: StrPath, *, create: bool = False) -> int:
+        """A descriptor for reading and writing of a regular file; OSError when something else is there."""
+
+    def open_read(self, path: StrPath) -> int:
+        """A descriptor for reading alone, which a read-only file system gives, too."""
+
+    def close(self, fd: int) -> None: ...
+
+    def length(self, fd: int) -> int: ...
+
+    def set_length(self, fd: int, length: int) -> None:
+        """Sparse when it grows."""
+
+    def allocate(self, fd: int, offset: int, length: int) -> None:
+        """Real blocks for a range inside the file's length; what is stored there stays."""
+
+    def read_ahead(self, fd: int, offset: int, length: int) -> None:
+        """Bring a range into the page cache. A hint: nothing fails without it."""
+
+    def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """All of ``data`` or an OSError (after which any part may be on disk)."""
+
+    def read_at(self, fd: int, length: int, offset: int) -> bytes:
+        """Fewer bytes at the end of the file."""
+
+    def read_into(self, fd: int, buffer: memoryview, offset: int) -> int:
+        """Fill ``buffer``; gives back how many bytes, fewer at the end of the file."""
+
+    def sync(self, fd: int) -> None:
+        """fdatasync."""
+
+    def sync_directory(self, path: StrPath) -> None: ...
+
+    def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Parts of [start, end) that may hold something other than zeros."""
+
+    def map_read(self, fd: int, length: int) -> mmap.mmap:
+        """ValueError when the file is shorter."""
+
+    def map_write(self, fd: int, length: int) -> mmap.mmap: ...
+
+    def make_directory(self, path: StrPath, *, durable: bool = False) -> None:
+        """With parents; no error when it exists. ``durable``: the names of those that were made are synced."""
+
+    def rename(self, source: StrPath, target: StrPath) -> None: ...
+
+    def remove(self, path: StrPath) -> None:
+        """A file or an empty directory; no error when it does not exist."""
+
+    def read(self, path: StrPath) -> bytes | None:
+        """A small file, or None when it does not exist."""
+
+    def names(self, path: StrPath) -> list[str]:
+        """What is in a directory, in any order; nothing when there is no such directory."""
+
+    def disk(self, path: StrPath) -> tuple[int, DiskUsage]:
+        """Which one a directory is on, and how full that is."""
+
+    def is_read_only(self, path: StrPath) -> bool:
+        """Whether the file system of a directory takes no writes."""
+
+    def age(self, path: StrPath) -> OldSegment:
+        """When a file was last written, and the blocks it has."""
+
+    def lock(self, path: StrPath) -> int:
+        """Exclusive lock on bytes 0..1, as Java's FileChannel.tryLock(0, 1), and on the file's directory, so that it
+        holds when the file is removed. Raises StoreLocked, which says who has it."""
+
+    def relock(self, path: StrPath, fd: int) -> int:
+        """The descriptor that locks the file that is at ``path`` now: a new one when the old file was removed or
+        replaced, for RocketMQ's broker looks at nothing else. Raises StoreLocked when another process has it."""
+
+    def unlock(self, path: StrPath, fd: int) -> None: ...
+
+
+class OsFiles:
+    """FileLayer on the operating system."""
+
+    _locked: dict[str, int] = {}  # noqa: RUF012 - POSIX locks do not exclude their own process, so this table does
+    """Locked files → the descriptor that holds the lock on their directory, or -1."""
+    file_mode = 0o600
+    directory_mode = 0o700
+
+    def __init__(self, *, file_mode: int = 0o600, directory_mode: int = 0o700) -> None:
+        """Modes of files and directories that are made here; of those that are there nothing changes."""
+        self.file_mode = file_mode
+        self.directory_mode = directory_mode
+
+    @classmethod
+    def like(cls, directory: StrPath) -> Self:
+        """For tools: what they make in a store may be read by whom the broker lets read the directory."""
+        try:
+            mode = stat.S_IMODE(os.stat(directory).st_mode) & 0o777
+        except FileNotFoundError:
+            return cls()
+        return cls(file_mode=0o600 | mode & 0o666, directory_mode=0o700 | mode)
+
+    def open(self, path: StrPath, *, create: bool = False) -> int:
+        if create:
+            try:
+                fd = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, self.file_mode)
+            except FileExistsError:
+                return open_regular(path, os.O_RDWR)
+            if self.file_mode & ~stat.S_IMODE(os.fstat(fd).st_mode):  # the umask is for what nobody set
+                os.fchmod(fd, self.file_mode)
+            return fd
+        return open_regular(path, os.O_RDWR)
+
+    def opener(self, path: str, flags: int) -> int:
+        """For Python's ``open``, of a file that is made anew or written over."""
+        fd = open_regular(path, flags, self.file_mode)
+        if flags & os.O_CREAT and self.file_mode & ~stat.S_IMODE(os.fstat(fd).st_mode):
+            os.fchmod(fd, self.file_mode)
+        return fd
+
+    def open_read(self, path: StrPath) -> int:
+        return open_regular(path, os.O_RDONLY)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def length(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def set_length(self, fd: int, length: int) -> None:
+        try:
+            os.ftruncate(fd, length)
+        except OSError as error:
+            raise _named(error, fd) from error
+
+    def allocate(self, fd: int, offset: int, length: int) -> None:
+        try:
+            os.posix_fallocate(fd, offset, length)
+        except OSError as error:
+            raise _named(error, fd) from error
+
+    def read_ahead(self, fd: int, offset: int, length: int) -> None:
+        # Not posix_fadvise: of one call it reads no more than the device's read-ahead setting says, often 128 KiB.
+        piece, end = bytearray(_PIECE_BYTES), offset + length
+        while offset < end:
+            count = os.preadv(fd, [piece] * min(_MAX_PIECES, -(-(end - offset) // _PIECE_BYTES)), offset)
+            if not count:
+                break
+            offset += count
+
+    def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        try:
+            written = os.pwritev(fd, (data,), offset)
+            if written < len(data):
+                rest = memoryview(data)
+                while written < len(data):
+                    count = os.pwritev(fd, (rest[written:],), offset + written)
+                    if count == 0:
+                        raise OSError(errno.EIO, "pwritev wrote nothing")
+                    written += count
+        except OSError as error:
+            raise _named(error, fd) from error
+
+    def read_at(self, fd: int, length: int, offset: int) -> bytes:
+        return os.pread(fd, length, offset)
+
+    def read_into(self, fd: int, buffer: memoryview, offset: int) -> int:
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(fd, (buffer[done:],), offset + done)
+            if not count:
+                break
+            done += count
+        return done
+
+    def sync(self, fd: int) -> None:
+        try:
+            os.fdatasync(fd)
+        except OSError as error:
+            raise failed_sync(error.errno or errno.EIO) from error
+
+    def sync_directory(self, path: StrPath) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise failed_sync(error.errno or errno.EIO) from error
+        finally:
+            os.close(fd)
+
+    def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        while start < end:
+            try:
+                start = os.lseek(fd, start, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return
+                if error.errno != errno.EINVAL:
+                    raise
+                yield start, end
+                return
+            if start >= end:
+                return
+            stop = min(os.lseek(fd, start, os.SEEK_HOLE), end)
+            yield start, stop
+            start = stop
+
+    def map_read(self, fd: int, length: int) -> mmap.mmap:
+        return mmap.mmap(fd, length, access=mmap.ACCESS_READ)
+
+    def map_write(self, fd: int, length: int) -> mmap.mmap:
+        return mmap.mmap(fd, length, access=mmap.ACCESS_WRITE)
+
+    def make_directory(self, path: StrPath, *, durable: bool = False) -> None:
+        missing = []
+        text = os.path.abspath(path)
+        while not os.path.isdir(text):
+            missing.append(text)
+            text = os.path.dirname(text)
+        if missing and durable:
+            # The last one that is there may be what a crash left of the same attempt: not synced yet.
+            self.sync_directory(os.path.dirname(text))
+        for each in reversed(missing):
+            try:
+                os.mkdir(each, self.directory_mode)
+            except FileExistsError:  # somebody else was faster, or it is no directory
+                if not os.path.isdir(each):
+                    raise
+            else:
+                if self.directory_mode & ~stat.S_IMODE(os.stat(each).st_mode):
+                    os.chmod(each, self.directory_mode)
+            if durable:
+                self.sync_directory(os.path.dirname(each))
+
+    def rename(self, source: StrPath, target: StrPath) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: StrPath) -> None:
+        try:
+            if os.path.isdir(path):
+                os.rmdir(path)
+            else:
+                os.unlink(path)
+        except FileNotFoundError:
+            return
+
+    def read(self, path: StrPath) -> bytes | None:
+        try:
+            fd = open_regular(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        with open(fd, "rb") as file:
+            return file.read()
+
+    def names(self, path: StrPath) -> list[str]:
+        try:
+            return os.listdir(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def disk(self, path: StrPath) -> tuple[int, DiskUsage]:
+        found = os.statvfs(path)
+        used = (found.f_blocks - found.f_bfree) * found.f_frsize
+        return os.stat(path).st_dev, DiskUsage(used, found.f_bavail * found.f_frsize)
+
+    def is_read_only(self, path: StrPath) -> bool:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+    def age(self, path: StrPath) -> OldSegment:
+        found = os.stat(path)
+        return OldSegment(found.st_mtime_ns // 1_000_000, found.st_blocks * 512)
+
+    def lock(self, path: StrPath, *, alone: bool = True) -> int:
+        """``alone``: in the directory; otherwise there may be other locks in it."""
+        name = lock_name(path)
+        directory = os.path.dirname(name)
+        # Closing any descriptor of a file drops the process's lock on it, so look before opening.
+        if name in self._locked:
+            raise StoreLocked(directory, _process(os.getpid()))
+        held = self._lock_directory(directory) if alone else -1
+        try:
+            fd = self._lock_file(path, directory)
+        except BaseException:
+            if held >= 0:
+                os.close(held)
+            raise
+        self._locked[name] = held
+        return fd
+
+    def _lock_file(self, path: StrPath, directory: str) -> int:
+        while True:
+            fd = self.open(path, create=True)
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
+                if _is_file(path, fd):
+                    os.pwrite(fd, b"lock", 0)
+                    return fd
+            except (BlockingIOError, PermissionError):
+                holder = _holder(fd)
+                os.close(fd)
+                raise StoreLocked(directory, holder) from None
+            except OSError:
+                os.close(fd)
+                raise
+            os.close(
+                fd
+            )  # it was removed, or replaced, between opening and locking: the lock would be on nothing
+
+    def _lock_directory(self, directory: str) -> int:
+        """Against whoever finds no lock file, because somebody removed it. RocketMQ's broker knows nothing of it."""
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(fd)
+            os.close(fd)
+            raise StoreLocked(directory, holder) from None
+        except OSError as error:
+            os.close(fd)
+            _log.warning(
+                "directory %s cannot be locked here (%s): nobody may remove its lock file", directory, error
+            )
+            return -1
+        return fd
+
+    def relock(self, path: StrPath, fd: int) -> int:
+        if _is_file(path, fd):
+            return fd
+        # The old descriptor is closed last: closing any of the same file would free its lock.
+        new = self._lock_file(path, os.path.dirname(lock_name(path)))
+        os.close(fd)
+        _log.warning(
+            "%s was removed or replaced while this process had it locked: it is made and locked anew", path
+        )
+        return new
+
+    def unlock(self, path: StrPath, fd: int) -> None:
+        held = self._locked.pop(lock_name(path), -1)
+        os.close(fd)
+        if held >= 0:
+            os.close(held)
+
+
+def lock_name(path: StrPath) -> str:
+    """A lock file's path, the same for every way to its directory; the file itself is no link."""
+    directory, name = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(directory), name)
+
+
+def _is_file(path: StrPath, fd: int) -> bool:
+    """Whether a path is still that of an open file."""
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(there, os.fstat(fd))

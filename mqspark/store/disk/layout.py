@@ -1,0 +1,80 @@
+"""Names inside a store directory (StorePathConfigHelper, UtilAll.offset2FileName; reference store-and-broker
+§1)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mqspark.store.disk.logpaths import LogPaths
+
+__all__ = ["StorePaths", "file_name", "file_start", "is_storable_topic"]
+
+_TOPIC = re.compile(r"[%|+a-zA-Z0-9_-]{1,255}")
+
+
+def file_name(start: int) -> str:
+    """A mapped file is named by the offset of its first byte."""
+    return f"{start:020d}"
+
+
+def file_start(name: str) -> int | None:
+    """The reverse, None for a name of another kind."""
+    return int(name) if len(name) == 20 and name.isascii() and name.isdigit() else None
+
+
+def is_storable_topic(topic: str) -> bool:
+    """Topics become directory names: nothing but RocketMQ's own characters may; the plus is in retry topics of POP."""
+    return _TOPIC.fullmatch(topic) is not None
+
+
+class StorePaths:
+    """Where everything of one store is."""
+
+    __slots__ = (
+        "abort",
+        "batch_consume_queue",
+        "checkpoint",
+        "commit_log",
+        "commit_logs",
+        "config",
+        "consume_queue",
+        "consume_queue_ext",
+        "deletions",
+        "ends",
+        "index",
+        "index_mark",
+        "lock",
+        "mark",
+        "nonce",
+        "root",
+    )
+
+    def __init__(
+        self, root: Path, commit_log: Path | str | None = None, read_only_commit_logs: str | None = None
+    ) -> None:
+        """``commit_log``: one directory or several, separated by commas; below the root by default."""
+        self.root = root
+        self.commit_logs = LogPaths.parse(
+            str(commit_log) if commit_log is not None else None, read_only_commit_logs, root / "commitlog"
+        )
+        self.commit_log = self.commit_logs.first
+        """The first of them."""
+        self.consume_queue = root / "consumequeue"
+        self.consume_queue_ext = root / "consumequeue_ext"
+        self.batch_consume_queue = root / "batchconsumequeue"
+        self.index = root / "index"
+        self.config = root / "config"
+        self.checkpoint = root / "checkpoint"
+        self.abort = root / "abort"
+        self.lock = root / "lock"
+        self.mark = root / "mqspark.checkpoint"
+        """Ours: the exact position behind RocketMQ's timestamps. RocketMQ ignores it."""
+        self.index_mark = root / "mqspark.index"
+        """Ours: how much of the index is on disk. RocketMQ ignores it."""
+        self.deletions = root / "mqspark.deletions"
+        """Ours: which topics were deleted, and where in the log. RocketMQ ignores it."""
+        self.ends = root / "mqspark.ends"
+        """Ours: where the queues ended at the last clean stop. RocketMQ ignores it."""
+        self.nonce = root / "mqspark.nonce"
+        """Ours: proves to a process on this host that a directory is the one a broker serves."""

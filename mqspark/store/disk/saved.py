@@ -1,0 +1,98 @@
+"""Tables that are kept in ``config/*.json``: when they are behind, a blocking job brings them up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from mqspark.errors import MQError, StoreCorrupt
+from mqspark.store.disk.configfile import ConfigFile
+
+__all__ = ["Job", "SavedTable"]
+
+
+class Job(Protocol):
+    """Blocking work: ``run`` in any thread, then, if that did not raise, ``done`` on the loop's thread."""
+
+    def run(self) -> None: ...
+
+    def done(self) -> None: ...
+
+
+class Table(Protocol):
+    """``generation`` counts changes. ``load`` raises when the bytes are no such table."""
+
+    @property
+    def generation(self) -> int: ...
+
+    def load(self, data: bytes) -> None: ...
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """What encodes the table as it is now, in another thread."""
+
+
+class SavedTable:
+    """A table and its file. ``on_saved`` is called on the loop's thread after each save."""
+
+    def __init__(self, table: Table, file: ConfigFile, on_saved: Callable[[], None] = lambda: None) -> None:
+        self._table = table
+        self._file = file
+        self._on_saved = on_saved
+        self.saved_generation = table.generation
+
+    def load(self) -> None:
+        """Raises StoreCorrupt when there is a file but neither it nor its ``.bak`` can be read: starting with
+        an empty table would throw its content away."""
+        problem: list[str] = []
+
+        def is_readable(data: bytes) -> bool:
+            if not data:
+                problem.append("it is empty")
+                return False
+            try:
+                self._table.load(data)
+            except (MQError, ValueError, TypeError, AttributeError) as error:
+                problem.append(str(error))
+                return False
+            return True
+
+        if self._file.load(is_readable) is None and problem:
+            path = str(self._file.path)
+            raise StoreCorrupt(f"{path} (and its .bak) cannot be read: {problem[0]}", path=path)
+        self.saved_generation = self._table.generation
+
+    def backup(self) -> bytes | None:
+        """What the ``.bak`` of its file says."""
+        return self._file.backup()
+
+    @property
+    def generation(self) -> int:
+        """Of the table as it is now."""
+        return self._table.generation
+
+    @property
+    def behind(self) -> bool:
+        return self._table.generation != self.saved_generation
+
+    def saved(self, generation: int) -> None:
+        self.saved_generation = generation
+        self._on_saved()
+
+    def job(self) -> Job:
+        return _SaveJob(self, self._file, self._table.snapshot(), self._table.generation)
+
+
+class _SaveJob:
+    def __init__(
+        self, owner: SavedTable, file: ConfigFile, encode: Callable[[], bytes], generation: int
+    ) -> None:
+        self._owner = owner
+        self._file = file
+        self._encode = encode
+        self._generation = generation
+
+    def run(self) -> None:
+        self._file.save(self._encode())
+
+    def done(self) -> None:
+        self._owner.saved(self._generation)

@@ -1,0 +1,95 @@
+"""Which files of this host a reader takes for those of a broker that it reaches over a socket.
+
+A broker says where its store is and which directories its log has, and who says so may be anybody. Two things have to
+agree before a file is opened there for its sake:
+
+* The broker knows the directory. When it starts it writes a secret there (``mqspark.nonce``); a reader sends a
+  challenge, and the broker answers with an HMAC of the challenge and of the paths that it tells. The reader computes
+  the same with the secret that it finds in the directory. The secret itself is told to nobody.
+* The operator of the reader allows the directory: by default it has to belong to the user who reads, or to root, and
+  nobody else may write there; otherwise it has to lie in one of the directories that are listed, whoever owns it.
+  Symbolic links lead no further.
+
+Must not know what is in the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import stat
+from pathlib import Path
+
+from mqspark.errors import StoreError
+from mqspark.store.disk.files import open_regular
+
+__all__ = ["MAX_CHALLENGE", "Trust", "Untrusted", "prove"]
+
+MAX_CHALLENGE = 128
+
+
+class Untrusted(StoreError):
+    """A directory or file that the reader's operator does not allow."""
+
+
+def prove(nonce: str, challenge: str, store_path: str, commit_log_path: str) -> str:
+    """What who knows the nonce answers to a challenge; "" where there is no nonce."""
+    if not nonce:
+        return ""
+    said = "\0".join(("mqspark store", challenge, store_path, commit_log_path))
+    return hmac.new(nonce.encode(), said.encode(), hashlib.sha256).hexdigest()
+
+
+class Trust:
+    """What one reader may open. ``directories``: those that are allowed, with all that is in them; None: by owner."""
+
+    def __init__(self, directories: tuple[str, ...] | None = None) -> None:
+        self._allowed = None if directories is None else [os.path.realpath(each) for each in directories]
+        self._owners = {0, os.geteuid()}
+        self._roots: set[str] = set()
+        self._known: dict[str, str] = {}
+        """Directories that were looked at, and where they really are."""
+
+    def add(self, directory: Path | str) -> None:
+        """A directory of a store, or of its log. Raises Untrusted, OSError."""
+        if not os.path.isabs(directory):
+            raise Untrusted(f"{directory} is no absolute path")
+        real = os.path.realpath(directory)
+        if self._allowed is None:
+            self._check_owner(real, os.stat(real))
+        elif not any(_is_inside(real, each) for each in self._allowed):
+            raise Untrusted(f"{real} is in none of the directories that are allowed")
+        self._roots.add(real)
+        self._known[os.fspath(directory)] = real
+
+    def open(self, path: Path) -> int:
+        """A descriptor for reading. Raises Untrusted, OSError."""
+        directory = os.fspath(path.parent)
+        real = self._known.get(directory)
+        if real is None:
+            real = os.path.realpath(directory)
+            if not any(_is_inside(real, root) for root in self._roots):
+                raise Untrusted(f"{directory} leads out of the store, to {real}")
+            self._check_owner(real, os.stat(real))
+            self._known[directory] = real
+        # Where it was when it was looked at: a link in the path may lead elsewhere by now.
+        fd = open_regular(os.path.join(real, path.name), os.O_RDONLY)
+        try:
+            self._check_owner(os.fspath(path), os.fstat(fd))
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _check_owner(self, path: str, found: os.stat_result) -> None:
+        if self._allowed is not None:
+            return
+        if found.st_uid not in self._owners:
+            raise Untrusted(f"{path} belongs to user {found.st_uid}, not to the one who reads")
+        if found.st_mode & stat.S_IWOTH:
+            raise Untrusted(f"anybody may write {path}")
+
+
+def _is_inside(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")

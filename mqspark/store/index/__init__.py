@@ -1,0 +1,1 @@
+"""Messages by key. Knows the log and the disk, no queue."""

@@ -1,0 +1,471 @@
+"""The index: which records have a key (IndexService; store-and-broker §4). ``indexfile.py`` says how a file looks.
+
+Files are named by the local time of their creation and follow one another; only the last one grows. A file knows a
+key by its hash: what is found may have another key of the same hash, and whoever asked compares.
+
+The index is made from the log and never the other way round: it follows behind, ``position`` says how far, and after
+a crash it is cut back to what is surely on disk. Two things say what that is:
+
+* Our mark, a small file in the store's root: the header of the last file at a moment before its contents were synced,
+  and the position at that moment. What a file has beyond it is taken back: the slots are corrected, the entries will be
+  written over. The mark never speaks of more than the log has on disk.
+* Without it (a RocketMQ broker was here last) RocketMQ's rule: a file that ends after the checkpoint's index timestamp
+  is not safe. It is removed and made again.
+
+Must not know the log's files; ``indexer.py`` reads them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from mqspark.errors import NotNow, is_shortage
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.damage import Damage, Note, Outcome
+from mqspark.store.disk.files import FileLayer, disk_full_as_typed
+from mqspark.store.disk.mapping import MapBudget
+from mqspark.store.index.indexfile import (
+    DEFAULT_SHAPE,
+    HEADER_BYTES,
+    Header,
+    IndexFile,
+    IndexMaps,
+    Shape,
+    find_shape,
+)
+from mqspark.store.index.keys import KeyColumns, index_hash
+
+__all__ = ["IndexJob", "MessageIndex", "marked_position"]
+
+
+_NAME_DIGITS = 17
+
+
+@dataclass(slots=True, frozen=True)
+class _Mark:
+    """A moment of the index: every record before ``position``, and no other, is in it."""
+
+    position: int
+    name: str
+    """Of the last file; "-" without one."""
+    header: Header
+
+    def encode(self) -> bytes:
+        text = f"mqspark-index-1 {self.position:020d} {self.name} {self.header.encode().hex()}".encode()
+        return text + b" %08x\n" % zlib.crc32(text)
+
+    @classmethod
+    def decode(cls, data: bytes) -> _Mark | None:
+        text, _, crc = data.rstrip(b"\n").rpartition(b" ")
+        if crc != b"%08x" % zlib.crc32(text):
+            return None
+        _, position, name, header = text.decode("ascii").split(" ")
+        return cls(int(position), name, Header.decode(bytes.fromhex(header)))
+
+
+def marked_position(data: bytes | None) -> int:
+    """What the mark says: every record of the log before it is in the index. 0 without one."""
+    mark = _Mark.decode(data) if data else None
+    return mark.position if mark is not None else 0
+
+
+class IndexJob:
+    """Sync what the index has written, then say so in the mark. Blocking; any thread; keeps its error."""
+
+    __slots__ = ("_directory", "_file", "_files", "_finish", "_mark", "error", "paths")
+
+    def __init__(
+        self,
+        files: FileLayer,
+        directory: Path,
+        paths: list[Path],
+        file: ConfigFile,
+        mark: _Mark,
+        finish: Callable[[IndexJob], None],
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self.paths = paths
+        self._file = file
+        self._mark = mark
+        self._finish = finish
+        self.error: OSError | NotNow | None = None
+        """DiskFull: all is synced, but for want of space nothing says so."""
+
+    def run(self) -> None:
+        files = self._files
+        try:
+            for path in self.paths:
+                try:
+                    fd = files.open(path)
+                except FileNotFoundError:
+                    continue  # retention removed it since
+                try:
+                    files.sync(fd)
+                finally:
+                    files.close(fd)
+            files.sync_directory(self._directory)
+            with disk_full_as_typed("the mark of the index"):
+                self._file.save(self._mark.encode())
+        except (OSError, NotNow) as error:
+            self.error = error
+
+    def done(self) -> None:
+        self._finish(self)
+
+
+# --- all files ------------------------------------------------------------------------------------------------
+
+
+class MessageIndex:
+    """All index files of a store. Belongs to the thread of the store."""
+
+    def __init__(
+        self,
+        directory: Path,
+        mark_path: Path,
+        files: FileLayer,
+        now_ms: Callable[[], int],
+        *,
+        shape: Shape = DEFAULT_SHAPE,
+        budget: MapBudget | None = None,
+        note: Note = lambda damage: None,
+    ) -> None:
+        """``now_ms``: wall time, for the names of new files. ``budget``: of address space. ``note`` hears of damage."""
+        self._note = note
+        self._directory = directory
+        self._mark_file = ConfigFile(mark_path, files)
+        self._files = files
+        self._now_ms = now_ms
+        self.maps = IndexMaps(files, budget)
+        self._shape = shape
+        self._dirty: dict[Path, None] = {}
+        self._full: IndexFile | None = None
+        """The newest full file that is written but not synced."""
+        self._already = -1
+        """Records up to this one are in the index although ``position`` lies before them."""
+        self._kept = self._fresh = _Mark(0, "-", Header())
+        self._marked: _Mark | None = None
+        """What the mark on disk says."""
+        self._job: IndexJob | None = None
+        """Under way, or failed."""
+        self.index_files: list[IndexFile] = []
+        self.ignored_files: list[str] = []
+        """Found in the directory, but not index files that can be read."""
+        self.position = 0
+        """Every record of the log before it is in the index."""
+        self.full_timestamp_ms = 0
+        """What RocketMQ's checkpoint says of the index: the end of the last full file that is synced."""
+        self.failed: str | None = None
+        """Why the index is not written any more, or None."""
+        self.full_disk: str | None = None
+        """Why the last sync could not be noted, so that a crash now would cost more work, or None."""
+
+    # --- load -------------------------------------------------------------------------------------------------
+
+    def load(self, *, clean: bool, safe_timestamp_ms: int) -> None:
+        """Find the files and ``position``. ``clean``: whoever was here last stopped by itself, so all is there;
+        otherwise what is not surely on disk is taken back. ``safe_timestamp_ms``: the checkpoint's index timestamp.
+
+        Raises DiskFull or OSError. ``cut`` must follow.
+        """
+        files = self._files
+        files.make_directory(self._directory)
+        damaged = ""
+        for name in sorted(files.names(self._directory)):
+            is_ours = name.isascii() and name.isdigit()
+            try:
+                file = self._open(name) if is_ours else None
+            except IsADirectoryError:
+                is_ours, file = False, None
+            if not is_ours or (file is None and len(name) != _NAME_DIGITS):
+                self.ignored_files.append(name)
+            elif file is None and name not in files.names(self._directory):
+                continue  # what a crash left that was making it
+            elif damaged or file is None or not self._follows(file):
+                # What follows it is made anew, too: the index has no holes.
+                if file is None:
+                    files.rename(self._directory / name, self._directory / f"{name}.damaged")
+                    self.ignored_files.append(name)
+                else:
+                    files.remove(self._directory / name)
+                damaged = damaged or name
+            else:
+                self.index_files.append(file)
+        if damaged:
+            text = f"index/{damaged} is cut or damaged; the index is made anew from there on"
+            self._note(Damage("index.damaged", Outcome.HEALED, text))
+        if self.index_files:
+            self._shape = self.index_files[-1].shape
+        mark = _Mark.decode(self._mark_file.load() or b"")
+        if not (self._continue(mark) if clean else self._return_to(mark)):
+            # Never to be believed again: a file that comes may bear the name in it.
+            self._remove_mark()
+            if clean:
+                self._trust_all()
+            else:
+                self._keep_safe(safe_timestamp_ms)
+        self._drop_while(lambda file: file.header.next_number <= 1)
+        full = [file for file in self.index_files if file.is_full]
+        self.full_timestamp_ms = full[-1].header.end_timestamp_ms if full else 0
+        self._kept = self._fresh = self._now()
+
+    def _follows(self, file: IndexFile) -> bool:
+        """Whether what its header says goes on behind the file before it."""
+        header = file.header
+        before = self.index_files[-1].header.end_position if self.index_files else 0
+        if header.next_number <= 1:
+            return True
+        return before <= header.begin_position <= header.end_position
+
+    def _open(self, name: str) -> IndexFile | None:
+        path = self._directory / name
+        fd = self._files.open_read(path)
+        try:
+            header = Header.decode(self._files.read_at(fd, HEADER_BYTES, 0))
+            length = self._files.length(fd)
+            shape: Shape | None = self._shape
+            if length != self._shape.file_bytes:
+                shape = find_shape(self._files, fd, length, header)
+        finally:
+            self._files.close(fd)
+        if not length:
+            self._files.remove(path)  # a crash while it was made
+        if shape is None or header.next_number > shape.entries:
+            return None
+        return IndexFile(path, shape, header, self._files, self.maps)
+
+    def _continue(self, mark: _Mark | None) -> bool:
+        """After a clean stop of ours."""
+        last = self._now()
+        if mark is None or (mark.name, mark.header) != (last.name, last.header):
+            return False
+        self.position = mark.position
+        self._marked = mark
+        return True
+
+    def _trust_all(self) -> None:
+        """After a clean stop of RocketMQ's. Records behind the last one with a key are looked at again: nobody says how
+        many there are."""
+        if self.index_files:
+            self.position = self._already = self.index_files[-1].header.end_position
+
+    def _return_to(self, mark: _Mark | None) -> bool:
+        """After a crash."""
+        if mark is None:
+            return False
+        names = [file.name for file in self.index_files]
+        kept = 0
+        if mark.name != "-":
+            if mark.name not in names:
+                return False
+            last = self.index_files[names.index(mark.name)]
+            if last.header.next_number < mark.header.next_number:
+                return False
+            last.cut(mark.header)
+            self._dirty[last.path] = None
+            kept = names.index(mark.name) + 1
+        self._drop_from(kept)
+        self.position = mark.position
+        self._marked = mark
+        return True
+
+    def _keep_safe(self, safe_timestamp_ms: int) -> None:
+        # From the first on that is not safe, whatever those behind it look like.
+        safe = 0
+        for file in self.index_files:
+            if not 0 < file.header.end_timestamp_ms <= safe_timestamp_ms:
+                break
+            safe += 1
+        self._drop_from(safe)
+        if self.index_files:
+            # The keys of that record may have gone on in the next file.
+            self.position = self.index_files[-1].header.end_position
+            self._already = self.position - 1
+
+    def cut(self, end: int) -> None:
+        """Take back whatever the index says of the log at or behind ``end``, where the log ends.
+
+        Blocking when there was such a thing: the mark must not speak of it any more. Raises DiskFull, OSError.
+        """
+        self._drop_while(lambda file: file.header.begin_position >= end)
+        if self.index_files and self.index_files[-1].header.end_position >= end:
+            last = self.index_files[-1]
+            last.cut(last.header_before(end))
+            self._dirty[last.path] = None
+        self._already = min(self._already, end - 1)
+        if self.position > end:
+            self.position = end
+            self._full = next((file for file in reversed(self.index_files) if file.is_full), None)
+            job = self._new_job(self._now())
+            job.run()
+            if job.error is not None:
+                raise job.error
+            job.done()
+        self._kept = self._fresh = self._now()
+
+    def disable(self, reason: str) -> None:
+        """Nothing is found and nothing written until the next start."""
+        self.failed = reason
+        self.index_files = []
+        self.maps.clear()
+
+    def _remove_mark(self) -> None:
+        path = self._mark_file.path
+        for name in (path, path.with_name(path.name + ".bak")):
+            self._files.remove(name)
+
+    def _drop_while(self, is_wrong: Callable[[IndexFile], bool]) -> None:
+        """Remove files from the last one on."""
+        count = len(self.index_files)
+        while count and is_wrong(self.index_files[count - 1]):
+            count -= 1
+        self._drop_from(count)
+
+    def _drop_from(self, index: int) -> None:
+        while len(self.index_files) > index:
+            self._remove(self.index_files.pop())
+
+    def _remove(self, file: IndexFile) -> None:
+        self.maps.drop(file)
+        self._dirty.pop(file.path, None)
+        self._files.remove(file.path)
+
+    # --- write ------------------------------------------------------------------------------------------------
+
+    def put(self, keys: KeyColumns, position: int) -> None:
+        """The keys of all records of the log between ``self.position`` and ``position``, which it then is.
+
+        Raises DiskFull or OSError; the same call may be made again, and goes on where this one ended.
+        """
+        if self._already >= 0:
+            keys = _behind(keys, self._already)
+        try:
+            while len(keys.hashes):
+                if not self.index_files or self.index_files[-1].is_full:
+                    self._roll()
+                last = self.index_files[-1]
+                self._dirty[last.path] = None
+                taken = last.put(keys)
+                keys = KeyColumns(*(column[taken:] for column in keys))
+        except (OSError, NotNow):
+            self._already = int(keys.positions[0]) - 1
+            raise
+        self._already = -1
+        self.position = position
+
+    def skip(self, position: int) -> None:
+        """There are no records between ``self.position`` and ``position``, which it then is."""
+        self.position = position
+
+    def _roll(self) -> None:
+        name = datetime.fromtimestamp(self._now_ms() / 1000, UTC).astimezone().strftime("%Y%m%d%H%M%S%f")[:17]
+        header = Header()
+        if self.index_files:
+            old = self.index_files[-1]
+            self._full = old
+            # Names must ascend, whatever the clock does.
+            name = max(name, f"{int(old.name) + 1:017d}")
+            header = Header(
+                old.header.end_timestamp_ms,
+                old.header.end_timestamp_ms,
+                old.header.end_position,
+                old.header.end_position,
+            )
+        file = IndexFile(self._directory / name, self._shape, header, self._files, self.maps)
+        file.create()
+        self.index_files.append(file)
+
+    def delete_before(self, min_physical_offset: int) -> int:
+        """Remove files that speak only of records which the log no longer has, never the last; gives back how many."""
+        count = 0
+        while len(self.index_files) > 1 and self.index_files[0].header.end_position < min_physical_offset:
+            self._remove(self.index_files.pop(0))
+            count += 1
+        return count
+
+    # --- sync -------------------------------------------------------------------------------------------------
+
+    def note_durable(self, position: int) -> None:
+        """The log is on disk up to there: the mark may speak of the newest moment of the index that this covers.
+
+        Of two moments the older is kept until the log has the newer."""
+        if self._fresh.position <= position:
+            self._kept, self._fresh = self._fresh, self._now()
+            if self._fresh.position <= position:
+                self._kept = self._fresh
+
+    def begin_sync(self) -> IndexJob | None:
+        """A job that makes the index durable, or None when that is not needed or one is under way."""
+        if self.failed is not None or self._job is not None or self._kept == self._marked:
+            return None
+        self._job = self._new_job(self._kept)
+        return self._job
+
+    def _new_job(self, mark: _Mark) -> IndexJob:
+        paths, self._dirty = list(self._dirty), {}
+        full, self._full = self._full, None
+
+        def finish(job: IndexJob) -> None:
+            if isinstance(job.error, OSError) and not is_shortage(job.error):
+                self.failed = f"syncing the index failed: {job.error}"
+                return
+            self._job = None
+            self.full_disk = str(job.error) if job.error is not None else None
+            if isinstance(job.error, OSError):  # nobody knows how much is synced: the next job syncs it
+                self._dirty = {**dict.fromkeys(paths), **self._dirty}
+                self._full = self._full or full
+                return
+            if job.error is None:
+                self._marked = mark
+            if full is not None:
+                self.full_timestamp_ms = full.header.end_timestamp_ms
+
+        return IndexJob(self._files, self._directory, paths, self._mark_file, mark, finish)
+
+    def _now(self) -> _Mark:
+        if not self.index_files:
+            return _Mark(self.position, "-", Header())
+        return _Mark(self.position, self.index_files[-1].name, self.index_files[-1].header)
+
+    def close(self) -> None:
+        """Forget the mappings. After a failure the files go that may not be what they seem: they are made again."""
+        if self.failed is not None:
+            paths = self._dirty if self._job is None else {**self._dirty, **dict.fromkeys(self._job.paths)}
+            wrong = [number for number, file in enumerate(self.index_files) if file.path in paths]
+            if wrong:
+                self._drop_from(wrong[0])
+        self.maps.clear()
+
+    # --- read -------------------------------------------------------------------------------------------------
+
+    @property
+    def last_update(self) -> tuple[int, int]:
+        """Store time and physical offset of the newest record in the index; zeros without one."""
+        if not self.index_files:
+            return 0, 0
+        header = self.index_files[-1].header
+        return header.end_timestamp_ms, header.end_position
+
+    def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Physical offsets of records that have this key or one of the same hash, newest first, stored between the two
+        times (inclusive, with the grain of a second). Follows IndexService.queryOffset."""
+        key_hash = index_hash(topic, key)
+        found: dict[int, None] = {}
+        for file in reversed(self.index_files):
+            if file.overlaps(begin_ms, end_ms):
+                found.update(dict.fromkeys(file.find(key_hash, limit, begin_ms, end_ms)))
+            if file.header.begin_timestamp_ms < begin_ms or len(found) >= limit:
+                break
+        return list(found)[:limit]
+
+
+def _behind(keys: KeyColumns, position: int) -> KeyColumns:
+    first = int(np.searchsorted(keys.positions, position, "right"))
+    return KeyColumns(*(column[first:] for column in keys))

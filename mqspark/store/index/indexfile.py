@@ -1,0 +1,434 @@
+"""One file of the index: a hash table on disk, in RocketMQ's layout (IndexFile, IndexHeader; store-and-broker §4.1).
+
+    header   40 bytes: begin and end timestamp i64, begin and end physical offset i64, slots in use i32, next number i32
+    slots    i32 each: number of the newest entry whose hash falls into the slot, 0 without one
+    entries  20 bytes: hash i32, physical offset i64, seconds since the begin timestamp i32, number of the entry that
+             was the slot's newest before i32. Entry 0 is never written, so numbers start at 1.
+
+Stores go only into ranges that were allocated (see files.py): header and slots when a file is made, the entries in
+steps ahead of the writer. A file of RocketMQ's 420 MB costs 20 MB when it is new.
+
+Must not know the log, nor the other files.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections import OrderedDict
+from mmap import mmap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.store.disk.files import FileLayer, disk_full_as_typed
+from mqspark.store.disk.mapping import MapBudget, try_map
+from mqspark.store.index.keys import Ints, KeyColumns
+
+__all__ = ["DEFAULT_SHAPE", "HEADER_BYTES", "Header", "IndexFile", "IndexMaps", "Shape", "find_shape"]
+
+_HEADER = struct.Struct(">qqqqii")
+HEADER_BYTES = _HEADER.size
+_SLOT_BYTES = 4
+_SLOT = struct.Struct(">i")
+_ENTRY = struct.Struct(">iqii")
+ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+
+_MIN_STEP_BYTES = 1 << 16
+_MAX_STEP_BYTES = 8 << 20
+_MAX_SECONDS = 0x7FFFFFFF
+_MAX_HOPS = 20_000
+"""Entries that a query visits one by one; behind them it reads the entries as columns (a key that millions share)."""
+_BLOCK_ENTRIES = 1 << 18
+_MAX_MAPPED_FILES = 8
+
+Entries = npt.NDArray[Any]
+
+
+class Shape(NamedTuple):
+    """How many slots and entries the files have (maxHashSlotNum, maxIndexNum)."""
+
+    slots: int
+    entries: int
+    """Entry 0 included."""
+
+    @property
+    def entries_at(self) -> int:
+        return HEADER_BYTES + self.slots * _SLOT_BYTES
+
+    @property
+    def file_bytes(self) -> int:
+        return self.entries_at + self.entries * _ENTRY.size
+
+
+DEFAULT_SHAPE = Shape(5_000_000, 20_000_000)
+
+
+class Header(NamedTuple):
+    begin_timestamp_ms: int = 0
+    """Store time of the first key; while there is none, the end of the file before."""
+    end_timestamp_ms: int = 0
+    begin_position: int = 0
+    end_position: int = 0
+    """Physical offset of the last record with a key."""
+    used_slots: int = 0
+    next_number: int = 1
+    """Of the entry that comes next."""
+
+    @classmethod
+    def decode(cls, data: bytes) -> Header:
+        header = cls(*_HEADER.unpack(data.ljust(HEADER_BYTES, b"\0")[:HEADER_BYTES]))
+        return header if header.next_number > 0 else header._replace(next_number=1)
+
+    def encode(self) -> bytes:
+        return _HEADER.pack(*self)
+
+
+class IndexFile:
+    """One file. ``header`` is what its first bytes say."""
+
+    __slots__ = ("_allocated", "_files", "_maps", "header", "name", "path", "shape")
+
+    def __init__(self, path: Path, shape: Shape, header: Header, files: FileLayer, maps: IndexMaps) -> None:
+        self._files = files
+        self._maps = maps
+        self._allocated = 0
+        """Entries below have blocks."""
+        self.path = path
+        self.name = path.name
+        self.shape = shape
+        self.header = header
+
+    @property
+    def is_full(self) -> bool:
+        return self.header.next_number >= self.shape.entries
+
+    # --- write ------------------------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """Raises DiskFull or OSError; leaves no file behind then."""
+        with disk_full_as_typed(f"index file {self.name}"):
+            fd = self._files.open(self.path, create=True)
+            try:
+                self._files.set_length(fd, self.shape.file_bytes)
+                self._allocate(fd, 1)
+            except OSError:
+                self._files.remove(self.path)
+                raise
+            finally:
+                self._files.close(fd)
+
+    def put(self, keys: KeyColumns) -> int:
+        """Add as many as fit and give back how many. Raises DiskFull or OSError with nothing changed."""
+        header, shape = self.header, self.shape
+        count = header.next_number
+        taken = min(len(keys.hashes), shape.entries - count)
+        if taken <= 0:
+            return 0
+        self._reserve(taken)
+        hashes, positions, timestamps_ms = (column[:taken] for column in keys)
+        mapping, slots, entries = self._maps.writable(self)
+
+        previous, used_slots = _link(hashes % shape.slots, count, slots)
+        begin_ms = header.begin_timestamp_ms
+        first_seconds = _seconds(timestamps_ms[:1], begin_ms)
+        begin_position = header.begin_position
+        if count == 1:
+            begin_ms, begin_position = int(timestamps_ms[0]), int(positions[0])
+        rows = entries[count : count + taken]
+        rows["hash"] = hashes
+        rows["position"] = positions
+        rows["seconds"] = _seconds(timestamps_ms, begin_ms)
+        if count == 1:
+            # RocketMQ reckons the first entry from the begin that the file inherited.
+            rows["seconds"][0] = first_seconds[0]
+        rows["previous"] = previous
+        self._set_header(
+            Header(
+                begin_ms,
+                int(timestamps_ms[-1]),
+                begin_position,
+                int(positions[-1]),
+                header.used_slots + used_slots,
+                count + taken,
+            ),
+            mapping,
+        )
+        return taken
+
+    def cut(self, header: Header) -> None:
+        """Take back the entries from ``header.next_number`` on. Raises DiskFull or OSError."""
+        self._reserve(0)
+        mapping, slots, entries = self._maps.writable(self)
+        count = header.next_number
+        wrong = np.flatnonzero((slots >= count) | (slots < 0))
+        if len(wrong):
+            newest = np.zeros(self.shape.slots, dtype=np.int32)
+            for low in range(1, count, _BLOCK_ENTRIES):
+                high = min(low + _BLOCK_ENTRIES, count)
+                # Of several in one slot the last assignment stays.
+                newest[entries["hash"][low:high].astype(np.int64) % self.shape.slots] = np.arange(low, high)
+            slots[wrong] = newest[wrong]
+        self._set_header(header._replace(used_slots=int(np.count_nonzero(slots))), mapping)
+
+    def header_before(self, position: int) -> Header:
+        """What the header would be without the records at or behind ``position``. The end timestamp is up to a
+        second late: entries tell no more."""
+        header = self.header
+        positions = self._maps.entries(self, 1, header.next_number)["position"]
+        count = 1 + int(np.searchsorted(positions, position))
+        if count == 1:
+            return Header()
+        last = self._maps.entries(self, count - 1, count)[0]
+        end_ms = min(header.begin_timestamp_ms + int(last["seconds"]) * 1000 + 999, header.end_timestamp_ms)
+        return header._replace(next_number=count, end_position=int(last["position"]), end_timestamp_ms=end_ms)
+
+    def _set_header(self, header: Header, mapping: mmap) -> None:
+        self.header = header
+        mapping[:HEADER_BYTES] = header.encode()
+
+    def _reserve(self, count: int) -> None:
+        """Blocks for so many more entries, and for header and slots."""
+        if self.header.next_number + count > self._allocated:
+            with disk_full_as_typed(f"index file {self.name}"):
+                fd = self._files.open(self.path)
+                try:
+                    self._allocate(fd, count)
+                finally:
+                    self._files.close(fd)
+
+    def _allocate(self, fd: int, count: int) -> None:
+        shape = self.shape
+        if not self._allocated:
+            self._files.allocate(fd, 0, shape.entries_at)
+        start = max(self._allocated, self.header.next_number)
+        used_bytes = start * _ENTRY.size
+        step = min(max(used_bytes, _MIN_STEP_BYTES), _MAX_STEP_BYTES) // _ENTRY.size
+        end = min(shape.entries, max(start + step, self.header.next_number + count))
+        if end > start:
+            self._files.allocate(fd, shape.entries_at + used_bytes, (end - start) * _ENTRY.size)
+        self._allocated = end
+
+    # --- read -------------------------------------------------------------------------------------------------
+
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether the file may hold keys of that time, both ends included (IndexFile.isTimeMatched)."""
+        header = self.header
+        return begin_ms <= header.end_timestamp_ms and end_ms >= header.begin_timestamp_ms
+
+    def find(self, key_hash: int, limit: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Physical offsets of records with that hash and a time in [begin_ms, end_ms], newest first. Times have the
+        grain of a second, counted from the file's begin."""
+        found: dict[int, None] = {}
+        header = self.header
+        if header.next_number <= 1:
+            return []
+        begin_of_file_ms, entries_at = header.begin_timestamp_ms, self.shape.entries_at
+        slot_at = HEADER_BYTES + key_hash % self.shape.slots * _SLOT_BYTES
+        view = self._maps.view(self)
+        (number,) = _SLOT.unpack_from(*self._at(view, slot_at, _SLOT_BYTES))
+        above = header.next_number
+        hops = 0
+        # Every entry points to an older one: damage can end a chain, not close it.
+        while 0 < number < above and len(found) < limit:
+            if hops == _MAX_HOPS:
+                self._scan(number + 1, key_hash, limit, begin_ms, end_ms, found)
+                break
+            hops += 1
+            entry_hash, position, seconds, previous = _ENTRY.unpack_from(
+                *self._at(view, entries_at + number * _ENTRY.size, _ENTRY.size)
+            )
+            time_ms = begin_of_file_ms + seconds * 1000
+            if seconds < 0:
+                break
+            if entry_hash == key_hash and begin_ms <= time_ms <= end_ms:
+                found[position] = None
+            if time_ms < begin_ms:
+                break
+            above, number = number, previous
+        return list(found)
+
+    def _at(self, view: mmap | None, low: int, count: int) -> tuple[mmap | bytes, int]:
+        """What holds these bytes of the file, and where in it they are."""
+        return (view, low) if view is not None else (self._maps.copied(self, low, count), 0)
+
+    def _scan(
+        self,
+        end: int,
+        key_hash: int,
+        limit: int,
+        begin_ms: int,
+        end_ms: int,
+        found: dict[int, None],
+    ) -> None:
+        """The same as following the chain from entry ``end`` - 1 on, for chains too long to follow."""
+        low_seconds = -((self.header.begin_timestamp_ms - begin_ms) // 1000)
+        high_seconds = (end_ms - self.header.begin_timestamp_ms) // 1000
+        for high in range(end, 1, -_BLOCK_ENTRIES):
+            block = self._maps.entries(self, max(1, high - _BLOCK_ENTRIES), high)
+            same = np.flatnonzero(block["hash"] == key_hash)[::-1]
+            seconds = block["seconds"][same]
+            too_old = np.flatnonzero(seconds < max(low_seconds, 0))
+            if len(too_old):
+                same, seconds = same[: too_old[0]], seconds[: too_old[0]]
+            for position in block["position"][same[seconds <= high_seconds]].tolist():
+                if len(found) >= limit:
+                    return
+                found[position] = None
+            if len(too_old):
+                return
+
+
+def _seconds(timestamps_ms: Ints, begin_ms: int) -> Ints:
+    if begin_ms <= 0:
+        return np.zeros(len(timestamps_ms), dtype=np.int64)
+    return np.clip((timestamps_ms - begin_ms) // 1000, 0, _MAX_SECONDS)
+
+
+def _link(slot: Ints, count: int, slots: npt.NDArray[Any]) -> tuple[Ints, int]:
+    """Make keys the entries ``count``, ``count`` + 1, … of their slots. Gives back the entry before each in its slot,
+    and how many slots were empty."""
+    # By slot, then by age. Sorting numbers is many times faster than sorting indexes by numbers.
+    ordered = np.sort(slot << 32 | np.arange(len(slot)))
+    order = ordered & 0xFFFFFFFF
+    ordered >>= 32
+    numbers = order + count
+    is_first = np.empty(len(slot), dtype=np.bool_)
+    is_first[0] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    firsts = np.flatnonzero(is_first)
+    touched = ordered[firsts]
+    old = slots[touched].astype(np.int64)
+    old[(old < 0) | (old > count)] = 0
+    before = np.empty(len(slot), dtype=np.int64)
+    before[1:] = numbers[:-1]
+    before[firsts] = old
+    previous = np.empty(len(slot), dtype=np.int64)
+    previous[order] = before
+    slots[touched] = numbers[np.append(firsts[1:], len(slot)) - 1]
+    return previous, int(np.count_nonzero(old == 0))
+
+
+class IndexMaps:
+    """The files mapped now, at most so many; the least recently used goes first and is unmapped by the last array
+    on it. A file that is only read is mapped read-only, or copied where it cannot be mapped."""
+
+    __slots__ = ("_budget", "_files", "_maps", "_writable")
+
+    def __init__(self, files: FileLayer, budget: MapBudget | None = None) -> None:
+        self._files = files
+        self._budget = budget if budget is not None else MapBudget()
+        self._maps: OrderedDict[str, mmap] = OrderedDict()
+        self._writable: set[str] = set()
+
+    def writable(self, file: IndexFile) -> tuple[mmap, npt.NDArray[Any], Entries]:
+        """The mapping, its slots and its entries. Raises OSError when it cannot be mapped."""
+        mapping = self._maps.get(file.name) if file.name in self._writable else None
+        if mapping is None:
+            self.drop(file)
+            mapping = self._map(file, write=True)
+        if mapping is None:
+            raise OSError(errno.ENOMEM, "the index file cannot be mapped", str(file.path))
+        self._maps.move_to_end(file.name)
+        return mapping, _slots(mapping, file.shape), _entries(mapping, file.shape)
+
+    def view(self, file: IndexFile) -> mmap | None:
+        """The file, or None when it cannot be mapped."""
+        mapping = self._maps.get(file.name)
+        if mapping is None:
+            return self._map(file, write=False)
+        self._maps.move_to_end(file.name)
+        return mapping
+
+    def slots(self, file: IndexFile) -> npt.NDArray[Any]:
+        view, shape = self.view(file), file.shape
+        if view is not None:
+            return _slots(view, shape)
+        return np.frombuffer(self.copied(file, HEADER_BYTES, shape.slots * _SLOT_BYTES), dtype=">i4")
+
+    def entries(self, file: IndexFile, first: int, last: int) -> Entries:
+        """Entries [first, last)."""
+        view, shape = self.view(file), file.shape
+        if view is not None:
+            return _entries(view, shape)[first:last]
+        size = ENTRY_DTYPE.itemsize
+        data = self.copied(file, shape.entries_at + first * size, max(last - first, 0) * size)
+        return np.frombuffer(data, dtype=ENTRY_DTYPE)
+
+    def copied(self, file: IndexFile, low: int, count: int) -> bytes:
+        """Bytes of the file; zeros for those that it does not have any more."""
+        fd = self._files.open_read(file.path)
+        try:
+            return self._files.read_at(fd, count, low).ljust(count, b"\0")
+        finally:
+            self._files.close(fd)
+
+    def _map(self, file: IndexFile, *, write: bool) -> mmap | None:
+        if len(self._maps) >= _MAX_MAPPED_FILES:
+            self._drop_oldest()
+        length = file.shape.file_bytes
+        mapping = try_map(
+            self._files, file.path, length, self._budget, self._drop_oldest, write=write, scattered=True
+        )
+        if mapping is not None:
+            self._maps[file.name] = mapping
+            if write:
+                self._writable.add(file.name)
+        return mapping
+
+    def _drop_oldest(self) -> bool:
+        """Whether there was one."""
+        if not self._maps:
+            return False
+        name, mapping = self._maps.popitem(last=False)
+        self._forget(name, mapping)
+        return True
+
+    def _forget(self, name: str, mapping: mmap) -> None:
+        self._budget.used_bytes -= len(mapping)
+        self._writable.discard(name)
+
+    def drop(self, file: IndexFile) -> None:
+        mapping = self._maps.pop(file.name, None)
+        if mapping is not None:
+            self._forget(file.name, mapping)
+
+    def clear(self) -> None:
+        while self._drop_oldest():
+            continue
+
+
+def _slots(mapping: mmap, shape: Shape) -> npt.NDArray[Any]:
+    return np.frombuffer(mapping, dtype=">i4", count=shape.slots, offset=HEADER_BYTES)
+
+
+def _entries(mapping: mmap, shape: Shape) -> Entries:
+    return np.frombuffer(mapping, dtype=ENTRY_DTYPE, count=shape.entries, offset=shape.entries_at)
+
+
+def find_shape(files: FileLayer, fd: int, length: int, header: Header) -> Shape | None:
+    """Of a file made with other settings: its last entry has the header's end offset, and its slot says so."""
+    last = header.next_number - 1
+    needle = struct.pack(">q", header.end_position)
+    for low, high in reversed(list(files.data_ranges(fd, HEADER_BYTES, length))):
+        data = files.read_at(fd, high - low, low)
+        at = data.rfind(needle)
+        while at >= 0 and last > 0:
+            shape = _shape_with(low + at - 4 - last * _ENTRY.size, length)
+            if shape is not None and header.next_number <= shape.entries:
+                (key_hash,) = struct.unpack(">i", files.read_at(fd, 4, low + at - 4))
+                slot_at = HEADER_BYTES + key_hash % shape.slots * _SLOT_BYTES
+                if struct.unpack(">i", files.read_at(fd, 4, slot_at)) == (last,):
+                    return shape
+            at = data.rfind(needle, 0, at)
+    return None
+
+
+def _shape_with(entries_at: int, file_bytes: int) -> Shape | None:
+    slots, slots_rest = divmod(entries_at - HEADER_BYTES, _SLOT_BYTES)
+    entries, entries_rest = divmod(file_bytes - entries_at, _ENTRY.size)
+    return (
+        Shape(slots, entries) if slots > 0 and entries > 0 and not slots_rest and not entries_rest else None
+    )

@@ -1,0 +1,231 @@
+"""What of stored records goes into the index, for a run of them at once and without a loop over its records.
+
+A record is found under its ``UNIQ_KEY`` and under each word of its ``KEYS`` (IndexService.buildIndex; reference
+store-and-broker §4.2). The index knows a key only by the Java hash of ``topic#key``. Here the topics and properties of
+all records of a run are laid end to end, ``topic # 0x02 properties 0x02 topic # …``, and everything is arithmetic on
+that one array:
+
+* A property is where its name stands between a 0x02 and a 0x01; its value ends before the next 0x02.
+* 31 is odd, so it has an inverse modulo 2^32, and one running sum of ``byte[i] · 31^-i`` gives the hash of every
+  substring: hash of [a, b) = 31^(b-1) · (sum[b] - sum[a]).
+
+Only keys outside ASCII are hashed one by one: Java hashes UTF-16 units, the log holds UTF-8. Most records come in few
+layouts (``mqspark.store.log.record_tables``), in which keys are columns; then all this is not needed for them.
+
+Must not know files.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE, java_hash
+from mqspark.store.log.record_tables import Layout
+from mqspark.store.log.scan import Run
+
+__all__ = ["Ints", "KeyColumns", "index_hash", "run_keys"]
+
+Ints = npt.NDArray[np.int64]
+
+_PAD = bytes(16)
+"""Before the first topic, so that looking back for a name stays inside."""
+_UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big")
+_KEYS = int.from_bytes(b"\x02KEYS", "big")
+_LAST_FIVE_BYTES = (1 << 40) - 1
+
+_MAX_TEXT_BYTES = 1 << 17
+"""Length of the tables of powers; a slice with more text is cut in two. No single record has as much."""
+_powers = np.full(_MAX_TEXT_BYTES, 31, dtype=np.uint32)
+_powers[0] = 1
+POWERS = np.cumprod(_powers, dtype=np.uint32)
+"""31^i modulo 2^32."""
+_powers[1:] = pow(31, -1, 1 << 32)
+INVERSE_POWERS = np.cumprod(_powers, dtype=np.uint32)
+"""31^-i modulo 2^32."""
+
+
+class KeyColumns(NamedTuple):
+    """One row a key, in the order in which RocketMQ would put them."""
+
+    hashes: Ints
+    positions: Ints
+    """Physical offsets of the records."""
+    timestamps_ms: Ints
+    """Store times of the records."""
+
+
+_NO_INTS: Ints = np.empty(0, dtype=np.int64)
+
+
+def index_hash(topic: str, key: str) -> int:
+    """The hash an index entry carries: without sign, and 0 for the one that has no positive (IndexFile)."""
+    value = abs(java_hash(f"{topic}#{key}"))
+    return value if value < 1 << 31 else 0
+
+
+def run_keys(run: Run) -> KeyColumns:
+    """The keys of the records of a run."""
+    texts = _Texts(run.topic_starts, run.property_starts, run.property_ends)
+    rows, hashes = _all_keys(run.view, texts, *run.alike())
+    is_indexed = run.sys_flags & TRANSACTION_MASK != TRANSACTION_ROLLBACK_TYPE
+    if not is_indexed.all():
+        kept = is_indexed[rows]
+        rows, hashes = rows[kept], hashes[kept]
+    return KeyColumns(hashes, run.positions[rows], run.store_timestamps_ms[rows])
+
+
+class _Texts(NamedTuple):
+    """Where topics and properties begin, and where the properties end."""
+
+    topics: Ints
+    properties: Ints
+    ends: Ints
+
+
+def _all_keys(view: memoryview, texts: _Texts, layouts: Sequence[Layout], rest: Ints) -> _Found:
+    parts = []
+    for layout in layouts:
+        found, odd = _layout_keys(layout)
+        parts.append(found)
+        rest = np.sort(np.concatenate((rest, odd))) if len(odd) else rest
+    ends = np.cumsum(texts.ends[rest] - texts.topics[rest] + 1)
+    low, base = 0, 0
+    while low < len(rest):
+        high = max(low + 1, int(np.searchsorted(ends, base + _MAX_TEXT_BYTES - len(_PAD) - 1, "right")))
+        parts.append(_text_keys(view, texts, rest[low:high]))
+        low, base = high, int(ends[high - 1])
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.concatenate([part.rows for part in parts])
+    order = np.argsort(rows, kind="stable")
+    return _Found(rows[order], np.concatenate([part.hashes for part in parts])[order])
+
+
+class _Found(NamedTuple):
+    """One row a key, ascending by record; those of a record in their order."""
+
+    rows: Ints
+    hashes: Ints
+
+
+def _layout_keys(layout: Layout) -> tuple[_Found, Ints]:
+    """The keys of a layout, and the rows whose KEYS have their spaces elsewhere than the first row has them."""
+    spans = []
+    odd = _NO_INTS
+    low, high = layout.values.get(b"UNIQ_KEY", (0, 0))
+    if high > low:
+        spans.append((low, high))
+    low, high = layout.values.get(b"KEYS", (0, 0))
+    if high > low:
+        is_space = layout.table[:, low:high] == 0x20
+        if is_space.any():
+            alike = (is_space == is_space[0]).all(axis=1)
+            if not alike.all():
+                odd = layout.rows[~alike]
+                layout = replace(layout, rows=layout.rows[alike], table=layout.table[alike])
+        stops = [low - 1, *(np.flatnonzero(is_space[0]) + low).tolist(), high]
+        spans += [(before + 1, stop) for before, stop in itertools.pairwise(stops) if stop > before + 1]
+    topic = layout.hashes(0, layout.topic_bytes) * np.uint32(31) + np.uint32(0x23)
+    hashes = np.empty((len(layout.rows), len(spans)), np.int64)
+    for index, (low, high) in enumerate(spans):
+        hashes[:, index] = layout.hashes(low, high, seed=topic).view(np.int32)
+    np.abs(hashes, out=hashes)
+    hashes[hashes == 1 << 31] = 0
+    return _Found(np.repeat(layout.rows, len(spans)), hashes.ravel()), odd
+
+
+def _text_keys(view: memoryview, texts: _Texts, rows: Ints) -> _Found:
+    starts, ends = texts.topics[rows], texts.ends[rows]
+    slices = [_PAD]
+    slices += [view[low:high] for low, high in zip(starts.tolist(), ends.tolist(), strict=True)]  # type: ignore[misc]
+    buffer = bytearray(b"\x02").join(slices)
+    buffer += b"\x02"
+    text = np.frombuffer(buffer, dtype=np.uint8)
+    lengths = ends - starts + 1
+    topics = np.cumsum(lengths) - lengths + len(_PAD) + 1
+    # Between topic and properties stands the properties' length: now the '#' of the key and the 0x02 of the first name.
+    properties = topics + texts.properties[rows] - starts
+    text[properties - 2] = 0x23
+    text[properties - 1] = 0x02
+
+    row, low, high = _find_keys(text, topics)
+    hashes = _hash(text, topics[row], properties[row] - 1, low, high)
+    return _Found(rows[row], hashes)
+
+
+def _find_keys(text: npt.NDArray[np.uint8], topics: Ints) -> tuple[Ints, Ints, Ints]:
+    """Row, start and end of every key, by row; the unique key of a row before its other keys."""
+    names = np.flatnonzero(text == 0x01)
+    stops = np.flatnonzero(text == 0x02)
+    before = np.ndarray((len(text) - 7,), dtype=">u8", buffer=text, strides=(1,))[names - 8].astype(np.uint64)
+    unique_names = names[before == _UNIQ_KEY]
+    unique_names = unique_names[text[unique_names - 9] == 0x02]
+    unique = _values(unique_names, stops, topics)
+    row, low, high = _values(names[before & _LAST_FIVE_BYTES == _KEYS], stops, topics)
+    spaces = np.flatnonzero(text == 0x20)
+    if len(spaces) and len(row):
+        first, last = np.searchsorted(spaces, low), np.searchsorted(spaces, high)
+        inside = last - first
+        if inside.any():
+            row = np.repeat(row, inside + 1)
+            within = np.zeros(len(spaces) + 1, dtype=np.int64)
+            np.add.at(within, first, 1)
+            np.add.at(within, last, -1)
+            spaces = spaces[np.cumsum(within)[:-1] > 0]
+            # The words lie apart and in order, so starts and ends pair up when each is sorted.
+            low = np.sort(np.concatenate((low, spaces + 1)))
+            high = np.sort(np.concatenate((high, spaces)))
+            words = high > low
+            row, low, high = row[words], low[words], high[words]
+    if not len(row):
+        return unique
+    order = np.argsort(np.concatenate((unique[0] * 2, row * 2 + 1)), kind="stable")
+    return (
+        np.concatenate((unique[0], row))[order],
+        np.concatenate((unique[1], low))[order],
+        np.concatenate((unique[2], high))[order],
+    )
+
+
+def _values(names: Ints, stops: Ints, topics: Ints) -> tuple[Ints, Ints, Ints]:
+    """Row, start and end of the values behind these 0x01; of several of a row the last counts, empty ones do not."""
+    low = names + 1
+    high = stops[np.searchsorted(stops, low)]
+    if (high == low).any():
+        low, high = low[high > low], high[high > low]
+    row = np.searchsorted(topics, low, "right") - 1
+    if len(row) > 1 and (row[1:] == row[:-1]).any():
+        last = np.append(row[1:] != row[:-1], True)
+        row, low, high = row[last], low[last], high[last]
+    return row, low, high
+
+
+def _hash(text: npt.NDArray[np.uint8], topic_low: Ints, topic_high: Ints, low: Ints, high: Ints) -> Ints:
+    """Of ``topic#`` followed by the key, for every key."""
+    sums = np.zeros(len(text) + 1, dtype=np.uint32)
+    np.cumsum(text * INVERSE_POWERS[: len(text)], dtype=np.uint32, out=sums[1:])
+    topic_hash = POWERS[topic_high - 1] * (sums[topic_high] - sums[topic_low])
+    key_hash = POWERS[high - 1] * (sums[high] - sums[low])
+    signed = (topic_hash * POWERS[high - low] + key_hash).view(np.int32).astype(np.int64)
+    hashes: Ints = np.abs(signed)
+    hashes[hashes == 1 << 31] = 0
+    beyond_ascii = np.flatnonzero(text >= 0x80)
+    if len(beyond_ascii):
+
+        def has_any(starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
+            differ: npt.NDArray[np.bool_] = np.searchsorted(beyond_ascii, starts) != np.searchsorted(
+                beyond_ascii, ends
+            )
+            return differ
+
+        for index in np.flatnonzero(has_any(low, high) | has_any(topic_low, topic_high)).tolist():
+            topic = text[topic_low[index] : topic_high[index] - 1].tobytes().decode("utf-8", "replace")
+            key = text[low[index] : high[index]].tobytes().decode("utf-8", "replace")
+            hashes[index] = index_hash(topic, key)
+    return hashes

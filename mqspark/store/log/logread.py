@@ -1,0 +1,172 @@
+"""The log read on from a position, record after record, as recovery and every tool does it.
+
+Runs of valid records are looked at together (``scan``). A damaged record is stepped over: by its own length when a
+valid record (or the segment's end) follows there, else by searching for the next message magic whose record is valid
+and says that it lies where it lies. The length is trusted first because a message body may contain bytes that look
+like a record at the right place; the search could serve them, the length does not.
+
+Must not know queues.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+
+from mqspark.record import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    MIN_RECORD_BYTES,
+    CheckedRecord,
+    Verdict,
+    check_record,
+)
+from mqspark.store.disk.layout import is_storable_topic
+from mqspark.store.log.commitlog import CommitLog, Segment
+from mqspark.store.log.scan import Run, read_run
+from mqspark.store.log.stretch import LogWindow
+
+__all__ = ["LogReader"]
+
+_I32 = struct.Struct(">i")
+_SIZE_MAGIC = struct.Struct(">ii")
+_MAGIC_PREFIX = b"\xda\xa3\x20"
+
+
+class LogReader(ABC):
+    """What becomes of the records is for who inherits."""
+
+    def __init__(self, log: CommitLog, *, verify_crc: bool, verify_property_crc: bool) -> None:
+        self._log = log
+        self._window = LogWindow(log)
+        self._verify_crc = verify_crc
+        self._verify_property_crc = verify_property_crc
+        self.damaged: list[tuple[int, int]] = []
+        """[from, to) ranges of the log that hold no valid record but are followed by one."""
+
+    @abstractmethod
+    def _take(self, record: CheckedRecord, position: int) -> None:
+        """A valid record."""
+
+    @abstractmethod
+    def _take_run(self, run: Run) -> None:
+        """``_take`` for all records of a run."""
+
+    @abstractmethod
+    def _lost(self, record: CheckedRecord, position: int) -> None:
+        """A damaged record whose lengths and place are right, so its head may be."""
+
+    def _scan(self, start: int) -> int:
+        """Every record from ``start`` on; gives back where the log ends."""
+        end = start
+        for segment in self._log.segments:
+            if segment.end <= start:
+                continue
+            position = max(start, segment.start)
+            data_end = self._data_end(segment, position)
+            while position < data_end:
+                run = self._read_run(segment, position, data_end)
+                if run is not None:
+                    self._step_over(end, position)
+                    self._take_run(run)
+                    position = end = run.end_position
+                    continue
+                record = self._record_at(segment, position, data_end)
+                if record is None:
+                    if self._is_blank(segment, position, data_end):
+                        self._step_over(end, position)
+                        end = segment.end
+                        break
+                    following = self._next_valid(segment, position, data_end)
+                    if following is None:
+                        break
+                    position = following
+                    continue
+                self._step_over(end, position)
+                self._take(record, position)
+                position += record.size_bytes
+                end = position
+        return end
+
+    def _read_run(self, segment: Segment, position: int, data_end: int) -> Run | None:
+        return self._window.read_run(
+            segment,
+            position,
+            data_end,
+            verify_crc=self._verify_crc,
+            verify_property_crc=self._verify_property_crc,
+        )
+
+    def _run_of(self, record: CheckedRecord, position: int) -> Run | None:
+        """A valid record as a run of one; None when no segment has it."""
+        segment = self._log.segment_of(position)
+        if segment is None:
+            return None
+        view, low, high = self._log.around(segment, position, position + record.size_bytes)
+        return read_run(view, low, high, position - low, verify_crc=False, min_records=1)
+
+    def _step_over(self, end: int, position: int) -> None:
+        """Something valid is at ``position``; what lies between it and the last valid thing is damaged."""
+        if end < position:
+            self.damaged.append((end, position))
+            segment = self._log.segment_of(end)
+            if segment is not None:
+                lost = self._record_at(
+                    segment, end, min(position, segment.start + segment.length), verify_crc=False
+                )
+                if lost is not None:
+                    self._lost(lost, end)
+
+    def _record_at(
+        self, segment: Segment, position: int, limit: int, *, verify_crc: bool = True
+    ) -> CheckedRecord | None:
+        view, low, high = self._log.around(segment, position, limit)
+        record = check_record(
+            view,
+            low,
+            high,
+            verify_crc=verify_crc and self._verify_crc,
+            verify_property_crc=verify_crc and self._verify_property_crc,
+        )
+        if (
+            record.verdict is not Verdict.VALID
+            or record.physical_offset != position
+            or not is_storable_topic(record.topic)
+            # No CRC covers the properties, but no broker stores a string that ends in NUL: the tail is torn.
+            or record.properties.endswith(b"\0")
+        ):
+            return None
+        return record
+
+    def _is_blank(self, segment: Segment, position: int, data_end: int) -> bool:
+        if position + BLANK_BYTES > data_end:
+            return False
+        view, low, _ = self._log.around(segment, position, position + BLANK_BYTES)
+        size, magic = _SIZE_MAGIC.unpack_from(view, low)
+        return bool(magic == BLANK_MAGIC and size == segment.end - position)
+
+    def _next_valid(self, segment: Segment, position: int, data_end: int) -> int | None:
+        """The next place in this segment, behind a damaged one, with a valid record or the blank one."""
+        if position + BLANK_BYTES <= data_end:
+            view, at, _ = self._log.around(segment, position, position + BLANK_BYTES)
+            (size,) = _I32.unpack_from(view, at)
+            if size >= MIN_RECORD_BYTES and self._is_something(segment, position + size, data_end):
+                return position + int(size)
+        low = position + 1 - segment.start
+        for range_start, range_end in self._log.data_ranges(segment, position + 1):
+            at = max(low, range_start - segment.start)
+            while (at := self._log.find(segment, _MAGIC_PREFIX, at, range_end - segment.start)) >= 0:
+                candidate = segment.start + at - 4
+                if candidate > position and self._record_at(segment, candidate, data_end) is not None:
+                    return candidate
+                at += 1
+        return None
+
+    def _is_something(self, segment: Segment, position: int, data_end: int) -> bool:
+        return self._record_at(segment, position, data_end) is not None or self._is_blank(
+            segment, position, data_end
+        )
+
+    def _data_end(self, segment: Segment, position: int) -> int:
+        """Behind it the file holds nothing but zeros, which are not looked at."""
+        return max((high for _, high in self._log.data_ranges(segment, position)), default=position)

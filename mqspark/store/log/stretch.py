@@ -1,0 +1,75 @@
+"""A copy of a stretch of the log, for who reads on from record to record.
+
+Copying bytes out of the page cache costs a tenth of what the page faults of a mapping cost that is touched for the
+first time, and what is looked at next is in the processor's cache. Single records at odd places are better looked at
+in ``CommitLog.view``.
+
+Must not know what becomes of the records.
+"""
+
+from __future__ import annotations
+
+from mqspark.record import MIN_RECORD_BYTES
+from mqspark.store.log.commitlog import CommitLog, Segment
+from mqspark.store.log.scan import MIN_RUN_RECORDS, Run, read_run
+
+__all__ = ["WINDOW_BYTES", "LogWindow"]
+
+WINDOW_BYTES = 4 << 20
+
+
+class LogWindow:
+    """Bytes that are read once more are not looked for again: only for parts of the log that do not change."""
+
+    __slots__ = ("_buffer", "_end", "_log", "_start", "_window_bytes")
+
+    def __init__(self, log: CommitLog, window_bytes: int = WINDOW_BYTES) -> None:
+        self._log = log
+        self._window_bytes = window_bytes
+        self._buffer = memoryview(bytearray())
+        self._start = self._end = 0
+        """As positions of the log."""
+
+    def read_run(
+        self,
+        segment: Segment,
+        position: int,
+        limit: int,
+        *,
+        verify_crc: bool,
+        verify_property_crc: bool = False,
+        min_records: int = MIN_RUN_RECORDS,
+    ) -> Run | None:
+        """``scan.read_run`` from ``position`` on, up to the physical offset ``limit`` of this segment.
+
+        The run's view is good until the next call. Raises OSError.
+        """
+        if limit - position < min_records * MIN_RECORD_BYTES:
+            return None
+        while True:
+            is_fresh = not self._start <= position < self._end
+            if is_fresh:
+                self._fill(segment, position, limit)
+            run = read_run(
+                self._buffer,
+                position - self._start,
+                min(self._end, limit) - self._start,
+                self._start,
+                verify_crc=verify_crc,
+                verify_property_crc=verify_property_crc,
+                min_records=min_records,
+            )
+            if run is not None or is_fresh or self._end >= limit:
+                return run
+            self._end = position  # a rest that is too short: go on with a new copy that begins there
+
+    def _fill(self, segment: Segment, position: int, limit: int) -> None:
+        size = min(limit - position, self._window_bytes)
+        if len(self._buffer) < size:
+            # glibc takes the largest block that was freed for the measure of what it keeps at hand: without this
+            # one, of which no page is touched, the columns of every run are given back and cleared anew.
+            del self._buffer
+            bytearray(self._window_bytes)
+            self._buffer = memoryview(bytearray(size))
+        self._start = position
+        self._end = position + self._log.read_into(segment, self._buffer[:size], position)

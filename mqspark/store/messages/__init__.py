@@ -1,0 +1,1 @@
+"""Messages into the log and the queues, and out of them."""

@@ -1,0 +1,513 @@
+"""Records by queue offset and by place: what consumers are given, as slices of the mapped log.
+
+Queue offset -> entries (a numpy view of the mapped queue file, tag hashes compared on the whole range) -> runs of the
+log that lie together. What is far behind the end of the log probably has to come from the disk, so one read takes
+less of it (reference store-and-broker §3.6).
+
+Must not write, and must not know who asks.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.record import MAGIC_V1, MIN_RECORD_BYTES, Parts, Verdict, check_record, parts_at
+from mqspark.store.config import StoreConfig
+from mqspark.store.disk.files import memory_bytes
+from mqspark.store.log.commitlog import MAX_COPY_BYTES, CommitLog, Segment
+from mqspark.store.messages.soundness import are_surely_sound, is_surely_sound
+from mqspark.store.queue.batchqueue import BATCH_DTYPE, BatchQueue, BatchTable
+from mqspark.store.queue.consumequeue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, Entries
+from mqspark.store.queue.multidispatch import is_lmq
+from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW, QueueExt, resolve_tags_codes
+from mqspark.store.queue.queuetable import QueueTable
+
+__all__ = ["Fetcher", "GetResult", "GetStatus", "heads_agree"]
+
+Int64s = npt.NDArray[np.int64]
+
+_MAGIC_MASK = ~0x0C
+"""V1 and V2 differ in two bits."""
+_MAGIC = MAGIC_V1 & _MAGIC_MASK
+_HEAD_BYTES = np.arange(8)
+_MIN_COLUMN_ENTRIES = 64
+"""Below, the steps of the columns cost more than a loop."""
+_MAX_DAMAGED = 1000
+_NO_RECORD_BYTES = 256
+"""Zeros, more than the head of a record."""
+_LARGE_BYTES = 1 << 20
+"""A record is asked how long it is before so much is copied because its entry says so."""
+_SIZE_MAGIC = struct.Struct(">ii")
+
+
+class GetStatus(enum.Enum):
+    """RocketMQ's names (GetMessageStatus)."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(slots=True)
+class GetResult:
+    status: GetStatus
+    next_offset: int
+    """Where the reader goes on."""
+    min_offset: int
+    max_offset: int
+    buffers: list[memoryview] = field(default_factory=list)
+    """Records back to back; those that lie together in the log are one buffer. Valid as long as they are
+    held."""
+    count: int = 0
+    size_bytes: int = 0
+
+
+class Fetcher:
+    """Reads one open store. ``visible_end``: where the last record ends that consumers may see."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        table: QueueTable,
+        batch_table: BatchTable,
+        visible_end: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._queues = table.queues
+        self._batch_queues = batch_table.batch_queues
+        self._visible_end = visible_end
+        self._memory_bytes = memory_bytes()
+        self.get_count = 0
+        self.got_count = 0
+        """Messages handed out."""
+        self.damaged_reads = 0
+        """Records passed over because they are not what their queue entry, or their CRC, says."""
+        self.damaged: dict[int, None] = {}
+        """Offsets of the log at which recovery or a read met damage: the first thousand."""
+        self._written_from = 0
+
+    def begin(self, end: int, damaged: list[tuple[int, int]]) -> None:
+        """The log was recovered and ends at ``end``: what lies before comes from the disk, and it is checked when it is
+        read. ``damaged``: ranges that recovery stepped over."""
+        self._written_from = end
+        self.damaged.clear()
+        self._note([low for low, _ in damaged])
+
+    def _note(self, positions: list[int]) -> None:
+        for position in positions:
+            if len(self.damaged) >= _MAX_DAMAGED:
+                return
+            self.damaged[position] = None
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None = None,
+        *,
+        bulk: bool = False,
+    ) -> GetResult:
+        """Visible messages from ``offset`` on: at least one, if any matches, then up to both limits, and less of what
+        is probably not in memory (``bulk``: as many bytes of that as others get from memory).
+
+        ``tag_codes``: hashes that pass; none or empty lets all pass. It compares hashes only, so the reader
+        compares the text. An inner batch counts as its messages and is given whole, also when ``offset`` is in
+        its middle. Follows DefaultMessageStore.getMessage (reference store-and-broker §3.6).
+        """
+        self.get_count += 1
+        max_messages = max(max_messages, 1)
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            batch_queue = self._batch_queues.get((topic, queue_id))
+            if batch_queue is None:
+                return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            return self._get_batches(batch_queue, offset, max_messages, max_bytes, tag_codes)
+        low, high = queue.min_offset, queue.max_offset
+        if not low <= offset < high or not high:
+            return _outside(offset, low, high)
+        window = max_messages
+        if tag_codes:
+            window = max(window, self._config.max_filter_message_size // ENTRY_BYTES)
+        entries = queue.read(offset, window)
+        if not len(entries):
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, queue.next_existing_offset(offset), low, high)
+        matched = _matching(entries, queue.ext, tag_codes) if tag_codes else None
+        if matched is not None:
+            if not len(matched):
+                return GetResult(GetStatus.NO_MATCHED_MESSAGE, offset + len(entries), low, high)
+            chosen = entries[matched[:max_messages]]
+        else:
+            chosen = entries
+        # A record of a light queue names the topic that it was sent to.
+        of = None if is_lmq(topic) else queue
+        places = range(offset, offset + len(chosen)) if matched is None else matched[:max_messages] + offset
+        buffers, found, count = self._take(chosen, max_bytes, of, places, bulk=bulk)
+        if matched is None:
+            next_offset = offset + count
+        else:
+            next_offset = offset + (int(matched[count]) if count < len(matched) else len(entries))
+        status = GetStatus.FOUND if found else GetStatus.MESSAGE_WAS_REMOVING
+        self.got_count += found
+        return GetResult(status, next_offset, low, high, buffers, found, sum(map(len, buffers)))
+
+    def _take(
+        self,
+        entries: Entries,
+        max_bytes: int,
+        queue: ConsumeQueue | None,
+        places: range | Int64s,
+        *,
+        bulk: bool = False,
+    ) -> tuple[list[memoryview], int, int]:
+        """The records of as many of these as one read takes, as few slices of the log; how many records they are, and
+        how many entries were looked at. ``queue`` and ``places``, its offsets: what records that come from the disk
+        have to say of themselves; without a queue that is not known.
+
+        A record whose head does not say what its entry says is left out: one wrong size would make a client
+        drop every record behind it. So is one whose body was damaged on the disk.
+        """
+        if len(entries) < _MIN_COLUMN_ENTRIES:
+            return self._take_few(entries, max_bytes, queue, places, bulk)
+        return self._take_columns(entries, max_bytes, queue, places, bulk)
+
+    def _take_columns(
+        self,
+        entries: Entries,
+        max_bytes: int,
+        queue: ConsumeQueue | None,
+        places: range | Int64s,
+        bulk: bool,
+    ) -> tuple[list[memoryview], int, int]:
+        positions, sizes = self._within(entries, max_bytes, bulk)
+        count = len(sizes)
+        offsets = None
+        if queue is not None and count and positions[0] < self._written_from:
+            offsets = np.arange(places.start, places.stop) if isinstance(places, range) else places
+            offsets = offsets[:count]
+        buffers, found = self._runs(positions, sizes, queue, offsets)
+        return buffers, found, count
+
+    def _take_few(
+        self,
+        entries: Entries,
+        max_bytes: int,
+        queue: ConsumeQueue | None,
+        places: range | Int64s,
+        bulk: bool,
+    ) -> tuple[list[memoryview], int, int]:
+        """As the columns do it (``_within``, ``_runs``), in one loop."""
+        log = self._log
+        check_from = self._written_from if self._config.check_crc_on_read else 0
+        oldest = log.min_offset
+        cold_before, cold_bytes, cold_count = self._cold(bulk)
+        runs: list[tuple[memoryview, int, int]] = []
+        last_view, last_end = None, -1
+        base = segment_end = view_end = 0
+        view = memoryview(b"")
+        found = total = 0
+        looked_at = 0
+        offsets = places if isinstance(places, range) else places.tolist()
+        positions, all_sizes = entries["position"].tolist(), entries["size"].tolist()
+        for position, size, offset in zip(positions, all_sizes, offsets, strict=True):
+            if position < oldest or size == FILLER_SIZE:
+                size = 0  # takes no part in the limits
+            elif total:
+                if total + size > max_bytes:
+                    break
+                if position < cold_before and (total + size > cold_bytes or looked_at >= cold_count):
+                    break
+            looked_at += 1
+            if not size:
+                continue
+            total += max(size, 0)  # a damaged entry may say anything
+            if not base <= position < segment_end:
+                segment = log.segment_of(position)
+                if segment is None:
+                    self.damaged_reads += 1
+                    continue
+                mapped = log.mapped(segment)
+                if mapped is None:
+                    return self._take_columns(entries, max_bytes, queue, places, bulk)
+                base, segment_end, view_end = segment.start, segment.end, segment.length
+                view = mapped
+            start = position - base
+            end = start + size
+            good = end <= view_end and size >= MIN_RECORD_BYTES
+            if good and position >= check_from:
+                said, magic = _SIZE_MAGIC.unpack_from(view, start)
+                good = said == size and magic & _MAGIC_MASK == _MAGIC
+            elif good:
+                asked = None if self._has_seals else queue
+                good = asked is not None and is_surely_sound(view, start, end, position, asked, offset)
+                good = good or self._is_sound(view[start:end], position, queue, offset)
+            if not good:
+                self.damaged_reads += 1
+                self._note([position])
+                continue
+            found += 1
+            if start == last_end and view is last_view:
+                runs[-1] = (view, runs[-1][1], end)
+            else:
+                runs.append((view, start, end))
+            last_view, last_end = view, end
+        return [view[low:high] for view, low, high in runs], found, looked_at
+
+    def _cold(self, bulk: bool) -> tuple[int, int, int]:
+        """Where what is probably not in memory ends; how many bytes and messages of that a read takes."""
+        config = self._config
+        before = self._log.position - self._memory_bytes * config.access_message_in_memory_max_ratio // 100
+        if bulk:
+            return before, config.max_transfer_bytes_on_message_in_memory, 1 << 62
+        return (
+            before,
+            config.max_transfer_bytes_on_message_in_disk,
+            config.max_transfer_count_on_message_in_disk,
+        )
+
+    def _within(self, entries: Entries, max_bytes: int, bulk: bool) -> tuple[Int64s, Int64s]:
+        """Positions and sizes of as many of these as one read takes; size 0: there is no such record any more."""
+        log = self._log
+        sizes: Int64s = entries["size"].astype(np.int64)
+        positions: Int64s = entries["position"].astype(np.int64)
+        if int(positions[0]) < log.min_offset or int(sizes.max()) == FILLER_SIZE:
+            # Fillers and records already deleted take no part in the limits.
+            sizes[(positions < log.min_offset) | (sizes == FILLER_SIZE)] = 0
+        count = len(sizes)
+        cold_before, cold_bytes, cold_count = self._cold(bulk)
+        if int(positions[0]) < cold_before:
+            cold = int(positions.searchsorted(cold_before))
+            allowed = min(int(sizes[:cold].cumsum().searchsorted(cold_bytes, "right")), cold_count)
+            if allowed < cold:
+                count = allowed
+        if int(sizes[:count].sum()) > max_bytes:
+            count = int(sizes.cumsum().searchsorted(max_bytes, "right"))
+        if count < len(sizes):
+            # The first record comes whatever its size, even behind fillers.
+            count = max(count, int(np.argmax(sizes > 0)) + 1)
+            return positions[:count], sizes[:count]
+        return positions, sizes
+
+    def _get_batches(
+        self,
+        queue: BatchQueue,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+    ) -> GetResult:
+        low, high = queue.min_offset, queue.max_offset
+        if not low <= offset < high or not high:
+            return _outside(offset, low, high)
+        window = max_messages
+        if tag_codes:
+            window = max(window, self._config.max_filter_message_size // BATCH_DTYPE.itemsize)
+        entries = queue.read(queue.number_of(offset), window)
+        if not len(entries):
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, high, low, high)
+        ends = entries["base"].astype(np.int64) + entries["count"]
+        chosen, chosen_ends = entries, ends
+        if tag_codes:
+            # A batch without tags of its own may hold any.
+            matched = _matching(entries, None, tag_codes | {0})
+            if not len(matched):
+                return GetResult(GetStatus.NO_MATCHED_MESSAGE, int(ends[-1]), low, high)
+            chosen, chosen_ends = entries[matched], ends[matched]
+        counts = chosen["count"].astype(np.int64)
+        taken = chosen[: max(1, int(counts.cumsum().searchsorted(max_messages, "right")))]
+        buffers, found, count = self._take(taken, max_bytes, None, range(len(taken)))
+        next_offset = int(chosen_ends[count - 1]) if count < len(chosen) else int(ends[-1])
+        there = (taken["position"] >= self._log.min_offset) & (taken["size"] != FILLER_SIZE)
+        messages = int(counts[:count][there[:count]].sum()) if found else 0
+        self.got_count += messages
+        status = GetStatus.FOUND if found else GetStatus.MESSAGE_WAS_REMOVING
+        return GetResult(status, next_offset, low, high, buffers, messages, sum(map(len, buffers)))
+
+    def _runs(
+        self,
+        positions: Int64s,
+        sizes: Int64s,
+        queue: ConsumeQueue | None,
+        offsets: Int64s | None,
+    ) -> tuple[list[memoryview], int]:
+        """The records as few slices of the log, and how many they are; size 0 means none."""
+        log = self._log
+        buffers: list[memoryview] = []
+        found = 0
+        if not sizes.all():
+            offsets = offsets[sizes > 0] if offsets is not None else None
+            positions, sizes = positions[sizes > 0], sizes[sizes > 0]
+        while len(positions):  # once for each segment, and a range seldom spans two
+            segment = log.segment_of(int(positions[0]))
+            if segment is None:
+                positions, sizes = positions[1:], sizes[1:]
+                offsets = offsets[1:] if offsets is not None else None
+                self.damaged_reads += 1
+                continue
+            inside = len(positions)
+            if positions[-1] >= segment.end:
+                inside = max(1, int(positions.searchsorted(segment.end)))
+            starts = positions[:inside] - segment.start
+            ends = starts + sizes[:inside]
+            good = (starts >= 0) & (ends <= segment.length) & (sizes[:inside] >= MIN_RECORD_BYTES)
+            base: int | Int64s = segment.start
+            view = log.mapped(segment)
+            if view is None:
+                view, starts, ends, good = self._copied(segment, starts, ends, good)
+                base = positions[:inside] - starts
+            at = slice(None) if good.all() else good
+            if positions[0] < self._written_from and self._config.check_crc_on_read:
+                places = offsets[:inside][at] if offsets is not None else None
+                here = base if isinstance(base, int) else base[at]
+                good[at] = self._whole(view, starts[at], ends[at], here, queue, places)
+            else:
+                good[at] = heads_agree(view, starts[at], sizes[:inside][at])
+            if not good.all():
+                self.damaged_reads += int((~good).sum())
+                self._note(positions[:inside][~good].tolist())
+                starts, ends = starts[good], ends[good]
+            if len(starts):
+                found += len(starts)
+                breaks = np.flatnonzero(starts[1:] != ends[:-1])
+                if len(breaks):
+                    lows = [int(starts[0]), *starts[breaks + 1].tolist()]
+                    highs = [*ends[breaks].tolist(), int(ends[-1])]
+                    buffers += [view[low:high] for low, high in zip(lows, highs, strict=True)]
+                else:
+                    buffers.append(view[int(starts[0]) : int(ends[-1])])
+            positions, sizes = positions[inside:], sizes[inside:]
+            offsets = offsets[inside:] if offsets is not None else None
+        return buffers, found
+
+    def _copied(
+        self, segment: Segment, starts: Int64s, ends: Int64s, good: npt.NDArray[np.bool_]
+    ) -> tuple[memoryview, Int64s, Int64s, npt.NDArray[np.bool_]]:
+        """Copies of the good ones of some records, where they begin and end in that, and which are good: none so long
+        that it has to say so itself, and does not."""
+        log = self._log
+        good &= ends <= log.length_now(segment)
+        for index in np.flatnonzero(good & (ends - starts > _LARGE_BYTES)).tolist():
+            low = int(starts[index])
+            said = int.from_bytes(log.copied(segment, [(low, low + 4)]), "big", signed=True)
+            good[index] = said == ends[index] - low and said <= MAX_COPY_BYTES
+        sizes = np.where(good, ends - starts, 0)
+        if not good.any():
+            return memoryview(bytes(_NO_RECORD_BYTES)), sizes, sizes, good
+        first, last = starts[good], ends[good]
+        breaks = np.flatnonzero(first[1:] != last[:-1])
+        lows = [*first[:1].tolist(), *first[breaks + 1].tolist()]
+        highs = [*last[breaks].tolist(), *last[-1:].tolist()]
+        copied_ends = np.cumsum(sizes)
+        copy = log.copied(segment, list(zip(lows, highs, strict=True)))
+        return copy, copied_ends - sizes, copied_ends, good
+
+    def _whole(
+        self,
+        view: memoryview,
+        starts: Int64s,
+        ends: Int64s,
+        base: int | Int64s,
+        queue: ConsumeQueue | None,
+        offsets: Int64s | None,
+    ) -> npt.NDArray[np.bool_]:
+        """Which of these, which come from the disk, are whole."""
+        if queue is None or offsets is None or self._has_seals:
+            whole = np.zeros(len(starts), np.bool_)
+        else:
+            whole = are_surely_sound(view, starts, ends, base, queue, offsets)
+        if not whole.all():
+            places = starts + base
+            for index in np.flatnonzero(~whole).tolist():
+                whole[index] = self._is_sound(
+                    view[int(starts[index]) : int(ends[index])],
+                    int(places[index]),
+                    queue,
+                    int(offsets[index]) if offsets is not None else -1,
+                )
+        return whole
+
+    @property
+    def _has_seals(self) -> bool:
+        return self._config.enabled_append_prop_crc or self._config.force_verify_prop_crc
+
+    def _is_sound(self, view: memoryview, position: int, queue: ConsumeQueue | None, offset: int) -> bool:
+        """Whether a record that comes from the disk is whole, and the one that its queue's entry means."""
+        record = check_record(view, 0, len(view), verify_crc=True, verify_property_crc=self._has_seals)
+        if record.verdict is not Verdict.VALID:
+            return False
+        if (record.size_bytes, record.physical_offset) != (len(view), position):
+            return False
+        return queue is None or (record.topic, record.queue_id, record.queue_offset) == (*queue.key, offset)
+
+    def record_at(self, physical_offset: int) -> memoryview | None:
+        """The visible record that begins there, or None. Any number may be asked for."""
+        log = self._log
+        segment = log.segment_of(physical_offset)
+        limit = min(self._visible_end(), segment.start + segment.length if segment else 0)
+        if segment is None or physical_offset >= limit:
+            return None
+        view, low, high = log.around(segment, physical_offset, limit)
+        from_disk = physical_offset < self._written_from and self._config.check_crc_on_read
+        record = check_record(view, low, high, verify_crc=from_disk)
+        if record.verdict is not Verdict.VALID or record.physical_offset != physical_offset:
+            return None
+        return view[low : low + record.size_bytes]
+
+    def parts_at(self, physical_offset: int) -> Parts | None:
+        """The same, taken apart."""
+        log = self._log
+        segment = log.segment_of(physical_offset)
+        if segment is None:
+            return None
+        limit = min(self._visible_end(), segment.start + segment.length)
+        if physical_offset >= limit:
+            return None
+        view, low, high = log.around(segment, physical_offset, limit)
+        parts = parts_at(view, low, high)
+        return parts if parts is not None and parts.physical_offset == physical_offset else None
+
+
+def _outside(offset: int, low: int, high: int) -> GetResult:
+    """The answer for an offset that no message has."""
+    if high == 0:
+        return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+    if offset < low:
+        return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset == high:
+        return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+    return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+
+
+def heads_agree(
+    view: memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Whether at every start there are the size and the magic of a record of that size."""
+    heads = np.frombuffer(view, dtype=np.uint8)[starts[:, None] + _HEAD_BYTES].view(">i4")
+    agree: npt.NDArray[np.bool_] = (heads[:, 0] == sizes) & ((heads[:, 1] & _MAGIC_MASK) == _MAGIC)
+    return agree
+
+
+def _matching(entries: Entries, ext: QueueExt | None, tag_codes: frozenset[int]) -> npt.NDArray[np.intp]:
+    """Indexes whose tags code is wanted. Addresses that lead nowhere pass: the hash is lost, and the reader compares
+    anyway."""
+    codes = resolve_tags_codes(ext, entries["tags_code"].astype(np.int64))
+    mask = codes < EXT_ADDRESS_BELOW
+    for code in tag_codes:
+        mask |= codes == code
+    return np.flatnonzero(mask)

@@ -1,0 +1,244 @@
+"""The members of a large batch send as columns, and the records that they become: no Python object a member.
+
+What a batch holds is walked once, from size to size; everything else is arithmetic on columns and one join of slices.
+For thousands of small members that is a third of what it costs to take them one by one; below ``MIN_MEMBERS`` the
+columns cost more than they save (``mqspark.record.split_batch``). Members that are all alike are better taken as a
+table (``mqspark.store.messages.membertable``).
+
+Must not know queues or files.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.crc import crc32
+from mqspark.errors import InvalidMessage
+from mqspark.record import HEADS, split_batch
+from mqspark.store.log.scan import tags_codes
+from mqspark.store.queue.consumequeue import ENTRY_DTYPE
+
+__all__ = [
+    "HEAD_BYTES",
+    "HEAD_DTYPES",
+    "MIN_BYTES",
+    "MIN_MEMBERS",
+    "Head",
+    "MemberColumns",
+    "Sizes",
+    "queue_entries",
+]
+
+Ints = npt.NDArray[np.int64]
+
+MIN_MEMBERS = 64
+
+_SIZE = struct.Struct(">i")
+HEAD_BYTES = 20
+"""Of a member: size, magic, CRC, flag, body length. Magic and CRC are not looked at (MessageDecoder.decodeMessage)."""
+MIN_BYTES = HEAD_BYTES + 2
+
+
+def _head_dtype(born_host: int, store_host: int) -> np.dtype[np.void]:
+    """The fields of ``mqspark.record.HEADS``."""
+    # fmt: off
+    return np.dtype([
+        ("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"),
+        ("queue_offset", ">i8"), ("position", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"),
+        ("born_host", f"V{born_host}"), ("store_ms", ">i8"), ("store_host", f"V{store_host}"),
+        ("reconsume_times", ">i4"), ("prepared_offset", ">i8"), ("body_bytes", ">i4"),
+    ])
+    # fmt: on
+
+
+HEAD_DTYPES = tuple(_head_dtype(born, store) for store, born in ((8, 8), (8, 20), (20, 8), (20, 20)))
+"""As ``HEADS``, by (system flag >> 4) & 3."""
+
+
+class Head(NamedTuple):
+    """What the records of a batch have in common."""
+
+    magic: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: bytes
+    store_timestamp_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    topic_field: bytes
+
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        return HEAD_DTYPES[(self.sys_flag >> 4) & 3]
+
+    def packed(self, size: int = 0, body_bytes: int = 0) -> bytes:
+        """As bytes, zeros where records differ."""
+        # fmt: off
+        return HEADS[(self.sys_flag >> 4) & 3].pack(
+            size, self.magic, 0, self.queue_id, 0, 0, 0, self.sys_flag, self.born_timestamp_ms, self.born_host,
+            self.store_timestamp_ms, self.store_host, self.reconsume_times, self.prepared_offset, body_bytes,
+        )
+        # fmt: on
+
+    @staticmethod
+    def fill(
+        heads: npt.NDArray[np.void],
+        bodies: list[bytes],
+        flags: npt.NDArray[np.int32],
+        positions: Ints,
+        first_queue_offset: int,
+    ) -> None:
+        """Say in heads of this ``dtype`` where records always differ."""
+        count = len(heads)
+        heads["crc"] = np.fromiter(map(crc32, bodies), np.uint32, count) & 0x7FFFFFFF
+        heads["flag"] = flags
+        heads["queue_offset"] = np.arange(first_queue_offset, first_queue_offset + count)
+        heads["position"] = positions
+
+
+class Sizes(NamedTuple):
+    """Of records that follow each other."""
+
+    each: Ints | int
+    """A number when it is that of all."""
+    total: int
+
+    def positions(self, first: int) -> Ints:
+        """Where they begin, if the first does there."""
+        if isinstance(self.each, int):
+            return np.arange(first, first + self.total, self.each)
+        return np.cumsum(self.each) - self.each + first
+
+
+@dataclass(slots=True, frozen=True)
+class MemberColumns:
+    """Places are relative to ``data``, the body of the send."""
+
+    data: bytes
+    flags: npt.NDArray[np.int32]
+    body_starts: Ints
+    body_ends: Ints
+    ends: Ints
+    tails: list[bytes]
+    """What follows a body in a record: the properties' length, two bytes, and they themselves."""
+    tail_bytes: Ints
+
+    @classmethod
+    def of(cls, data: bytes) -> MemberColumns | None:
+        """None when there are fewer than ``MIN_MEMBERS``. Raises InvalidMessage when a length is wrong."""
+        starts = _starts(data)
+        if starts is not None and len(starts) < MIN_MEMBERS:
+            return None
+        columns = None if starts is None else cls._at(data, np.array(starts, np.int64))
+        if columns is None:
+            split_batch(data)  # says where, and what is wrong
+            raise InvalidMessage("a batch item has impossible lengths", field="body")
+        return columns
+
+    @classmethod
+    def _at(cls, data: bytes, starts: Ints) -> MemberColumns | None:
+        ints = np.ndarray((len(data) - 3,), ">i4", buffer=data, strides=(1,))
+        shorts = np.ndarray((len(data) - 1,), ">i2", buffer=data, strides=(1,))
+        ends = np.append(starts[1:], len(data))
+        body_starts = starts + HEAD_BYTES
+        body_ends = body_starts + ints[starts + 16]
+        if (body_ends < body_starts).any() or (body_ends + 2 > ends).any():
+            return None
+        property_lengths = shorts[body_ends]
+        if (property_lengths < 0).any() or (body_ends + 2 + property_lengths != ends).any():
+            return None
+        bounds = zip(body_ends.tolist(), ends.tolist(), strict=True)
+        tails = [data[low:high] for low, high in bounds]
+        flags = ints[starts + 12].astype(np.int32)
+        return cls(data, flags, body_starts, body_ends, ends, tails, ends - body_ends)
+
+    def with_suffix(self, suffix: bytes) -> MemberColumns:
+        """The same with more properties behind those of every member. ``suffix``: encoded, as they are."""
+        joined = b"\x02" + suffix
+        mores = [suffix if len(tail) == 2 or tail[-1] == 2 else joined for tail in self.tails]
+        tail_bytes = self.tail_bytes + np.fromiter(map(len, mores), np.int64, len(mores))
+        lengths = (tail_bytes - 2).astype(">i2").tobytes()
+        each = zip(range(0, len(lengths), 2), self.tails, mores, strict=True)
+        tails = [lengths[at : at + 2] + tail[2:] + more for at, tail, more in each]
+        return replace(self, tails=tails, tail_bytes=tail_bytes)
+
+    def items(self) -> list[tuple[int, bytes, bytes]]:
+        """Flag, body and properties of each, as ``mqspark.record.split_batch`` gives them."""
+        each = zip(
+            self.flags.tolist(), self.body_starts.tolist(), self.body_ends.tolist(), self.tails, strict=True
+        )
+        return [(flag, self.data[low:high], tail[2:]) for flag, low, high, tail in each]
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def any_has(self, *texts: bytes) -> bool:
+        """Whether properties may hold one of them; bodies, which are many times longer, are not looked through."""
+        joined = b"".join(self.tails)
+        return any(text in joined for text in texts)
+
+    @property
+    def body_bytes(self) -> int:
+        return int((self.body_ends - self.body_starts).sum())
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """Bytes of the longest body and of the longest properties."""
+        return int((self.body_ends - self.body_starts).max()), int(self.tail_bytes.max()) - 2
+
+    def sizes(self, overhead_bytes: int) -> Sizes:
+        """Of the records; ``overhead_bytes``: of all that is not body or properties."""
+        sizes = self.body_ends - self.body_starts + self.tail_bytes + (overhead_bytes - 2)
+        return Sizes(sizes, int(sizes.sum()))
+
+    def tags_codes(self) -> Ints | int:
+        """``mqspark.record.tags_code`` of every member, or of all."""
+        if not self.any_has(b"TAGS\x01"):
+            return 0
+        return tags_codes(memoryview(self.data), self.body_ends + 2, self.ends)
+
+    def records(
+        self, head: Head, sizes: Ints | int, positions: Ints, first_queue_offset: int
+    ) -> bytes | memoryview:
+        """All records, back to back."""
+        data, count = self.data, len(self)
+        common = head.packed()
+        heads = np.full(count, np.frombuffer(common, head.dtype)[0])
+        bounds = zip(self.body_starts.tolist(), self.body_ends.tolist(), strict=True)
+        bodies = [data[low:high] for low, high in bounds]
+        heads["size"], heads["body_bytes"] = sizes, self.body_ends - self.body_starts
+        head.fill(heads, bodies, self.flags, positions, first_queue_offset)
+        packed, step = heads.tobytes(), len(common)
+        pieces: list[bytes] = [head.topic_field] * (4 * count)
+        pieces[0::4] = [packed[low : low + step] for low in range(0, len(packed), step)]
+        pieces[1::4] = bodies
+        pieces[3::4] = self.tails
+        return b"".join(pieces)
+
+
+def queue_entries(positions: Ints, sizes: Ints | int, codes: Ints | int) -> bytes:
+    """The ConsumeQueue entries of such records."""
+    found = np.empty(len(positions), ENTRY_DTYPE)
+    found["position"], found["size"], found["tags_code"] = positions, sizes, codes
+    return found.tobytes()
+
+
+def _starts(data: bytes) -> list[int] | None:
+    """Where members begin if each ends where its size says; None when one cannot."""
+    unpack, at, last = _SIZE.unpack_from, 0, len(data) - MIN_BYTES
+    starts: list[int] = []
+    append = starts.append
+    while at <= last:
+        append(at)
+        (size,) = unpack(data, at)
+        if size < MIN_BYTES:
+            return None
+        at += size
+    return starts if at == len(data) else None

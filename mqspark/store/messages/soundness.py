@@ -1,0 +1,96 @@
+"""Which records of one queue are surely whole, one or many as columns: what is asked of all that a consumer is given
+from the disk.
+
+Says yes only to what is plain: hosts of IPv4, the queue's own topic, offset and place, lengths that agree, a body with
+its CRC. Whoever asked looks at the others one by one (``mqspark.record.check_record``).
+
+Must not know files.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.crc import crc32
+from mqspark.message import BORN_HOST_V6, STORE_HOST_V6
+from mqspark.store.messages.members import HEAD_DTYPES
+from mqspark.store.queue.consumequeue import ConsumeQueue
+
+__all__ = ["are_surely_sound", "is_surely_sound"]
+
+Int64s = npt.NDArray[np.int64]
+
+_HEAD = HEAD_DTYPES[0]
+_read_head = struct.Struct(">4i4xqqi44xi").unpack_from
+"""Size, magic, CRC, queue, queue offset, place, system flag and length of the body: of the same bytes."""
+_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
+
+
+def are_surely_sound(
+    view: memoryview,
+    starts: Int64s,
+    ends: Int64s,
+    base: int | Int64s,
+    queue: ConsumeQueue,
+    offsets: Int64s,
+) -> npt.NDArray[np.bool_]:
+    """One for each record [start, end) of ``view``, whose first byte is the log's ``base`` (or one for each, where they
+    were copied together); ``offsets``: what the queue says theirs are."""
+    topic = np.frombuffer(queue.topic_field, np.uint8)
+    last = len(view) - _HEAD.itemsize
+    every = np.ndarray((last + 1,), f"V{_HEAD.itemsize}", buffer=view, strides=(1,))
+    heads = every[np.minimum(starts, last)].view(_HEAD)
+    body_starts = starts + _HEAD.itemsize
+    body_ends = body_starts + heads["body_bytes"]
+    properties = body_ends + len(topic) + 2
+    good: npt.NDArray[np.bool_] = heads["position"] == starts + base
+    good &= heads["size"] == ends - starts
+    good &= heads["magic"] == queue.record_magic
+    good &= heads["sys_flag"] & _HOSTS_V6 == 0
+    good &= heads["queue_id"] == queue.queue_id
+    good &= heads["queue_offset"] == offsets
+    good &= (body_ends >= body_starts) & (properties <= ends)
+    # Where it is not, the lengths point anywhere: look at the file's beginning instead.
+    at = np.where(good, body_ends, 0)
+    octets = np.frombuffer(view, np.uint8)
+    good &= (octets[at[:, None] + np.arange(len(topic))] == topic).all(axis=1)
+    lengths = octets[at + len(topic)].astype(np.int64) << 8 | octets[at + len(topic) + 1]
+    good &= lengths == ends - properties
+    crcs = heads["crc"].tolist()
+    for index, (low, high) in enumerate(zip(body_starts.tolist(), at.tolist(), strict=True)):
+        if low < high and crc32(view[low:high]) & 0x7FFFFFFF != crcs[index]:
+            good[index] = False
+    return good
+
+
+def is_surely_sound(
+    view: memoryview, start: int, end: int, position: int, queue: ConsumeQueue, offset: int
+) -> bool:
+    """One record, ``start`` to ``end`` of ``view``."""
+    if end > len(view):
+        return False
+    size, magic, crc, queue_id, queue_offset, physical_offset, sys_flag, body_bytes = _read_head(view, start)
+    tail = _tail(len(queue.topic_field))
+    low = start + _HEAD.itemsize
+    high = low + body_bytes
+    return (
+        physical_offset == position
+        and queue_offset == offset
+        and size == end - start
+        and magic == queue.record_magic
+        and queue_id == queue.queue_id
+        and not sys_flag & _HOSTS_V6
+        and low <= high <= end - tail.size
+        and tail.unpack_from(view, high) == (queue.topic_field, end - high - tail.size)
+        and (low == high or crc32(view[low:high]) & 0x7FFFFFFF == crc)
+    )
+
+
+@lru_cache(256)
+def _tail(topic_bytes: int) -> struct.Struct:
+    """The topic with its length, and the length of the properties."""
+    return struct.Struct(f">{topic_bytes}sh")

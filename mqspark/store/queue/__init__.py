@@ -1,0 +1,1 @@
+"""ConsumeQueues of all kinds. Knows the log and the disk, no index."""

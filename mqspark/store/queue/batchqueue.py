@@ -1,0 +1,229 @@
+"""BatchConsumeQueues: the queues of a topic with ``queue.type=BatchCQ``, where a record holds several messages.
+
+An entry (46 bytes) says of an inner-batch record where it is, when it was stored, the queue offset of its first
+message and how many it holds (BatchConsumeQueue; reference store-and-broker §3.4). Entries lie back to back from the
+beginning of the queue's space, whatever their offsets: the array of entries is a ConsumeQueue whose offsets are entry
+numbers, and this class is the way between those and the offsets of messages. A lost record needs no filler here: the
+next entry says where it begins.
+
+Must not know the log.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Set
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from mqspark.bounded import Ledger
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.files import FileLayer
+from mqspark.store.disk.mapping import MapBudget
+from mqspark.store.queue.consumequeue import ConsumeQueue, Entries
+from mqspark.store.queue.queuetable import QueueTable
+
+__all__ = [
+    "BATCH_DTYPE",
+    "BATCH_ENTRY",
+    "MAX_BATCH",
+    "NO_COMPACTED_OFFSET",
+    "BatchEntry",
+    "BatchQueue",
+    "BatchTable",
+    "batch_topics",
+]
+
+BATCH_ENTRY = struct.Struct(">qiqqqhii")
+BATCH_DTYPE = np.dtype(
+    [
+        ("position", ">i8"),
+        ("size", ">i4"),
+        ("tags_code", ">i8"),
+        ("store_ms", ">i8"),
+        ("base", ">i8"),
+        ("count", ">i2"),
+        ("compacted", ">i4"),
+        ("reserved", ">i4"),
+    ]
+)
+NO_COMPACTED_OFFSET = -1
+MAX_BATCH = 0x7FFF
+"""Messages in one record."""
+
+
+class BatchEntry(NamedTuple):
+    position: int
+    size: int
+    tags_code: int
+    store_ms: int
+    base: int
+    """Queue offset of the record's first message."""
+    messages: int
+    compacted: int = NO_COMPACTED_OFFSET
+    reserved: int = 0
+
+    def pack(self) -> bytes:
+        return BATCH_ENTRY.pack(*self)
+
+
+class BatchQueue:
+    """One queue, in offsets of messages. ``max_offset`` is what consumers may see, ``next_offset`` what the next put
+    gets."""
+
+    __slots__ = ("_max_offset", "array", "entries", "next_offset")
+
+    def __init__(self, array: ConsumeQueue) -> None:
+        self.array = array
+        """The entries, by number."""
+        self.entries = bytearray()
+        """Of the records appended since the last commit, not yet visible."""
+        self._max_offset = -1
+        self.next_offset = 0
+
+    def __repr__(self) -> str:
+        return f"BatchQueue({self.topic!r}, {self.queue_id}, [{self.min_offset}, {self.max_offset}))"
+
+    @property
+    def topic(self) -> str:
+        return self.array.topic
+
+    @property
+    def queue_id(self) -> int:
+        return self.array.queue_id
+
+    @property
+    def max_offset(self) -> int:
+        if self._max_offset < 0:
+            last = self.entry(self.array.max_offset - 1) if self.array.max_offset else None
+            self._max_offset = last.base + last.messages if last is not None else 0
+        return self._max_offset
+
+    @property
+    def min_offset(self) -> int:
+        """Of the first record that the log still has; the max offset when there is none."""
+        first = self.entry(self.array.min_offset) if self.array.min_offset < self.array.max_offset else None
+        return first.base if first is not None else self.max_offset
+
+    def reserve(self) -> None:
+        """Allocate room for one more entry. Raises DiskFull, nothing changed then."""
+        if self.array.next_offset >= self.array.reserved_end:
+            self.array.reserve(1)
+
+    def add(self, entry: BatchEntry) -> None:
+        """Append, to be seen after the next commit. Its room was reserved."""
+        self.entries += entry.pack()
+        self.array.next_offset += 1
+        self.next_offset = entry.base + entry.messages
+
+    def append(self, entries: bytes | bytearray) -> None:
+        """Make entries visible."""
+        self.array.append(entries)
+        self._max_offset = -1
+
+    def recovered(self) -> None:
+        """The array is as long as it will be: offsets go on behind it."""
+        self._max_offset = -1
+        self.next_offset = self.max_offset
+
+    def entry(self, number: int) -> BatchEntry | None:
+        """Visible or not; None when no file holds it."""
+        data = self.array.packed_entry(number)
+        return BatchEntry(*BATCH_ENTRY.unpack(data)) if data is not None else None
+
+    def read(self, number: int, limit: int) -> Entries:
+        """Visible entries from a number on, up to ``limit`` of them and the end of that file."""
+        return self.array.read(number, limit)
+
+    def number_of(self, offset: int) -> int:
+        """Of the entry that holds an offset of [min_offset, max_offset), or of the next one when the record is
+        lost."""
+        low, high = self.array.min_offset, self.array.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.entry(middle)
+            if entry is not None and entry.base + entry.messages <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def offset_by_time(self, timestamp_ms: int) -> int:
+        """Of the first message of the first record stored at or after a time; the max offset when there is none."""
+        low, high = self.array.min_offset, self.array.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.entry(middle)
+            if entry is not None and entry.store_ms < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        entry = self.entry(low) if low < self.array.max_offset else None
+        return entry.base if entry is not None else self.max_offset
+
+
+class BatchTable(QueueTable):
+    """All BatchConsumeQueues of a store. ``queues`` are their arrays, ``batch_queues`` the queues themselves."""
+
+    __slots__ = ("batch_queues",)
+
+    def __init__(
+        self,
+        directory: Path,
+        files: FileLayer,
+        *,
+        file_bytes: int,
+        max_mapped: int,
+        budget: MapBudget | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        super().__init__(
+            directory,
+            files,
+            file_bytes=file_bytes,
+            max_mapped=max_mapped,
+            budget=budget,
+            ledger=ledger,
+            dtype=BATCH_DTYPE,
+        )
+        self.batch_queues: dict[tuple[str, int], BatchQueue] = {}
+
+    def load(self, batch_directory: Path | None = None) -> None:
+        """Find every queue. A store without any gets no directory for them."""
+        if self.files.names(self.directory):
+            super().load(batch_directory)
+
+    def create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        array = super().create(topic, queue_id)
+        self.batch_queues[array.key] = BatchQueue(array)
+        return array
+
+    def hide_topics(self, topics: Set[str]) -> None:
+        super().hide_topics(topics)
+        self._follow()
+
+    def leave_out(self, positions: Mapping[str, int], *, remove: bool = False) -> None:
+        super().leave_out(positions, remove=remove)
+        self._follow()
+
+    def _follow(self) -> None:
+        for key in self.batch_queues.keys() - self.queues.keys():
+            del self.batch_queues[key]
+
+
+def batch_topics(topics_file: Path, files: FileLayer) -> set[str]:
+    """The topics that a broker's table says to have BatchCQ queues: needed when the queues themselves are gone.
+
+    A table that cannot be read names none here; the broker, whose file it is, says so.
+    """
+    data = ConfigFile(topics_file, files).load()
+    if data is None or b"BatchCQ" not in data:
+        return set()
+    try:
+        table = json.loads(data)["topicConfigTable"]
+        return {name for name, topic in table.items() if topic["attributes"].get("queue.type") == "BatchCQ"}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return set()

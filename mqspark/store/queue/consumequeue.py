@@ -1,0 +1,643 @@
+"""ConsumeQueues: for each (topic, queue id) an array of 20-byte entries that say where its records are in the
+log.
+
+Entry k (physical offset i64, record size i32, tags code i64) lives at byte 20 k of the queue's space, in
+files of fixed length (ConsumeQueue; reference store-and-broker §3.1). A queue that starts in the middle of a
+file has *fillers* (0, 0x7FFFFFFF, 0) before its first entry; so has a place whose record is lost to damage.
+RocketMQ takes a filler for valid and finds nothing in the log for it, which is the truth.
+
+Files are mapped when they are needed, at most so many at a time. Stores go only into ranges that ``reserve``
+has allocated; a put reserves before it is accepted, so that dispatching never meets a full disk.
+
+A table (``queuetable.py``) may have wider entries that begin with the same three fields: BatchConsumeQueues are such
+arrays, whose "offsets" here are entry numbers (``batchqueue.py``).
+
+Must not know the log.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import os
+import struct
+from collections.abc import Callable
+from mmap import mmap
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from mqspark.errors import StoreCorrupt
+from mqspark.message import MAX_TOPIC_LENGTH, SCHEDULE_TOPIC
+from mqspark.names import path_below
+from mqspark.record import MAGIC_V1, MAGIC_V2
+from mqspark.store.disk.files import disk_full_as_typed
+from mqspark.store.disk.layout import file_name, file_start
+from mqspark.store.queue.mapped import Entries
+from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW
+
+if TYPE_CHECKING:
+    from mqspark.store.queue.queuetable import QueueTable
+
+__all__ = [
+    "ENTRY",
+    "ENTRY_BYTES",
+    "ENTRY_DTYPE",
+    "FILLER",
+    "FILLER_SIZE",
+    "ConsumeQueue",
+    "Doubt",
+    "Entries",
+]
+
+ENTRY = struct.Struct(">qiq")
+ENTRY_BYTES = ENTRY.size
+ENTRY_DTYPE = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+FILLER_SIZE = 0x7FFFFFFF
+FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
+
+_MAX_STEP_BYTES = 1 << 20
+_PAGE_BYTES = 4096
+_AROUND_BYTES = 2 * _PAGE_BYTES
+"""Of the entries around a queue's end, which a start looks at."""
+_ZEROS = bytes(_AROUND_BYTES)
+
+
+class Doubt(NamedTuple):
+    """Entries of a queue that cannot be what the log says."""
+
+    sure_end: int
+    """Those before it may be."""
+    kind: str
+    text: str
+
+
+class ConsumeQueue:
+    """One queue. ``max_offset`` is what consumers may see, ``next_offset`` what the next put gets."""
+
+    __slots__ = (
+        "_directory",
+        "_entry_bytes",
+        "_file_bytes",
+        "_table",
+        "_tail",
+        "_tail_end",
+        "_tail_path",
+        "_tail_start",
+        "entries",
+        "ext",
+        "ext_out",
+        "file_starts",
+        "is_schedule",
+        "key",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "overhead_bytes",
+        "queue_id",
+        "record_magic",
+        "reserved_end",
+        "tail_used",
+        "topic",
+        "topic_field",
+    )
+
+    def __init__(self, table: QueueTable, topic: str, queue_id: int) -> None:
+        topic_bytes = topic.encode()
+        wide = len(topic_bytes) > MAX_TOPIC_LENGTH
+        self._table = table
+        self._directory = str(path_below(table.directory, topic, queue_id))
+        self._file_bytes = table.file_bytes
+        self._entry_bytes = table.entry_bytes
+        self.topic = topic
+        self.queue_id = queue_id
+        self.key = (topic, queue_id)
+        self.is_schedule = topic == SCHEDULE_TOPIC
+        self.record_magic = MAGIC_V2 if wide else MAGIC_V1
+        self.topic_field = (
+            struct.pack(">h", len(topic_bytes)) if wide else bytes((len(topic_bytes),))
+        ) + topic_bytes
+        self.overhead_bytes = len(self.topic_field) + 2
+        """Of a record of this queue, without head, body and properties."""
+        self.entries = bytearray()
+        """Of the records appended since the last commit, not yet visible."""
+        self.ext = table.ext_of(topic, queue_id)
+        """Where its entries' tags codes are when they are addresses, or None."""
+        self.ext_out = self.ext if table.ext_enabled else None
+        """The same when new entries get units, too."""
+        self._tail: mmap | None = None
+        """The map of the file that holds bytes [_tail_start, _tail_end) of the queue's space."""
+        self._tail_start = self._tail_end = 0
+        self._tail_path = ""
+        self.tail_used = False
+        self.file_starts: list[int] = []
+        """In bytes of the queue's space, ascending."""
+        self.min_offset = 0
+        self.max_offset = 0
+        self.next_offset = 0
+        self.reserved_end = 0
+        """Offsets below have allocated blocks for their entries."""
+
+    def __repr__(self) -> str:
+        return f"ConsumeQueue({self.topic!r}, {self.queue_id}, [{self.min_offset}, {self.max_offset}))"
+
+    # --- write ----------------------------------------------------------------------------------------------
+
+    def reserve(self, count: int) -> None:
+        """Allocate room for the entries next_offset … next_offset + count. Raises DiskFull, nothing changed
+        then."""
+        with disk_full_as_typed(f"ConsumeQueue {self.topic}/{self.queue_id}"):
+            while self.reserved_end < self.next_offset + count:
+                self._reserve_step(max(self.reserved_end, self.next_offset) * self._entry_bytes)
+
+    def _reserve_step(self, position: int) -> None:
+        """A doubling step, so that a queue of three messages costs a page and a busy one few calls."""
+        files = self._table.files
+        start = position - position % self._file_bytes
+        end = start + self._file_bytes
+        path = self._path(start)
+        is_new = not self._has_file(start)
+        if is_new:
+            files.make_directory(self._directory)
+            self.unsettle()
+        fd = files.open(path, create=is_new)
+        try:
+            if files.length(fd) != self._file_bytes:
+                files.set_length(fd, self._file_bytes)
+            fill_from = position if self.file_starts else start
+            step = min(max(position - start, _PAGE_BYTES - self._entry_bytes), _MAX_STEP_BYTES)
+            step_end = min(end, position + max(step // self._entry_bytes, 1) * self._entry_bytes)
+            files.allocate(fd, fill_from - start, step_end - fill_from)
+            if fill_from < position:
+                files.write(fd, FILLER * ((position - fill_from) // self._entry_bytes), 0)
+        finally:
+            files.close(fd)
+        if self.ext_out is not None:
+            self.ext_out.reserve(step_end // self._entry_bytes - self.next_offset)
+        if is_new:
+            if not self.file_starts:
+                self.min_offset = position // self._entry_bytes
+                self.max_offset = max(self.max_offset, self.min_offset)
+            bisect.insort(self.file_starts, start)
+        self.reserved_end = step_end // self._entry_bytes
+
+    def append(self, entries: bytes | bytearray) -> None:
+        """Make entries visible. Their room was reserved."""
+        if self.ext_out is not None:
+            self.ext_out.write()
+        position = self.max_offset * self._entry_bytes
+        end = position + len(entries)
+        if self._tail is not None and self._tail_start <= position and end <= self._tail_end:
+            low = position - self._tail_start
+            self._tail[low : end - self._tail_start] = entries
+            self.tail_used = True
+            self._table.dirty_files.add(self._tail_path)
+        else:
+            self._append_anywhere(position, entries)
+        self.max_offset = end // self._entry_bytes
+
+    def _append_anywhere(self, position: int, entries: bytes | bytearray) -> None:
+        files, done = self._table.files, 0
+        while done < len(entries):
+            start = position - position % self._file_bytes
+            count = min(len(entries) - done, start + self._file_bytes - position)
+            path = self._path(start)
+            part = entries if count == len(entries) else entries[done : done + count]
+            low = position - start
+            self._tail = self._table.maps.tail(path, self)
+            if self._tail is None:
+                fd = files.open(path)
+                try:
+                    files.write(fd, part, low)
+                finally:
+                    files.close(fd)
+            else:
+                self._tail[low : low + count] = part
+                self._tail_path, self._tail_start, self._tail_end = path, start, start + self._file_bytes
+            self._table.dirty_files.add(path)
+            position += count
+            done += count
+
+    def tail_unmapped(self) -> None:
+        self._tail = None
+
+    # --- read -----------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, limit: int) -> Entries:
+        """Entries from ``offset`` on, up to ``limit`` of them, the visible end and the end of that file.
+
+        Empty when the file is missing.
+        """
+        position = offset * self._entry_bytes
+        start = position - position % self._file_bytes
+        if not self._has_file(start):
+            return np.empty(0, self._table.dtype)
+        first = (position - start) // self._entry_bytes
+        last = min(first + limit, self._file_bytes // self._entry_bytes, first + self.max_offset - offset)
+        return self._table.maps.rows(self._path(start), first, last)
+
+    def entry(self, offset: int) -> tuple[int, int, int] | None:
+        """(physical offset, size, tags code), visible or not; None when no file holds it."""
+        position = offset * self._entry_bytes
+        start = position - position % self._file_bytes
+        if not self._has_file(start):
+            return None
+        packed = self._table.maps.bytes_at(self._path(start), position - start, ENTRY_BYTES)
+        return ENTRY.unpack(packed) if len(packed) == ENTRY_BYTES else None
+
+    def packed_entry(self, offset: int) -> bytes | None:
+        """All bytes of an entry, visible or not; None when no file holds it."""
+        position = offset * self._entry_bytes
+        start = position - position % self._file_bytes
+        if not self._has_file(start):
+            return None
+        return self._table.maps.bytes_at(self._path(start), position - start, self._entry_bytes)
+
+    def replace(self, offset: int, entry: bytes) -> None:
+        """Write an entry anew that a file has. Raises OSError."""
+        position = offset * self._entry_bytes
+        start = position - position % self._file_bytes
+        path = self._path(start)
+        fd = self._table.files.open(path)
+        try:
+            self._table.files.write(fd, entry, position - start)
+        finally:
+            self._table.files.close(fd)
+        self._table.dirty_files.add(path)
+
+    def next_existing_offset(self, offset: int) -> int:
+        """Where the next file begins, for an offset whose file is missing."""
+        for start in self.file_starts:
+            if start >= offset * self._entry_bytes:
+                return start // self._entry_bytes
+        return self.max_offset
+
+    def first_where(self, is_right: Callable[[int, int, int], bool], low: int, high: int) -> int:
+        """The first offset in [low, high) whose entry satisfies a condition that stays true once it is; else
+        high.
+
+        A filler knows nothing of time or place: it counts as the entry after it.
+        """
+        end = high
+        while low < high:
+            middle = (low + high) // 2
+            probe = self._skip_fillers(middle, high)
+            entry = self.entry(probe) if probe < high else None
+            if entry is None or is_right(*entry):
+                high = middle
+            else:
+                low = probe + 1
+        return self._skip_fillers(low, end)
+
+    def _skip_fillers(self, offset: int, end: int) -> int:
+        while offset < end:
+            entry = self.entry(offset)
+            if entry is None:
+                offset = self.next_existing_offset(offset + 1)
+            elif entry[1] == FILLER_SIZE:
+                offset += 1
+            else:
+                return offset
+        return end
+
+    # --- recovery -------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find the files. ``locate_end`` says how much of them counts."""
+        names = self._table.files.names(self._directory)
+        starts = [start for name in names if (start := file_start(name)) is not None]
+        self.file_starts = sorted(starts)
+        for start in self.file_starts:
+            if start % self._file_bytes:
+                raise StoreCorrupt(
+                    f"{self._path(start)} does not belong to a ConsumeQueue of {self._file_bytes}-byte files:"
+                    " move it elsewhere",
+                    path=self._path(start),
+                )
+
+    def locate_end(self, limit: int | None, log_end: int | None = None) -> tuple[int, int]:
+        """End before the first entry that is empty or (with ``limit``) whose record lies at or behind
+        ``limit``.
+
+        Gives back the end offset and where the record of the last entry ends in the log (0 without one). By
+        bisection: right when everything before the limit is intact, which is what a checkpoint promises. ``log_end``:
+        no record ends behind it; then what is around the end is compared with that.
+        """
+        files = self._table.files
+        for start in reversed(self.file_starts):
+            fd = files.open(self._path(start))
+            try:
+                if (length := files.length(fd)) != self._file_bytes:
+                    # A new file gets its length later than its name: a crash in between is no damage.
+                    if (0 < length < self._file_bytes) or (not length and limit is None):
+                        text = f"a file of it has {length} bytes instead of {self._file_bytes}"
+                        self.doubt((start + length) // self._entry_bytes, "queue.file-length", text)
+                    if length < self._file_bytes:
+                        files.set_length(fd, self._file_bytes)
+                count = self._count_entries(fd, limit)
+                if count or start == self.file_starts[0]:
+                    end = 0
+                    if count:
+                        position, size, _ = self._read_entry(fd, count - 1)
+                        end = 0 if size == FILLER_SIZE else position + size
+                        if log_end is not None:
+                            self._check_end(fd, start // self._entry_bytes, count, log_end)
+                    return start // self._entry_bytes + count, end
+            finally:
+                files.close(fd)
+        return 0, 0
+
+    def check_files(self, min_position: int) -> None:
+        """Note it in the table when the files cannot be all of a queue whose log begins at ``min_position``: by their
+        names and lengths. That of the last is for ``locate_end``."""
+        step = self._file_bytes
+        for start, following in itertools.pairwise(self.file_starts):
+            if following != start + step and self._reaches(following, min_position):
+                self.doubt((start + step) // self._entry_bytes, "queue.file-gone", "a file of it is missing")
+                return
+            if (length := self._length(start)) != step and self._reaches(following, min_position):
+                text = f"a file of it has {length} bytes instead of {step}"
+                self.doubt((start + min(length, step)) // self._entry_bytes, "queue.file-length", text)
+                return
+
+    def doubt(self, sure: int, kind: str, text: str) -> None:
+        """Note in the table that what follows the entries before ``sure`` is not to be believed."""
+        self._table.before_heal()
+        known = self._table.doubted.get(self)
+        if known is None or sure < known.sure_end:
+            self._table.doubted[self] = Doubt(sure, kind, text)
+
+    def _check_end(self, fd: int, base: int, count: int, log_end: int) -> None:
+        """The entries around the end, which is behind ``count`` entries of this file."""
+        low = max(count - 2, 0)
+        data = self._table.files.read_at(fd, _AROUND_BYTES, low * self._entry_bytes)
+        data = data.ljust((count - low) * self._entry_bytes, b"\0")
+        at = (count - low) * self._entry_bytes
+        position, size, _ = ENTRY.unpack_from(data, at - self._entry_bytes)
+        if size != FILLER_SIZE:
+            before, before_size, _ = ENTRY.unpack_from(data)
+            if position + size > log_end or (
+                count - low == 2 and before_size != FILLER_SIZE and before >= position
+            ):
+                self.doubt(
+                    base + count - 1, "queue.differs", f"its last entry says {position}, which cannot be"
+                )
+                return
+        if data[at:] == _ZEROS[: len(data) - at]:
+            return
+        around = np.frombuffer(data, self._table.dtype, len(data) // self._entry_bytes)[count - low :]
+        positions, sizes = around["position"], around["size"]
+        behind = (sizes > 0) & (sizes != FILLER_SIZE) & (positions > (position if size != FILLER_SIZE else 0))
+        if (behind & (positions + sizes <= log_end)).any():
+            text = f"entry {base + count} is none, and there are some behind it"
+            self.doubt(base + count, "queue.differs", text)
+
+    def _reaches(self, start: int, min_position: int) -> bool:
+        """Whether the log still has the first record of the file that begins at ``start``: otherwise retention may have
+        left what is before it."""
+        fd = self._table.files.open(self._path(start))
+        try:
+            position, size, _ = self._read_entry(fd, 0)
+        finally:
+            self._table.files.close(fd)
+        return size == FILLER_SIZE or position > min_position
+
+    def _length(self, start: int) -> int:
+        fd = self._table.files.open(self._path(start))
+        try:
+            return self._table.files.length(fd)
+        finally:
+            self._table.files.close(fd)
+
+    def _count_entries(self, fd: int, limit: int | None) -> int:
+        low, high = 0, self._file_bytes // self._entry_bytes
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_behind(fd, middle, limit):
+                high = middle
+            else:
+                low = middle + 1
+        # A filler among the entries behind the limit may have misled the search.
+        while low and self._is_behind(fd, low - 1, limit):
+            low -= 1
+        return low
+
+    def _is_behind(self, fd: int, index: int, limit: int | None) -> bool:
+        position, size, _ = self._read_entry(fd, index)
+        return size <= 0 or position < 0 or (limit is not None and position >= limit)
+
+    def _read_entry(self, fd: int, index: int) -> tuple[int, int, int]:
+        data = self._table.files.read_at(fd, self._entry_bytes, index * self._entry_bytes)
+        return ENTRY.unpack_from(data.ljust(ENTRY_BYTES, b"\0"))
+
+    def set_end(self, offset: int) -> None:
+        """Continue at ``offset``; whatever lies behind will be written over or is cleared by
+        ``clear_tail``."""
+        self.max_offset = self.next_offset = self.reserved_end = offset
+        self.min_offset = min(self.min_offset, offset)
+        if self.ext is not None:
+            self.ext.set_end(self._last_address())
+
+    def has_file_from(self, offset: int) -> bool:
+        """Whether a file begins at ``offset`` or behind it."""
+        return bool(self.file_starts) and self.file_starts[-1] >= offset * self._entry_bytes
+
+    def _last_address(self) -> int | None:
+        """Of the unit of the last entry before the end that has one."""
+        end = self.max_offset * self._entry_bytes
+        for start in reversed(self.file_starts):
+            last = min(max(end - start, 0), self._file_bytes) // self._entry_bytes
+            codes = self._table.maps.rows(self._path(start), 0, last)["tags_code"]
+            addresses = np.flatnonzero(codes < EXT_ADDRESS_BELOW)
+            if len(addresses):
+                return int(codes[addresses[-1]])
+        return None
+
+    def clear_tail(self) -> int:
+        """Zero every entry from max_offset on and remove the files that begin there; gives back how many
+        there were.
+
+        An entry that the log does not back must not be taken for one later.
+        """
+        files = self._table.files
+        cleared = 0
+        end = self.max_offset * self._entry_bytes
+        for start in self.file_starts:
+            low = max(end - start, 0)
+            if low >= self._file_bytes:
+                continue
+            path = self._path(start)
+            fd = files.open(path)
+            try:
+                for low_data, high_data in list(files.data_ranges(fd, low, self._file_bytes)):
+                    first = low_data // self._entry_bytes
+                    last = -(-high_data // self._entry_bytes)
+                    data = files.read_at(fd, (last - first) * self._entry_bytes, first * self._entry_bytes)
+                    entries = np.frombuffer(
+                        data, dtype=self._table.dtype, count=len(data) // self._entry_bytes
+                    )
+                    used = np.flatnonzero(entries["size"])
+                    used = used[used + first >= low // self._entry_bytes]
+                    if len(used):
+                        cleared += len(used)
+                        zeros = bytes((int(used[-1]) - int(used[0]) + 1) * self._entry_bytes)
+                        files.write(fd, zeros, (first + int(used[0])) * self._entry_bytes)
+                        self._table.dirty_files.add(path)
+            finally:
+                files.close(fd)
+        while self.file_starts and self.file_starts[-1] >= end and len(self.file_starts) > 1:
+            self._remove_file(self.file_starts.pop())
+        return cleared
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """The first entry whose record the log still has (ConsumeQueue.correctMinOffset)."""
+        offset = max(self.min_offset, self.file_starts[0] // self._entry_bytes if self.file_starts else 0)
+        if offset < self.max_offset and self._has_file(offset * self._entry_bytes):
+            fd = self._table.files.open_read(self._path(offset * self._entry_bytes))
+            try:
+                position, size, _ = self._read_entry(fd, 0)
+            finally:
+                self._table.files.close(fd)
+            if size != FILLER_SIZE and position >= min_physical_offset:
+                self.min_offset = offset
+                return
+        while offset < self.max_offset:
+            entries = self.read(offset, self.max_offset - offset)
+            if not len(entries):
+                offset = self.next_existing_offset(offset + 1)
+                continue
+            kept = (entries["position"] >= min_physical_offset) & (entries["size"] != FILLER_SIZE)
+            first = int(np.argmax(kept))
+            if kept[first]:
+                offset += first
+                break
+            offset += len(entries)
+        self.min_offset = min(offset, self.max_offset)
+
+    # --- retention ------------------------------------------------------------------------------------------
+
+    def first_kept(self, min_physical_offset: int, file_starts: list[int], low: int, high: int) -> int:
+        """The first offset in [low, high) whose record lies at or behind a position of the log; else high.
+
+        For any thread: reads files by itself, and of this object only what never changes. ``file_starts`` is a copy.
+        OSError when a file is gone.
+        """
+        files = self._table.files
+        for start in file_starts:
+            base = start // self._entry_bytes
+            first, end = max(low, base) - base, min(high - base, self._file_bytes // self._entry_bytes)
+            if first >= end:
+                continue
+            fd = files.open_read(self._path(start))
+            try:
+                found = self._first_kept_in(fd, min_physical_offset, first, end)
+            finally:
+                files.close(fd)
+            if found < end:
+                return base + found
+        return high
+
+    def _first_kept_in(self, fd: int, min_physical_offset: int, low: int, end: int) -> int:
+        """By bisection; a filler counts as the entry after it."""
+        high = end
+        while low < high:
+            middle = (low + high) // 2
+            probe = self._skip_fillers_in(fd, middle, high)
+            if probe >= high or self._read_entry(fd, probe)[0] >= min_physical_offset:
+                high = middle
+            else:
+                low = probe + 1
+        return self._skip_fillers_in(fd, low, end)
+
+    def _skip_fillers_in(self, fd: int, low: int, end: int) -> int:
+        count = 1
+        while low < end:
+            count = min(count, end - low)
+            data = self._table.files.read_at(fd, count * self._entry_bytes, low * self._entry_bytes)
+            sizes = np.frombuffer(data, dtype=self._table.dtype, count=len(data) // self._entry_bytes)["size"]
+            others = np.flatnonzero(sizes != FILLER_SIZE)
+            if len(others) or not len(sizes):
+                return low + int(others[0]) if len(others) else end
+            low += len(sizes)
+            count = 1024
+        return end
+
+    def raise_min_offset(self, offset: int) -> None:
+        self.min_offset = max(self.min_offset, min(offset, self.max_offset))
+
+    @property
+    def dead_files(self) -> int:
+        """How many files lie wholly before the min offset. Never that of the last entry: it keeps the max offset, which
+        in a BatchConsumeQueue nothing but an entry says."""
+        last = bisect.bisect_right(self.file_starts, (self.max_offset - 1) * self._entry_bytes) - 1
+        return min(
+            bisect.bisect_right(self.file_starts, self.min_offset * self._entry_bytes - self._file_bytes),
+            max(last, 0),
+        )
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the table still knows it: its topic may have been deleted."""
+        return self._table.queues.get(self.key) is self
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the names of all its files are on disk."""
+        return self._directory not in self._table.new_directories
+
+    def unsettle(self) -> None:
+        """The names of its files may not be on disk: the next checkpoint syncs them."""
+        topics = str(self._table.directory)
+        # The one of BatchConsumeQueues is made with its first queue, so its own name may be new, too.
+        parents = (self._directory, os.path.dirname(self._directory), topics, os.path.dirname(topics))
+        self._table.new_directories.update(parents)
+
+    def remove_oldest_file(self) -> None:
+        self._remove_file(self.file_starts[0])
+        del self.file_starts[0]
+        first = self.entry(self.min_offset) if self.ext is not None else None
+        if self.ext is not None and first is not None and first[2] < EXT_ADDRESS_BELOW:
+            self.ext.delete_before(first[2])
+
+    def files_before(self, position: int) -> list[int]:
+        """Those that have no entry of a record at or behind a position of the log. One that has nothing but fillers, or
+        where a queue begins that has nothing yet, says nothing of it."""
+        found = []
+        for start in self.file_starts:
+            fd = self._table.files.open_read(self._path(start))
+            try:
+                count = used = self._count_entries(fd, None)
+                while count and self._read_entry(fd, count - 1)[1] == FILLER_SIZE:
+                    count -= 1
+                if (start and not used) or (count and self._read_entry(fd, count - 1)[0] < position):
+                    found.append(start)
+            finally:
+                self._table.files.close(fd)
+        return found
+
+    def remove_files(self, starts: list[int]) -> None:
+        """Some of them, or all; the next checkpoint makes that durable."""
+        if starts:
+            self.unsettle()
+        for start in starts:
+            self._remove_file(start)
+
+    def remove(self) -> None:
+        self.remove_files(self.file_starts)
+        self.file_starts = []
+        self._table.files.remove(self._directory)
+        if self.ext is not None:
+            self.ext.remove()
+
+    def _remove_file(self, start: int) -> None:
+        path = self._path(start)
+        self._table.maps.drop(path)
+        self._table.dirty_files.discard(path)
+        self._table.files.remove(path)
+
+    def _has_file(self, start: int) -> bool:
+        index = bisect.bisect_left(self.file_starts, start)
+        return index < len(self.file_starts) and self.file_starts[index] == start
+
+    def _path(self, start: int) -> str:
+        return f"{self._directory}/{file_name(start)}"

@@ -1,0 +1,147 @@
+"""The queue files that are mapped now."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from mmap import mmap
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.store.disk.files import FileLayer
+from mqspark.store.disk.mapping import MapBudget, try_map
+
+__all__ = ["Entries", "MappedFiles"]
+
+Entries = npt.NDArray[Any]
+
+_MARK = ""
+"""Among the maps in the order of their use: those before it were not used since ``drop_idle`` was last called."""
+
+
+class Tail(Protocol):
+    """A queue that keeps at hand the map of the file it appends to."""
+
+    tail_used: bool
+    """Since the map was last looked for a place among the idle ones."""
+
+    def tail_unmapped(self) -> None: ...
+
+
+class MappedFiles:
+    """Whole queue files as arrays of entries: the least recently used goes first, and what nobody looked at for a
+    while goes, too. Files that are only read are mapped read-only; what cannot be mapped is copied.
+
+    A Python mapping keeps a descriptor, hence the bound. A map that leaves is not closed: the last array on
+    it does.
+    """
+
+    __slots__ = ("_budget", "_dtype", "_files", "_limit", "_maps", "_tails", "_writable")
+
+    def __init__(
+        self, files: FileLayer, limit: int, dtype: np.dtype[np.void], budget: MapBudget | None = None
+    ) -> None:
+        self._files = files
+        self._limit = limit
+        self._dtype = dtype
+        self._budget = budget if budget is not None else MapBudget()
+        self._maps: OrderedDict[str, tuple[mmap, Entries] | None] = OrderedDict()
+        self._tails: dict[str, Tail] = {}
+        self._writable: set[str] = set()
+
+    def rows(self, path: str, first: int, last: int) -> Entries:
+        """Entries [first, last) of a file, fewer at its end."""
+        found = self._maps.get(path)
+        if found is not None:
+            self._maps.move_to_end(path)
+        else:
+            found = self._map(path, write=False)
+        if found is not None:
+            return found[1][first:last]
+        size = self._dtype.itemsize
+        data = self.bytes_at(path, first * size, max(last - first, 0) * size)
+        return np.frombuffer(data, dtype=self._dtype, count=len(data) // size)
+
+    def bytes_at(self, path: str, low: int, count: int) -> bytes:
+        """Bytes [low, low + count) of a file, fewer at its end."""
+        found = self._maps.get(path)
+        if found is not None:
+            self._maps.move_to_end(path)
+        else:
+            found = self._map(path, write=False)
+        if found is not None:
+            return found[0][low : low + count]
+        fd = self._files.open_read(path)
+        try:
+            return self._files.read_at(fd, count, low)
+        finally:
+            self._files.close(fd)
+
+    def tail(self, path: str, owner: Tail) -> mmap | None:
+        """The map of a file that ``owner`` appends to and may use until it is told otherwise; None when another would
+        have to leave for it, or there is no room for it: then it is written without a map."""
+        if path not in self._maps and len(self._maps) >= self._limit:
+            return None
+        found = self._maps.get(path) if path in self._writable else None
+        if found is None:
+            self.drop(path)
+            found = self._map(path, write=True)
+        if found is None:
+            return None
+        self._maps.move_to_end(path)
+        self._tails[path] = owner
+        return found[0]
+
+    def _map(self, path: str, *, write: bool) -> tuple[mmap, Entries] | None:
+        while len(self._maps) >= self._limit:
+            self._drop_oldest()
+        mapping = try_map(self._files, path, None, self._budget, self._make_room, write=write, scattered=True)
+        if mapping is None:
+            return None
+        entries = np.frombuffer(mapping, dtype=self._dtype, count=len(mapping) // self._dtype.itemsize)
+        self._maps[path] = (mapping, entries)
+        if write:
+            self._writable.add(path)
+        return mapping, entries
+
+    def _make_room(self) -> bool:
+        had = len(self)
+        if had:
+            self._drop_oldest()
+        return had > 0
+
+    def drop(self, path: str) -> None:
+        self._forget(path, self._maps.pop(path, None))
+
+    def drop_idle(self) -> None:
+        """Unmap what was not used since the last call."""
+        while _MARK in self._maps:
+            self._drop_oldest()
+        self._maps[_MARK] = None
+
+    def _drop_oldest(self) -> None:
+        """Or give it another turn, if a queue used it without asking here."""
+        path, found = self._maps.popitem(last=False)
+        owner = self._tails.get(path)
+        if owner is not None and owner.tail_used:
+            owner.tail_used = False
+            self._maps[path] = found
+        else:
+            self._forget(path, found)
+
+    def _forget(self, path: str, found: tuple[mmap, Entries] | None) -> None:
+        if found is not None:
+            self._budget.used_bytes -= len(found[0])
+        self._writable.discard(path)
+        owner = self._tails.pop(path, None)
+        if owner is not None:
+            owner.tail_unmapped()
+
+    def __len__(self) -> int:
+        return len(self._maps) - (_MARK in self._maps)
+
+    def clear(self) -> None:
+        while self._maps:
+            path, found = self._maps.popitem()
+            self._forget(path, found)

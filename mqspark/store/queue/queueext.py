@@ -1,0 +1,265 @@
+"""ConsumeQueueExt: what a queue entry has no room for, one unit an entry (enableConsumeQueueExt).
+
+A unit (size i16, tags code i64, store time i64, bitmap length i16, bitmap) lies in a file of its own; the entry's tags
+code is then the unit's address, which is so negative that no hash can be it (ConsumeQueueExt; reference
+store-and-broker §3.3). Units follow one another without gaps, since RocketMQ walks them; where the next one does not
+fit, size -1 says to go on in the next file. Bitmaps, RocketMQ's way to test SQL92 subscriptions ahead, are read over
+and never written: without one RocketMQ evaluates the message.
+
+Like queue entries, units are given room before their message is accepted and written when it becomes visible. Must not
+know queues.
+"""
+
+from __future__ import annotations
+
+import struct
+from mmap import mmap
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.store.disk.files import FileLayer
+from mqspark.store.disk.layout import file_name, file_start
+from mqspark.store.disk.mapping import MapBudget, try_map
+
+__all__ = ["EXT_ADDRESS_BELOW", "QueueExt", "resolve_tags_codes"]
+
+EXT_ADDRESS_BELOW = -(1 << 31)
+"""A tags code below is the address of a unit (reference store-and-broker §3.2)."""
+
+_FIRST_ADDRESS = -(1 << 63)
+_UNIT = struct.Struct(">hqqh")
+UNIT_BYTES = _UNIT.size
+_I16 = struct.Struct(">h")
+_END_BYTES = 4
+"""Kept free at the end of a file (ConsumeQueueExt.END_BLANK_DATA_LENGTH)."""
+_STEP_BYTES = 1 << 16
+
+Int64s = npt.NDArray[np.int64]
+
+
+class QueueExt:
+    """The units of one queue. ``end`` is where the next one goes, in bytes of the queue's space."""
+
+    __slots__ = (
+        "_allocated_end",
+        "_budget",
+        "_directory",
+        "_dirty_files",
+        "_file_bytes",
+        "_files",
+        "_maps",
+        "_new_directories",
+        "_pending",
+        "_written",
+        "end",
+        "file_starts",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        files: FileLayer,
+        *,
+        file_bytes: int,
+        dirty_files: set[str],
+        new_directories: set[str],
+        budget: MapBudget | None = None,
+    ) -> None:
+        """``budget``: of address space. ``dirty_files``, ``new_directories``: told what a checkpoint has to sync."""
+        self._directory = directory
+        self._files = files
+        self._file_bytes = file_bytes
+        self._dirty_files = dirty_files
+        self._new_directories = new_directories
+        self._budget = budget if budget is not None else MapBudget()
+        self._maps: dict[int, mmap] = {}
+        self._pending = bytearray()
+        self._written = 0
+        self._allocated_end = 0
+        self.end = 0
+        self.file_starts = sorted(
+            start for name in files.names(directory) if (start := file_start(name)) is not None
+        )
+        if self.file_starts:
+            fd = files.open_read(self._path(self.file_starts[0]))
+            try:
+                self._file_bytes = files.length(fd) or file_bytes
+            finally:
+                files.close(fd)
+
+    # --- write ------------------------------------------------------------------------------------------------
+
+    def reserve(self, units: int) -> None:
+        """Room for so many more. OSError: nothing changed that matters."""
+        need = self._end_of(units)
+        while self._allocated_end < need:
+            low = max(self._allocated_end, self.end)
+            start = low - low % self._file_bytes
+            high = min(start + self._file_bytes, max(need, low + _STEP_BYTES))
+            is_new = start not in self.file_starts
+            if is_new:
+                self._files.make_directory(self._directory)
+                # As far as the store's own: this kind of directory may be new in it.
+                parents = (self._directory, *list(self._directory.parents)[:3])
+                self._new_directories.update(map(str, parents))
+            fd = self._files.open(self._path(start), create=is_new)
+            try:
+                if self._files.length(fd) != self._file_bytes:
+                    self._files.set_length(fd, self._file_bytes)
+                self._files.allocate(fd, low - start, high - low)
+            finally:
+                self._files.close(fd)
+            if is_new:
+                self.file_starts.append(start)
+            self._allocated_end = high
+
+    def _end_of(self, units: int) -> int:
+        """Where the last of so many more ends: each file that they fill leaves its own end free."""
+        used = self.end % self._file_bytes
+        usable = self._file_bytes - _END_BYTES
+        here = max(usable - used, 0) // UNIT_BYTES
+        if units <= here:
+            return self.end + units * UNIT_BYTES
+        files, rest = divmod(units - here, usable // UNIT_BYTES)
+        return self.end - used + (files + 1) * self._file_bytes + rest * UNIT_BYTES
+
+    def put(self, tags_code: int, store_ms: int) -> int:
+        """Append a unit, for which there is room; gives back its address. ``write`` puts it on disk."""
+        used = self.end % self._file_bytes
+        if used + UNIT_BYTES > self._file_bytes - _END_BYTES:
+            rest = self._file_bytes - used
+            self._pending += _I16.pack(-1) + bytes(rest - _I16.size)
+            self.end += rest
+        address = self.end + _FIRST_ADDRESS
+        self._pending += _UNIT.pack(UNIT_BYTES, tags_code, store_ms, 0)
+        self.end += UNIT_BYTES
+        return address
+
+    def write(self) -> None:
+        """Everything that was put. Raises OSError; the next call then goes on."""
+        data, self._pending = self._pending, bytearray()
+        view = memoryview(data)
+        while view:
+            start = self._written - self._written % self._file_bytes
+            count = min(len(view), start + self._file_bytes - self._written)
+            path = self._path(start)
+            try:
+                fd = self._files.open(path)
+                try:
+                    self._files.write(fd, view[:count], self._written - start)
+                finally:
+                    self._files.close(fd)
+            except OSError:
+                self._pending = bytearray(view) + self._pending
+                raise
+            self._dirty_files.add(str(path))
+            self._written += count
+            view = view[count:]
+
+    # --- read -------------------------------------------------------------------------------------------------
+
+    def tags_codes(self, codes: Int64s) -> Int64s:
+        """The same codes, with what its unit says in place of each address; an address without a unit stays."""
+        found = codes.copy()
+        for index in np.flatnonzero(codes < EXT_ADDRESS_BELOW).tolist():
+            unit = self._unit(int(codes[index]) - _FIRST_ADDRESS)
+            if unit is not None:
+                found[index] = unit[1]
+        return found
+
+    def _unit(self, position: int) -> tuple[int, int] | None:
+        """Size and tags code."""
+        start = position - position % self._file_bytes
+        if start not in self.file_starts or position - start + UNIT_BYTES > self._file_bytes:
+            return None
+        mapping = self._maps.get(start)
+        if mapping is None:
+            mapping = try_map(self._files, self._path(start), self._file_bytes, self._budget, self._unmap_one)
+            if mapping is not None:
+                self._maps[start] = mapping
+        low = position - start
+        unit = mapping[low : low + UNIT_BYTES] if mapping is not None else self._copied(start, low)
+        if len(unit) < UNIT_BYTES:
+            return None
+        size, tags_code, _, _ = _UNIT.unpack(unit)
+        return (size, tags_code) if size >= UNIT_BYTES else None
+
+    def _copied(self, start: int, low: int) -> bytes:
+        fd = self._files.open_read(self._path(start))
+        try:
+            return self._files.read_at(fd, UNIT_BYTES, low)
+        finally:
+            self._files.close(fd)
+
+    def _unmap_one(self) -> bool:
+        if not self._maps:
+            return False
+        self._forget(next(iter(self._maps)))
+        return True
+
+    def _forget(self, start: int) -> None:
+        mapping = self._maps.pop(start, None)
+        if mapping is not None:
+            self._budget.used_bytes -= len(mapping)
+
+    def unmap(self) -> None:
+        while self._unmap_one():
+            continue
+
+    # --- recovery and retention -------------------------------------------------------------------------------
+
+    def set_end(self, last_address: int | None) -> None:
+        """Go on behind the unit that the last entry with one points to, or at the beginning; what lies behind is
+        zeroed, so that RocketMQ does not walk into it."""
+        end = 0
+        if last_address is not None:
+            unit = self._unit(last_address - _FIRST_ADDRESS)
+            end = last_address - _FIRST_ADDRESS + (unit[0] if unit is not None else UNIT_BYTES)
+        elif self.file_starts:
+            end = self.file_starts[0]
+        self._pending.clear()
+        self.end = self._written = self._allocated_end = end
+        for start in self.file_starts:
+            low = max(end - start, 0)
+            if low >= self._file_bytes:
+                continue
+            path = self._path(start)
+            fd = self._files.open(path)
+            try:
+                for first, last in list(self._files.data_ranges(fd, low, self._file_bytes)):
+                    if any(self._files.read_at(fd, last - first, first)):
+                        self._files.write(fd, bytes(last - first), first)
+                        self._dirty_files.add(str(path))
+            finally:
+                self._files.close(fd)
+
+    def delete_before(self, address: int) -> None:
+        """Remove the files that end before a unit (ConsumeQueueExt.truncateByMinAddress)."""
+        position = address - _FIRST_ADDRESS
+        while len(self.file_starts) > 1 and self.file_starts[0] + self._file_bytes <= position:
+            self._remove(self.file_starts.pop(0))
+
+    def remove(self) -> None:
+        for start in self.file_starts:
+            self._remove(start)
+        self.file_starts = []
+        self._files.remove(self._directory)
+        if not self._files.names(self._directory.parent):
+            self._files.remove(self._directory.parent)
+
+    def _remove(self, start: int) -> None:
+        self._forget(start)
+        self._dirty_files.discard(str(self._path(start)))
+        self._files.remove(self._path(start))
+
+    def _path(self, start: int) -> Path:
+        return self._directory / file_name(start)
+
+
+def resolve_tags_codes(ext: QueueExt | None, codes: Int64s) -> Int64s:
+    """Tags codes of entries as hashes (or deliver times); an address that leads nowhere stays one."""
+    if ext is None or not (codes < EXT_ADDRESS_BELOW).any():
+        return codes
+    return ext.tags_codes(codes)

@@ -1,0 +1,228 @@
+"""All queues of a store, and what they share: the length of their files, the maps, what a checkpoint has to sync.
+
+Must not know the log.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Set
+from pathlib import Path
+
+import numpy as np
+
+from mqspark.bounded import Ledger, text_bytes
+from mqspark.errors import InvalidMessage
+from mqspark.names import path_below
+from mqspark.store.disk.files import FileLayer
+from mqspark.store.disk.layout import file_start, is_storable_topic
+from mqspark.store.disk.mapping import MapBudget
+from mqspark.store.queue.consumequeue import ENTRY_DTYPE, ConsumeQueue, Doubt
+from mqspark.store.queue.mapped import MappedFiles
+from mqspark.store.queue.multidispatch import is_lmq
+from mqspark.store.queue.queueext import QueueExt
+
+__all__ = ["QueueTable"]
+
+_LENGTH_SAMPLE = 8
+"""Queues whose files are measured at a start: one may have been cut short."""
+
+
+class QueueTable:
+    """All queues of a store, by (topic, queue id)."""
+
+    __slots__ = (
+        "_budget",
+        "batch_topics",
+        "before_create",
+        "before_heal",
+        "directory",
+        "dirty_files",
+        "doubted",
+        "dtype",
+        "entry_bytes",
+        "ext_directory",
+        "ext_enabled",
+        "ext_file_bytes",
+        "file_bytes",
+        "files",
+        "hidden",
+        "ledger",
+        "maps",
+        "new_directories",
+        "queues",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        files: FileLayer,
+        *,
+        file_bytes: int,
+        max_mapped: int,
+        budget: MapBudget | None = None,
+        ledger: Ledger | None = None,
+        dtype: np.dtype[np.void] = ENTRY_DTYPE,
+        ext_directory: Path | None = None,
+        ext_file_bytes: int = 0,
+        ext_enabled: bool = False,
+    ) -> None:
+        """``budget``: of address space. ``ledger``: of memory. ``dtype``: of an entry; its first three fields are
+        those of ENTRY_DTYPE. ``ext_…``: of the queues' ConsumeQueueExt, which are read when they are there and written
+        when enabled."""
+        self.directory = directory
+        self.files = files
+        self.dtype = dtype
+        self.entry_bytes = dtype.itemsize
+        self.file_bytes = -(-file_bytes // self.entry_bytes) * self.entry_bytes
+        self.ext_directory = ext_directory
+        self.ext_file_bytes = ext_file_bytes
+        self.ext_enabled = ext_enabled
+        self._budget = budget if budget is not None else MapBudget()
+        self.maps = MappedFiles(files, max_mapped, dtype, self._budget)
+        self.ledger = ledger if ledger is not None else Ledger("queues", lambda: sys.maxsize)
+        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.hidden: dict[str, list[ConsumeQueue]] = {}
+        """Queues of deleted topics whose files are still there."""
+        self.before_create: Callable[[str], None] = lambda topic: None
+        """Called with the topic of a queue that is about to be made."""
+        self.batch_topics: set[str] = set()
+        """Topics whose queues are BatchConsumeQueues and kept in another table."""
+        self.dirty_files: set[str] = set()
+        """Written since the last checkpoint."""
+        self.doubted: dict[ConsumeQueue, Doubt] = {}
+        """Queues whose files a start found damaged."""
+        self.before_heal: Callable[[], None] = lambda: None
+        """Called before anything is changed that a start shall find damaged again if this one is interrupted."""
+        self.new_directories: set[str] = set()
+        """Directories whose names are not synced yet."""
+
+    def load(self, batch_directory: Path | None = None) -> None:
+        """Find every queue. A store keeps the file length it has."""
+        self.files.make_directory(self.directory)
+        if batch_directory is not None:
+            self.batch_topics = set(self.files.names(batch_directory))
+        if (
+            self.ext_directory is not None
+            and not self.ext_enabled
+            and not self.files.names(self.ext_directory)
+        ):
+            self.ext_directory = None
+        found: list[tuple[str, int]] = []
+        lengths: list[int] = []
+        for topic, queue_id, path in self._directories():
+            if topic in self.batch_topics:
+                continue
+            found.append((topic, queue_id))
+            if len(lengths) < _LENGTH_SAMPLE:
+                files = [path / name for name in self.files.names(path) if file_start(name) is not None]
+                lengths += [max(self._length(file) for file in files)] if files else []
+        # One that was cut short is made whole again by recovery; the others say how long.
+        counts = Counter(length for length in lengths if length and length % self.entry_bytes == 0)
+        self.file_bytes = max(counts, key=lambda length: (counts[length], length), default=self.file_bytes)
+        for topic, queue_id in found:
+            self.create(topic, queue_id).load()
+
+    def _directories(self) -> Iterator[tuple[str, int, Path]]:
+        for topic in filter(is_storable_topic, self.files.names(self.directory)):
+            for queue in self.files.names(path_below(self.directory, topic)):
+                if queue.isascii() and queue.isdigit():
+                    yield topic, int(queue), path_below(self.directory, topic, queue)
+
+    def _length(self, path: Path) -> int:
+        fd = self.files.open_read(path)
+        try:
+            return self.files.length(fd)
+        finally:
+            self.files.close(fd)
+
+    def admit(self, topic: str) -> None:
+        """For a queue more that a message makes. Raises TableFull."""
+        self.ledger.admit(_queue_bytes(topic))
+
+    def create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """In memory; files appear with the first message. Raises InvalidMessage for a name no directory may
+        have."""
+        if not is_storable_topic(topic):
+            raise InvalidMessage(
+                f"topic {topic!r} cannot be stored: its name has other characters", field="topic"
+            )
+        if not 0 <= queue_id <= 0x7FFFFFFF:
+            raise InvalidMessage(f"queue id {queue_id} cannot be stored", field="queueId")
+        if topic in self.batch_topics:
+            raise InvalidMessage(
+                f"topic {topic!r} has BatchCQ queues, which are kept elsewhere", field="topic"
+            )
+        self.before_create(topic)
+        queue = ConsumeQueue(self, topic, queue_id)
+        if queue.key not in self.queues:
+            self.ledger.note(_queue_bytes(topic))
+        self.queues[queue.key] = queue
+        return queue
+
+    def ext_of(self, topic: str, queue_id: int) -> QueueExt | None:
+        """RocketMQ gives none to light message queues."""
+        if self.ext_directory is None or is_lmq(topic):
+            return None
+        return QueueExt(
+            path_below(self.ext_directory, topic, queue_id),
+            self.files,
+            file_bytes=self.ext_file_bytes,
+            dirty_files=self.dirty_files,
+            new_directories=self.new_directories,
+            budget=self._budget,
+        )
+
+    def drop_idle(self) -> None:
+        """Unmap what was not used since the last call."""
+        self.maps.drop_idle()
+        for queue in self.queues.values() if self.ext_directory is not None else ():
+            if queue.ext is not None:
+                queue.ext.unmap()
+
+    @property
+    def used_queues(self) -> int:
+        """Queues that ever got a message."""
+        return sum(1 for queue in self.queues.values() if queue.file_starts)
+
+    def hide_topics(self, topics: Set[str]) -> None:
+        """From now on they have no queues; their files stay until ``remove_topic``."""
+        for key in [key for key in self.queues if key[0] in topics]:
+            self.hidden.setdefault(key[0], []).append(self.queues.pop(key))
+            self.ledger.free(_queue_bytes(key[0]))
+
+    def remove_topic(self, topic: str) -> None:
+        """Its queues and their files. Raises OSError; another call then goes on."""
+        self.hide_topics({topic})
+        hidden = self.hidden.get(topic, [])
+        while hidden:
+            hidden[-1].remove()
+            hidden.pop()
+        self.hidden.pop(topic, None)
+        self._remove_if_empty(topic)
+
+    def leave_out(self, positions: Mapping[str, int], *, remove: bool = False) -> None:
+        """Without the files that are left of deleted topics (``Deletions.positions``), before anything is read of them.
+        ``remove``: from the disk, too."""
+        for key in [key for key in self.queues if key[0] in positions]:
+            queue = self.queues[key]
+            old = queue.files_before(positions[queue.topic])
+            if remove:
+                queue.remove_files(old)
+            queue.file_starts = [start for start in queue.file_starts if start not in old]
+            if old and not queue.file_starts:
+                del self.queues[key]
+                self.ledger.free(_queue_bytes(queue.topic))
+                if remove:
+                    queue.remove()
+                    self._remove_if_empty(queue.topic)
+
+    def _remove_if_empty(self, topic: str) -> None:
+        directory = path_below(self.directory, topic)
+        if not self.files.names(directory):
+            self.files.remove(directory)
+
+
+def _queue_bytes(topic: str) -> int:
+    return 1_500 + text_bytes(topic)

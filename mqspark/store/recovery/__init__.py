@@ -1,0 +1,1 @@
+"""Everything between finding a directory and serving it, and queues made anew from the log."""

@@ -1,0 +1,775 @@
+"""What happens to a store between being found on disk and being open. Used once, at start.
+
+The log is the truth. Recovery finds a place from which it is not sure, reads every record from there on, and
+makes the queues agree with what it read:
+
+1. Where from. After a clean stop: behind the last record that a queue knows. After a crash: behind the
+   last record before our checkpoint's position, or (when there is none, or a RocketMQ broker wrote last) the
+   segment that RocketMQ's checkpoint timestamps point to, as in CommitLog.isMappedFileMatchedRecover. A place
+   is believed only when the record before it is valid.
+2. Read on (``logread``). A damaged record is stepped over; only what no valid record follows is a torn tail,
+   which is zeroed.
+3. Write again what no sync is known to have reached. A failed sync leaves pages that this system shows and calls clean
+   although the disk never got them: syncing them once more does nothing, writing them does.
+4. Queues get one entry for each record, in order. The place of a lost record becomes a filler, so that no
+   offset ever means something else. A record whose offset cannot be right is counted, not followed. Records that lie
+   before the deletion of their topic get none (``deletions``).
+
+Queues whose files cannot be what was written (their lengths, names, ends) are made again from the last place that is
+sure. What is missing of the log is told with the offsets that it costs (``damage``), and those are never given out
+again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.errors import InvalidMessage
+from mqspark.message import INNER_BATCH, SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE, parse_number
+from mqspark.record import (
+    MIN_RECORD_BYTES,
+    CheckedRecord,
+    Verdict,
+    check_record,
+    find_property,
+    tags_code,
+)
+from mqspark.store.disk.checkpoint import Checkpoint
+from mqspark.store.disk.damage import Damage, LostOffsets, Note, Outcome
+from mqspark.store.log.commitlog import CommitLog
+from mqspark.store.log.logread import LogReader
+from mqspark.store.log.scan import Run
+from mqspark.store.queue.batchqueue import MAX_BATCH, BatchEntry, BatchTable
+from mqspark.store.queue.consumequeue import (
+    ENTRY,
+    ENTRY_BYTES,
+    ENTRY_DTYPE,
+    FILLER,
+    FILLER_SIZE,
+    ConsumeQueue,
+    Doubt,
+    Entries,
+)
+from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.queue.multidispatch import DISPATCH_MARK, LMQ_QUEUE_ID, dispatched_queues
+from mqspark.store.queue.queueext import QueueExt
+from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.recovery.queueends import QueueEnds
+
+__all__ = ["QueueChunk", "Recovery", "RecoveryReport", "is_queued", "lost_offsets"]
+
+_NOT_QUEUED = TRANSACTION_PREPARED_TYPE | INNER_BATCH
+_LOOK_BACK_ENTRIES = 4096
+"""Of a damaged queue, for one whose record is valid."""
+_MAX_LISTED = 100
+_SETTLE_RECORDS = 1 << 16
+"""Records read before their entries are written: bounds the memory of a rebuild."""
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What recovery found and did. Positions are physical offsets."""
+
+    clean: bool
+    """No abort file: the last process stopped by itself."""
+    segments: int = 0
+    queues: int = 0
+    min_position: int = 0
+    start_position: int = 0
+    end_position: int = 0
+    records: int = 0
+    """Valid ones read from start_position on."""
+    entries: int = 0
+    """Queue entries written for them."""
+    damaged: list[tuple[int, int]] = field(default_factory=list)
+    """[from, to) ranges of the log that hold no valid record but are followed by one."""
+    lost_entries: int = 0
+    """Queue offsets that became fillers."""
+    ignored_records: int = 0
+    """Valid records that no queue could take: an offset already used, a name that cannot be a directory."""
+    rewritten_bytes: int = 0
+    """Written once more at the end of the log, because no sync was known to have reached them."""
+    cut_bytes: int = 0
+    """By how much the log was longer when that was noted last: they were stored, and are gone."""
+    torn_bytes: int = 0
+    """Zeroed behind end_position."""
+    cleared_entries: int = 0
+    """Queue entries that no record backed."""
+    last_store_timestamp_ms: int = 0
+    elapsed_ms: float = 0.0
+
+
+class QueueChunk(NamedTuple):
+    """What was read for one queue and is not written yet."""
+
+    offsets: array[int]
+    """In the queue, 64 bits each."""
+    entries: bytearray
+
+
+def is_queued(sys_flag: int) -> bool:
+    """Whether a record gets a queue entry here: prepared and rolled back ones never do, inner batches have
+    their own."""
+    return not sys_flag & _NOT_QUEUED
+
+
+class Recovery(LogReader):
+    def __init__(
+        self,
+        log: CommitLog,
+        table: QueueTable,
+        checkpoint: Checkpoint,
+        levels: DelayLevels,
+        *,
+        clean: bool,
+        verify_crc: bool,
+        synced: int = -1,
+        verify_property_crc: bool = False,
+        batch_table: BatchTable | None = None,
+        multi_dispatch: bool = False,
+        deleted: Mapping[str, int] | None = None,
+        ends: QueueEnds | None = None,
+        missing: Sequence[Damage] = (),
+        note: Note = lambda damage: None,
+        before_heal: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``synced``: so much of the log was on disk when the last process ended, as far as it could say.
+
+        ``ends``: of the queues at the last clean stop. ``missing``: what loading the log has found. ``note`` hears of
+        damage that was there before. ``before_heal`` is called before the first step of healing: what it leaves makes
+        another start, should this one be interrupted, believe no checkpoint.
+
+        ``batch_table``: where inner batches go; without it they go nowhere. ``multi_dispatch``: whether records
+        also enter the LMQ queues that they name. ``deleted``: records of these topics before these positions enter no
+        queue (``Deletions.positions``)."""
+        super().__init__(log, verify_crc=verify_crc, verify_property_crc=verify_property_crc)
+        self._table = table
+        self._checkpoint = checkpoint
+        self._synced = synced
+        self._levels = levels
+        self._batch_table = batch_table
+        self._multi_dispatch = multi_dispatch
+        self._deleted = deleted or {}
+        self._ends = ends if ends is not None and ends.position >= log.min_offset else None
+        self._missing = missing
+        self._note = note
+        self._before_heal = before_heal
+        self._is_healing = False
+        self._fillers: list[LostOffsets] = []
+        """What got fillers for lost records."""
+        self._last_lost: list[LostOffsets] = []
+        """The same at the ends of queues."""
+        self._known_end = 0
+        """So far the log surely went."""
+        self._batch_chunk: dict[tuple[str, int], list[BatchEntry]] = {}
+        self._chunk: dict[tuple[str, int], QueueChunk] = {}
+        self._chunk_records = 0
+        self._undecided: dict[tuple[str, int], tuple[int, bytes]] = {}
+        """Queue offset and entry of a queue's last record in the chunks before: what it means, the next one says."""
+        self._more_may_come = True
+        self._first_entries: dict[tuple[str, int], bytes] = {}
+        """What stood at offset 0 of queues that are written over from there on."""
+        self._queued_before = -1
+        """Records before it have their entries, or belong to a topic that was deleted."""
+        self.report = RecoveryReport(clean=clean, damaged=self.damaged)
+
+    def run(self) -> RecoveryReport:
+        """Leaves log and queues open for appending. Raises OSError, DiskFull, StoreCorrupt."""
+        started = time.perf_counter()
+        report = self.report
+        log = self._log
+        report.min_position = log.min_offset
+        report.segments = len(log.segments)
+        report.start_position = self._choose_start()
+        report.end_position = self._scan(report.start_position)
+        self._settle_all()
+        self._compare_end()
+        report.torn_bytes = log.cut(report.end_position)
+        self._finish_queues()
+        if not report.clean:
+            report.rewritten_bytes = log.rewrite(self._surely_synced(), report.end_position)
+        log.sync_from(report.start_position)
+        log.start_at(report.end_position)
+        report.queues = sum(len(table.queues) for table in self._tables)
+        self._tell()
+        report.elapsed_ms = (time.perf_counter() - started) * 1000
+        return report
+
+    @property
+    def _tables(self) -> list[QueueTable]:
+        return [self._table] if self._batch_table is None else [self._table, self._batch_table]
+
+    def _all_queues(self) -> Iterator[ConsumeQueue]:
+        """Arrays of entries of either kind, in numbers of entries."""
+        for table in self._tables:
+            yield from table.queues.values()
+
+    # --- where from -----------------------------------------------------------------------------------------
+
+    def _choose_start(self) -> int:
+        mark = self._checkpoint.position
+        minimum = self._log.min_offset
+        queues = sum(table.used_queues for table in self._tables)
+        self._known_end = max(mark, self._synced if not self.report.clean else -1, 0)
+        if queues < self._checkpoint.queue_count or (mark < 0 and not queues):
+            # Queues that were there are gone, or nobody says that there were none: build all.
+            if queues < self._checkpoint.queue_count:
+                missing = self._checkpoint.queue_count - queues
+                text = f"{missing} of {self._checkpoint.queue_count} queues are gone; all were made anew"
+                self._note(Damage("queue.lost", Outcome.HEALED, text))
+            self._begin_healing()
+            self._cut_queues(minimum)
+            return minimum
+        if queues == 0:
+            self._queued_before = mark
+            return max(mark, minimum)
+        for table in self._tables:
+            table.before_heal = self._begin_healing
+        log_end = self._log.segments[-1].end if self._log.segments else 0
+        for queue in self._all_queues():
+            queue.check_files(minimum)
+        start: int | None
+        if self.report.clean or mark >= 0:
+            start = self._cut_queues(
+                None if self.report.clean else mark, mark if mark >= 0 else max(log_end, self._known_end)
+            )
+            if start is not None:
+                self._queued_before = mark
+        else:
+            start = self._start_by_timestamp()
+            self._cut_queues(start, log_end)
+        self._compare_ends()
+        sure = [self._place_before(queue, doubt.sure_end) for queue, doubt in self._doubted()]
+        if start is None or sure:
+            start = min([self._start_by_timestamp() if start is None else start, *sure])
+            self._queued_before = -1
+            self._cut_queues(start)
+            for queue, doubt in self._doubted():
+                if doubt.sure_end < queue.max_offset:
+                    queue.set_end(doubt.sure_end)
+            self._batches_recovered()
+        return start
+
+    def _begin_healing(self) -> None:
+        if not self._is_healing and self._log.segments:
+            self._is_healing = True
+            self._before_heal()
+
+    def _doubted(self) -> list[tuple[ConsumeQueue, Doubt]]:
+        return [found for table in self._tables for found in table.doubted.items()]
+
+    def _compare_ends(self) -> None:
+        """With those of the last clean stop: afterwards queues have become longer or were deleted."""
+        if self._ends is None:
+            return
+        exactly = self.report.clean and self._ends.position == self._checkpoint.position
+        found = self._ends.doubts(
+            self._table, self._batch_table, self._deleted, self._log.min_offset, exactly=exactly
+        )
+        for queue, doubt in list(found):
+            queue.doubt(*doubt)
+
+    def _place_before(self, queue: ConsumeQueue, offset: int) -> int:
+        """Where the record of the last entry before ``offset`` ends that can be believed."""
+        minimum = self._log.min_offset
+        for _ in range(_LOOK_BACK_ENTRIES):
+            offset -= 1
+            entry = queue.entry(offset) if offset >= 0 else None
+            if entry is None or entry[0] < minimum:
+                return minimum
+            if self._is_believed(entry):
+                return entry[0] + entry[1]
+        return minimum
+
+    def _cut_queues(self, limit: int | None, log_end: int | None = None) -> int | None:
+        """End every queue before ``limit``; where the last record that they know ends, if that can be
+        believed. ``log_end``: note in their tables which queues cannot be right."""
+        known_end = 0
+        mark = self._checkpoint.position
+        last: ConsumeQueue | None = None
+        for queue in self._all_queues():
+            end_offset, end = queue.locate_end(limit, log_end)
+            queue.set_end(end_offset)
+            if not self.report.clean and (mark < 0 or queue.has_file_from(end_offset)):
+                # Made since the checkpoint, and a checkpoint is what syncs the names of files.
+                queue.unsettle()
+            if end > known_end:
+                known_end, last = end, queue
+        self._batches_recovered()
+        if last is None:
+            return self._log.min_offset
+        entry = last.entry(last.max_offset - 1)
+        if entry is not None and entry[0] + entry[1] == known_end and self._is_believed(entry):
+            return known_end
+        return None
+
+    def _batches_recovered(self) -> None:
+        if self._batch_table is not None:
+            for batch_queue in self._batch_table.batch_queues.values():
+                batch_queue.recovered()
+
+    def _is_believed(self, entry: tuple[int, int, int]) -> bool:
+        """Whether a valid record is where it says."""
+        segment = self._log.segment_of(entry[0]) if entry[1] != FILLER_SIZE else None
+        if segment is None or not 0 < entry[1] <= segment.start + segment.length - entry[0]:
+            return False
+        view, low, high = self._log.around(segment, entry[0], entry[0] + entry[1])
+        record = check_record(
+            view,
+            low,
+            high,
+            verify_crc=self._verify_crc,
+            verify_property_crc=self._verify_property_crc,
+        )
+        return record.verdict is Verdict.VALID and record.physical_offset == entry[0]
+
+    def _surely_synced(self) -> int:
+        """Everything before it is on disk: a sync that returned said so."""
+        mark = self._checkpoint.position
+        return max(self._synced, mark if mark >= 0 else self._start_by_timestamp())
+
+    def _start_by_timestamp(self) -> int:
+        safe_ms = self._checkpoint.safe_timestamp_ms
+        for segment in reversed(self._log.segments):
+            record = self._record_at(segment, segment.start, self._data_end(segment, segment.start))
+            if record is not None and 0 < record.store_timestamp_ms <= safe_ms:
+                return segment.start
+        return self._log.min_offset
+
+    # --- queues ---------------------------------------------------------------------------------------------
+
+    def _take(self, record: CheckedRecord, position: int) -> None:
+        self.report.records += 1
+        self.report.last_store_timestamp_ms = record.store_timestamp_ms
+        if position < self._queued_before or record.sys_flag & TRANSACTION_PREPARED_TYPE:
+            return
+        code = self._levels.tags_code_of(record)
+        is_deleted = self._is_deleted(record.topic, position)
+        if record.sys_flag & INNER_BATCH or record.topic in self._table.batch_topics:
+            if is_deleted:
+                return
+            self._collect_batch(
+                (record.topic, record.queue_id),
+                record.sys_flag,
+                record.properties,
+                BatchEntry(
+                    position, record.size_bytes, code, record.store_timestamp_ms, record.queue_offset, 1
+                ),
+            )
+            return
+        entry = ENTRY.pack(position, record.size_bytes, code)
+        if not is_deleted:
+            self._collect(record, entry)
+        if self._multi_dispatch:
+            for name, offset in dispatched_queues(record.topic, record.properties):
+                if not self._is_deleted(name, position):
+                    self._collect(
+                        record._replace(topic=name, queue_id=LMQ_QUEUE_ID, queue_offset=offset), entry
+                    )
+
+    def _take_run(self, run: Run) -> None:
+        """``_take`` for all records of a run."""
+        self.report.records += len(run.positions)
+        self.report.last_store_timestamp_ms = int(run.store_timestamps_ms[-1])
+        wanted = (run.positions >= self._queued_before) & (run.sys_flags & _NOT_QUEUED == 0)
+        there = self._not_deleted(run)
+        batched = (
+            (run.sys_flags & INNER_BATCH != 0) & (run.sys_flags & TRANSACTION_PREPARED_TYPE == 0) & there
+        )
+        batch_topics = self._table.batch_topics
+        if batched.any():
+            for topic_id in np.unique(run.topic_ids[batched]).tolist():
+                self._adopt(run.topics[topic_id])
+        if not batch_topics.isdisjoint(run.topics):
+            of_batch_topic = np.array([topic in batch_topics for topic in run.topics])[run.topic_ids]
+            batched |= wanted & there & of_batch_topic
+            wanted &= ~of_batch_topic
+        if batched.any():
+            batched &= run.positions >= self._queued_before
+            self._collect_batches(run, np.flatnonzero(batched).tolist())
+        if not wanted.any():
+            return
+        entries = np.empty(len(run.positions), ENTRY_DTYPE)
+        entries["position"] = run.positions
+        entries["size"] = run.sizes
+        entries["tags_code"] = run.tags_codes()
+        if SCHEDULE_TOPIC in run.topics:
+            for index in np.flatnonzero(run.topic_ids == run.topics.index(SCHEDULE_TOPIC)).tolist():
+                entries["tags_code"][index] = self._levels.schedule_tags_code(
+                    run.properties_of(index),
+                    int(entries["tags_code"][index]),
+                    int(run.store_timestamps_ms[index]),
+                )
+        self._collect_run(run, wanted & there, entries)
+        if self._multi_dispatch:
+            self._dispatch_run(run, wanted, entries)
+        self._chunk_records += int(np.count_nonzero(wanted))
+        if self._chunk_records >= _SETTLE_RECORDS:
+            self._settle()
+
+    def _is_deleted(self, topic: str, position: int) -> bool:
+        return position < self._deleted.get(topic, 0)
+
+    def _not_deleted(self, run: Run) -> npt.NDArray[np.bool_] | np.bool_:
+        """Which records of a run."""
+        if self._deleted.keys().isdisjoint(run.topics):
+            return np.True_
+        begins = np.array([self._deleted.get(topic, 0) for topic in run.topics], np.int64)
+        return run.positions >= begins[run.topic_ids]
+
+    def _collect_run(self, run: Run, wanted: npt.NDArray[np.bool_], entries: Entries) -> None:
+        """The wanted ones to their queues, in the log's order."""
+        queues = run.topic_ids << 32 | run.queue_ids & 0xFFFFFFFF
+        if len(run.topics) <= 256 and not (queues & 0xFFFFFF00).any():
+            queues = (queues >> 24 | queues).astype(np.uint16)  # these are sorted in two steps
+        order = np.argsort(queues, kind="stable")
+        if not wanted.all():
+            order = order[wanted[order]]
+            if not len(order):
+                return
+        queues = queues[order]
+        bounds = [0, *(np.flatnonzero(queues[1:] != queues[:-1]) + 1).tolist(), len(order)]
+        queue_offsets = run.queue_offsets[order].view(np.uint8).data
+        packed = entries[order].view(np.uint8).data
+        for low, high in itertools.pairwise(bounds):
+            first = int(order[low])
+            key = (run.topics[int(run.topic_ids[first])], int(run.queue_ids[first]))
+            chunk = self._chunk_of(key)
+            chunk.offsets.frombytes(queue_offsets[low * 8 : high * 8])
+            chunk.entries.extend(packed[low * ENTRY_BYTES : high * ENTRY_BYTES])
+
+    def _dispatch_run(self, run: Run, wanted: npt.NDArray[np.bool_], entries: Entries) -> None:
+        """The records that also enter LMQ queues."""
+        for index, properties in enumerate(run.properties):
+            if DISPATCH_MARK in properties and wanted[index]:
+                topic = run.topics[int(run.topic_ids[index])]
+                for name, offset in dispatched_queues(topic, properties):
+                    if self._is_deleted(name, int(run.positions[index])):
+                        continue
+                    offsets, packed = self._chunk_of((name, LMQ_QUEUE_ID))
+                    offsets.append(offset)
+                    packed += entries[index].tobytes()
+
+    def _collect_batches(self, run: Run, indexes: list[int]) -> None:
+        for index in indexes:
+            properties = run.properties_of(index)
+            self._collect_batch(
+                (run.topics[int(run.topic_ids[index])], int(run.queue_ids[index])),
+                int(run.sys_flags[index]),
+                properties,
+                BatchEntry(
+                    int(run.positions[index]),
+                    int(run.sizes[index]),
+                    tags_code(properties),
+                    int(run.store_timestamps_ms[index]),
+                    int(run.queue_offsets[index]),
+                    1,
+                ),
+            )
+
+    def _adopt(self, topic: str) -> None:
+        """There is an inner batch in this topic: so it has BatchConsumeQueues, and what was taken for messages of
+        another kind of queue belongs there, too."""
+        table = self._table
+        if topic in table.batch_topics or self._batch_table is None:
+            return
+        self._settle_all()
+        for key in [key for key in table.queues if key[0] == topic]:
+            queue = table.queues[key]
+            for offset in range(queue.min_offset, queue.max_offset):
+                entry = queue.entry(offset)
+                if entry is not None and entry[1] != FILLER_SIZE:
+                    store_ms = self._log.store_timestamp_at(entry[0])
+                    self._batch_chunk.setdefault(key, []).append(BatchEntry(*entry, store_ms, offset, 1))
+        table.remove_topic(topic)
+        table.batch_topics.add(topic)
+
+    def _collect_batch(
+        self, key: tuple[str, int], sys_flag: int, properties: bytes, entry: BatchEntry
+    ) -> None:
+        """For a BatchConsumeQueue, where a record without the inner-batch bit is one message."""
+        if self._batch_table is None:
+            return
+        if sys_flag & INNER_BATCH:
+            self._adopt(key[0])
+            messages = parse_number(find_property(properties, b"INNER_NUM"))
+            if messages is None or not 0 < messages <= MAX_BATCH:
+                self.report.ignored_records += 1
+                return
+            entry = entry._replace(messages=messages)
+        self._batch_chunk.setdefault(key, []).append(entry)
+        self._chunk_records += 1
+        if self._chunk_records >= _SETTLE_RECORDS:
+            self._settle()
+
+    def _lost(self, record: CheckedRecord, position: int) -> None:
+        """Its queue offset is known, even when it was the queue's last."""
+        if (
+            is_queued(record.sys_flag)
+            and position >= self._queued_before
+            and not self._is_deleted(record.topic, position)
+        ):
+            self._collect(record, FILLER)
+
+    def _collect(self, record: CheckedRecord, entry: bytes) -> None:
+        offsets, entries = self._chunk_of((record.topic, record.queue_id))
+        offsets.append(record.queue_offset)
+        entries += entry
+        self._chunk_records += 1
+        if self._chunk_records >= _SETTLE_RECORDS:
+            self._settle()
+
+    def _chunk_of(self, key: tuple[str, int]) -> QueueChunk:
+        return self._chunk.setdefault(key, QueueChunk(array("q"), bytearray()))
+
+    def _settle_all(self) -> None:
+        """What was read, also what the records to come could have explained."""
+        for key in self._undecided:
+            self._chunk_of(key)
+        self._more_may_come = False
+        self._settle()
+        self._more_may_come = True
+
+    def _settle(self) -> None:
+        chunk, self._chunk, self._chunk_records = self._chunk, {}, 0
+        for key in self._undecided.keys() & chunk.keys():
+            offset, entry = self._undecided.pop(key)
+            chunk[key] = QueueChunk(
+                array("q", [offset]) + chunk[key].offsets, bytearray(entry) + chunk[key].entries
+            )
+        for key, (offsets, entries) in chunk.items():
+            queue = self._table.queues.get(key)
+            if queue is None:
+                try:
+                    queue = self._table.create(*key)
+                except InvalidMessage:
+                    self.report.ignored_records += len(offsets)
+                    continue
+            first = offsets[0]
+            if queue.next_offset == 0 and queue.file_starts and key not in self._first_entries:
+                self._first_entries[key] = queue.packed_entry(0) or b""
+            dense = np.arange(first, first + len(offsets))
+            if first == queue.next_offset and np.array_equal(np.frombuffer(offsets, np.int64), dense):
+                self._append(queue, entries)
+            else:
+                self._settle_one_by_one(queue, offsets, entries)
+        batches, self._batch_chunk = self._batch_chunk, {}
+        for key, batch_entries in batches.items():
+            self._settle_batches(key, batch_entries)
+
+    def _settle_batches(self, key: tuple[str, int], entries: list[BatchEntry]) -> None:
+        table = self._batch_table
+        if table is None:
+            return
+        queue = table.batch_queues.get(key)
+        if queue is None:
+            try:
+                table.create(*key)
+            except InvalidMessage:
+                self.report.ignored_records += len(entries)
+                return
+            queue = table.batch_queues[key]
+        for entry in entries:
+            if entry.base == 0 and queue.next_offset:
+                # The topic was deleted and made again: what comes now is the queue.
+                queue.array.set_end(0)
+                queue.recovered()
+            if entry.base < queue.next_offset:
+                self.report.ignored_records += 1
+                continue
+            queue.array.reserve(1)
+            queue.array.append(entry.pack())
+            queue.array.next_offset = queue.array.max_offset
+            queue.next_offset = entry.base + entry.messages
+            self.report.entries += 1
+
+    def _settle_one_by_one(self, queue: ConsumeQueue, offsets: array[int], entries: bytearray) -> None:
+        """Offsets with a jump in them. A jump is believed when the record after it agrees or there is none."""
+        for index, offset in enumerate(offsets):
+            entry = bytes(entries[index * ENTRY_BYTES : (index + 1) * ENTRY_BYTES])
+            expected = queue.next_offset
+            following = offsets[index + 1] if index + 1 < len(offsets) else None
+            if offset != expected and following is None and self._more_may_come:
+                self._undecided[queue.key] = (offset, entry)
+                return
+            agrees = following is None or following == offset + 1
+            position = ENTRY.unpack(entry)[0]
+            # A record takes at least 91 bytes of the log's life, which bounds how far an offset can be.
+            plausible = offset * MIN_RECORD_BYTES <= position
+            if offset == expected:
+                self._append(queue, entry)
+            elif offset > expected and agrees and plausible:
+                if queue.file_starts:
+                    if expected > queue.file_starts[0] // ENTRY_BYTES:  # else retention left what is before
+                        self._fill(queue, offset)
+                    self._append(queue, FILLER * (offset - expected))
+                else:
+                    queue.set_end(offset)
+                self._append(queue, entry)
+            elif offset == 0 and (following == 1 or self._was_first(queue, entry)):
+                # The topic was deleted and made again: what comes now is the queue.
+                queue.set_end(0)
+                self._append(queue, entry)
+            elif following == expected + 1:
+                self._fill(queue, following)
+                self._append(queue, FILLER)
+            else:
+                self.report.ignored_records += 1
+
+    def _fill(self, queue: ConsumeQueue, end: int) -> None:
+        """Fillers take the place of lost records up to ``end``."""
+        self.report.lost_entries += end - queue.next_offset
+        if len(self._fillers) < _MAX_LISTED:
+            self._fillers.append(LostOffsets(queue.topic, queue.queue_id, queue.next_offset, end))
+
+    def _was_first(self, queue: ConsumeQueue, entry: bytes) -> bool:
+        """Whether the queue began with this record when the last process ended: an offset of 0 by itself may be damage,
+        which no CRC shows."""
+        return self._first_entries.get(queue.key, b"")[:12] == entry[:12]
+
+    def _append(self, queue: ConsumeQueue, entries: bytes | bytearray) -> None:
+        count = len(entries) // ENTRY_BYTES
+        queue.reserve(count)
+        if queue.ext_out is not None:
+            entries = self._with_units(queue.ext_out, entries)
+        queue.append(entries)
+        queue.next_offset = queue.max_offset
+        self.report.entries += count
+
+    def _with_units(self, ext: QueueExt, entries: bytes | bytearray) -> bytes:
+        changed = np.frombuffer(entries, ENTRY_DTYPE).copy()
+        for index, (position, size, code) in enumerate(changed.tolist()):
+            if size != FILLER_SIZE:
+                changed["tags_code"][index] = ext.put(code, self._store_time_at(position))
+        return changed.tobytes()
+
+    def _store_time_at(self, position: int) -> int:
+        return self._log.store_timestamp_at(position)
+
+    def _finish_queues(self) -> None:
+        min_position = self._log.min_offset
+        lost = self.report.damaged
+        if self.report.cut_bytes:
+            lost = [*lost, (self.report.end_position, self._known_end)]
+        for queue in self._table.queues.values():
+            first = queue.next_offset
+            for _ in self._lost_last_entries(queue, lost):
+                self.report.lost_entries += 1
+                self._append(queue, FILLER)
+            if queue.next_offset > first and len(self._last_lost) < _MAX_LISTED:
+                self._last_lost.append(LostOffsets(queue.topic, queue.queue_id, first, queue.next_offset))
+        self._keep_ends()
+        for queue in self._table.queues.values():
+            if not self.report.clean or queue.file_starts:
+                self.report.cleared_entries += queue.clear_tail()
+            queue.correct_min_offset(min_position)
+        if self._batch_table is not None:
+            for array in self._batch_table.queues.values():
+                if not self.report.clean or array.file_starts:
+                    self.report.cleared_entries += array.clear_tail()
+                array.correct_min_offset(min_position)
+            for batch_queue in self._batch_table.batch_queues.values():
+                batch_queue.recovered()
+
+    def _lost_last_entries(self, queue: ConsumeQueue, lost: list[tuple[int, int]]) -> Iterator[None]:
+        """Entries behind the queue's last record that point into damage, or did when the last recovery saw them: their
+        offsets were given away."""
+        while lost:
+            entry = queue.entry(queue.next_offset)
+            if entry is None or entry[1] <= 0:
+                return
+            if entry[1] != FILLER_SIZE and not any(low <= entry[0] < high for low, high in lost):
+                return
+            yield
+
+    def _keep_ends(self) -> None:
+        """What a queue gave out before the last clean stop, it never gives out again, although the records are lost."""
+        ends = self._ends
+        if ends is None or not (self._is_healing or self.report.cut_bytes):
+            return
+        for key, (_, end) in ends.ranges.items():
+            if ends.position < self._deleted.get(key[0], 0):
+                continue
+            if key[0] in self._table.batch_topics:
+                batch = self._batch_table.batch_queues.get(key) if self._batch_table is not None else None
+                if batch is not None and batch.next_offset < end:
+                    self._note_short(key, batch.next_offset, end)
+                    batch.next_offset = end
+                continue
+            queue = self._table.queues.get(key)
+            if queue is None:
+                if not end:
+                    continue
+                queue = self._table.create(*key)
+            short = end - queue.next_offset
+            if short <= 0:
+                continue
+            self._note_short(key, queue.next_offset, end)
+            self.report.lost_entries += short
+            if not queue.file_starts:
+                queue.set_end(end)
+                queue.min_offset = end
+                queue.reserve(1)  # its file keeps the offset
+            while queue.next_offset < end:
+                self._append(queue, FILLER * min(end - queue.next_offset, _SETTLE_RECORDS))
+
+    def _note_short(self, key: tuple[str, int], low: int, high: int) -> None:
+        text = f"queue {key[0]}/{key[1]} ended at {high}, and the log has records up to {low} only"
+        self._note(Damage("queue.lost-record", Outcome.LOST, text, queues=(LostOffsets(*key, low, high),)))
+
+    # --- what is told ---------------------------------------------------------------------------------------
+
+    def _compare_end(self) -> None:
+        """With how far the log surely went."""
+        if self._known_end - self.report.end_position >= MIN_RECORD_BYTES:
+            self.report.cut_bytes = self._known_end - self.report.end_position
+
+    def _tell(self) -> None:
+        report = self.report
+        for damage in self._missing:
+            low, length = damage.offset or 0, damage.length or 0
+            is_lost = damage.outcome is Outcome.LOST
+            self._note(replace(damage, queues=self._lost_offsets(low, low + length) if is_lost else ()))
+        if report.cut_bytes:
+            low, high = report.end_position, self._known_end
+            text = f"the log was cut: its last {report.cut_bytes} bytes, up to {high}, are gone"
+            self._note(Damage("log.cut", Outcome.LOST, text, low, report.cut_bytes, tuple(self._last_lost)))
+        for low, high in report.damaged:
+            text = f"{high - low} bytes of the log hold no valid record"
+            self._note(
+                Damage("log.damaged", Outcome.LOST, text, low, high - low, self._lost_offsets(low, high))
+            )
+        if self._fillers:
+            text = f"{report.lost_entries} offsets are of records that the log does not have"
+            self._note(Damage("queue.lost-record", Outcome.LOST, text, queues=tuple(self._fillers)))
+        for queue, doubt in self._doubted():
+            text = f"queue {queue.topic}/{queue.queue_id}: {doubt.text}; it was made anew from {doubt.sure_end} on"
+            self._note(Damage(doubt.kind, Outcome.HEALED, text))
+
+    def _lost_offsets(self, low: int, high: int) -> tuple[LostOffsets, ...]:
+        return lost_offsets(self._all_queues(), low, high)
+
+
+def lost_offsets(
+    queues: Iterable[ConsumeQueue], low: int, high: int, most: int = 100
+) -> tuple[LostOffsets, ...]:
+    """Whose entries lead into [low, high) of the log; of queues with batches the numbers of the batches."""
+    found: list[LostOffsets] = []
+    for queue in queues:
+        if len(found) >= most or queue.max_offset <= queue.min_offset:
+            continue
+        first = queue.first_where(
+            lambda position, size, _tags: position + size > low, queue.min_offset, queue.max_offset
+        )
+        end = queue.first_where(lambda position, _size, _tags: position >= high, first, queue.max_offset)
+        if end > first:
+            found.append(LostOffsets(queue.topic, queue.queue_id, first, end))
+    return tuple(found)

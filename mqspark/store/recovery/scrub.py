@@ -1,0 +1,286 @@
+"""The whole log compared with the queues while the broker serves: what a start cannot look at without reading all.
+
+Slice by slice, as many bytes a second as ``scrubBytesPerSecond`` allows, what lay in the log at the start is read in
+the housekeeping thread, each record with its CRC. A queue entry that does not lead to its record, although the log has
+one for its offset, is written anew; bytes of the log without a valid record are told. An entry that leads to a record
+of its queue and offset is left alone whatever else the log holds: a topic may have been made again under its name.
+
+Light message queues and BatchConsumeQueues are not looked at here: ``fsck`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.errors import MQError
+from mqspark.names import path_below
+from mqspark.record import Verdict, check_record
+from mqspark.store.disk.checkpoint import Checkpoint
+from mqspark.store.disk.damage import Damage, Note, Outcome
+from mqspark.store.disk.files import FileLayer
+from mqspark.store.disk.layout import file_name
+from mqspark.store.log.commitlog import CommitLog, Segment
+from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, ConsumeQueue
+from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.queue.multidispatch import is_lmq
+from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.recovery.recovery import Recovery, lost_offsets
+
+__all__ = ["Scrub", "ScrubJob"]
+
+_MAX_CHECKED = 4096
+"""Entries that differ, of one slice, whose own records are looked at."""
+
+
+class _Wrong(NamedTuple):
+    topic: str
+    queue_id: int
+    offset: int
+    theirs: bytes
+    ours: bytes
+
+
+class _Slice(Recovery):
+    """Reads a stretch of one segment; collects the entries that are not what the log says."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        table: QueueTable,
+        levels: DelayLevels,
+        files: FileLayer,
+        deleted: Mapping[str, int],
+    ) -> None:
+        private = QueueTable(table.directory, files, file_bytes=table.file_bytes, max_mapped=1)
+        super().__init__(log, private, Checkpoint(), levels, clean=True, verify_crc=True, deleted=deleted)
+        private.batch_topics = set(table.batch_topics)
+        self._file_bytes = table.file_bytes
+        self._files = files
+        self._limit = 0
+        self._checked = 0
+        self.wrong: list[_Wrong] = []
+
+    def read(self, start: int, limit: int) -> int:
+        self._limit = limit
+        end = self._scan(start)
+        self._settle()
+        return end
+
+    def _data_end(self, segment: Segment, position: int) -> int:
+        return min(super()._data_end(segment, position), self._limit)
+
+    def _adopt(self, topic: str) -> None:
+        self._table.batch_topics.add(topic)
+
+    def _settle(self) -> None:
+        chunk, self._chunk, self._chunk_records = self._chunk, {}, 0
+        self._batch_chunk = {}
+        for (topic, queue_id), (offsets, packed) in chunk.items():
+            if not is_lmq(topic):
+                self._compare(topic, queue_id, np.frombuffer(offsets, np.int64), bytes(packed))
+
+    def _compare(self, topic: str, queue_id: int, offsets: npt.NDArray[np.int64], packed: bytes) -> None:
+        step = self._file_bytes // ENTRY_BYTES
+        ours = np.frombuffer(packed, ENTRY_DTYPE)
+        for number in np.unique(offsets // step).tolist():
+            path = str(
+                path_below(self._table.directory, topic, queue_id, file_name(number * self._file_bytes))
+            )
+            at = np.flatnonzero(offsets // step == number)
+            low, high = int(offsets[at].min()), int(offsets[at].max()) + 1
+            try:
+                fd = self._files.open_read(path)
+            except OSError:
+                continue  # no file: its records are of an earlier life, or retention has removed it
+            try:
+                data = self._files.read_at(
+                    fd, (high - low) * ENTRY_BYTES, (low - number * step) * ENTRY_BYTES
+                )
+            finally:
+                self._files.close(fd)
+            theirs = np.frombuffer(data, ENTRY_DTYPE, len(data) // ENTRY_BYTES)
+            at = at[offsets[at] - low < len(theirs)]
+            found = theirs[offsets[at] - low]
+            differs = (found["position"] != ours["position"][at]) | (found["size"] != ours["size"][at])
+            differs &= ours["size"][at] != FILLER_SIZE
+            for index in at[differs].tolist():
+                offset = int(offsets[index])
+                entry = theirs[offset - low].tobytes()
+                if self._checked < _MAX_CHECKED and not self._leads(entry, topic, queue_id, offset):
+                    self.wrong.append(
+                        _Wrong(
+                            topic,
+                            queue_id,
+                            offset,
+                            entry,
+                            packed[index * ENTRY_BYTES : (index + 1) * ENTRY_BYTES],
+                        )
+                    )
+
+    def _leads(self, entry: bytes, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether the entry's record is of this queue and offset."""
+        self._checked += 1
+        position, size, _ = ENTRY.unpack(entry)
+        segment = self._all_segment_of(position)
+        if (
+            segment is None
+            or size <= 0
+            or size == FILLER_SIZE
+            or position + size > segment.start + segment.length
+        ):
+            return False
+        low = position - segment.start
+        record = check_record(self._log.copied(segment, [(low, low + size)]), 0, size, verify_crc=False)
+        return record.verdict is Verdict.VALID and (record.topic, record.queue_id, record.queue_offset) == (
+            topic,
+            queue_id,
+            offset,
+        )
+
+    def _all_segment_of(self, position: int) -> Segment | None:
+        return next((each for each in self.every if each.start <= position < each.end), None)
+
+    every: list[Segment] = []  # noqa: RUF012 - set by who makes it
+
+
+class Scrub:
+    """Of one open store. Belongs to its thread, but for ``run`` of its jobs."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        private_log: CommitLog,
+        table: QueueTable,
+        levels: DelayLevels,
+        files: FileLayer,
+        note: Note,
+        monotonic_ms: Callable[[], int],
+        *,
+        bytes_per_second: int,
+        begin: int,
+        end: int,
+        known: list[tuple[int, int]],
+    ) -> None:
+        """``private_log`` is for the other thread: it maps nothing. ``known``: damage that was told already."""
+        self._log = log
+        self._private = private_log
+        self._table = table
+        self._levels = levels
+        self._files = files
+        self._note = note
+        self._monotonic_ms = monotonic_ms
+        self._rate = bytes_per_second
+        self._known = known
+        self._next_ms = 0
+        self._reach = bytes_per_second
+        self._running = False
+        self.begin = begin
+        self.position = begin
+        self.end = end
+        self.healed = 0
+        self.problem: str | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.position >= self.end or self._rate <= 0
+
+    def as_dict(self) -> dict[str, object]:
+        """For the health."""
+        return {
+            "begin": self.begin, "position": self.position, "end": self.end, "done": self.done,
+            "bytesPerSecond": self._rate, "healedEntries": self.healed, "problem": self.problem,
+        }  # fmt: skip
+
+    def job(self, deleted: Mapping[str, int]) -> ScrubJob | None:
+        """The next slice, when its time has come."""
+        now_ms = self._monotonic_ms()
+        if self.done or self._running or now_ms < self._next_ms:
+            return None
+        self.position = max(self.position, self._log.min_offset)
+        segment = self._log.segment_of(self.position)
+        if segment is None:
+            starts = [each.start for each in self._log.segments if each.start > self.position]
+            self.position = min(starts, default=self.end)
+            segment = self._log.segment_of(self.position)
+        if segment is None or self.done:
+            return None
+        self._running = True
+        limit = min(self.position + self._reach, segment.end, self.end)
+        self._next_ms = now_ms + (limit - self.position) * 1000 // max(self._rate, 1)
+        self._private.segments = [Segment(segment.path, segment.start, segment.length, segment.end)]
+        reader = _Slice(self._private, self._table, self._levels, self._files, deleted)
+        reader.every = list(self._log.segments)
+        return ScrubJob(self, reader, segment, self.position, limit)
+
+    def finish(self, job: ScrubJob) -> None:
+        self._running = False
+        if job.error is not None:
+            # A file that is gone was removed by retention; anything else is told and passed over.
+            if not isinstance(job.error, FileNotFoundError):
+                self.problem = f"reading the log at {job.start} failed: {job.error}"
+            self.position = job.segment.end
+            return
+        end = job.end
+        is_last = job.limit in (job.segment.end, self.end)
+        if end < job.limit and not is_last and end == job.start:
+            self._reach *= 2  # one record, or damage, is longer than a slice
+            return
+        self._reach = max(self._rate, 1)
+        if is_last and end < job.limit:
+            self._tell(end, job.limit)
+            end = job.limit
+        for low, high in job.reader.damaged:
+            self._tell(low, high)
+        self.position = end
+        self._heal(job.reader.wrong)
+
+    def _tell(self, low: int, high: int) -> None:
+        if any(begin <= low and high <= end for begin, end in self._known):
+            return
+        self._known.append((low, high))
+        text = f"{high - low} bytes of the log hold no valid record"
+        lost = lost_offsets(self._table.queues.values(), low, high)
+        self._note(Damage("log.damaged", Outcome.LOST, text, low, high - low, lost))
+
+    def _heal(self, wrong: list[_Wrong]) -> None:
+        healed: dict[ConsumeQueue, list[int]] = {}
+        for each in wrong:
+            queue = self._table.queues.get((each.topic, each.queue_id))
+            if queue is None or not queue.min_offset <= each.offset < queue.max_offset:
+                continue
+            if queue.packed_entry(each.offset) == each.theirs:
+                queue.replace(each.offset, each.ours)
+                healed.setdefault(queue, []).append(each.offset)
+        for queue, offsets in healed.items():
+            self.healed += len(offsets)
+            name = f"{queue.topic}/{queue.queue_id}"
+            text = (
+                f"{len(offsets)} entries of queue {name} from {min(offsets)} on did not lead to their records"
+            )
+            self._note(Damage("queue.differs", Outcome.HEALED, text))
+
+
+class ScrubJob:
+    """Blocking; any thread; keeps its error."""
+
+    def __init__(self, owner: Scrub, reader: _Slice, segment: Segment, start: int, limit: int) -> None:
+        self._owner = owner
+        self.reader = reader
+        self.segment = segment
+        self.start = start
+        self.limit = limit
+        self.end = start
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self.end = self.reader.read(self.start, self.limit)
+        except (OSError, MQError) as error:
+            self.error = error
+
+    def done(self) -> None:
+        self._owner.finish(self)

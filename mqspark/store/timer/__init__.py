@@ -1,0 +1,1 @@
+"""Timer messages: the wheel, its log and their files."""

@@ -1,0 +1,339 @@
+"""The files of the timer messages together: timer log, timer wheel and ``config/timercheck`` (TimerMessageStore,
+TimerCheckpoint; reference store-and-broker §10.2.5, §10.2.6).
+
+The checkpoint says how far the two others may be believed:
+
+    log position    where the timer log was then: what is behind may be known again from the queue
+    queue offset    every message before it is in the timer log before that position, or has been delivered
+    read time       what that holds for every earlier tick has been delivered, and the deliveries are on the disk
+
+Behind RocketMQ's 56 bytes, where RocketMQ looks at nothing, are ours: a word, how many slots of the wheel were in use,
+and the CRC-32 of all before. After RocketMQ has written the checkpoint the CRC is wrong, and they do not count.
+
+It is written after what it speaks of. Everything can be rebuilt from the queue of timer messages.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mqspark.errors import StoreCorrupt, is_shortage
+from mqspark.store.disk.damage import Damage, Note, Outcome
+from mqspark.store.disk.files import FileLayer, is_disk_full
+from mqspark.store.disk.layout import file_start
+from mqspark.store.timer.timerlog import RECORD_BYTES, TimerLog
+from mqspark.store.timer.timerwheel import SLOTS, Page, TimerWheel, save_pages
+
+__all__ = ["TimerCheckpoint", "TimerFiles", "TimerFlush", "timer_damage"]
+
+_FIELDS = struct.Struct(">7q")
+_SEAL = struct.Struct(">8sq")
+_SEAL_WORD = b"mqspark1"
+_CRC = struct.Struct(">I")
+_FILE_BYTES = 4096
+_UNSAVED_RECORDS = 1 << 16
+"""Of the timer log: the wheel's file has surely all that is before them."""
+
+
+@dataclass(slots=True, frozen=True)
+class TimerCheckpoint:
+    read_time_ms: int = 0
+    log_position: int = 0
+    queue_offset: int = 0
+    master_queue_offset: int = 0
+    state_version: int = 0
+    version_timestamp_ms: int = 0
+    version_counter: int = 0
+
+    @classmethod
+    def load(cls, path: Path, files: FileLayer) -> TimerCheckpoint | None:
+        """None when there is none."""
+        data = files.read(path)
+        return cls(*_FIELDS.unpack_from(data)) if data is not None and len(data) >= _FIELDS.size else None
+
+    def encode(self) -> bytes:
+        """56 bytes: what the file begins with, and what slaves are told."""
+        return _FIELDS.pack(
+            self.read_time_ms,
+            self.log_position,
+            self.queue_offset,
+            self.master_queue_offset,
+            self.state_version,
+            self.version_timestamp_ms,
+            self.version_counter,
+        )
+
+    def save(self, path: Path, files: FileLayer, used_slots: int) -> None:
+        """Blocking; in place, as RocketMQ does. Raises OSError."""
+        text = self.encode() + _SEAL.pack(_SEAL_WORD, used_slots)
+        files.make_directory(path.parent)
+        fd = files.open(path, create=True)
+        try:
+            if files.length(fd) != _FILE_BYTES:
+                files.set_length(fd, _FILE_BYTES)
+            files.write(fd, text + _CRC.pack(zlib.crc32(text)), 0)
+            files.sync(fd)
+        finally:
+            files.close(fd)
+
+
+class TimerFiles:
+    """``load`` first. One thread owns it; only ``TimerFlush.run`` may be elsewhere."""
+
+    def __init__(
+        self,
+        root: Path,
+        files: FileLayer,
+        *,
+        precision_ms: int,
+        log_file_bytes: int,
+        on_failure: Callable[[Path, OSError], None] | None = None,
+        note: Note = lambda damage: None,
+    ) -> None:
+        """``on_failure`` hears of every error but a full disk and want of descriptors or memory, in the thread where it
+        happens; ``note`` of damage."""
+        self._files = files
+        self._on_failure = on_failure
+        self._note = note
+        self._precision_ms = precision_ms
+        self._wheel_path = root / "timerwheel"
+        self._checkpoint_path = root / "config" / "timercheck"
+        self.log = TimerLog(root / "timerlog", files, file_bytes=log_file_bytes)
+        self.wheel = TimerWheel()
+        self.checkpoint = TimerCheckpoint()
+        """The one that is on the disk."""
+        self.is_reset = False
+        """The checkpoint could not be believed: what of the queue is in the log, only the log itself says."""
+        self._unfinished: TimerFlush | None = None
+
+    def load(self, now_ms: int = 1 << 60, queue_end: int = 1 << 60, *, clean: bool = False) -> None:
+        """Make the wheel agree with the log, and both end where the log's valid records do. Afterwards
+        ``log.position`` before ``checkpoint.log_position`` means that records are lost. Raises StoreCorrupt,
+        OSError.
+
+        ``queue_end``: of the queue of timer messages; ``clean``: the last process has saved all. A checkpoint that
+        cannot be is not believed, and a wheel that does not agree with the log is made from it.
+        """
+        data = self._files.read(self._checkpoint_path)
+        self.checkpoint = TimerCheckpoint.load(self._checkpoint_path, self._files) or TimerCheckpoint()
+        self.log.load()
+        has_wheel = self._load_wheel()
+        used, sealed = self.wheel.used_count, _sealed_slots(data)
+        is_lost = has_wheel and self._is_wheel_lost(used, sealed, clean=clean)
+        why = self._doubt(data, now_ms, queue_end)
+        if why:
+            self._reset(why)
+        elif not has_wheel and sealed:
+            text = "timerwheel is missing; made anew from the timer log"
+            self._note(Damage("timer.wheel", Outcome.HEALED, text))
+        if not has_wheel and not self.log.files_from(0):
+            return
+        saved = self.checkpoint
+        if why:
+            end = self.log.find_end(0)
+            self.wheel.clear_behind(end)
+            # The wheel says what waits. What came last may not have got into its file.
+            self._revise(end - _UNSAVED_RECORDS * RECORD_BYTES if has_wheel else 0)
+            self._check_wheel(0, is_lost=False)
+            return
+        end = self.log.find_end(max(0, saved.log_position - self.log.file_bytes))
+        lost = self.wheel.first_behind(end) if has_wheel else 0
+        if lost is not None:
+            self._revise(lost)
+            self.wheel.clear_behind(end)
+        # What is behind may be for an earlier tick and not be delivered, when the clock had gone back.
+        self.wheel.clear_before(saved.read_time_ms // self._precision_ms)
+        self._revise(saved.log_position)
+        if end < saved.log_position:
+            text = f"it ends at {end} and went up to {saved.log_position}; its messages are read again from their queue"
+            self._note(Damage("timer.log", Outcome.HEALED, text))
+        self._check_wheel(saved.read_time_ms // self._precision_ms, is_lost=is_lost)
+
+    def _load_wheel(self) -> bool:
+        try:
+            return self.wheel.load(self._wheel_path, self._files)
+        except StoreCorrupt as error:
+            self._note(Damage("timer.wheel", Outcome.HEALED, f"{error}; it is made anew from the timer log"))
+            self._files.remove(self._wheel_path)
+            return False
+
+    def _doubt(self, data: bytes | None, now_ms: int, queue_end: int) -> str:
+        """Why the checkpoint's file is not to be believed; empty when it is."""
+        if data is None:
+            return ""
+        if len(data) < _FIELDS.size:
+            return f"it has {len(data)} bytes"
+        if self.checkpoint == TimerCheckpoint() and self.log.files_from(0):
+            return "it says nothing"
+        return "" if self._is_plausible(now_ms, queue_end) else f"{self.checkpoint} cannot be"
+
+    def _is_plausible(self, now_ms: int, queue_end: int) -> bool:
+        """Whether the checkpoint can have been written: a clock that went back leaves a read time in the future, but
+        not by more than the wheel turns."""
+        saved = self.checkpoint
+        numbers = (saved.read_time_ms, saved.log_position, saved.queue_offset, saved.master_queue_offset)
+        starts = self.log.files_from(0)
+        log_end = starts[-1] + self.log.file_bytes if starts else 0
+        return (
+            min(numbers) >= 0
+            and saved.read_time_ms <= now_ms + SLOTS * self._precision_ms
+            and saved.log_position <= log_end + self.log.file_bytes
+            and max(saved.queue_offset, saved.master_queue_offset) <= queue_end
+        )
+
+    def _reset(self, why: str) -> None:
+        self.is_reset = True
+        self.checkpoint = TimerCheckpoint()
+        text = f"config/timercheck: {why}; what waits is taken from the wheel, the timer log and the queue"
+        self._note(Damage("timer.checkpoint", Outcome.HEALED, text))
+
+    def _is_wheel_lost(self, used_before: int, sealed: int | None, *, clean: bool) -> bool:
+        """``used_before``: slots in use as the file had them, ``sealed``: as the checkpoint says. RocketMQ empties no
+        slot; we write the wheel before the checkpoint, so a crash may leave it ahead."""
+        if not self.log.files_from(0):
+            return False
+        return used_before != sealed if clean and sealed is not None else not used_before and sealed != 0
+
+    def _check_wheel(self, read_tick: int, *, is_lost: bool) -> None:
+        """Make it anew when it is lost, or its chains do not begin where the log says. What is for ticks before
+        ``read_tick`` has been delivered."""
+        used = self.wheel.used(read_tick)
+        why = "it is not the one that was saved" if is_lost else ""
+        for start in self.log.files_from(0):
+            inside = used[(used["last"] >= start) & (used["last"] < start + self.log.file_bytes)]
+            if len(inside) and not self.log.are_of(start, inside["last"], inside["tick"], self._precision_ms):
+                why = "a slot does not lead to a record of its tick"
+        if why:
+            self.wheel.clear_all()
+            self._revise(0)
+            self.wheel.clear_before(read_tick)
+            self._note(
+                Damage("timer.wheel", Outcome.HEALED, f"timerwheel: {why}; made anew from the timer log")
+            )
+
+    def failed(self, error: OSError) -> None:
+        """Something could not be written or synced."""
+        if self._on_failure is not None and not is_disk_full(error) and not is_shortage(error):
+            self._on_failure(self._checkpoint_path, error)
+
+    def _revise(self, begin: int) -> None:
+        for start in self.log.files_from(begin):
+            positions, records = self.log.records(start)
+            is_behind = positions >= begin
+            positions, records = positions[is_behind], records[is_behind]
+            times_ms = records["written_ms"].astype(np.int64) + records["delay_ms"]
+            self.wheel.revise(times_ms // self._precision_ms, positions)
+
+    def flush(self, checkpoint: TimerCheckpoint, min_position: int) -> TimerFlush:
+        """A job that puts everything as it is now on the disk, then says so with ``checkpoint``; and removes the
+        log's files that only know messages before ``min_position`` of the CommitLog."""
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished is not None:
+            self.wheel.put_back(unfinished.pages)
+        paths, directory = self.log.take_unsynced()
+        job = TimerFlush(
+            self,
+            paths if unfinished is None else sorted({*paths, *unfinished.log_paths}),
+            directory if unfinished is None else directory or unfinished.directory,
+            self.wheel.take_dirty(),
+            self.log.drop_before(min_position) + (unfinished.doomed if unfinished is not None else []),
+            checkpoint,
+            self.wheel.used_count,
+        )
+        self._unfinished = job
+        return job
+
+
+class TimerFlush:
+    """Blocking work; ``done`` on the owner's thread, if ``run`` did not raise."""
+
+    def __init__(
+        self,
+        owner: TimerFiles,
+        log_paths: list[Path],
+        directory: Path | None,
+        pages: list[Page],
+        doomed: list[Path],
+        checkpoint: TimerCheckpoint,
+        used_slots: int,
+    ) -> None:
+        self._owner = owner
+        self._used_slots = used_slots
+        self.log_paths = log_paths
+        self.directory = directory
+        self.pages = pages
+        self.doomed = doomed
+        self.checkpoint = checkpoint
+
+    def run(self) -> None:
+        """Raises OSError."""
+        try:
+            self._run()
+        except OSError as error:
+            self._owner.failed(error)
+            raise
+
+    def _run(self) -> None:
+        files = self._owner._files
+        for path in self.log_paths:
+            if path in self.doomed:
+                continue
+            fd = files.open(path)
+            try:
+                files.sync(fd)
+            finally:
+                files.close(fd)
+        if self.directory is not None:
+            files.sync_directory(self.directory)
+        if self.pages:
+            save_pages(self._owner._wheel_path, self.pages, files)
+        self.checkpoint.save(self._owner._checkpoint_path, files, self._used_slots)
+        for path in self.doomed:
+            files.remove(path)
+            files.sync_directory(path.parent)  # one by one: what is left must have no gap
+
+    def done(self) -> None:
+        self._owner._unfinished = None
+        self._owner.checkpoint = self.checkpoint
+
+
+def timer_damage(root: Path, files: FileLayer, queue_end: int, *, clean: bool) -> list[Damage]:
+    """What a start would say to the checkpoint and the wheel of a directory, which are only read."""
+    found: list[Damage] = []
+    path = root / "config" / "timercheck"
+    data = files.read(path)
+    saved = TimerCheckpoint.load(path, files)
+    starts = sorted(
+        start for name in files.names(root / "timerlog") if (start := file_start(name)) is not None
+    )
+    if data is not None and saved is None:
+        found.append(Damage("timer.checkpoint", Outcome.HEALED, f"config/timercheck has {len(data)} bytes"))
+    elif saved is not None and starts:
+        numbers = (saved.read_time_ms, saved.log_position, saved.queue_offset, saved.master_queue_offset)
+        if saved == TimerCheckpoint() or min(numbers) < 0 or max(numbers[2:]) > queue_end:
+            found.append(Damage("timer.checkpoint", Outcome.HEALED, f"config/timercheck: {saved} cannot be"))
+    elif saved is not None and saved.log_position:
+        found.append(Damage("timer.log", Outcome.HEALED, "the timer log is missing"))
+    wheel, sealed = TimerWheel(), _sealed_slots(data)
+    try:
+        has_wheel = wheel.load(root / "timerwheel", files)
+        if starts and sealed and clean and (not has_wheel or wheel.used_count != sealed):
+            found.append(Damage("timer.wheel", Outcome.HEALED, "timerwheel is not the one that was saved"))
+    except StoreCorrupt as error:
+        found.append(Damage("timer.wheel", Outcome.HEALED, str(error)))
+    return found
+
+
+def _sealed_slots(data: bytes | None) -> int | None:
+    """How many slots of the wheel were in use when our checkpoint was written; None when it is not ours."""
+    end = _FIELDS.size + _SEAL.size
+    if data is None or len(data) < end + _CRC.size:
+        return None
+    word, used = _SEAL.unpack_from(data, _FIELDS.size)
+    return used if word == _SEAL_WORD and _CRC.unpack_from(data, end)[0] == zlib.crc32(data[:end]) else None

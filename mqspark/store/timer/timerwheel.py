@@ -1,0 +1,193 @@
+"""The timer wheel: for each tick of the next and the last days where its chain in the timer log ends (TimerWheel,
+Slot; reference store-and-broker §10.2.2).
+
+Tick t (a time in units of timerPrecisionMs) has slot t modulo the number of slots: 32 bytes with the tick it
+belongs to i64, positions of its oldest and newest record in the timer log i64 each, number of messages i32 and a
+magic i32 that nobody uses. A slot that says another tick is empty. What its chain holds before the first position does
+not count. (To RocketMQ it does: a slot that it takes over half delivered, it delivers from its beginning.)
+
+The slots are in memory, where untouched ones cost nothing, and pages that changed are written to the file: it is
+sparse until RocketMQ opens it.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.errors import StoreCorrupt
+from mqspark.store.disk.files import FileLayer
+
+__all__ = ["SLOTS", "WHEEL_BYTES", "Slot", "TimerWheel", "save_pages"]
+
+SLOTS = 7 * 86_400 * 2
+_SLOT = struct.Struct(">qqqii")
+_DTYPE = np.dtype([("tick", ">i8"), ("first", ">i8"), ("last", ">i8"), ("messages", ">i4"), ("magic", ">i4")])
+WHEEL_BYTES = SLOTS * _SLOT.size
+_PAGE_BYTES = 4096
+_EMPTY = bytes(8)
+
+Page = tuple[int, bytes]
+"""Offset in the file, content."""
+
+
+class Slot(NamedTuple):
+    tick: int
+    first: int
+    last: int
+    messages: int
+    magic: int
+
+
+class TimerWheel:
+    def __init__(self) -> None:
+        self._slots = np.zeros(SLOTS, _DTYPE)
+        self._bytes = memoryview(self._slots.view(np.uint8).data)
+        self._dirty: set[int] = set()
+        """Numbers of pages."""
+        self.used_count = 0
+        """Slots that are not empty."""
+
+    def load(self, path: Path, files: FileLayer) -> bool:
+        """Whether there is a file; without one the wheel is empty. Raises StoreCorrupt, OSError."""
+        if path.name not in files.names(path.parent):
+            return False
+        fd = files.open(path)
+        try:
+            length = files.length(fd)
+            if length not in (0, WHEEL_BYTES):
+                raise StoreCorrupt(
+                    f"{path}: {length} bytes are no timer wheel of {WHEEL_BYTES}", path=str(path)
+                )
+            for low, high in files.data_ranges(fd, 0, length):
+                self._bytes[low:high] = files.read_at(fd, high - low, low)
+        finally:
+            files.close(fd)
+        self.used_count = int(np.count_nonzero(self._slots["tick"]))
+        return True
+
+    def get(self, tick: int) -> Slot | None:
+        """None when the slot is empty."""
+        slot = Slot._make(_SLOT.unpack_from(self._bytes, tick % SLOTS * _SLOT.size))
+        return slot if slot.tick == tick and tick else None
+
+    def put(self, tick: int, first: int, last: int, count: int) -> None:
+        at = tick % SLOTS * _SLOT.size
+        if self._bytes[at : at + 8] == _EMPTY:
+            self.used_count += 1
+        _SLOT.pack_into(self._bytes, at, tick, first, last, count, 0)
+        self._dirty.add(at // _PAGE_BYTES)
+
+    def clear(self, tick: int) -> None:
+        if self.get(tick) is not None:
+            at = tick % SLOTS * _SLOT.size
+            _SLOT.pack_into(self._bytes, at, 0, 0, 0, 0, 0)
+            self.used_count -= 1
+            self._dirty.add(at // _PAGE_BYTES)
+
+    def clear_before(self, tick: int) -> None:
+        """Every slot of an earlier tick."""
+        self._clear_where((self._slots["tick"] < tick) & (self._slots["tick"] != 0))
+
+    def used(self, tick: int) -> npt.NDArray[Any]:
+        """The slots of that tick and later ones, as they are."""
+        found: npt.NDArray[Any] = self._slots[self._slots["tick"] >= max(tick, 1)]
+        return found
+
+    def clear_all(self) -> None:
+        self._clear_where(self._slots["tick"] != 0)
+
+    def first_behind(self, position: int) -> int | None:
+        """The earliest record of the slots whose chain begins at or behind ``position`` of the timer log."""
+        behind = (self._slots["last"] >= position) & (self._slots["tick"] != 0)
+        firsts = self._slots["first"][behind]
+        return int(firsts.min()) if len(firsts) else None
+
+    def clear_behind(self, position: int) -> None:
+        """Every slot whose chain begins at or behind ``position`` of the timer log."""
+        self._clear_where((self._slots["last"] >= position) & (self._slots["tick"] != 0))
+
+    def _clear_where(self, mask: npt.NDArray[np.bool_]) -> None:
+        found = np.flatnonzero(mask)  # of slots that are not empty
+        self.used_count -= len(found)
+        self._slots[found] = np.zeros(1, _DTYPE)
+        self._dirty.update(np.unique(found * _SLOT.size // _PAGE_BYTES).tolist())
+
+    def next_used(self, low: int, high: int) -> int | None:
+        """The first tick in [low, high) whose slot is not empty."""
+        if high - low >= SLOTS:
+            ticks = self._slots["tick"]
+            found = ticks[(ticks >= low) & (ticks < high) & (ticks != 0)]
+            return int(found.min()) if len(found) else None
+        while low < high:
+            index = low % SLOTS
+            count = min(high - low, SLOTS - index)
+            ticks = self._slots["tick"][index : index + count]
+            used = ticks == np.arange(low, low + count)
+            if used.any():
+                return low + int(used.argmax())
+            low += count
+        return None
+
+    def waiting(self, low: int) -> int:
+        """How many messages wait in the slots of ``low`` and later ticks."""
+        return max(0, int(self._slots["messages"][self._slots["tick"] >= max(low, 1)].sum(dtype=np.int64)))
+
+    def revise(self, ticks: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> None:
+        """Make the slots agree with records of the timer log, given in its order."""
+        if not len(ticks):
+            return
+        indexes = ticks % SLOTS
+        # The last record of each index says whose slot it is, and where the chain begins.
+        slots, from_end = np.unique(indexes[::-1], return_index=True)
+        lasts = len(ticks) - 1 - from_end
+        owners = np.zeros(SLOTS, np.int64)
+        owners[slots] = ticks[lasts]
+        own = np.flatnonzero(owners[indexes] == ticks)
+        firsts, at, counts = np.unique(indexes[own], return_index=True, return_counts=True)
+        stored = self._slots[slots]
+        other = stored["tick"] != ticks[lasts]
+        self.used_count += int(np.count_nonzero(stored["tick"] == 0))
+        stored["tick"] = ticks[lasts]
+        stored["last"] = positions[lasts]
+        # ``firsts`` are the same indexes as ``slots``: every last record is its slot's own.
+        stored["first"][other] = positions[own[at]][other]
+        stored["messages"][other] = counts[other]
+        self._slots[firsts] = stored
+        self._dirty.update(np.unique(slots * _SLOT.size // _PAGE_BYTES).tolist())
+
+    def take_dirty(self) -> list[Page]:
+        """The pages that changed since the last call, as they are now."""
+        dirty, self._dirty = sorted(self._dirty), set()
+        return [
+            (page * _PAGE_BYTES, bytes(self._bytes[page * _PAGE_BYTES : (page + 1) * _PAGE_BYTES]))
+            for page in dirty
+        ]
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self._dirty)
+
+    def put_back(self, pages: list[Page]) -> None:
+        """They could not be written: they are dirty again."""
+        self._dirty.update(offset // _PAGE_BYTES for offset, _ in pages)
+
+
+def save_pages(path: Path, pages: list[Page], files: FileLayer) -> None:
+    """Blocking. Raises OSError."""
+    fd = files.open(path, create=True)
+    try:
+        is_new = files.length(fd) != WHEEL_BYTES
+        if is_new:
+            files.set_length(fd, WHEEL_BYTES)
+        for offset, content in pages:
+            files.write(fd, content, offset)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    if is_new:
+        files.sync_directory(path.parent)

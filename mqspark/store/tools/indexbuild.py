@@ -1,0 +1,204 @@
+"""The index of a whole log, built beside the queues: in a process of its own when the log is large enough for that.
+
+The work begins before anybody knows where the log ends, and stays away from its tail until ``finish`` says it. The two
+processes share nothing but the files of the log, which both only read up to there. ``IndexTask`` and ``BuiltIndex`` go
+through a pipe as JSON.
+
+Must not know queues.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from mmap import MADV_DONTNEED
+from pathlib import Path
+
+from mqspark.errors import MQError
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.disk.layout import StorePaths
+from mqspark.store.disk.logpaths import LogPaths
+from mqspark.store.index.index import MessageIndex
+from mqspark.store.index.indexer import Indexer
+from mqspark.store.index.indexfile import Shape
+from mqspark.store.log.commitlog import CommitLog, Segment
+from mqspark.store.log.scan import MAX_RUN_RECORDS
+from mqspark.store.log.stretch import WINDOW_BYTES
+from mqspark.store.tools.offline import release
+
+__all__ = ["BuiltIndex", "IndexBuild", "IndexTask", "WORTH_A_PROCESS_BYTES"]
+
+_STEP_BYTES = 16 << 20
+WORTH_A_PROCESS_BYTES = 256 << 20
+"""Of log; a process needs a third of a second to begin."""
+_MAX_MAPPED = 16
+
+
+@dataclass(slots=True, frozen=True)
+class IndexTask:
+    log_directories: tuple[str, ...]
+    segment_bytes: int
+    root: str
+    """Of the store that the index is built for: it gets ``index/`` and the mark."""
+    slots: int
+    entries: int
+    now_ms: int
+    """Files are named by the time."""
+    tail_bytes: int = 64 << 20
+    """Of the log's end that is left alone until it is known where it ends: what is torn is usually shorter."""
+
+
+@dataclass(slots=True, frozen=True)
+class BuiltIndex:
+    files: int
+    entries: int
+    full_timestamp_ms: int
+
+
+class _Builder:
+    """Raises DiskFull, OSError, StoreCorrupt."""
+
+    def __init__(self, task: IndexTask) -> None:
+        files = OsFiles.like(task.log_directories[0])
+        paths = StorePaths(Path(task.root))
+        self._tail_bytes = task.tail_bytes
+        self.log = CommitLog(
+            LogPaths(tuple(map(Path, task.log_directories))),
+            files,
+            segment_bytes=task.segment_bytes,
+            allocation_step=0,
+            max_mapped=_MAX_MAPPED,
+        )
+        self.log.load()
+        self.index = MessageIndex(
+            paths.index,
+            paths.index_mark,
+            files,
+            lambda: task.now_ms,
+            shape=Shape(task.slots, task.entries),
+        )
+        self._indexer = Indexer(
+            self.log, self.index, lambda: 0, window_bytes=WINDOW_BYTES, slice_records=MAX_RUN_RECORDS
+        )
+        self._released: Segment | None = None
+        self._released_bytes = 0
+        last = self.log.segments[-1] if self.log.segments else None
+        self._data_end = (
+            max((high for _, high in self.log.data_ranges(last, last.start)), default=0) if last else 0
+        )
+        self._indexer.open(self._data_end, clean=True, safe_timestamp_ms=0)
+
+    def step_before_the_tail(self) -> bool:
+        """False when only ``finish`` can go on."""
+        return self.index.position + self._tail_bytes <= self._data_end and not self._step(self._data_end)
+
+    def finish(self, end: int, progress: Callable[[int], None]) -> BuiltIndex:
+        """``end``: of the log. ``progress`` is called with the position."""
+        self.index.cut(end)
+        while not self._step(end):
+            progress(self.index.position)
+        job = self.index.begin_sync()
+        if job is not None:
+            job.run()
+            if job.error is not None:
+                raise job.error
+            job.done()
+        built = BuiltIndex(
+            len(self.index.index_files),
+            sum(file.header.next_number - 1 for file in self.index.index_files),
+            self.index.full_timestamp_ms,
+        )
+        self.index.close()
+        self.index.maps.clear()
+        self.log.close()
+        return built
+
+    def _step(self, end: int) -> bool:
+        is_done = self._indexer.follow(end, end, _STEP_BYTES)
+        if self._indexer.problem is not None:
+            raise OSError(f"the index cannot be built: {self._indexer.problem}")
+        self._release()
+        return is_done
+
+    def _release(self) -> None:
+        """Memory stays bounded: pages that were read or written and are not needed soon are given back."""
+        segment = self.log.segment_of(self.index.position)
+        if self._released is not None and segment is not self._released:
+            release(self.log.view(self._released), self._released_bytes, self._released.length)
+            self._released_bytes = 0
+        if segment is not None:
+            low = self.index.position - segment.start
+            release(self.log.view(segment), self._released_bytes, low)
+            self._released_bytes = low
+        self._released = segment
+        if self.index.index_files:
+            self.index.maps.writable(self.index.index_files[-1])[0].madvise(MADV_DONTNEED)
+
+
+class IndexBuild:
+    """Begins at once. ``finish`` or ``abandon`` has to follow."""
+
+    def __init__(self, task: IndexTask, *, in_process: bool) -> None:
+        """``in_process``: whether a process of its own does it."""
+        self._child: subprocess.Popen[str] | None = None
+        self._task = task
+        if in_process:
+            self._child = subprocess.Popen(
+                [sys.executable, "-c", "from mqspark.store.tools.indexbuild import child; child()"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+            self._tell(asdict(task))
+
+    def _tell(self, message: object) -> None:
+        if self._child is not None and self._child.stdin is not None:
+            self._child.stdin.write(json.dumps(message) + "\n")
+            self._child.stdin.flush()
+
+    def finish(self, end: int, progress: Callable[[int], None]) -> BuiltIndex:
+        """``end``: where the log ends, now that it is recovered. Raises DiskFull, OSError."""
+        if self._child is None or self._child.stdout is None:
+            return _Builder(self._task).finish(end, progress)
+        self._tell(end)
+        for line in self._child.stdout:
+            told = json.loads(line)
+            if "position" in told:
+                progress(told["position"])
+            elif "problem" in told:
+                raise OSError(told["problem"])
+            else:
+                self.abandon()
+                return BuiltIndex(**told)
+        raise OSError("the process that built the index ended before it was done")
+
+    def abandon(self) -> None:
+        """The process ends and is waited for."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.communicate()
+            self._child = None
+
+
+def child() -> None:
+    """The process: a task comes in, then where the log ends; positions go out, then what was built."""
+
+    def tell(message: object) -> None:
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
+
+    task = json.loads(sys.stdin.readline())
+    try:
+        builder = _Builder(IndexTask(**task))
+        while builder.step_before_the_tail():
+            continue
+        line = sys.stdin.readline()
+        if line:  # else nobody waits for it any more
+            tell(asdict(builder.finish(json.loads(line), lambda position: tell({"position": position}))))
+    except (OSError, MQError) as error:
+        tell({"problem": str(error)})

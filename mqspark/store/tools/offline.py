@@ -1,0 +1,327 @@
+"""A store directory as tools see it: opened without its broker, read and never changed.
+
+``OfflineStore`` finds segments, queues and index files; ``LogScan`` reads the log record by record with recovery's own
+rules, so that what it calls damaged is what a broker would step over. Both stream: pages that were read are given back,
+whatever the size of the store. A directory that a broker works on may be read, too; then its tail moves.
+
+Must not write. Whoever changes a directory takes its lock first.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from mqspark.errors import StoreCorrupt
+from mqspark.record import CheckedRecord
+from mqspark.store.config import StoreConfig
+from mqspark.store.disk.checkpoint import Checkpoint
+from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.files import OsFiles, StrPath, is_locked_directory, lock_name, open_regular
+from mqspark.store.disk.layout import StorePaths, file_start
+from mqspark.store.index.indexfile import HEADER_BYTES, Header, IndexFile, IndexMaps, Shape, find_shape
+from mqspark.store.index.keys import KeyColumns, run_keys
+from mqspark.store.log.commitlog import CommitLog, Segment, segment_size
+from mqspark.store.log.scan import Run
+from mqspark.store.queue.batchqueue import BatchTable, batch_topics
+from mqspark.store.queue.consumequeue import Entries
+from mqspark.store.queue.delay import DelayLevels
+from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.recovery.deletions import load_deletions
+from mqspark.store.recovery.queueends import QueueEnds
+from mqspark.store.recovery.recovery import Recovery
+
+__all__ = ["LogScan", "OfflineStore", "ReadOnlyFiles", "release", "require_store"]
+
+_RELEASE_BYTES = 32 << 20
+_MAX_MAPPED = 8
+
+
+class ReadOnlyFiles(OsFiles):
+    """A file layer that changes nothing.
+
+    Loading makes directories and sets lengths that are right already: those two do nothing. The others are refused.
+    """
+
+    def open(self, path: StrPath, *, create: bool = False) -> int:
+        if create:
+            raise _refused(path)
+        return open_regular(path, os.O_RDONLY)
+
+    def make_directory(self, path: StrPath, *, durable: bool = False) -> None:
+        return
+
+    def set_length(self, fd: int, length: int) -> None:
+        return
+
+    def allocate(self, fd: int, offset: int, length: int) -> None:
+        raise _refused(str(fd))
+
+    def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        raise _refused(str(fd))
+
+    def map_write(self, fd: int, length: int) -> mmap.mmap:
+        return self.map_read(fd, min(length, self.length(fd)))
+
+    def rename(self, source: StrPath, target: StrPath) -> None:
+        raise _refused(source)
+
+    def remove(self, path: StrPath) -> None:
+        raise _refused(path)
+
+    def is_locked(self, path: StrPath) -> bool:
+        """Whether a broker, ours or RocketMQ's, holds the lock of a store."""
+        # Closing a descriptor would end the lock that this very process has.
+        name = lock_name(path)
+        if name in self._locked:
+            return True
+        if is_locked_directory(os.path.dirname(name)):
+            return True
+        try:
+            fd = self.open(path)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
+        except (BlockingIOError, PermissionError):
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+
+def _refused(path: StrPath) -> OSError:
+    return OSError(errno.EROFS, "this tool only reads", str(path))
+
+
+def release(view: memoryview, low: int, high: int) -> None:
+    """Give back the pages of [low, high) of a mapped file: they stay in the page cache and no longer count here."""
+    mapping = view.obj
+    if isinstance(mapping, mmap.mmap):
+        low -= low % mmap.PAGESIZE
+        high = min(high, len(mapping))
+        if high > low:
+            mapping.madvise(mmap.MADV_DONTNEED, low, high - low)
+
+
+def require_store(paths: StorePaths) -> None:
+    """Raises FileNotFoundError when there is no such directory, StoreCorrupt when it is not that of a store: whoever
+    mistypes a path must neither be told that all is well nor get files made there."""
+    os.stat(paths.root)
+    if any(path.is_dir() for path in paths.commit_logs.all):
+        return
+    if (paths.root / "store" / "commitlog").is_dir():
+        hint = f"the store is {paths.root / 'store'}"
+    elif paths.root.name == "commitlog":
+        hint = f"the store is {paths.root.parent}"
+    else:
+        hint = "if the log lies elsewhere say where with -c FILE or --set storePathCommitLog=DIR"
+    raise StoreCorrupt(
+        f"{paths.root} is no store: there is no {paths.commit_log}; {hint}", path=str(paths.root)
+    )
+
+
+class OfflineStore:
+    """Everything in one directory. Raises FileNotFoundError when it is no directory, StoreCorrupt when it is none of a
+    store or its files are not of one."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self.config = config
+        self.files = files = ReadOnlyFiles()
+        root = Path(config.store_path_root_dir)
+        self.paths = paths = StorePaths(
+            root, config.store_path_commit_log or None, config.read_only_commit_log_store_paths
+        )
+        require_store(paths)
+        self.in_use = files.is_locked(paths.lock)
+        self.clean = files.read(paths.abort) is None
+        self.checkpoint = Checkpoint.load(paths.checkpoint, paths.mark, files)
+        self.strange: list[Path] = []
+        """In the directories of the log, but not segments."""
+        self.blocking: list[Path] = []
+        """Named as segments, and no files: no broker starts with them."""
+        found = self._segments()
+        size = segment_size(
+            {segment.start: segment.length for segment in found},
+            config.mapped_file_size_commit_log,
+            self.checkpoint.position,
+        )
+        segments = [segment for segment in found if segment.start % size == 0]
+        self.misplaced = [segment.path for segment in found if segment.start % size]
+        """Named as segments, but where none of this log begins: no broker starts with them."""
+        self.log = CommitLog(
+            paths.commit_logs, files, segment_bytes=size, allocation_step=0, max_mapped=_MAX_MAPPED
+        )
+        self.log.segments = segments
+        self.lengths = {segment.start: segment.length for segment in segments}
+        """Of the files of the log, by their starts."""
+        for segment in segments:
+            segment.end = segment.start + size
+            segment.length = min(segment.length, size)
+        self.table = QueueTable(
+            paths.consume_queue,
+            files,
+            file_bytes=config.mapped_file_size_consume_queue,
+            max_mapped=_MAX_MAPPED,
+            ext_directory=paths.consume_queue_ext,
+            ext_file_bytes=config.mapped_file_size_consume_queue_ext,
+            ext_enabled=config.enable_consume_queue_ext,
+        )
+        self.batch_table = BatchTable(
+            paths.batch_consume_queue,
+            files,
+            file_bytes=config.mapper_file_size_batch_consume_queue,
+            max_mapped=_MAX_MAPPED,
+        )
+        self.unreadable_deletions: str | None = None
+        """Why the list of deleted topics cannot be read, or None."""
+        try:
+            deletions = load_deletions(ConfigFile(paths.deletions, files))
+        except StoreCorrupt as error:
+            deletions, self.unreadable_deletions = {}, str(error)
+        self.deleted = {
+            topic: position for topic, position in deletions.items() if position > self.log.min_offset
+        }
+        """As ``Deletions.positions``."""
+        self.batch_table.load()
+        self.batch_table.leave_out(self.deleted)
+        self.table.load(paths.batch_consume_queue)
+        self.table.leave_out(self.deleted)
+        self.table.batch_topics |= batch_topics(paths.config / "topics.json", files)
+        log_end = max(segments[-1].end if segments else 0, self.checkpoint.position)
+        for table in (self.table, self.batch_table):
+            for queue in table.queues.values():
+                queue.check_files(self.log.min_offset)
+                queue.set_end(queue.locate_end(None, log_end)[0])
+                queue.min_offset = queue.file_starts[0] // table.entry_bytes if queue.file_starts else 0
+        for batch_queue in self.batch_table.batch_queues.values():
+            batch_queue.recovered()
+        self.ends = QueueEnds.load(paths.ends, files) if self.checkpoint.position >= 0 else None
+        if self.ends is not None and not self.in_use:
+            exactly = self.clean and self.ends.position == self.checkpoint.position
+            doubts = self.ends.doubts(
+                self.table, self.batch_table, self.deleted, self.log.min_offset, exactly=exactly
+            )
+            for queue, doubt in list(doubts):
+                queue.doubt(*doubt)
+        self.levels = DelayLevels(config.message_delay_level)
+        self._index_maps = IndexMaps(files)
+        self.strange_index_files: list[str] = []
+        self.index_files = [
+            file for name in sorted(files.names(paths.index)) if (file := self._index_file(name)) is not None
+        ]
+
+    def _segments(self) -> list[Segment]:
+        found: dict[int, Segment] = {}
+        for directory in self.paths.commit_logs.all:
+            for name in self.files.names(directory):
+                path, start = directory / name, file_start(name)
+                if start is None or start in found:
+                    self.strange.append(path)
+                    continue
+                if not path.is_file():
+                    self.blocking.append(path)
+                    continue
+                length = path.stat().st_size
+                found[start] = Segment(path, start, length, start + length)
+        if found and not found[max(found)].length:  # a crash while a file was made leaves an empty one
+            del found[max(found)]
+        return [found[start] for start in sorted(found)]
+
+    def _index_file(self, name: str) -> IndexFile | None:
+        path = self.paths.index / name
+        if not name.isdigit() or not path.is_file():
+            self.strange_index_files.append(name)
+            return None
+        shape: Shape | None = Shape(self.config.max_hash_slot_num, self.config.max_index_num)
+        fd = self.files.open(path)
+        try:
+            length = self.files.length(fd)
+            header = Header.decode(self.files.read_at(fd, HEADER_BYTES, 0))
+            if shape is None or length != shape.file_bytes:
+                shape = find_shape(self.files, fd, length, header)
+        finally:
+            self.files.close(fd)
+        if shape is None or header.next_number > shape.entries:
+            self.strange_index_files.append(name)
+            return None
+        return IndexFile(path, shape, header, self.files, self._index_maps)
+
+    def where(self, position: int) -> str:
+        """A position of the log as a person looks for it: file and byte."""
+        segment = self.log.segment_of(position)
+        if segment is None:
+            return "in no segment"
+        return f"{segment.path.name} at byte {position - segment.start}"
+
+
+class LogScan(Recovery):
+    """Reads a log from a position on; ``took`` and ``settled`` are called with what it finds, and may be overridden."""
+
+    def __init__(self, store: OfflineStore, *, verify_crc: bool = True) -> None:
+        config = store.config
+        super().__init__(
+            store.log,
+            QueueTable(store.paths.consume_queue, store.files, file_bytes=1, max_mapped=1),
+            Checkpoint(),
+            store.levels,
+            clean=True,
+            verify_crc=verify_crc,
+            verify_property_crc=config.enabled_append_prop_crc or config.force_verify_prop_crc,
+            batch_table=store.batch_table,
+            multi_dispatch=config.multi_dispatch,
+            deleted=store.deleted,
+        )
+        self._table.batch_topics = set(store.table.batch_topics)
+        self._released = 0
+
+    def scan(self, start: int) -> int:
+        """Read on from ``start``; gives back where the last record ends."""
+        end = self._scan(max(start, self._log.min_offset))
+        self._settle()
+        return end
+
+    def next_valid(self, segment: Segment, position: int, data_end: int) -> int | None:
+        """Where in this segment, behind a damaged place, something valid begins."""
+        return self._next_valid(segment, position, data_end)
+
+    def took(self, segment: Segment, keys: KeyColumns, store_timestamps_ms: list[int], end: int) -> None:
+        """Records were read, up to ``end``. ``keys``: under which the index has them."""
+
+    def _take_run(self, run: Run) -> None:
+        super()._take_run(run)
+        self._took(run)
+
+    def _take(self, record: CheckedRecord, position: int) -> None:
+        super()._take(record, position)
+        run = self._run_of(record, position)
+        if run is not None:
+            self._took(run)
+
+    def _took(self, run: Run) -> None:
+        segment, end = self._log.segment_of(int(run.positions[0])), run.end_position
+        if segment is None:
+            return
+        view = self._log.view(segment)
+        self.took(segment, run_keys(run), run.store_timestamps_ms.tolist(), end)
+        if end - self._released > _RELEASE_BYTES or end < self._released:
+            low = max(self._released, segment.start) - segment.start
+            release(view, low, end - segment.start)
+            self._released = end
+
+    def _adopt(self, topic: str) -> None:
+        self._table.batch_topics.add(topic)
+
+
+def entries_of(store: OfflineStore, file: IndexFile, block: int = 1 << 16) -> Iterator[tuple[int, Entries]]:
+    """The entries of an index file in blocks: number of the first, and columns hash, position, seconds, previous."""
+    count = file.header.next_number
+    for low in range(1, count, block):
+        yield low, store._index_maps.entries(file, low, min(low + block, count))
+        view = store._index_maps.view(file)
+        if view is not None:
+            release(memoryview(view), file.shape.entries_at, file.shape.entries_at + (low + block) * 20)

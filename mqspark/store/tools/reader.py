@@ -1,0 +1,331 @@
+"""A store directory seen read-only from another process, live or dead: what Spark reads when it is on the
+same host.
+
+Records are copied out of the segments, or looked at in maps that may be cut meanwhile
+(``mqspark.store.disk.cuts``): bytes of a segment that somebody has made shorter are an error, and never the
+end of the process.
+
+No lock, no recovery. What is in a ConsumeQueue is visible to consumers (the store writes an entry when its
+record is), so the entries bound what may be read of the log; where they end is found by their sizes, which
+are zero behind the last. File lengths are read from the files.
+
+Must not write, and must not be asked for a range that retention may remove meanwhile: a segment that
+disappears after it was opened stays readable, one that is gone before raises StoreCorrupt.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mqspark.errors import InvalidMessage, StoreCorrupt
+from mqspark.names import path_below
+from mqspark.store.disk.cuts import guarded_map
+from mqspark.store.disk.files import OsFiles, StrPath
+from mqspark.store.disk.layout import StorePaths, file_name, file_start, is_storable_topic
+from mqspark.store.disk.mapping import MapBudget
+from mqspark.store.disk.trusted import Trust
+from mqspark.store.queue.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, FILLER_SIZE, Entries
+from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW, QueueExt
+
+__all__ = ["Piece", "StoreReader"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+class StoreReader:
+    """``root`` is storePathRootDir. Cheap to make; opens segments when they are asked for and keeps some open."""
+
+    def __init__(
+        self,
+        root: Path | str,
+        commitlog_path: Path | str | None = None,
+        trust: Trust | None = None,
+        *,
+        maps: bool = False,
+    ) -> None:
+        """``commitlog_path``: as storePathCommitLog, all its directories separated by commas. ``trust``: where somebody
+        else says which directories these are; then all raises Untrusted for what may not be opened. ``maps``: segments
+        are mapped when that is possible; then ``check`` has to say whether what was read of a piece counts."""
+        self.paths = StorePaths(Path(root), commitlog_path or None)
+        self._trust = trust
+        self._maps = maps
+        self._segments: OrderedDict[int, _Segment] = OrderedDict()
+        self._starts: list[int] = []
+        self._buffer = memoryview(bytearray())
+        if trust is not None:
+            for directory in (root, *self.paths.commit_logs.all):
+                trust.add(directory)
+
+    def _open(self, path: Path) -> int:
+        return self._trust.open(path) if self._trust is not None else OsFiles().open_read(path)
+
+    def nonce(self) -> str | None:
+        """What the broker that serves this directory has noted there; None when no broker of ours does."""
+        try:
+            fd = self._open(self.paths.nonce)
+        except FileNotFoundError:
+            return None
+        try:
+            return os.read(fd, _NONCE_BYTES).decode("ascii", "replace").strip()
+        finally:
+            os.close(fd)
+
+    def entries(self, topic: str, queue_id: int, from_offset: int, to_offset: int) -> Entries:
+        """The entries of [from_offset, to_offset) as columns ``position``, ``size``, ``tags_code``, native
+        integers.
+
+        Fillers (lost records) are left out, and so is what lies behind the visible end: fewer entries than
+        asked for are no error. Offsets are dense, so with ``len == to - from`` entry i has offset
+        ``from_offset + i``; otherwise read smaller ranges or take queue offsets from the records.
+        """
+        if not is_storable_topic(topic):
+            raise InvalidMessage(f"topic {topic!r} has characters that no topic has", field="topic")
+        directory = path_below(self.paths.consume_queue, topic, queue_id)
+        parts: list[Entries] = []
+        low, end = max(from_offset, 0) * ENTRY_BYTES, to_offset * ENTRY_BYTES
+        for start, length in _files(directory):
+            if start + length <= low or start >= end:
+                continue
+            first, last = max(low, start), min(end, start + length)
+            data = self._read(directory / file_name(start), last - first, first - start)
+            part = np.frombuffer(data, dtype=ENTRY_DTYPE, count=len(data) // ENTRY_BYTES)
+            unused = np.flatnonzero(part["size"] <= 0)
+            parts.append(part[: unused[0]] if len(unused) else part)
+            if len(unused):
+                break
+        if len(parts) == 1:
+            (found,) = parts
+        else:
+            found = np.concatenate(parts) if parts else np.empty(0, dtype=ENTRY_DTYPE)
+        there = found["size"] != FILLER_SIZE
+        if not there.all():
+            found = found[there]
+        # Column by column: numpy converts a structure much slower than its fields.
+        native: Entries = np.empty(len(found), dtype=_NATIVE_DTYPE)
+        for name in _NATIVE_DTYPE.names or ():
+            native[name] = found[name]
+        if (native["tags_code"] < EXT_ADDRESS_BELOW).any():
+            ext = QueueExt(
+                path_below(self.paths.consume_queue_ext, topic, queue_id),
+                _Files(self._open),
+                file_bytes=1,
+                dirty_files=set(),
+                new_directories=set(),
+                budget=MapBudget(1),
+            )
+            native["tags_code"] = ext.tags_codes(native["tags_code"])
+        return native
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """The first offset whose record the log has, and the first that is not visible yet."""
+        directory = path_below(self.paths.consume_queue, topic, queue_id)
+        queue_files = _files(directory)
+        if not queue_files:
+            return 0, 0
+        low = queue_files[0][0] // ENTRY_BYTES
+        last, _ = queue_files[-1]
+        # Not from the records, which may all have expired.
+        data = self._read(directory / file_name(last), queue_files[-1][1], 0)
+        sizes = np.frombuffer(data, dtype=ENTRY_DTYPE, count=len(data) // ENTRY_BYTES)["size"]
+        unused = np.flatnonzero(sizes <= 0)
+        high = last // ENTRY_BYTES + (int(unused[0]) if len(unused) else len(sizes))
+        log_begins = min(
+            (start for directory in self.paths.commit_logs.all for start, _ in _files(directory)), default=0
+        )
+        while low < high:
+            entries = self.entries(topic, queue_id, low, min(low + _READ_OFFSETS, high))
+            there = entries[entries["position"] >= log_begins]
+            if len(there):
+                return self._queue_offset(there[0]), high
+            low += _READ_OFFSETS
+        return high, high
+
+    def _queue_offset(self, entry: Any) -> int:
+        return self.queue_offset(int(entry["position"]))
+
+    def queue_offset(self, position: int) -> int:
+        """What the record that begins at a position of the log says its own is."""
+        return int.from_bytes(self.record(position + _QUEUE_OFFSET_AT, 8), "big")
+
+    def _read(self, path: Path, size: int, offset: int) -> bytes:
+        fd = self._open(path)
+        try:
+            return os.pread(fd, size, offset)
+        finally:
+            os.close(fd)
+
+    def record(self, position: int, size: int) -> bytes:
+        """Bytes of the log. Raises StoreCorrupt when no segment holds them all."""
+        segment = self._segment(position)
+        data = os.pread(segment.fd, size, position - segment.start)
+        if len(data) < size:
+            raise self._missing(position)
+        return data
+
+    def pieces(self, positions: Int64s, sizes: Int64s, piece_bytes: int) -> Iterator[Piece]:
+        """Records, which come in the order of the log: pieces of about so many bytes, which never span segments. Raises
+        StoreCorrupt when a file is gone, or shorter than it was."""
+        ends = positions + sizes
+        mapped = np.cumsum(sizes)
+        # A gap that is copied over costs less than another call.
+        gaps = np.empty(len(positions), np.int64)
+        gaps[:1] = 0
+        np.subtract(positions[1:], ends[:-1], out=gaps[1:])
+        is_apart = (gaps > _GAP_BYTES) | (gaps < 0)
+        costs = sizes + np.where(is_apart, 0, gaps)
+        filled = np.cumsum(costs)
+        first = 0
+        while first < len(positions):
+            segment = self._segment(int(positions[first]))
+            bytes_of, each = (filled, costs) if segment.map is None else (mapped, sizes)
+            before = int(bytes_of[first] - each[first])
+            last = max(first + 1, int(bytes_of.searchsorted(before + piece_bytes, "right")))
+            last = first + int(positions[first:last].searchsorted(segment.start + segment.length))
+            if segment.map is None:
+                yield self._piece(segment, positions, ends, is_apart, first, last)
+            else:
+                segment.map.keep()
+                yield Piece(segment.map.view, positions[first:last] - segment.start, first, last, segment)
+            first = last
+
+    def check(self, piece: Piece) -> None:
+        """Whether what was read of a piece was there to the end. Raises StoreCorrupt."""
+        segment = piece.segment
+        if segment is not None and segment.map is not None and not segment.map.is_whole():
+            if self._segments.pop(segment.start, None) is not None:
+                self._starts.remove(segment.start)
+            raise self._missing(segment.start)
+
+    def _piece(
+        self,
+        segment: _Segment,
+        positions: Int64s,
+        ends: Int64s,
+        is_apart: npt.NDArray[np.bool_],
+        first: int,
+        last: int,
+    ) -> Piece:
+        cuts = np.flatnonzero(is_apart[first + 1 : last]) + first + 1
+        low = positions[first] if not len(cuts) else positions[np.append(first, cuts)]
+        high = ends[last - 1] if not len(cuts) else ends[np.append(cuts - 1, last - 1)]
+        if not len(cuts):
+            runs = [(int(low), int(high))]
+            places = positions[first:last] - low
+        else:
+            runs = list(zip(low.tolist(), high.tolist(), strict=True))
+            lengths = high - low
+            shifts = low - (np.cumsum(lengths) - lengths)
+            counts = np.diff(np.concatenate(([first], cuts, [last])))
+            places = positions[first:last] - np.repeat(shifts, counts)
+        total = sum(to - since for since, to in runs)
+        end = segment.start + segment.length
+        if any(not segment.start <= since <= to <= end for since, to in runs):
+            raise self._missing(runs[0][0])
+        if total > _LARGE_BYTES and len(runs) == 1 and last - first == 1:
+            # One record is asked how long it is before so much memory is taken because its entry says so.
+            head = os.pread(segment.fd, 4, runs[0][0] - segment.start)
+            if int.from_bytes(head, "big") != total:
+                raise self._missing(runs[0][0])
+        if len(self._buffer) < total:
+            self._buffer = memoryview(bytearray(total))
+        at = 0
+        for since, to in runs:
+            count = to - since
+            if os.preadv(segment.fd, (self._buffer[at : at + count],), since - segment.start) < count:
+                raise self._missing(since)
+            at += count
+        return Piece(self._buffer[:total], places, first, last, None)
+
+    def _missing(self, position: int) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"no CommitLog segment in {self.paths.commit_log} holds position {position}",
+            path=str(self.paths.commit_log),
+            offset=position,
+        )
+
+    def _segment(self, position: int) -> _Segment:
+        """The open segment that holds a position. Raises StoreCorrupt when there is none."""
+        index = bisect.bisect_right(self._starts, position) - 1
+        if index >= 0:
+            segment = self._segments[self._starts[index]]
+            if position < segment.start + segment.length:
+                self._segments.move_to_end(segment.start)
+                return segment
+        for directory in self.paths.commit_logs.all:
+            for start, length in _files(directory):
+                if start <= position < start + length:
+                    while len(self._segments) >= _OPEN_SEGMENTS:
+                        self._starts.remove(self._segments.popitem(last=False)[0])
+                    self._segments.pop(start, None)
+                    fd = self._open(directory / file_name(start))
+                    segment = self._segments[start] = _Segment(fd, start, maps=self._maps)
+                    if start not in self._starts:
+                        bisect.insort(self._starts, start)
+                    return segment
+        raise self._missing(position)
+
+
+class _Files(OsFiles):
+    """For ConsumeQueueExt, which is read by way of a file layer."""
+
+    def __init__(self, open_read: Callable[[Path], int]) -> None:
+        self._open_read = open_read
+
+    def open_read(self, path: StrPath) -> int:
+        return self._open_read(Path(path))
+
+
+class _Segment:
+    """An open segment; closed when nobody has it any more."""
+
+    __slots__ = ("__weakref__", "fd", "length", "map", "start")
+
+    def __init__(self, fd: int, start: int, *, maps: bool) -> None:
+        weakref.finalize(self, os.close, fd)
+        self.fd = fd
+        self.start = start
+        self.length = os.fstat(fd).st_size
+        self.map = guarded_map(fd, self.length) if maps else None
+
+
+class Piece(NamedTuple):
+    """Records [first, last) of those that were asked for, and where each begins in a buffer that is good until the next
+    piece."""
+
+    buffer: memoryview
+    places: Int64s
+    first: int
+    last: int
+    segment: _Segment | None
+    """Whose map the buffer is; None for a copy."""
+
+
+_NONCE_BYTES = 256
+_QUEUE_OFFSET_AT = 20
+_OPEN_SEGMENTS = 64
+_GAP_BYTES = 4096
+_LARGE_BYTES = 16 << 20
+_READ_OFFSETS = 1 << 14
+_NATIVE_DTYPE = np.dtype([("position", "<i8"), ("size", "<i4"), ("tags_code", "<i8")])
+
+
+def _files(directory: Path) -> list[tuple[int, int]]:
+    """(start, length) of every mapped file, ascending."""
+    try:
+        with os.scandir(directory) as found:
+            return sorted(
+                (start, entry.stat().st_size)
+                for entry in found
+                if (start := file_start(entry.name)) is not None
+            )
+    except FileNotFoundError:
+        return []

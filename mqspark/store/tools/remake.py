@@ -1,0 +1,319 @@
+"""ConsumeQueues and index built anew from the CommitLog while no broker runs; of a large log in two processes.
+
+Recovery and the indexer do the work, as they do in a broker that finds an empty directory, so the bytes are the same.
+Everything is made beside the store and swapped in at its end; in between ``abort`` says that the store was not stopped
+cleanly and no checkpoint speaks of queues, so that a start after a crash in any moment settles it.
+
+What the log cannot say is taken from the old queues: offsets whose records were deleted by age are never given out
+again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mqspark.clock import Clock
+from mqspark.record import MIN_RECORD_BYTES
+from mqspark.store.config import StoreConfig
+from mqspark.store.disk.checkpoint import Checkpoint
+from mqspark.store.disk.durable import DurableNote
+from mqspark.store.disk.files import OsFiles
+from mqspark.store.disk.flush import CheckpointJob
+from mqspark.store.disk.layout import StorePaths
+from mqspark.store.index.indexfile import Shape
+from mqspark.store.log.commitlog import CommitLog
+from mqspark.store.log.scan import Run
+from mqspark.store.queue.batchqueue import BatchQueue, BatchTable
+from mqspark.store.queue.consumequeue import ConsumeQueue
+from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.recovery.queueends import QueueEnds
+from mqspark.store.recovery.recovery import Recovery
+from mqspark.store.tools.indexbuild import WORTH_A_PROCESS_BYTES, BuiltIndex, IndexBuild, IndexTask
+from mqspark.store.tools.offline import OfflineStore, release, require_store
+
+__all__ = ["Remade", "remake"]
+
+_MAX_MAPPED = 16
+_RELEASE_BYTES = 32 << 20
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of the step, and how many of how many bytes of the log are done."""
+
+
+@dataclass(slots=True)
+class Remade:
+    records: int
+    entries: int
+    queues: int
+    lost_entries: int
+    index_files: int
+    index_entries: int
+    damaged: list[tuple[int, int]]
+    end_offset: int
+    """Where the log ends."""
+    torn_bytes: int
+    """Cut behind it: they were no record."""
+    lost_bytes: int
+    """By how much the log was longer when its checkpoint and its queues were written."""
+    lost_queue_entries: int
+    """Of the old queues, for these bytes."""
+    was_clean: bool
+    """The last broker stopped by itself: it left nothing torn."""
+
+
+def remake(config: StoreConfig, clock: Clock, progress: Progress = lambda step, done, total: None) -> Remade:
+    """Take the lock, build, swap. Raises StoreLocked, StoreCorrupt, DiskFull, OSError; nothing is changed then, but for
+    the torn tail of the log, which is cut as at a start."""
+    paths = StorePaths(
+        Path(config.store_path_root_dir),
+        config.store_path_commit_log or None,
+        config.read_only_commit_log_store_paths,
+    )
+    files = OsFiles.like(paths.commit_log)
+    require_store(paths)
+    lock = files.lock(paths.lock)
+    work = paths.root / "mqspark.rebuild"
+    try:
+        shutil.rmtree(work, ignore_errors=True)
+        files.make_directory(work)
+        if OfflineStore(config).unreadable_deletions is not None:
+            _set_aside(files, paths.deletions)
+        made = _build(config, clock, files, paths, StorePaths(work), progress)
+        _swap(files, paths, work)
+        return made
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        files.unlock(paths.lock, lock)
+
+
+def _build(
+    config: StoreConfig,
+    clock: Clock,
+    files: OsFiles,
+    paths: StorePaths,
+    work: StorePaths,
+    progress: Progress,
+) -> Remade:
+    old = OfflineStore(config)
+    log = CommitLog(
+        paths.commit_logs,
+        files,
+        segment_bytes=config.mapped_file_size_commit_log,
+        allocation_step=config.allocation_step_commit_log,
+        max_mapped=_MAX_MAPPED,
+    )
+    log.load()
+    table = QueueTable(
+        work.consume_queue,
+        files,
+        file_bytes=old.table.file_bytes,
+        max_mapped=_MAX_MAPPED,
+        ext_directory=work.consume_queue_ext if config.enable_consume_queue_ext else None,
+        ext_file_bytes=config.mapped_file_size_consume_queue_ext,
+        ext_enabled=config.enable_consume_queue_ext,
+    )
+    batch_table = BatchTable(
+        work.batch_consume_queue, files, file_bytes=old.batch_table.file_bytes, max_mapped=_MAX_MAPPED
+    )
+    table.batch_topics = set(old.table.batch_topics)
+    recovery = _Remake(config, old, log, table, batch_table, progress)
+    indexing = _begin_index(config, clock, log, old, work) if config.message_index_enable else None
+    try:
+        report = recovery.run()
+        index = BuiltIndex(0, 0, 0)
+        if indexing is not None:
+            begin, end = log.min_offset, report.end_position
+            index = indexing.finish(end, lambda position: progress("index", position - begin, end - begin))
+        checkpoint = Checkpoint(
+            physic_msg_timestamp_ms=report.last_store_timestamp_ms,
+            logics_msg_timestamp_ms=report.last_store_timestamp_ms,
+            index_msg_timestamp_ms=index.full_timestamp_ms,
+            master_flushed_offset=old.checkpoint.master_flushed_offset,
+            confirm_physical_offset=report.end_position,
+            position=report.end_position,
+            queue_count=table.used_queues + batch_table.used_queues,
+        )
+        job = CheckpointJob(
+            files,
+            work,
+            checkpoint,
+            table.dirty_files | batch_table.dirty_files,
+            table.new_directories | batch_table.new_directories,
+            lambda job: None,
+        )
+        job.run()
+        if job.error is not None:
+            raise job.error
+    finally:
+        if indexing is not None:
+            indexing.abandon()
+        log.close()
+        table.maps.clear()
+        batch_table.maps.clear()
+    return Remade(
+        report.records,
+        report.entries,
+        table.used_queues + batch_table.used_queues,
+        report.lost_entries,
+        index.files,
+        index.entries,
+        report.damaged,
+        report.end_position,
+        report.torn_bytes,
+        *_lost(old, report.end_position),
+        old.clean,
+    )
+
+
+def _lost(old: OfflineStore, end: int) -> tuple[int, int]:
+    """Bytes of the log, and entries of the old queues, that were behind ``end``."""
+    queues = [*old.table.queues.values(), *old.batch_table.queues.values()]
+    known = max([old.checkpoint.position, *(queue.locate_end(None)[1] for queue in queues)])
+    if known - end < MIN_RECORD_BYTES:  # the rest of a segment that no record fits into
+        return 0, 0
+    return known - end, sum(queue.max_offset - queue.locate_end(end)[0] for queue in queues)
+
+
+def _ends(old: OfflineStore) -> QueueEnds | None:
+    """So far the queues surely went."""
+    mark = old.checkpoint.position
+    end = old.log.segments[-1].end if old.log.segments else 0
+    if mark <= end:
+        return old.ends
+    # The end of the log is gone: the old queues know best how far it went.
+    queues: list[ConsumeQueue | BatchQueue] = [*old.table.queues.values()]
+    queues += old.batch_table.batch_queues.values()
+    now = QueueEnds.of(mark, queues).ranges
+    known = old.ends.ranges if old.ends is not None else {}
+    ranges = {
+        key: (now.get(key, (0, 0))[0], max(now.get(key, (0, 0))[1], known.get(key, (0, 0))[1]))
+        for key in now.keys() | known.keys()
+    }
+    return QueueEnds(mark, ranges)
+
+
+def _begin_index(
+    config: StoreConfig, clock: Clock, log: CommitLog, old: OfflineStore, work: StorePaths
+) -> IndexBuild:
+    shape = (
+        old.index_files[-1].shape
+        if old.index_files
+        else Shape(config.max_hash_slot_num, config.max_index_num)
+    )
+    directories = tuple(str(path) for path in old.paths.commit_logs.all)
+    return IndexBuild(
+        IndexTask(directories, log.segment_bytes, str(work.root), *shape, now_ms=clock.now_ms()),
+        in_process=sum(segment.length for segment in log.segments) >= WORTH_A_PROCESS_BYTES,
+    )
+
+
+class _Remake(Recovery):
+    def __init__(
+        self,
+        config: StoreConfig,
+        old: OfflineStore,
+        log: CommitLog,
+        table: QueueTable,
+        batch_table: BatchTable,
+        progress: Progress,
+    ) -> None:
+        super().__init__(
+            log,
+            table,
+            old.checkpoint,
+            old.levels,
+            clean=old.clean,
+            verify_crc=config.check_crc_on_recover,
+            synced=DurableNote(old.paths.abort, old.files).load(),
+            verify_property_crc=config.enabled_append_prop_crc or config.force_verify_prop_crc,
+            batch_table=batch_table,
+            multi_dispatch=config.multi_dispatch,
+            deleted=old.deleted,
+            ends=_ends(old),
+        )
+        self._is_healing = True  # what the old queues gave out is not given out again
+        self._old = old
+        self._new_batches = batch_table
+        self._progress = progress
+        self._released = 0
+        self._total = sum(segment.length for segment in log.segments)
+
+    def _choose_start(self) -> int:
+        minimum = self._log.min_offset
+        self._known_end = max(self._old.checkpoint.position, 0)
+        for old_queue in self._old.table.queues.values():
+            begin = old_queue.first_kept(
+                minimum, old_queue.file_starts, old_queue.min_offset, old_queue.max_offset
+            )
+            if begin > 0 and old_queue.topic not in self._table.batch_topics:
+                queue = self._table.create(*old_queue.key)
+                queue.set_end(begin)
+                queue.min_offset = begin
+                if begin == old_queue.max_offset:
+                    queue.reserve(1)  # no record is left of it: its last file keeps the offset
+        for old_array in self._old.batch_table.queues.values():
+            low, high = old_array.min_offset, old_array.max_offset
+            if high and old_array.first_kept(minimum, old_array.file_starts, low, high) == high:
+                self._keep_last(old_array)
+        return minimum
+
+    def _keep_last(self, old_array: ConsumeQueue) -> None:
+        """No record is left of a BatchConsumeQueue: its last entry keeps the offset."""
+        last = old_array.packed_entry(old_array.max_offset - 1)
+        if last is not None:
+            array = self._new_batches.create(*old_array.key)
+            array.reserve(1)
+            array.append(last)
+            array.next_offset = array.max_offset
+            self._new_batches.batch_queues[array.key].recovered()
+
+    def _take_run(self, run: Run) -> None:
+        super()._take_run(run)
+        end = run.end_position
+        self._progress("queues", end - self._log.min_offset, self._total)
+        segment = self._log.segment_of(int(run.positions[0]))
+        if segment is not None and (end - self._released > _RELEASE_BYTES):
+            release(self._log.view(segment), max(self._released - segment.start, 0), end - segment.start)
+            self._released = end
+
+
+def _set_aside(files: OsFiles, path: Path) -> None:
+    """A file that cannot be read, and its ``.bak``: the next start does without."""
+    for each in (path, path.with_name(path.name + ".bak")):
+        if each.exists():
+            files.rename(each, each.with_name(each.name + ".damaged"))
+    files.sync_directory(path.parent)
+
+
+def _swap(files: OsFiles, paths: StorePaths, work: Path) -> None:
+    """Old out, new in. Before, nothing that could be believed may speak of what is on its way."""
+    root = paths.root
+    files.close(files.open(paths.abort, create=True))
+    marks = (
+        paths.ends,
+        paths.mark,
+        paths.index_mark,
+        paths.index_mark.with_name(paths.index_mark.name + ".bak"),
+    )
+    for mark in marks:
+        files.remove(mark)
+    files.sync_directory(root)
+    old = work / "old"
+    files.make_directory(old)
+    names = [path.name for path in (paths.consume_queue, paths.consume_queue_ext, paths.batch_consume_queue)]
+    for name in (*names, paths.index.name):
+        if (root / name).exists():
+            files.rename(root / name, old / name)
+        if (work / name).exists():
+            files.rename(work / name, root / name)
+    files.sync_directory(root)
+    for name in (paths.checkpoint.name, paths.index_mark.name, paths.mark.name):
+        if (work / name).exists():
+            files.rename(work / name, root / name)
+    files.sync_directory(root)
+    files.remove(paths.abort)
+    files.remove(paths.nonce)
+    files.sync_directory(root)

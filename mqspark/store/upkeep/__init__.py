@@ -1,0 +1,1 @@
+"""What a running store does beside serving: checkpoints and retention."""

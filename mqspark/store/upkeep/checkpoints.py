@@ -1,0 +1,163 @@
+"""Checkpoints of an open store: when one is due, what it says, and what the next start may rely on.
+
+A checkpoint syncs the files of the queues and then says how far the log and the queues agree. Every record before the
+log's durable end is in its queue by then, visible, and so in that queue's file.
+
+Must not know who runs the jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from mqspark.clock import Clock
+from mqspark.errors import DiskFull, NoResources, is_shortage
+from mqspark.store.config import StoreConfig
+from mqspark.store.disk.checkpoint import Checkpoint
+from mqspark.store.disk.files import FileLayer
+from mqspark.store.disk.flush import CheckpointJob
+from mqspark.store.disk.layout import StorePaths
+from mqspark.store.queue.queuetable import QueueTable
+
+__all__ = ["Checkpoints"]
+
+
+class Checkpoints:
+    """``load``, then ``begin`` whenever ``is_due``; one job at a time."""
+
+    __slots__ = (
+        "_before",
+        "_clock",
+        "_config",
+        "_files",
+        "_job",
+        "_next_ms",
+        "_paths",
+        "_poison",
+        "_started_ms",
+        "_tables",
+        "current",
+        "problem",
+        "settled",
+        "wanted",
+    )
+
+    def __init__(
+        self,
+        paths: StorePaths,
+        files: FileLayer,
+        clock: Clock,
+        tables: tuple[QueueTable, ...],
+        config: StoreConfig,
+        poison: Callable[[str, Exception], object],
+    ) -> None:
+        """``poison`` is called when one could not be written, but for want of space, descriptors or memory."""
+        self._paths = paths
+        self._files = files
+        self._clock = clock
+        self._tables = tables
+        self._config = config
+        self._poison = poison
+        self._job: CheckpointJob | None = None
+        self._before = Checkpoint()
+        self._next_ms = 0
+        self._started_ms = 0
+        self.current = self._before
+        """The last one that was written, or is just being written."""
+        self.settled = -1
+        """What a checkpoint of this life says: every record before it is in its queue, and both on disk."""
+        self.wanted = False
+        """One is due whatever the time, and whether or not anything came."""
+        self.problem: str | None = None
+        """Why the last one could not be written although the store is sound, or None."""
+
+    def load(self) -> Checkpoint:
+        self.current = Checkpoint.load(self._paths.checkpoint, self._paths.mark, self._files)
+        self.settled = -1
+        return self.current
+
+    def distrust(self) -> None:
+        """Queues are about to be made anew: should that be interrupted, the next start must believe no checkpoint.
+        Blocking. Raises OSError, DiskFull."""
+        files, paths = self._files, self._paths
+        files.close(files.open(paths.abort, create=True))
+        files.remove(paths.ends)
+        files.remove(paths.mark)
+        files.sync_directory(paths.root)
+        doubtful = replace(
+            self.current,
+            physic_msg_timestamp_ms=0,
+            logics_msg_timestamp_ms=0,
+            confirm_physical_offset=0,
+            position=-1,
+        )
+        doubtful.save(paths.checkpoint, paths.mark, files)
+        files.sync_directory(paths.root)
+
+    @property
+    def is_running(self) -> bool:
+        return self._job is not None
+
+    def is_due(self, durable: int) -> bool:
+        """``durable``: so much of the log is. At most a tenth of the time goes into checkpoints."""
+        if self._job is not None:
+            return False
+        return self.wanted or (
+            durable > self.current.position and self._clock.monotonic_ms() >= self._next_ms
+        )
+
+    def begin(self, durable: int, store_ms: int, index_ms: int | None) -> CheckpointJob:
+        """``store_ms``: of the last record before ``durable``; ``index_ms``: of the last full index file, None without
+        an index."""
+        self.wanted = False
+        self._started_ms = self._clock.monotonic_ms()
+        queue_files: set[str] = set()
+        directories: set[str] = set()
+        for table in self._tables:
+            queue_files |= table.dirty_files
+            directories |= table.new_directories
+            table.dirty_files.clear()
+            table.new_directories.clear()
+        unfinished = self._job
+        if unfinished is not None:
+            queue_files.update(unfinished.queue_files)
+            directories.update(unfinished.directories)
+        old = self._before = self.current
+        self.current = Checkpoint(
+            physic_msg_timestamp_ms=store_ms,
+            logics_msg_timestamp_ms=store_ms,
+            index_msg_timestamp_ms=index_ms if index_ms is not None else old.index_msg_timestamp_ms,
+            master_flushed_offset=old.master_flushed_offset,
+            confirm_physical_offset=durable,
+            position=durable,
+            queue_count=sum(table.used_queues for table in self._tables),
+        )
+        self._job = CheckpointJob(
+            self._files, self._paths, self.current, queue_files, directories, self._done
+        )
+        return self._job
+
+    def _done(self, job: CheckpointJob) -> None:
+        self._job = None
+        now_ms = self._clock.monotonic_ms()
+        self._next_ms = now_ms + max(
+            self._config.flush_interval_consume_queue, 10 * (now_ms - self._started_ms)
+        )
+        if isinstance(job.error, DiskFull):
+            # Nothing is lost by it: the old one stays true, and the next start reads more of the log.
+            self.current = self._before
+            self.problem = str(job.error)
+        elif isinstance(job.error, NoResources) or (
+            isinstance(job.error, OSError) and is_shortage(job.error)
+        ):
+            # What was not synced for it is synced for the next one.
+            self.current = self._before
+            self.problem = f"no checkpoint now: {job.error}"
+            self._tables[0].dirty_files.update(job.queue_files)
+            self._tables[0].new_directories.update(job.directories)
+        elif job.error is not None:
+            self._poison("writing a checkpoint failed", job.error)
+        else:
+            self.settled = self.current.position
+            self.problem = None

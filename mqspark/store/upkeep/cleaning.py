@@ -1,0 +1,254 @@
+"""Retention carried out: measures, asks ``retention.decide``, and takes what is old out of log, queues and index.
+
+What a crash may leave is always a store that opens:
+
+* A segment goes only when the checkpoint on disk lies behind it, so that neither recovery nor the end of any queue
+  depends on it, and when the segment behind it is on disk.
+* Segments are unlinked oldest first, each unlink synced before the next: the log never has a hole.
+* A queue's min offset follows the log. Its files are removed after the log's, never its last one, and not before the
+  name of that one is synced: it says where the queue's offsets go on.
+
+Segments leave the log's list on the store's thread and their files in a job (unlinking a gigabyte takes time), which
+also looks up in the queues' files where each queue begins now. Must not know puts and gets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mqspark.clock import Clock
+from mqspark.errors import is_shortage
+from mqspark.store.config import StoreConfig
+from mqspark.store.disk.files import FileLayer
+from mqspark.store.disk.layout import StorePaths
+from mqspark.store.disk.retention import OldSegment, decide
+from mqspark.store.index.index import MessageIndex
+from mqspark.store.log.commitlog import CommitLog, Segment
+from mqspark.store.queue.consumequeue import ConsumeQueue
+from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.upkeep.archived import ARCHIVED, decode_archived
+
+__all__ = ["Cleaner", "CleaningJob"]
+
+_ASKED_RUNS = 20
+"""DefaultMessageStore.executeDeleteFilesManually."""
+_QUEUE_FILES_PER_ROUND = 64
+"""Removed on the store's thread: few at a time."""
+
+_Looked = tuple[ConsumeQueue, list[int], int, int]
+"""A queue, its files, and the range of its offsets when the job was made."""
+
+
+class Cleaner:
+    """Of one open store; ``round`` about once a second. A failure is told (``problem``) and tried again."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        paths: StorePaths,
+        log: CommitLog,
+        tables: Sequence[QueueTable],
+        index: MessageIndex | None,
+        files: FileLayer,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._paths = paths
+        self._log = log
+        self._tables = tables
+        self._index = index
+        self._files = files
+        self._clock = clock
+        self._next_ms = 0
+        self._asked_runs = 0
+        self._unlinked_next: list[Path] = []
+        self._queues_behind = False
+        self._with_dead_files: list[ConsumeQueue] = []
+        self._job: CleaningJob | None = None
+        self.full: str | None = None
+        """Why no message may be accepted, or None."""
+        self.problem: str | None = None
+        """Why something could not be measured or deleted the last time, or None."""
+        self.used_percent = 0.0
+        """Of the fullest disk, when last measured."""
+        self.needs_checkpoint = False
+        """Segments wait for one."""
+        self.deleted_segments = 0
+
+    def open(self) -> None:
+        """After recovery, which has set the queues' min offsets."""
+        self._next_ms = self._clock.monotonic_ms() + self._config.clean_resource_interval
+        self._with_dead_files = [queue for queue in self._all_queues() if queue.dead_files]
+
+    def _all_queues(self) -> Iterator[ConsumeQueue]:
+        for table in self._tables:
+            yield from table.queues.values()
+
+    def ask(self) -> None:
+        """An operator wants what is expired deleted now and in the next runs, whatever the hour."""
+        self._asked_runs = _ASKED_RUNS
+        self._next_ms = 0
+
+    def ask_queues(self) -> None:
+        """An operator wants the queues to follow the log."""
+        self._queues_behind = True
+
+    def round(self, settled: int, *, checkpoint_running: bool) -> CleaningJob | None:
+        """``settled``: a checkpoint on disk says that everything before it is in log and queues, synced."""
+        if self._job is not None:
+            return None
+        now_ms = self._clock.monotonic_ms()
+        is_due = now_ms >= self._next_ms
+        if is_due:
+            self._next_ms = now_ms + self._config.clean_resource_interval
+        try:
+            if is_due:
+                self.problem = None
+                self._decide(settled)
+            if not checkpoint_running:
+                self._remove_queue_files()
+        except OSError as error:
+            self.problem = f"cleaning failed: {error}"
+        if not self._queues_behind and not (self._unlinked_next and is_due):
+            return None
+        looked: list[_Looked] = []
+        if self._queues_behind:
+            self._queues_behind = False
+            looked = [
+                (queue, queue.file_starts.copy(), queue.min_offset, queue.max_offset)
+                for queue in self._all_queues()
+                if queue.file_starts
+            ]
+        self._job = CleaningJob(self, self._files, self._unlinked_next, self._log.min_offset, looked)
+        return self._job
+
+    def _decide(self, settled: int) -> None:
+        config, log, files = self._config, self._log, self._files
+        log_paths = self._paths.commit_logs
+        log_disks = {path: files.disk(path) for path in log_paths.writable}
+        # As long as one directory of the log has room, the log has.
+        _, log_disk = min(log_disks.values(), key=lambda found: found[1].used_percent)
+        mark = min(config.disk_space_clean_forcibly_ratio, config.disk_space_warning_level_ratio)
+        log_paths.full = frozenset(path for path, (_, disk) in log_disks.items() if disk.used_percent > mark)
+        queue_device, queue_disk = files.disk(self._paths.consume_queue)
+        others = [queue_disk] if all(queue_device != device for device, _ in log_disks.values()) else []
+        self.used_percent = max(disk.used_percent for disk in (log_disk, *others))
+        now_ms = self._clock.now_ms()
+        old = log.segments[:-1][: config.delete_file_batch_max]
+        if config.delete_archived_only:
+            archived = decode_archived(files.read(self._paths.root / ARCHIVED))
+            old = [segment for segment in old if segment.end <= archived]
+        decision = decide(
+            [self._age(segment) for segment in old],
+            log_disk,
+            others,
+            config.retention_rules,
+            now_ms=now_ms,
+            hour=time.localtime(now_ms / 1000).tm_hour,
+            asked=self._asked_runs > 0,
+            refusing=self.full is not None,
+        )
+        self._asked_runs = max(self._asked_runs - 1, 0)
+        self.full = None
+        if decision.refuse_writes:
+            self.full = (
+                f"the disk is {self.used_percent:.1f}% full, more than diskSpaceWarningLevelRatio"
+                f" ({config.disk_space_warning_level_ratio}%) allows; messages are accepted again at"
+                f" diskSpaceCleanForciblyRatio ({config.disk_space_clean_forcibly_ratio}%)"
+            )
+        # Strictly before: then the segment behind it has been synced, too.
+        count = sum(1 for segment in old[: decision.delete] if segment.end < settled)
+        self.needs_checkpoint = count < decision.delete
+        if count:
+            self._unlinked_next += log.forget_oldest(count)
+            self.deleted_segments += count
+            self._queues_behind = True
+            if self._index is not None:
+                self._index.delete_before(log.min_offset)
+
+    def _age(self, segment: Segment) -> OldSegment:
+        try:
+            return self._files.age(segment.path)
+        except FileNotFoundError:  # an operator was faster
+            return OldSegment(0, 0)
+
+    def _remove_queue_files(self) -> None:
+        waiting, budget = self._with_dead_files, _QUEUE_FILES_PER_ROUND
+        while waiting and budget > 0:
+            queue = waiting[-1]
+            if not queue.is_current or not queue.dead_files:
+                waiting.pop()
+            elif not queue.is_settled:
+                # Its turn comes after a checkpoint.
+                waiting.insert(0, waiting.pop())
+                budget -= 1
+            else:
+                queue.remove_oldest_file()
+                budget -= 1
+
+    def finish(self, job: CleaningJob) -> None:
+        self._job = None
+        del self._unlinked_next[: job.unlinked]
+        if job.error is not None:
+            self.problem = f"deleting a segment of the log failed: {job.error}"
+        for queue, offset in job.begins:
+            if queue.is_current:
+                queue.raise_min_offset(offset)
+        if not self._unlinked_next:
+            self._with_dead_files = [queue for queue in self._all_queues() if queue.dead_files]
+
+
+class CleaningJob:
+    """Unlink segments that the log has left out; find where queues begin now. Any thread; keeps its error."""
+
+    __slots__ = (
+        "_cleaner",
+        "_files",
+        "_looked",
+        "_min_physical_offset",
+        "_paths",
+        "begins",
+        "error",
+        "unlinked",
+    )
+
+    def __init__(
+        self,
+        cleaner: Cleaner,
+        files: FileLayer,
+        paths: list[Path],
+        min_physical_offset: int,
+        looked: list[_Looked],
+    ) -> None:
+        self._cleaner = cleaner
+        self._files = files
+        self._paths = paths.copy()
+        self._min_physical_offset = min_physical_offset
+        self._looked = looked
+        self.unlinked = 0
+        self.begins: list[tuple[ConsumeQueue, int]] = []
+        self.error: OSError | None = None
+
+    def run(self) -> None:
+        files = self._files
+        for queue, file_starts, low, high in self._looked:
+            try:
+                found = queue.first_kept(self._min_physical_offset, file_starts, low, high)
+            except OSError as error:
+                if is_shortage(error):
+                    self._cleaner.ask_queues()
+                continue  # its topic was deleted; any other fault the next reader of the file meets, too
+            if found > low:
+                self.begins.append((queue, found))
+        try:
+            for path in self._paths:
+                files.remove(path)
+                files.sync_directory(path.parent)
+                self.unlinked += 1
+        except OSError as error:
+            self.error = error
+
+    def done(self) -> None:
+        self._cleaner.finish(self)
