@@ -37,6 +37,8 @@ MAX_SETTINGS_BYTES = 256 * 1024
 """Of a request that changes settings; all that there are take 20 KB."""
 
 _log = sparing(__name__)
+_settings_log = sparing(f"{__name__}.settings", lines=20)
+"""An operator sees what each of his changes left out."""
 
 _LOOK_UP_TOPIC = frozenset(
     {
@@ -204,5 +206,5 @@ def settings_to_change(
             f"Can not update config {min(fixed)}: it is fixed while the process runs",
         )
     if foreign:
-        _log.info("settings without a meaning here: %s", ", ".join(foreign))
+        _settings_log.info("settings without a meaning here: %s", ", ".join(foreign))
     return {key: value for key, value in changes.items() if key in fields}

@@ -112,15 +112,15 @@ async def test_larger_pulls_for_who_asks_for_them(
     mq_broker: Broker, mq_topic: str, monkeypatch: pytest.MonkeyPatch, asked: int, given: int
 ) -> None:
     places = await fill(mq_broker, mq_topic, 250, queues=1)
-    decode = queuecalls.decode_records
+    decode = queuecalls.decode_pull
     pulled = []
 
     def counted(*arguments: Any, **options: Any) -> Any:
-        messages = decode(*arguments, **options)
+        messages, rest = decode(*arguments, **options)
         pulled.append(len(messages))
-        return messages
+        return messages, rest
 
-    monkeypatch.setattr(queuecalls, "decode_records", counted)
+    monkeypatch.setattr(queuecalls, "decode_pull", counted)
     consumer = LitePullConsumer(
         mq_broker.namesrv, group="lite-bulk", consume_from=FIRST, pull_batch_size=asked
     )

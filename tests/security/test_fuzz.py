@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,6 @@ from tests.security.fuzz.targets import TARGETS
 
 CORPUS = Path(__file__).parent / "fuzz" / "corpus"
 SECONDS = 4.0
-
-
-def found_before() -> Iterator[Path]:
-    yield from sorted(path for path in CORPUS.iterdir() if path.suffix == ".case")
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -30,7 +25,7 @@ def test_ten_minutes_of_a_target(name: str, tmp_path: Path) -> None:
     assert fuzz(TARGETS[name](tmp_path), seed=21, seconds=600) == []
 
 
-@pytest.mark.parametrize("path", found_before(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.case")), ids=lambda path: path.stem)
 def test_what_was_found_before(path: Path, tmp_path: Path) -> None:
     target = TARGETS[path.stem.rpartition("-")[0]](tmp_path)
     assert replay(target, path.read_bytes()) is None
