@@ -1,17 +1,18 @@
-"""The store as a broker sees it: put, commit, flush, get. One thread owns it; only ``Job.run`` may be
-elsewhere.
+"""The front door of a store: put, commit, flush and get. One thread owns a store; only ``Job.run`` may run in
+another.
 
-A message goes through four positions, each behind the one before:
+A message passes four positions of the log. Each position is at or behind the one before it:
 
-    position  encoded into the pending buffer, offset given      put
+    position  encoded into the pending buffer, offset assigned   put
     written   in the file, one pwritev for everything pending    commit (SYNC_FLUSH: FlushJob.run)
     durable   fdatasync returned                                 begin_flush / FlushJob.run / end_flush
     acked     the producer may be told OK                        written (ASYNC_FLUSH) or durable (SYNC_FLUSH)
 
-Consumers see what is acked. A failed write or sync, also of a file of ``config/``, *poisons* the store: it takes no
-more writes until it is opened again, acks nothing more, goes on serving reads and says why (``read_only``). A full disk
-does not: space is reserved before a message is accepted, so DiskFull refuses one message and breaks none. Nor does want
-of descriptors or memory: what could not be begun is done later, and until then messages may be refused (NoResources).
+Consumers see what is acked. A failed write or sync *poisons* the store, also that of a file of ``config/``. A
+poisoned store takes no more writes until it is opened again, acks nothing more, and keeps serving reads;
+``read_only`` gives the reason. A full disk does not poison: space is reserved before a message is accepted,
+so DiskFull refuses one message and breaks none. A shortage of descriptors or memory does not poison either:
+the work is retried later, and messages may be refused (NoResources) until then.
 
 Must not know commands, sockets or consumer groups.
 """
@@ -72,30 +73,31 @@ __all__ = ["GetResult", "GetStatus", "MessageStore", "Progress"]
 _log = sparing(__name__)
 
 MAX_UNWRITTEN_BYTES = 4 * 1024 * 1024
-"""What may wait in memory for a sync to return: one-way sends wait for nothing, so nothing else bounds them."""
+"""Limit of the bytes that wait in memory while a sync runs. One-way sends wait for no answer, so only this
+bounds them."""
 
 MAX_MAPPED_SEGMENTS = 1024
 
 SHORTAGE_PAUSE_MS = 50
-"""Before what lacked a descriptor or memory is tried again."""
+"""Pause before work that lacked a descriptor or memory is retried."""
 
 MAX_UNDISPATCHED = 1_000
-"""Runs of entries that may wait for their queues' files; then messages are refused."""
+"""Limit of the runs of entries that wait for the files of their queues. Above it, messages are refused."""
 
 OTHER_DESCRIPTORS = 48
-"""Open beside the maps of log and queues: the index's, those of timers, files being written."""
+"""Descriptors beside the maps of log and queues: those of the index, of timers, and of files being written."""
 
 IDLE_MAP_MS = 60_000
-"""A file that nobody looked at for this long, and for less than twice as long, is unmapped."""
+"""A file that was not read for this long is unmapped, at the latest after twice this time."""
 
 
 class MessageStore:
-    """One store directory. ``open`` before anything else; ``close`` when done."""
+    """One store directory. Call ``open`` before anything else and ``close`` when done."""
 
     def __init__(
         self, config: StoreConfig, clock: Clock, *, store_host: bytes, files: FileLayer | None = None
     ) -> None:
-        """``store_host``: brokerIP1 and listenPort as ``mqspark.message.encode_host`` gives them."""
+        """``store_host``: brokerIP1 and listenPort as encoded by ``mqspark.message.encode_host``."""
         self.config = config
         self.store_host = store_host
         self._clock = clock
@@ -103,16 +105,17 @@ class MessageStore:
             files = OsFiles(file_mode=config.file_mode, directory_mode=config.directory_mode)
         self._files: FileLayer = files
         self.damages = Damages()
-        """What was found to be damaged since the store was opened."""
+        """Damage found since the store was opened."""
         root = Path(config.store_path_root_dir)
         log_budget, budget = MapBudget(config.max_mapped_bytes).halves()
-        # Half of the descriptors are for files, and a map keeps one: more is left of them than a checkpoint needs.
+        # A map keeps one descriptor. Half of the descriptors are for maps; the rest is more than a checkpoint
+        # needs.
         share = descriptor_limit() // 2
         max_segments = max(1, min(config.max_mapped_files, MAX_MAPPED_SEGMENTS, share // 4))
         max_mapped = max(1, min(config.max_mapped_files, share // 2))
         max_batch_mapped = max(1, min(config.max_mapped_files, share // 8))
         self.descriptors = max_segments + max_mapped + max_batch_mapped + OTHER_DESCRIPTORS
-        """The most that its files take."""
+        """The most descriptors that the files of this store use."""
         self.paths = StorePaths(
             root, config.store_path_commit_log or None, config.read_only_commit_log_store_paths
         )
@@ -157,8 +160,8 @@ class MessageStore:
         self.deletions = Deletions(
             ConfigFile(self.paths.deletions, self._files, self.distrust), self._files, self._remove_topic
         )
+        """The deleted topics. While it is behind, its job has to be run."""
         self.ledgers = (queues, self.deletions.ledger)
-        """Which topics were deleted: while it is behind, somebody has to run its job, and may wait for that."""
         self._table.before_create = self._batch_table.before_create = self._finish_deletion
         self._fetcher = Fetcher(config, self._log, self._table, self._batch_table, lambda: self._visible_end)
         self._index = MessageIndex(
@@ -205,7 +208,7 @@ class MessageStore:
             self._poison,
             self._indexer.expect_no_keys if self._indexer is not None else lambda start, end: None,
         )
-        # Bound here once: the same calls without a step in between.
+        # Bound once, which saves a call per put.
         self.put = appender.put
         self.put_batch = appender.put_batch
         self.put_members = appender.put_members
@@ -217,31 +220,31 @@ class MessageStore:
         self._durable_store_ms = 0
         self._groups: list[tuple[int, Group]] = []
         self._untold: list[tuple[str, int, int]] = []
-        """Arrivals that the next progress tells of, too."""
+        """Arrivals that the next progress reports as well."""
         self._undispatched: Group = []
-        """Entries of records that are visible, for which a file of their queue could not be opened."""
+        """Entries of visible records whose queue file could not be opened."""
         self._shortage: NoResources | None = None
-        """Something is lacking, and nothing is put until it is there."""
+        """The current shortage. Puts are refused until it is over."""
         self._flush_in_flight: FlushJob | None = None
         self._flush_again_ms: int | None = None
-        """The flush in flight is not running: it lacked something, and runs again from then on (monotonic)."""
+        """Set while the flush in flight waits after a shortage: the monotonic time at which it runs again."""
         self._note = DurableNote(self.paths.abort, self._files)
         self._next_unmap_ms = clock.monotonic_ms() + IDLE_MAP_MS
         self._lock_fd = -1
         self._failed_save: tuple[str, OSError] | None = None
-        """Of a file beside the log: which, and why. Set in the thread that saved."""
+        """The file beside the log that could not be saved, and the error. Set in the thread that saved."""
         self._failed_read: Callable[[], object] | None = None
         self.read_problem: str | None = None
-        """Why something could not be read when it was last tried, or None."""
+        """Why the last failed read failed, or None when it works again."""
         self.scrub: Scrub | None = None
-        """Compares log and queues in the background, or has done so."""
+        """Compares log and queues in the background. It stays here after its last job."""
         self.was_clean = True
-        """The process that had the store before has stopped by itself."""
+        """Whether the previous process that had the store stopped cleanly."""
         self.nonce = ""
-        """Written to ``mqspark.nonce`` and told to nobody: who knows it has to do with this directory
-        (``mqspark.store.disk.trusted``)."""
+        """Secret of this run, written to ``mqspark.nonce`` only. A process that knows it can read this
+        directory (``mqspark.store.disk.trusted``)."""
         self.read_only: str | None = "the store is not open"
-        """Why nothing can be put, or None."""
+        """Why puts are refused, or None."""
         self._bind_queries()
 
     def _bind_queries(self) -> None:
@@ -257,14 +260,16 @@ class MessageStore:
         self.has_queue = offsets.has_queue
 
     def refresh_settings(self) -> None:
-        """``config`` was changed by an operator: take over what is kept beside it for speed."""
+        """Apply changes of ``config`` to the values that are cached beside it."""
         self._appender.max_body_bytes = self.config.max_message_size
 
     # --- life -----------------------------------------------------------------------------------------------
 
     def open(self) -> RecoveryReport:
-        """Lock, recover, accept. Raises StoreLocked, StoreCorrupt, DiskFull, OSError; the lock is free again
-        then."""
+        """Lock the directory, recover, and accept messages.
+
+        Raises StoreLocked, StoreCorrupt, DiskFull, OSError; the lock is released then.
+        """
         files, paths = self._files, self.paths
         files.make_directory(paths.root, durable=True)
         self._lock_fd = files.lock(paths.lock)
@@ -314,11 +319,11 @@ class MessageStore:
                 )
             self.nonce = secrets.token_hex(16)
             self._note.open(os.getpid(), report.end_position)
-            files.remove(paths.nonce)  # one that a crash has left may be open to more readers than a new file
+            files.remove(paths.nonce)  # a file left by a crash may have wider permissions than a new one
             self._write_small(paths.nonce, self.nonce.encode())
             files.sync_directory(paths.root)
             if checkpoint.position < 0:
-                # Perhaps a new store: its directories must not be lost with all that is acknowledged.
+                # The store may be new: losing the name of its directory would lose everything acknowledged.
                 files.sync_directory(paths.commit_log.parent)
                 files.sync_directory(paths.root.parent)
         except BaseException:
@@ -340,8 +345,8 @@ class MessageStore:
         return report
 
     def close(self) -> None:
-        """Flush all, checkpoint, remove ``abort``, unlock. A poisoned store keeps ``abort``: the next start
-        recovers.
+        """Flush all, write a checkpoint, remove ``abort``, unlock. A poisoned store keeps ``abort``, so that
+        the next start recovers.
 
         Raises StoreReadOnly when the last flush failed. No job may be running.
         """
@@ -404,7 +409,8 @@ class MessageStore:
         return ends
 
     def _save_ends(self) -> None:
-        """After the last checkpoint. For want of space the next start does without."""
+        """Save the queue ends after the last checkpoint. When space is short there is no file, and the next
+        start does without it."""
         queues: list[Queue] = [*self._queues.values(), *self._batch_queues.values()]
         ends = QueueEnds.of(self._checkpoints.current.position, queues)
         try:
@@ -416,7 +422,7 @@ class MessageStore:
             self._poison("saving the ends of the queues failed", error)
 
     def abandon(self) -> None:
-        """Let go of the files as a process that dies does: nothing is flushed or noted, ``abort`` stays and the
+        """Release the files as a dying process does: nothing is flushed or saved, ``abort`` stays, and the
         next start recovers. No job may be running."""
         if self._lock_fd >= 0:
             self.read_only = "the store is abandoned"
@@ -434,13 +440,12 @@ class MessageStore:
         self._lock_fd = -1
 
     def config_file(self, name: str) -> ConfigFile:
-        """A file of ``config/``. When it cannot be saved the disk is not to be trusted, and the store becomes
-        read-only; for want of space alone it does not."""
+        """A file of ``config/``. A failed save makes the store read-only; a full disk alone does not."""
         return ConfigFile(self.paths.config / name, self._files, self.distrust, self.damages.note)
 
     def distrust(self, path: Path, error: OSError) -> None:
-        """A file beside the log could not be written or synced: with the next turn the store becomes read-only. Any
-        thread."""
+        """Note that a file beside the log could not be written or synced. The owner thread then makes the
+        store read-only. May be called from any thread."""
         name = path.relative_to(self.paths.root) if path.is_relative_to(self.paths.root) else path
         self._failed_save = self._failed_save or (f"saving {name} failed", error)
 
@@ -449,7 +454,8 @@ class MessageStore:
             self._poison(*self._failed_save)
 
     def _notice_read_only_disk(self) -> None:
-        """A kernel that met an error lets a file system be read only, which an idle broker would not meet."""
+        """Poison the store when the kernel has remounted the file system read-only. An idle broker would not
+        notice."""
         for path in (self.paths.root, *self.paths.commit_logs.writable):
             try:
                 if self._files.is_read_only(path):
@@ -461,7 +467,7 @@ class MessageStore:
                 return
 
     def _keep_locked(self) -> None:
-        """Somebody may have removed the lock file."""
+        """Lock the directory again when the lock file was removed."""
         try:
             self._lock_fd = self._files.relock(self.paths.lock, self._lock_fd)
         except StoreLocked as error:
@@ -478,7 +484,7 @@ class MessageStore:
             self._files.close(fd)
 
     def _poison(self, what: str, error: Exception) -> StoreError:
-        """What to raise: of a shortage alone nothing is poisoned."""
+        """Make the store read-only and return the error to raise. A shortage poisons nothing."""
         if isinstance(error, OSError) and is_shortage(error):
             return NoResources(what, error)
         if self.read_only is None:
@@ -499,23 +505,23 @@ class MessageStore:
 
     @property
     def _lacks(self) -> bool:
-        """What could not be done waits still."""
+        """Whether work that lacked resources is still waiting."""
         waits = bool(self._log.pending) or self._flush_again_ms is not None
         return waits or len(self._undispatched) > MAX_UNDISPATCHED
 
     def _lack(self, what: str, error: OSError) -> None:
-        """The next put asks for room and is refused."""
+        """Refuse puts until the shortage is over: the next put asks for room and fails."""
         self._shortage = NoResources(what, error)
         self._log.room_end = -1
 
     # --- commit and flush -----------------------------------------------------------------------------------
 
     def commit(self) -> Progress:
-        """Write everything that was put. Under ASYNC_FLUSH it becomes visible here. Never raises, never
+        """Write everything that was put. Under ASYNC_FLUSH it becomes visible here. Never raises and never
         syncs.
 
-        Under SYNC_FLUSH the next flush job writes it: nothing could be acked before that one ends. Only what exceeds
-        MAX_UNWRITTEN_BYTES while a slow disk syncs is written here.
+        Under SYNC_FLUSH the next flush job writes it, because nothing can be acked earlier. While a slow disk
+        syncs, this method writes once MAX_UNWRITTEN_BYTES are waiting.
         """
         if self._failed_save is not None:
             self._notice_failed_save()
@@ -534,7 +540,7 @@ class MessageStore:
                 self._write_in_flight()
                 self._log.write_pending()
             except OSError as error:
-                if is_shortage(error):  # it is all still pending
+                if is_shortage(error):  # everything is still pending
                     self._lack("writing the CommitLog", error)
                 else:
                     self._poison("writing the CommitLog failed", error)
@@ -548,16 +554,16 @@ class MessageStore:
         return self._progress([])
 
     def _write_in_flight(self) -> None:
-        """Before this thread writes: a flush that did not come to its own write yet must not leave a hole before what
-        is written now, for a kill would make that hole look like damage."""
+        """Finish the write of a flush in flight before this thread writes. Otherwise a kill could leave a
+        hole in the log, which looks like damage."""
         if self._flush_in_flight is not None:
             self._flush_in_flight.write()
 
     def begin_flush(self) -> FlushJob | None:
-        """A job that makes the log durable, or None when there is nothing to do or one is under way.
+        """A job that makes the log durable, or None when there is nothing to do or a job is running.
 
-        SYNC_FLUSH: writes, too; ask after every commit and every finished job. ASYNC_FLUSH: every
-        flush_interval_commit_log.
+        Under SYNC_FLUSH the job also writes; call this after every commit and every finished job. Under
+        ASYNC_FLUSH call it every flush_interval_commit_log.
         """
         log = self._log
         if self.read_only is not None:
@@ -589,7 +595,7 @@ class MessageStore:
         return self._flush_in_flight
 
     def end_flush(self, job: FlushJob) -> Progress:
-        """After ``job.run``. Under SYNC_FLUSH the flushed messages become visible here."""
+        """Finish a flush after ``job.run``. Under SYNC_FLUSH the flushed messages become visible here."""
         self._notice_failed_save()
         if job.error is not None and is_shortage(job.error) and self.read_only is None:
             self._lack(f"{job.step} the CommitLog", job.error)
@@ -633,8 +639,8 @@ class MessageStore:
         return arrivals
 
     def catch_up(self) -> None:
-        """Let the index follow what became visible. Call it after ``commit`` and ``end_flush``, when the answers are
-        on their way: nobody waits for it."""
+        """Let the index follow what became visible. Call it after ``commit`` and ``end_flush``, once the
+        answers are sent: nobody waits for the index."""
         if self._indexer is not None and self.read_only is None:
             self._indexer.arrived(self._visible_end, self._log.durable)
 
@@ -648,15 +654,16 @@ class MessageStore:
 
     @property
     def room_due(self) -> bool:
-        """``maintenance`` has a job that appending would be glad of soon."""
+        """Whether ``maintenance`` has a job that appending needs soon."""
         return self._log.room_due and self.read_only is None
 
     # --- maintenance ----------------------------------------------------------------------------------------
 
     def maintenance(self) -> list[Job]:
-        """Blocking work that is due, but for the job of ``deletions``, which comes first; call about once a second.
+        """The blocking jobs that are due, without the job of ``deletions``, which has to be run first. Call
+        about once a second.
 
-        Run the jobs in another thread than the flushes: a producer must not wait for them.
+        Run the jobs in another thread than the flushes, because producers wait for flushes.
         """
         self._notice_failed_save()
         self._read_again()
@@ -693,8 +700,8 @@ class MessageStore:
         if self._cleaner.needs_checkpoint and not checkpoints.is_running:
             self._cleaner.needs_checkpoint = False
             checkpoints.wanted = True
-        # Not before deletions are on disk: what is cut from queues in between must still come from the log.
-        # Nor while queues lack what the log has.
+        # Deletions have to be on disk first: entries that are cut from queues meanwhile must be rebuilt from
+        # the log. Queues that lack entries of visible records cannot be checkpointed.
         behind = self.deletions.behind or self._undispatched
         if not behind and checkpoints.is_due(self._log.durable):
             jobs.append(self._begin_checkpoint())
@@ -705,14 +712,14 @@ class MessageStore:
         return self._checkpoints.begin(self._log.durable, self._durable_store_ms, index_ms)
 
     def clean_expired(self) -> None:
-        """Delete what is older than fileReservedTime in the next 20 runs, whatever the hour (code 329)."""
+        """Delete segments older than fileReservedTime in the next 20 runs, at any hour (request code 329)."""
         self._cleaner.ask()
 
     def clean_expired_queues(self) -> None:
-        """Let every queue begin where the log does now (code 306).
+        """Move the start of every queue to the current start of the log (request code 306).
 
-        RocketMQ removes queues whose records are all gone, and then counts their offsets from 0 again. Here a queue
-        keeps its last file: no offset ever means another message.
+        RocketMQ removes queues whose records are all gone and restarts their offsets at 0. Here a queue keeps
+        its last file, so an offset never refers to another message.
         """
         self._cleaner.ask_queues()
 
@@ -729,8 +736,8 @@ class MessageStore:
         *,
         bulk: bool = False,
     ) -> GetResult:
-        """Visible messages from ``offset`` on (``Fetcher.get``); of a compacted queue what compaction has kept. Raises
-        StoreUnreadable."""
+        """Visible messages from ``offset`` on (``Fetcher.get``). For a compacted queue, what compaction has
+        kept. Raises StoreUnreadable."""
         try:
             kept = self._compacted.get(
                 topic, queue_id, offset, max_messages, max_bytes, tag_codes, self._log_bounds
@@ -746,7 +753,8 @@ class MessageStore:
             ) from error
 
     def record_at(self, physical_offset: int) -> memoryview | None:
-        """The visible record that begins there, or None. Any number may be asked for. Raises StoreUnreadable."""
+        """The visible record that begins at this offset, or None. Any number is allowed. Raises
+        StoreUnreadable."""
         try:
             return self._fetcher.record_at(physical_offset)
         except (OSError, MemoryError) as error:
@@ -754,7 +762,7 @@ class MessageStore:
             raise self._unreadable(f"the log at {physical_offset}", again, error) from error
 
     def parts_at(self, physical_offset: int) -> Parts | None:
-        """The same, taken apart: body and properties as they are stored."""
+        """As ``record_at``, split into parts: body and properties as they are stored."""
         try:
             return self._fetcher.parts_at(physical_offset)
         except (OSError, MemoryError) as error:
@@ -762,7 +770,7 @@ class MessageStore:
             raise self._unreadable(f"the log at {physical_offset}", again, error) from error
 
     def _unreadable(self, what: str, again: Callable[[], object], error: Exception) -> StoreUnreadable:
-        """Noted until ``again`` works."""
+        """The error to raise for a failed read. ``read_problem`` shows it until ``again`` succeeds."""
         text = f"{what} cannot be read: {error or type(error).__name__}"
         if isinstance(error, StoreUnreadable):
             return error
@@ -772,17 +780,17 @@ class MessageStore:
         return StoreUnreadable(text, error)
 
     def _read_again(self) -> None:
-        """What could not be read the last time."""
+        """Retry the read that failed last."""
         if self._failed_read is None:
             return
         with contextlib.suppress(StoreUnreadable):
             self._failed_read()
             self._failed_read = self.read_problem = None
-            _log.warning("what could not be read can be read again")
+            _log.warning("the last failed read works again")
 
     def log_from(self, position: int, limit_bytes: int) -> memoryview:
-        """What consumers may see of the log from ``position`` on, ends of segments included: so many bytes at most, of
-        one segment; empty when there is none yet."""
+        """Visible bytes of the log from ``position`` on, including the padding at segment ends: at most
+        ``limit_bytes``, of one segment. Empty when there are none yet."""
         segment = self._log.segment_of(position)
         end = min(position + limit_bytes, self._visible_end, segment.end if segment is not None else position)
         try:
@@ -794,10 +802,10 @@ class MessageStore:
     def query_message(
         self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int
     ) -> list[memoryview]:
-        """Visible records with a key of this hash, stored between the two times (inclusive, to the second), in the
-        order of the log: the newest ``max_num``, and no more than max_msgs_num_batch.
+        """Visible records with a key of this hash, stored between the two times (inclusive, in whole
+        seconds), in log order: the newest ``max_num``, but at most max_msgs_num_batch.
 
-        Another key may have the same hash, so the reader compares. Follows DefaultMessageStore.queryMessage.
+        Other keys may have the same hash, so the caller compares. Follows DefaultMessageStore.queryMessage.
         """
         if self._indexer is None:
             return []
@@ -813,9 +821,9 @@ class MessageStore:
         self.delete_topics([topic])
 
     def delete_topics(self, topics: Collection[str]) -> None:
-        """Remove their queues: they are out of sight at once, and gone for good, whatever happens, when ``deletions``
-        is not behind any more. Their records stay in the log until that is cleaned. Raises InvalidMessage for a name
-        that no topic can have."""
+        """Remove the queues of these topics. They disappear at once; the removal is permanent as soon as
+        ``deletions`` is no longer behind. The records stay in the log until retention deletes them. Raises
+        InvalidMessage for a name that no topic can have."""
         for topic in topics:
             if not is_storable_topic(topic):
                 raise InvalidMessage(
@@ -839,15 +847,17 @@ class MessageStore:
                 self._compacted.forget(topic)
 
     def _remove_topic(self, topic: str) -> None:
-        """The deletion is on disk."""
+        """Remove the files of a topic whose deletion is on disk."""
         self._table.remove_topic(topic)
         self._batch_table.remove_topic(topic)
         self._compacted.forget(topic)
-        # Until then a start finds fewer queues than the last checkpoint has counted, and reads the whole log.
+        # Until the next checkpoint a start would find fewer queues than the last one counted, and read the
+        # whole log.
         self._checkpoints.wanted = True
 
     def _finish_deletion(self, topic: str) -> None:
-        """Before a queue of it is made again. Raises DiskFull, StoreReadOnly."""
+        """Finish the deletion of a topic before one of its queues is created again. Raises DiskFull,
+        StoreReadOnly."""
         try:
             with disk_full_as_typed("the list of deleted topics"):
                 self.deletions.finish(topic)
@@ -864,7 +874,7 @@ class MessageStore:
             self._poison("deleting topics failed", error)
 
     def earliest_store_timestamp(self) -> int:
-        """Of the first record of the log; -1 when it is empty or cannot be read."""
+        """Store time of the first record of the log; -1 when the log is empty or cannot be read."""
         log = self._log
         try:
             return log.store_timestamp_at(log.min_offset) if self._visible_end > log.min_offset else -1
@@ -876,57 +886,58 @@ class MessageStore:
 
     @property
     def put_count(self) -> int:
-        """Messages that were put."""
+        """Number of messages put."""
         return self._appender.put_count
 
     @property
     def get_count(self) -> int:
-        """Calls of ``get``."""
+        """Number of calls of ``get``."""
         return self._fetcher.get_count
 
     @property
     def got_count(self) -> int:
-        """Messages that ``get`` handed out."""
+        """Number of messages returned by ``get``."""
         return self._fetcher.got_count
 
     @property
     def damaged_reads(self) -> int:
-        """Records that ``get`` passed over because they are not what their queue entry, or their CRC, says."""
+        """Number of records that ``get`` skipped because they do not match their queue entry or their CRC."""
         return self._fetcher.damaged_reads
 
     @property
     def damaged_offsets(self) -> list[int]:
-        """Where in the log recovery or a read met damage: the first thousand places."""
+        """Log positions at which recovery or a read found damage: the first thousand."""
         return sorted(self._fetcher.damaged)
 
     @property
     def next_store_time_ms(self) -> int:
-        """What the next put is dated: all that waits to be written has the time of the first."""
+        """Store time of the next put. All pending records have the time of the first."""
         return self._appender.now_ms if self._log.pending else self._clock.now_ms()
 
     @property
     def files(self) -> FileLayer:
-        """For what else is kept in the directory."""
+        """The file layer, for other files kept in the directory."""
         return self._files
 
     @property
     def _visible_end(self) -> int:
-        """Where the last record ends that consumers may see."""
+        """End of the last record that consumers may see."""
         return self._log.durable if self._sync else self._log.written
 
     @property
     def index_last_update(self) -> tuple[int, int]:
-        """Store time and physical offset of the newest record that can be found by key; zeros without one."""
+        """Store time and physical offset of the newest record that can be found by key; zeros when there is
+        none."""
         return self._index.last_update
 
     @property
     def index_behind_bytes(self) -> int:
-        """How much of the log cannot be queried by key yet."""
+        """Bytes of the log that cannot be queried by key yet."""
         return self._indexer.behind_bytes(self._visible_end) if self._indexer is not None else 0
 
     @property
     def checkpoint_problem(self) -> str | None:
-        """Why the last checkpoint could not be written although the store is sound, or None."""
+        """Why the last checkpoint failed although the store is healthy, or None."""
         return self._checkpoints.problem
 
     @property
@@ -936,17 +947,17 @@ class MessageStore:
 
     @property
     def disk_full(self) -> str | None:
-        """Why no message is accepted just now although the store is sound, or None."""
+        """Why messages are refused although the store is healthy, or None."""
         return self._cleaner.full
 
     @property
     def disk_used_percent(self) -> float:
-        """Of the fullest disk of this store, when last measured; 0 before."""
+        """Usage of the fullest disk of this store at the last measurement; 0 before the first."""
         return self._cleaner.used_percent
 
     @property
     def deleted_segments(self) -> int:
-        """Of the log, since the store was opened."""
+        """Number of log segments deleted since the store was opened."""
         return self._cleaner.deleted_segments
 
     @property
@@ -960,12 +971,12 @@ class MessageStore:
 
     @property
     def unwritten_bytes(self) -> int:
-        """Of the log: put, not yet written."""
+        """Bytes of the log that were put and are not written yet."""
         return self._log.position - self._log.written
 
     @property
     def max_physical_offset(self) -> int:
-        """Where the next record goes."""
+        """Physical offset of the next record."""
         return self._log.position
 
     @property
@@ -978,5 +989,5 @@ class MessageStore:
 
     @property
     def acked_offset(self) -> int:
-        """Where the last record ends that producers may be told of and consumers see."""
+        """End of the last record that is acked to producers and visible to consumers."""
         return self._visible_end

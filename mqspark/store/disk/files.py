@@ -1,21 +1,21 @@
-"""The only way the store touches a disk: a few verbs, so that a test can record, refuse or lose them.
+"""The only access of the store to the disk: a few operations that a test can record, refuse or lose.
 
-Why no SIGBUS is possible for want of space. A process dies with SIGBUS when it touches a page of a mapping
-that the file system cannot back. The store maps files in two ways only:
+Why a full disk cannot cause SIGBUS. A process dies with SIGBUS when it touches a page of a mapping that the
+file system cannot back. The store maps files in two ways only:
 
-* CommitLog segments read-only, and it never looks past the position that ``write`` has returned for
+* CommitLog segments read-only. The store never reads past the position for which ``write`` has returned
   (recovery: past ``data_ranges``). Those pages exist: ``pwritev`` made them, and it reports a full disk as
   ENOSPC.
-* ConsumeQueue files writable, and it never stores outside a range for which ``allocate`` has returned.
+* ConsumeQueue files writable. The store never writes outside a range for which ``allocate`` has returned.
   ``posix_fallocate`` reserves real blocks (or writes zeros where the file system has no such call) and
-  reports a full disk as ENOSPC before anything was accepted.
+  reports a full disk as ENOSPC before anything is accepted.
 
-A file of the store is a regular file: what stands in its place otherwise (a FIFO, which would be waited for, a device,
-a symbolic link to somebody else's file) is refused by name. What is made has the modes of ``storeFileMode`` and
-``storeDirectoryMode``, whatever the process's umask.
+A file of the store is a regular file. Anything else in its place (a FIFO, on which an open would block, a
+device, a symbolic link to a file of another owner) is refused by name. New files and directories get the
+modes of ``storeFileMode`` and ``storeDirectoryMode``, whatever the umask of the process.
 
-No file is ever made shorter while it is mapped: a cut is done with zeros. What is left is what no user of
-mappings can exclude: a medium that fails to read back a page, or another program that truncates the files.
+No file is truncated while it is mapped: a cut writes zeros. Two risks remain that no user of mappings can
+exclude: a medium that fails to read back a page, and another program that truncates the files.
 ``tests/crash/test_full_disk.py`` fills a real disk below a store.
 """
 
@@ -54,27 +54,28 @@ StrPath = str | Path
 
 _PIECE_BYTES = 64 << 10
 _MAX_PIECES = 256
-"""Read ahead into the same bytes again and again, which stay in the processor's cache: 16 MiB a call."""
+"""Pieces per call of preadv, all read into the same buffer, which stays in the processor's cache: 16 MiB a
+call."""
 _log = sparing(__name__)
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def descriptor_limit() -> int:
-    """How many files this process may have open."""
+    """Number of files that this process may have open."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return limit if limit != resource.RLIM_INFINITY else 1 << 20
 
 
 def memory_bytes() -> int:
-    """The machine's memory, most of which caches files."""
+    """Physical memory of the machine in bytes. Most of it caches files."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextlib.contextmanager
 def disk_full_as_typed(what: str) -> Iterator[None]:
-    """No space (ENOSPC, EDQUOT, EFBIG) becomes DiskFull, want of descriptors and memory NoResources; every other
-    OSError passes."""
+    """Turn lack of space (ENOSPC, EDQUOT, EFBIG) into DiskFull, and lack of descriptors or memory into
+    NoResources. Every other OSError passes."""
     try:
         yield
     except OSError as error:
@@ -90,7 +91,8 @@ def is_disk_full(error: OSError) -> bool:
 
 
 def failed_sync(error_number: int) -> OSError:
-    """Never one that ``is_shortage``: after a sync that did not succeed nobody knows what is on the disk."""
+    """The OSError of a failed sync. It is never one for which ``is_shortage`` is true: after a failed sync
+    the state of the disk is unknown."""
     error = OSError(error_number, os.strerror(error_number))
     return OSError(errno.EIO, f"the sync failed: {error.strerror}") if is_shortage(error) else error
 
@@ -106,10 +108,10 @@ _KINDS = (
 
 
 def open_regular(path: StrPath, flags: int, mode: int = 0o600) -> int:
-    """``os.open`` of a regular file, which never waits and follows no symbolic link. Raises OSError that says what else
-    is there."""
+    """``os.open`` of a regular file. Never blocks and follows no symbolic link. Raises OSError that names
+    what else is in its place."""
     try:
-        # Looked at first, because opening a device may already do something.
+        # lstat comes first, because opening a device may already have an effect.
         _refuse_other_kinds(path, os.lstat(path).st_mode)
     except FileNotFoundError:
         if not flags & os.O_CREAT:
@@ -131,7 +133,7 @@ def _refuse_other_kinds(path: StrPath, mode: int) -> None:
 
 
 def _named(error: OSError, fd: int) -> OSError:
-    """The error of a call that knew nothing but a descriptor, with the name of its file."""
+    """An error of a call on a descriptor, with the name of its file added."""
     text = os.strerror(error.errno or errno.EIO)
     if error.errno == errno.EFBIG:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
@@ -148,21 +150,22 @@ def _named(error: OSError, fd: int) -> OSError:
 
 
 def is_locked_directory(path: StrPath) -> bool:
-    """Whether ``OsFiles.lock`` of some process has it. Raises OSError."""
+    """Whether a process holds the lock of ``OsFiles.lock`` on this directory. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
-        return False  # where directories cannot be locked, the file's lock is all there is
+        return False  # where directories cannot be locked, only the file lock exists
     finally:
         os.close(fd)
     return False
 
 
 def _holder(fd: int) -> str:
-    """Who has a lock on an open file or directory, from the kernel's list of locks: " by process ..." or nothing."""
+    """The holder of the lock on an open file or directory, from the kernel's list of locks: " by process ..."
+    or ""."""
     try:
         found = os.fstat(fd)
         wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
@@ -172,7 +175,7 @@ def _holder(fd: int) -> str:
                 if len(words) > 5 and words[1] != "->" and words[5] == wanted and int(words[4]) > 0:
                     return _process(int(words[4]))
     except (OSError, ValueError):
-        return ""  # not everywhere is there such a list
+        return ""  # not every system has such a list
     return ""
 
 
@@ -188,85 +191,88 @@ def _process(pid: int) -> str:
 
 
 class FileLayer(Protocol):
-    """All verbs raise OSError; none retries what failed."""
+    """The file operations. All raise OSError; none retries a failed call."""
 
     def open(self, path: StrPath, *, create: bool = False) -> int:
-        """A descriptor for reading and writing of a regular file; OSError when something else is there."""
+        """A descriptor of a regular file for reading and writing. OSError when something else is in its
+        place."""
 
     def open_read(self, path: StrPath) -> int:
-        """A descriptor for reading alone, which a read-only file system gives, too."""
+        """A descriptor for reading only, which also works on a read-only file system."""
 
     def close(self, fd: int) -> None: ...
 
     def length(self, fd: int) -> int: ...
 
     def set_length(self, fd: int, length: int) -> None:
-        """Sparse when it grows."""
+        """Set the length of a file. Growing leaves a hole."""
 
     def allocate(self, fd: int, offset: int, length: int) -> None:
-        """Real blocks for a range inside the file's length; what is stored there stays."""
+        """Allocate real blocks for a range inside the file's length. Existing content stays."""
 
     def read_ahead(self, fd: int, offset: int, length: int) -> None:
-        """Bring a range into the page cache. A hint: nothing fails without it."""
+        """Bring a range into the page cache. A hint: its failure has no consequence."""
 
     def write(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """All of ``data`` or an OSError (after which any part may be on disk)."""
+        """Write all of ``data``. After an OSError any part may be on disk."""
 
     def read_at(self, fd: int, length: int, offset: int) -> bytes:
-        """Fewer bytes at the end of the file."""
+        """Read ``length`` bytes; fewer at the end of the file."""
 
     def read_into(self, fd: int, buffer: memoryview, offset: int) -> int:
-        """Fill ``buffer``; gives back how many bytes, fewer at the end of the file."""
+        """Fill ``buffer``. Returns the number of bytes, which is less at the end of the file."""
 
     def sync(self, fd: int) -> None:
-        """fdatasync."""
+        """Make the content of a file durable (fdatasync)."""
 
     def sync_directory(self, path: StrPath) -> None: ...
 
     def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Parts of [start, end) that may hold something other than zeros."""
+        """The ranges of [start, end) that may hold something other than zeros."""
 
     def map_read(self, fd: int, length: int) -> mmap.mmap:
-        """ValueError when the file is shorter."""
+        """Map a file read-only. Raises ValueError when the file is shorter."""
 
     def map_write(self, fd: int, length: int) -> mmap.mmap: ...
 
     def make_directory(self, path: StrPath, *, durable: bool = False) -> None:
-        """With parents; no error when it exists. ``durable``: the names of those that were made are synced."""
+        """Create a directory and its parents; no error when it exists. ``durable``: sync the names of the new
+        ones."""
 
     def rename(self, source: StrPath, target: StrPath) -> None: ...
 
     def remove(self, path: StrPath) -> None:
-        """A file or an empty directory; no error when it does not exist."""
+        """Remove a file or an empty directory; no error when it does not exist."""
 
     def read(self, path: StrPath) -> bytes | None:
-        """A small file, or None when it does not exist."""
+        """The content of a small file, or None when it does not exist."""
 
     def names(self, path: StrPath) -> list[str]:
-        """What is in a directory, in any order; nothing when there is no such directory."""
+        """The names in a directory, in any order; empty when there is no such directory."""
 
     def disk(self, path: StrPath) -> tuple[int, DiskUsage]:
-        """Which one a directory is on, and how full that is."""
+        """The device number of a directory's disk, and its usage."""
 
     def is_read_only(self, path: StrPath) -> bool:
-        """Whether the file system of a directory takes no writes."""
+        """Whether the file system of a directory is read-only."""
 
     def age(self, path: StrPath) -> OldSegment:
-        """When a file was last written, and the blocks it has."""
+        """When a file was last written, and its allocated blocks."""
 
     def lock(self, path: StrPath) -> int:
-        """Exclusive lock on bytes 0..1, as Java's FileChannel.tryLock(0, 1), and on the file's directory, so that it
-        holds when the file is removed. Raises StoreLocked, which says who has it."""
+        """Take an exclusive lock on bytes 0..1, as Java's FileChannel.tryLock(0, 1), and one on the file's
+        directory, which holds when the file is removed. Raises StoreLocked, which names the holder."""
 
     def relock(self, path: StrPath, fd: int) -> int:
-        """The descriptor that locks the file that is at ``path`` now: a new one when the old file was removed or
-        replaced, for RocketMQ's broker looks at nothing else. Raises StoreLocked when another process has it."""
+        """The descriptor that locks the file now at ``path``. It is a new one when the old file was removed
+        or replaced, because RocketMQ's broker checks only this file. Raises StoreLocked when another process
+        holds the lock."""
 
     def unlock(self, path: StrPath, fd: int) -> None: ...
 
 
 class OsFiles:
-    """FileLayer on the operating system."""
+    """FileLayer of the operating system."""
 
     _locked: dict[str, int] = {}  # noqa: RUF012 - POSIX locks do not exclude their own process, so this table does
     """Locked files → the descriptor that holds the lock on their directory, or -1."""
@@ -274,13 +280,14 @@ class OsFiles:
     directory_mode = 0o700
 
     def __init__(self, *, file_mode: int = 0o600, directory_mode: int = 0o700) -> None:
-        """Modes of files and directories that are made here; of those that are there nothing changes."""
+        """The modes apply to files and directories created here; existing ones keep theirs."""
         self.file_mode = file_mode
         self.directory_mode = directory_mode
 
     @classmethod
     def like(cls, directory: StrPath) -> Self:
-        """For tools: what they make in a store may be read by whom the broker lets read the directory."""
+        """A file layer whose new files have the permissions of ``directory``. For tools that write into a
+        store."""
         try:
             mode = stat.S_IMODE(os.stat(directory).st_mode) & 0o777
         except FileNotFoundError:
@@ -293,13 +300,13 @@ class OsFiles:
                 fd = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, self.file_mode)
             except FileExistsError:
                 return open_regular(path, os.O_RDWR)
-            if self.file_mode & ~stat.S_IMODE(os.fstat(fd).st_mode):  # the umask is for what nobody set
+            if self.file_mode & ~stat.S_IMODE(os.fstat(fd).st_mode):  # whatever the umask
                 os.fchmod(fd, self.file_mode)
             return fd
         return open_regular(path, os.O_RDWR)
 
     def opener(self, path: str, flags: int) -> int:
-        """For Python's ``open``, of a file that is made anew or written over."""
+        """An opener for Python's ``open`` of a file that is created or overwritten."""
         fd = open_regular(path, flags, self.file_mode)
         if flags & os.O_CREAT and self.file_mode & ~stat.S_IMODE(os.fstat(fd).st_mode):
             os.fchmod(fd, self.file_mode)
@@ -327,7 +334,8 @@ class OsFiles:
             raise _named(error, fd) from error
 
     def read_ahead(self, fd: int, offset: int, length: int) -> None:
-        # Not posix_fadvise: of one call it reads no more than the device's read-ahead setting says, often 128 KiB.
+        # posix_fadvise is not used: one call reads no more than the device's read-ahead setting, often 128
+        # KiB.
         piece, end = bytearray(_PIECE_BYTES), offset + length
         while offset < end:
             count = os.preadv(fd, [piece] * min(_MAX_PIECES, -(-(end - offset) // _PIECE_BYTES)), offset)
@@ -405,12 +413,13 @@ class OsFiles:
             missing.append(text)
             text = os.path.dirname(text)
         if missing and durable:
-            # The last one that is there may be what a crash left of the same attempt: not synced yet.
+            # The last existing parent may be left from a crash of the same attempt, and then its name is not
+            # synced yet.
             self.sync_directory(os.path.dirname(text))
         for each in reversed(missing):
             try:
                 os.mkdir(each, self.directory_mode)
-            except FileExistsError:  # somebody else was faster, or it is no directory
+            except FileExistsError:  # another process created it first, or it is not a directory
                 if not os.path.isdir(each):
                     raise
             else:
@@ -458,10 +467,10 @@ class OsFiles:
         return OldSegment(found.st_mtime_ns // 1_000_000, found.st_blocks * 512)
 
     def lock(self, path: StrPath, *, alone: bool = True) -> int:
-        """``alone``: in the directory; otherwise there may be other locks in it."""
+        """``alone``: whether this is the only lock in its directory."""
         name = lock_name(path)
         directory = os.path.dirname(name)
-        # Closing any descriptor of a file drops the process's lock on it, so look before opening.
+        # Closing any descriptor of a file drops the process's lock on it, so check before opening.
         if name in self._locked:
             raise StoreLocked(directory, _process(os.getpid()))
         held = self._lock_directory(directory) if alone else -1
@@ -489,12 +498,11 @@ class OsFiles:
             except OSError:
                 os.close(fd)
                 raise
-            os.close(
-                fd
-            )  # it was removed, or replaced, between opening and locking: the lock would be on nothing
+            os.close(fd)  # removed or replaced between open and lock: this lock is on an unlinked file
 
     def _lock_directory(self, directory: str) -> int:
-        """Against whoever finds no lock file, because somebody removed it. RocketMQ's broker knows nothing of it."""
+        """Lock the directory against processes that find no lock file because it was removed. RocketMQ's
+        broker does not use this lock."""
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -513,7 +521,8 @@ class OsFiles:
     def relock(self, path: StrPath, fd: int) -> int:
         if _is_file(path, fd):
             return fd
-        # The old descriptor is closed last: closing any of the same file would free its lock.
+        # The old descriptor is closed last, because closing a descriptor of the same file would free its
+        # lock.
         new = self._lock_file(path, os.path.dirname(lock_name(path)))
         os.close(fd)
         _log.warning(
@@ -529,13 +538,14 @@ class OsFiles:
 
 
 def lock_name(path: StrPath) -> str:
-    """A lock file's path, the same for every way to its directory; the file itself is no link."""
+    """The canonical path of a lock file, the same for every path to its directory. The file itself is not a
+    link."""
     directory, name = os.path.split(os.path.abspath(path))
     return os.path.join(os.path.realpath(directory), name)
 
 
 def _is_file(path: StrPath, fd: int) -> bool:
-    """Whether a path is still that of an open file."""
+    """Whether the path still names this open file."""
     try:
         there = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,10 +1,9 @@
-"""The CommitLog: segments of fixed length that together are one byte space of records (CommitLog,
-MappedFileQueue).
+"""The CommitLog: segments of fixed length that form one byte space of records (CommitLog, MappedFileQueue).
 
-Appending is split in two. ``MessageStore.put`` encodes into ``pending`` and moves ``position``;
-``write_pending``, or a flush job with what ``take_pending`` gives it, puts everything into the active segment with
-one ``pwritev``. Whatever an append needs on disk (the segment file, its blocks) is reserved by ``make_room`` before
-the append is accepted, so a full disk refuses a message and never breaks one.
+Appending has two steps. ``MessageStore.put`` encodes into ``pending`` and moves ``position``. Then
+``write_pending``, or a flush job with the result of ``take_pending``, writes everything into the active
+segment with one ``pwritev``. ``make_room`` reserves what an append needs on disk (the segment file, its
+blocks) before the append is accepted, so a full disk refuses a message and never breaks one.
 
 Must not know topics or queues.
 """
@@ -34,9 +33,10 @@ _BLANK = struct.Struct(">ii")
 _REWRITE_BYTES = 1 << 20
 _SEARCH_BYTES = 1 << 20
 MAX_COPY_BYTES = 64 << 20
-"""Of one record that cannot be mapped: what says it is longer is taken for damage before memory is taken for it."""
+"""Largest record that is copied when its segment cannot be mapped. A record that claims to be longer counts
+as damaged, and no memory is allocated for it."""
 _MARK = -1
-"""Among the mapped segments in the order of their use: see ``drop_idle``."""
+"""Marker in ``_views``, which is ordered by last use: see ``drop_idle``."""
 _I64 = struct.Struct(">q")
 _RECORD_STORE_TIME = struct.Struct(">36xi16xq")
 """System flag and store timestamp of a record whose born host is IPv4 (12 bytes later for IPv6)."""
@@ -51,13 +51,13 @@ class Segment:
         self.path = path
         self.start = start
         self.length = length
-        """Of the file; shorter than end - start only when somebody cut it."""
+        """Length of the file. Shorter than end - start only when another program truncated it."""
         self.end = end
 
 
 class CommitLog:
-    """``position`` is where the next record goes, ``written`` what the files have or a flush job takes there,
-    ``durable`` what is synced."""
+    """The log. ``position``: where the next record goes. ``written``: end of what is in the files or taken by
+    a flush job. ``durable``: end of what is synced."""
 
     __slots__ = (
         "_allocated_end",
@@ -90,7 +90,7 @@ class CommitLog:
         max_mapped: int,
         budget: MapBudget | None = None,
     ) -> None:
-        """``max_mapped``: segments; 0 when all that is read shall be copied. ``budget``: of address space."""
+        """``max_mapped``: number of segments; 0 to copy all that is read. ``budget``: of address space."""
         self._directories = LogPaths((directories,)) if isinstance(directories, Path) else directories
         self._files = files
         self._step = max(4096, allocation_step)
@@ -109,15 +109,16 @@ class CommitLog:
         self.written = 0
         self.durable = 0
         self.room_end = -1
-        """Records that end at or before this need no further preparation; -1 while nothing may be
+        """Records that end at or before this position need no further preparation; -1 while nothing may be
         appended."""
 
     # --- load and position (recovery) -----------------------------------------------------------------------
 
     def load(self, note: Note = lambda damage: None, known_end: int = 0) -> None:
-        """Find the segments. ``note`` hears what is missing of them; ``known_end``: so far the log surely went once.
+        """Find the segments. ``note`` receives the missing parts. ``known_end``: a position that the log is
+        known to have reached.
 
-        Raises StoreCorrupt when the files are not one log.
+        Raises StoreCorrupt when the files do not form one log.
         """
         files = self._files
         paths: dict[int, Path] = {}
@@ -142,7 +143,7 @@ class CommitLog:
                 lengths[start] = files.length(fd)
             finally:
                 files.close(fd)
-        # A crash while a file is made leaves an empty one, always the last.
+        # A crash during the creation of a file leaves an empty file, always the last.
         if starts and lengths[starts[-1]] == 0:
             files.remove(paths[starts.pop()])
         if starts:
@@ -164,8 +165,8 @@ class CommitLog:
             note(damage)
 
     def start_at(self, position: int) -> None:
-        """Append from here on; everything before is taken for durable. Makes the segment when it is
-        missing."""
+        """Append from this position on; everything before it counts as durable. Creates the segment when it
+        is missing."""
         if not self.segments or position >= self.segments[-1].end:
             segment, self._fd, _ = self._create_segment(position - position % self.segment_bytes)
             self.segments.append(segment)
@@ -181,10 +182,10 @@ class CommitLog:
         self._set_room()
 
     def cut(self, position: int) -> int:
-        """Zero everything from ``position`` on and remove later segments; gives back how many bytes of each lie before
-        its zeros.
+        """Zero everything from ``position`` on and remove later segments. Returns the number of bytes up to
+        the last nonzero byte of each.
 
-        Zeros, not ftruncate: an old record must not reappear, and the file may be mapped.
+        The tail is zeroed, not truncated: an old record must not reappear, and the file may be mapped.
         """
         cleared = 0
         while self.segments and self.segments[-1].start > position:
@@ -225,8 +226,8 @@ class CommitLog:
             self._files.close(fd)
 
     def rewrite(self, start: int, end: int) -> int:
-        """Blocking: write the bytes of [start, end) over themselves, so that the next sync has to put them on the disk;
-        gives back how many."""
+        """Write the bytes of [start, end) over themselves, so that the next sync has to write them to the
+        disk. Blocking. Returns the number of bytes."""
         count = 0
         for segment in self.segments:
             low, high = max(start, segment.start), min(end, segment.start + segment.length)
@@ -243,7 +244,7 @@ class CommitLog:
         return count
 
     def sync_from(self, position: int) -> None:
-        """Blocking: make every segment from ``position`` on durable (the end of recovery)."""
+        """Make every segment from ``position`` on durable, at the end of recovery. Blocking."""
         for segment in self.segments:
             if segment.end > position:
                 fd = self._files.open(segment.path)
@@ -257,9 +258,9 @@ class CommitLog:
     # --- retention ------------------------------------------------------------------------------------------
 
     def forget_oldest(self, count: int) -> list[Path]:
-        """Leave out the first segments, never the active one; gives back the files, which are still there.
+        """Drop the first segments, never the active one. Returns the paths of their files, which still exist.
 
-        Whoever holds a slice of one keeps it readable.
+        A slice of a dropped segment stays readable for its holder.
         """
         gone, self.segments[:count] = self.segments[:count], []
         for segment in gone:
@@ -269,10 +270,10 @@ class CommitLog:
     # --- append ---------------------------------------------------------------------------------------------
 
     def make_room(self, size_bytes: int) -> int:
-        """Reserve blocks for one record (or one batch), rolling to the next segment when it does not fit.
+        """Reserve blocks for one record or one batch. Rolls to the next segment when it does not fit.
 
-        Gives back where the record starts. Raises DiskFull or MessageTooLarge with nothing changed; OSError
-        when writing the old segment's end failed (the caller must poison the store then).
+        Returns where the record starts. Raises DiskFull or MessageTooLarge with nothing changed. Raises
+        OSError when writing the end of the old segment failed; the caller must poison the store then.
         """
         if size_bytes > self.segment_bytes - BLANK_BYTES:
             raise MessageTooLarge("record", size_bytes, self.segment_bytes - BLANK_BYTES)
@@ -286,13 +287,14 @@ class CommitLog:
         return self.position
 
     def write_pending(self) -> None:
-        """One pwritev for everything appended since the last. OSError: any part of it may be on disk."""
+        """Write everything appended since the last write, with one pwritev. After an OSError any part may be
+        on disk."""
         if self.pending:
             self._files.write(self._fd, joined(self.pending), self.written - self.segments[-1].start)
             self.take_pending()
 
     def take_pending(self) -> tuple[int, list[bytes | memoryview]]:
-        """Everything appended since the last write, and where in the active file the caller has to write it."""
+        """The file offset at which the caller has to write, and everything appended since the last write."""
         offset, buffers = self.written - self.segments[-1].start, self.pending
         self.pending = []
         self.written = self.position
@@ -308,7 +310,7 @@ class CommitLog:
         except OSError:
             self._files.close(fd)
             if self.position < old.end:
-                self.pending.pop()  # whoever tries again adds it again
+                self.pending.pop()  # the next attempt adds it again
             raise
         self.segments.append(segment)
         self._unsynced.append(self._fd)
@@ -317,7 +319,8 @@ class CommitLog:
         self._allocated_end = allocated_end
 
     def _create_segment(self, start: int) -> tuple[Segment, int, int]:
-        """With an open descriptor and the end of its allocated range. DiskFull leaves no file behind."""
+        """The new segment, its open descriptor, and the end of its allocated range. DiskFull leaves no file
+        behind."""
         path = self._directories.for_segment(start // self.segment_bytes) / file_name(start)
         segment = Segment(path, start, self.segment_bytes, start + self.segment_bytes)
         with disk_full_as_typed(f"a new CommitLog segment {path.name}"):
@@ -333,7 +336,7 @@ class CommitLog:
         return segment, fd, allocated_end
 
     def _allocate(self, fd: int, segment: Segment, allocated_end: int, need: int) -> int:
-        """Whole steps if the disk has them, else just what is needed."""
+        """Allocate whole steps when the disk has room, otherwise only what is needed."""
         step_end = min(segment.end, -(-need // self._step) * self._step)
         with disk_full_as_typed(f"CommitLog segment {segment.path.name}"):
             try:
@@ -347,16 +350,17 @@ class CommitLog:
 
     @property
     def room_due(self) -> bool:
-        """Less than a step is reserved ahead of what is appended, and more was not tried yet."""
+        """Whether less than a step is reserved ahead of the position and no attempt to reserve more was made
+        yet."""
         end = self._allocated_end
         is_near, is_new = end - self.position < self._step, self._room_asked_end != end
         return is_near and is_new and end < self.segments[-1].end
 
     def extend_room(self) -> ReadAheadJob | None:
-        """Reserve the next step of the active segment; gives back what another thread may do for it.
+        """Reserve the next step of the active segment. Returns a job for another thread.
 
-        Reserving stays in the thread that appends: where the file system has no such call the C library writes zeros
-        into blocks that it found empty, and a record may have got there meanwhile.
+        Only the appending thread reserves. On a file system without fallocate the C library writes zeros into
+        blocks that it found empty, which would overwrite a record that was written in between.
         """
         active, start = self.segments[-1], self._allocated_end
         end = min(active.end, start - start % self._step + self._step)
@@ -364,7 +368,7 @@ class CommitLog:
         try:
             self._files.allocate(self._fd, start - active.start, end - start)
         except OSError:
-            return None  # the append that gets there asks again, and is told why there is none
+            return None  # the append that needs this room asks again and gets the error
         self._allocated_end = end
         if self.room_end >= 0:
             self._set_room()
@@ -376,8 +380,8 @@ class CommitLog:
     # --- flush ----------------------------------------------------------------------------------------------
 
     def take_unsynced(self) -> tuple[list[int], int, list[Path]]:
-        """What a flush job has to sync: descriptors of left segments, the active one, directories with new
-        names."""
+        """What a flush job has to sync: the descriptors of finished segments, the active descriptor, and the
+        directories with new names."""
         unsynced, self._unsynced = self._unsynced, []
         directories, self._new_directories = self._new_directories, []
         return unsynced, self._fd, directories
@@ -410,18 +414,19 @@ class CommitLog:
         return None
 
     def mapped(self, segment: Segment) -> memoryview | None:
-        """The whole file, read-only, or None when it cannot be mapped: then ``copied`` and the like still read it.
+        """The whole file, read-only, or None when it cannot be mapped. ``copied``, ``around`` and ``find``
+        still read it then.
 
-        Only [start, written) may be looked at (see files.py).
+        Only [start, written) may be read (see files.py).
         """
         view = self._views.get(segment.start)
         if view is not None:
             self._views.move_to_end(segment.start)
             return view
         if not segment.length:
-            return memoryview(b"")  # somebody emptied the file, and nothing can be mapped of it
+            return memoryview(b"")  # another program emptied the file, and an empty file cannot be mapped
         while len(self._views) >= max(self._max_mapped, 1):
-            # Not closed: slices may still wait in somebody's send buffer; the last of them unmaps it.
+            # Not closed: slices may still be in a send buffer. The last of them unmaps the file.
             self._unmap_oldest()
         if self._max_mapped:
             mapping = try_map(self._files, segment.path, segment.length, self._budget, self._unmap_oldest)
@@ -431,19 +436,19 @@ class CommitLog:
         return view
 
     def adopt(self, segment: Segment, view: memoryview) -> None:
-        """A map of the whole file that somebody else has made."""
+        """Use a map of the whole file that another thread has made."""
         self._views[segment.start] = view
         self._budget.used_bytes += len(view)
 
     def view(self, segment: Segment) -> memoryview:
-        """As ``mapped``, for tools. Raises OSError when it cannot be mapped."""
+        """As ``mapped``, but raises OSError when the segment cannot be mapped. For tools."""
         view = self.mapped(segment)
         if view is None:
             raise OSError(errno.ENOMEM, "this part of the log cannot be mapped", str(segment.path))
         return view
 
     def _unmap_oldest(self) -> bool:
-        """Whether there was one."""
+        """Returns False when nothing is mapped."""
         while self._views:
             _, view = self._views.popitem(last=False)
             if view is not None:
@@ -457,7 +462,8 @@ class CommitLog:
             self._budget.used_bytes -= len(view)
 
     def read_into(self, segment: Segment, buffer: memoryview, position: int) -> int:
-        """Copy what is at ``position`` on into ``buffer``; gives back how many bytes, fewer at the segment's end."""
+        """Copy bytes from ``position`` on into ``buffer``. Returns their number, which is less at the end of
+        the segment."""
         fd = self._files.open_read(segment.path)
         try:
             return self._files.read_into(fd, buffer, position - segment.start)
@@ -465,7 +471,7 @@ class CommitLog:
             self._files.close(fd)
 
     def length_now(self, segment: Segment) -> int:
-        """Of the file, which somebody may have cut since it was found."""
+        """Current length of the file. Another program may have truncated it."""
         fd = self._files.open_read(segment.path)
         try:
             return self._files.length(fd)
@@ -473,8 +479,8 @@ class CommitLog:
             self._files.close(fd)
 
     def copied(self, segment: Segment, ranges: list[tuple[int, int]]) -> memoryview:
-        """Copies of these ranges [low, high) of a segment's file, each behind the one before; less where the file
-        ends."""
+        """Copies of the ranges [low, high) of a segment's file, one after the other. Shorter at the end of
+        the file."""
         copy = memoryview(bytearray(sum(high - low for low, high in ranges)))
         at = 0
         fd = self._files.open_read(segment.path)
@@ -486,8 +492,8 @@ class CommitLog:
         return copy[:at]
 
     def around(self, segment: Segment, position: int, limit: int) -> tuple[memoryview, int, int]:
-        """Bytes that hold the record at ``position`` unless it goes beyond ``limit``; where in them it begins, and
-        where they end for it. Raises OSError."""
+        """A buffer with the record at ``position``, the record's start in it, and the end of what may be
+        read. The record is incomplete when it goes beyond ``limit``. Raises OSError."""
         view = self.mapped(segment)
         low, high = position - segment.start, limit - segment.start
         if view is not None:
@@ -507,13 +513,14 @@ class CommitLog:
         return len(self._views) - (_MARK in self._views)
 
     def drop_idle(self) -> None:
-        """Unmap the segments that nobody looked at since the last call; who holds a slice of one keeps it."""
+        """Unmap the segments that were not used since the last call. A slice of one stays readable for its
+        holder."""
         while _MARK in self._views:
             self._unmap(next(iter(self._views)))
         self._views[_MARK] = None
 
     def find(self, segment: Segment, pattern: bytes, low: int, high: int) -> int:
-        """Where ``pattern`` first occurs in [low, high) of the segment's file, or -1."""
+        """Position of the first ``pattern`` in [low, high) of the segment's file, or -1."""
         view = self.mapped(segment)
         if view is not None:
             mapping = view.obj
@@ -527,7 +534,7 @@ class CommitLog:
         return -1
 
     def slice(self, position: int, size_bytes: int) -> memoryview | None:
-        """Bytes of the log as they are on disk now, or None when no segment holds them all."""
+        """Bytes of the log as they are on disk now, or None when no single segment holds all of them."""
         segment = self.segment_of(position)
         if segment is None or size_bytes <= 0 or position + size_bytes > segment.start + segment.length:
             return None
@@ -539,7 +546,7 @@ class CommitLog:
         return view[low : low + size_bytes]
 
     def store_timestamp_at(self, position: int) -> int:
-        """Of the record there; -1 when there is none."""
+        """Store time of the record at this position; -1 when there is no record."""
         head = self.slice(position, _RECORD_STORE_TIME.size + 12)
         if head is None:
             return -1
@@ -550,10 +557,10 @@ class CommitLog:
 
 
 def segment_size(lengths: dict[int, int], configured: int, known_end: int) -> int:
-    """The length of a full file, by where the files of a log begin: the directory knows better than the settings.
+    """The segment size of a log, from the starts and lengths of its files. It overrides the configured size.
 
-    Most files are whole, whatever became of one. Of a log that is one file nothing tells its length but how far the
-    log went (``known_end``).
+    Most files of a damaged log are still complete. The size of a single file is ambiguous; it counts as
+    truncated when the log is known to have been longer (``known_end``).
     """
     counts = Counter(length for length in lengths.values() if length)
     if not counts:
@@ -566,12 +573,13 @@ def segment_size(lengths: dict[int, int], configured: int, known_end: int) -> in
     step = min((after - start for start, after in itertools.pairwise(starts)), default=0)
     if step in counts and not any(start % step for start in starts):
         return step
-    # Files are missing, or some are not of this log: who asked finds out.
+    # Files are missing, or some do not belong to this log. The caller detects that.
     return max(counts, key=lambda size: (counts[size], size))
 
 
 def missing_parts(segments: list[Segment], lengths: dict[int, int]) -> list[Damage]:
-    """What the files themselves tell to be missing between the first and the last of them. ``lengths`` by start."""
+    """The missing parts between the first and the last segment, from the file names and ``lengths`` by
+    start."""
     found = []
     for number, segment in enumerate(segments):
         before = segments[number - 1] if number else segment

@@ -1,8 +1,8 @@
-"""Messages made into records and queue entries, both still in memory: the first step of everything that is stored.
+"""Turns messages into records and queue entries, both in memory: the first step of storing.
 
-Offsets are given here and never taken back. What was appended since the last write is ``CommitLog.pending`` and the
-``entries`` of the queues in ``dirty``; the store writes both. Room on the disk is reserved before anything is changed,
-so a message that is refused leaves no trace.
+Offsets are assigned here and never taken back. What was appended since the last write is in
+``CommitLog.pending`` and in the ``entries`` of the queues in ``dirty``; the store writes both. Disk space is
+reserved before anything is changed, so a refused message leaves no trace.
 
 Must not know what is written, durable or visible.
 """
@@ -51,19 +51,19 @@ _pack_properties_length = _PROPERTIES_LENGTH.pack
 _pack_entry = ENTRY.pack
 
 Item = tuple[int, bytes, bytes]
-"""flag, body, properties: of a batch (``mqspark.record.split_batch``)."""
+"""Flag, body and properties of a message of a batch (``mqspark.record.split_batch``)."""
 
 Ints = npt.NDArray[np.int64]
 Queue = ConsumeQueue | BatchQueue
 Group = list[tuple[Queue, bytearray]]
-"""Entries of records that leave ``pending`` together."""
+"""Queue entries of records that leave ``pending`` together."""
 
 
 class Appender:
-    """Puts of every kind. ``check_writable`` raises when nothing may be stored; ``poison`` makes it so and gives
-    back what to raise, or only that for want of descriptors or memory; ``before_roll``
-    is called before the end of a segment is written, ``expect_no_keys`` with stretches of the log where nothing has
-    properties."""
+    """All kinds of put. ``check_writable`` raises when nothing may be stored. ``poison`` makes the store
+    read-only and returns the error to raise; for a shortage of descriptors or memory it only returns the
+    error. ``before_roll`` is called before the end of a segment is written. ``expect_no_keys`` is called with
+    ranges of the log in which no record has properties."""
 
     __slots__ = (
         "_batch_queues",
@@ -120,13 +120,13 @@ class Appender:
         self._expect_no_keys = expect_no_keys
         self.max_body_bytes = config.max_message_size
         self.now_ms = 0
-        """The store time of the turn: of everything that is pending."""
+        """Store time of everything pending: that of the first put after a commit."""
         self.dirty: list[Queue] = []
-        """Queues with entries that are not written."""
+        """Queues with unwritten entries."""
         self.put_count = 0
 
     def take_group(self) -> Group:
-        """The queue entries of everything that is leaving ``pending``."""
+        """Take the queue entries of everything that leaves ``pending``."""
         group: Group = []
         for queue in self.dirty:
             group.append((queue, queue.entries))
@@ -148,11 +148,11 @@ class Appender:
         reconsume_times: int = 0,
         prepared_offset: int = 0,
     ) -> tuple[int, int, int]:
-        """Append one message; ``commit`` writes it. Gives back queue offset, physical offset and end offset.
+        """Append one message; ``commit`` writes it. Returns queue offset, physical offset and end offset.
 
-        The store time is that of the turn (the first put after a commit). Prepared and rolled back messages
-        (system flag) get queue offset 0 and no queue entry. Raises MessageTooLarge, InvalidMessage,
-        StoreReadOnly, DiskFull; nothing is changed then.
+        All messages put between two commits have the store time of the first. Prepared and rolled back
+        messages (system flag) get queue offset 0 and no queue entry. Raises MessageTooLarge, InvalidMessage,
+        StoreReadOnly or DiskFull with nothing changed.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -246,9 +246,9 @@ class Appender:
         reconsume_times: int = 0,
         prepared_offset: int = 0,
     ) -> tuple[int, list[int], int]:
-        """Append several messages of one queue, all or none, in one segment; their tags codes are found here.
+        """Append several messages of one queue to one segment, all or none. The tags codes are computed here.
 
-        Gives back the first queue offset, the physical offsets and the end offset. Raises as ``put``.
+        Returns the first queue offset, the physical offsets and the end offset. Raises as ``put``.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -288,7 +288,7 @@ class Appender:
                 )
                 positions.append(at)
             return first_offset, positions, position
-        # The same as ``put`` in one loop: half the time.
+        # The steps of ``put`` in one loop, which takes half the time.
         pending, entries, topic_field = log.pending, queue.entries, queue.topic_field
         pack, magic, host = head.pack, queue.record_magic, self._store_host
         if not pending:
@@ -342,7 +342,7 @@ class Appender:
         reconsume_times: int = 0,
         prepared_offset: int = 0,
     ) -> tuple[int, Ints, int]:
-        """``put_batch`` of many members at once."""
+        """``put_batch`` of many batch members at once."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             queue = self._create_queue(topic, queue_id)
@@ -414,9 +414,11 @@ class Appender:
         sys_flag: int = 0,
         reconsume_times: int = 0,
     ) -> tuple[int, int, int]:
-        """Append ``count`` messages as one record of a BatchCQ queue; ``body`` holds them as a batch send does.
+        """Append ``count`` messages as one record of a BatchCQ queue. ``body`` has the format of a batch
+        send.
 
-        Gives back the first message's queue offset, the physical offset and the end offset. Raises as ``put``.
+        Returns the queue offset of the first message, the physical offset and the end offset. Raises as
+        ``put``.
         """
         if not 0 < count <= MAX_BATCH:
             raise InvalidMessage(f"an inner batch holds 1 to {MAX_BATCH} messages, not {count}", field="body")
@@ -448,7 +450,7 @@ class Appender:
         flag: int,
         reconsume_times: int,
     ) -> tuple[int, int, int]:
-        """``put`` into a BatchCQ queue; ``count`` 0: one ordinary message."""
+        """``put`` into a BatchCQ queue. ``count`` 0 stands for one ordinary message."""
         queue = self._batch_queues.get((topic, queue_id)) or self._create_batch_queue(topic, queue_id)
         self._check_writable()
         base = queue.next_offset
@@ -551,7 +553,8 @@ class Appender:
         return queue_offset, position, end
 
     def use_batch_queues(self, topic: str) -> None:
-        """From now on this topic has BatchCQ queues. Raises InvalidMessage when it has queues of the other type."""
+        """Use BatchCQ queues for this topic from now on. Raises InvalidMessage when it has queues of the
+        other type."""
         if topic not in self._table.batch_topics:
             if any(name == topic for name, _ in self._queues):
                 raise InvalidMessage(
