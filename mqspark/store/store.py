@@ -156,7 +156,7 @@ class MessageStore:
             ledger=queues,
         )
         self._batch_queues = self._batch_table.batch_queues
-        self._compacted = CompactedQueues(root, clock.monotonic_ms)
+        self._compacted = CompactedQueues(root, files, clock.monotonic_ms)
         self.deletions = Deletions(
             ConfigFile(self.paths.deletions, self._files, self.distrust), self._files, self._remove_topic
         )

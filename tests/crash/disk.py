@@ -217,6 +217,11 @@ class MemoryFiles:
         if node is not None:
             self._link(os.path.dirname(os.fspath(path)), directory, name, None)
 
+    def remove_tree(self, path: StrPath) -> None:
+        for name in self.names(path):
+            self.remove_tree(f"{os.fspath(path)}/{name}")
+        self.remove(path)
+
     def read(self, path: StrPath) -> bytes | None:
         try:
             node = self._find(path)[2]

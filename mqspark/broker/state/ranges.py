@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.offsets import ConsumerOffsets
@@ -26,7 +26,9 @@ from mqspark.store.disk.saved import SavedTable, Table
 from mqspark.store.queue.batchqueue import BatchQueue
 from mqspark.store.queue.consumequeue import ConsumeQueue
 from mqspark.store.queue.multidispatch import is_lmq
-from mqspark.store.tools.offline import OfflineStore
+
+if TYPE_CHECKING:
+    from mqspark.store.tools.offline import OfflineStore
 
 __all__ = ["Bounds", "found_in_tables", "heal_delays", "heal_groups", "heal_offsets", "heal_topics"]
 

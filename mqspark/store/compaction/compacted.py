@@ -11,15 +11,13 @@ ever. What lies between them, because the log has expired under a RocketMQ broke
 are on disk: a read sees one generation, never a mix.
 The generation before stays until the next one comes, for readers that are about to open it.
 
-Compaction itself is a Spark job (``mqspark_jobs.compact``), a process of its own that does not need the store's file
-layer; the store reads here and never writes. Semantics: reference store-and-broker §18. Must not know the CommitLog.
+Compaction itself is a Spark job (``mqspark_jobs.compact``), a process of its own; the store reads here and never
+writes. Both go through the file layer. Semantics: reference store-and-broker §18. Must not know the CommitLog.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import struct
 import weakref
 from collections.abc import Callable, Mapping
@@ -38,7 +36,7 @@ from mqspark.store.compaction.rocketcompaction import (
     compacted_by_rocketmq,
     topics_compacted_by_rocketmq,
 )
-from mqspark.store.disk.files import OsFiles, open_regular
+from mqspark.store.disk.files import FileLayer, OsFiles
 from mqspark.store.disk.mapping import MapBudget, try_map
 from mqspark.store.messages.fetch import GetResult, GetStatus
 
@@ -75,77 +73,88 @@ class Current:
     size_bytes: int
 
 
-def read_current(directory: Path) -> Current | None:
-    try:
-        with open(directory / "current", "rb", opener=open_regular) as file:
-            return Current(**json.loads(file.read()))
-    except FileNotFoundError:
-        return None
+def read_current(directory: Path, files: FileLayer | None = None) -> Current | None:
+    data = (files or OsFiles()).read(directory / "current")
+    return Current(**json.loads(data)) if data is not None else None
 
 
-def publish(directory: Path, current: Current) -> None:
-    """Make a complete generation the one that counts, then remove those that nobody can be about to open."""
+def publish(directory: Path, current: Current, files: FileLayer | None = None) -> None:
+    """Make a complete generation the one that counts, then remove those that nobody can be about to open. Raises
+    OSError."""
+    files = files or OsFiles.like(directory)
     temporary = directory / "current.tmp"
-    with open(temporary, "w", opener=OsFiles.like(directory).opener) as file:
-        file.write(json.dumps(asdict(current)))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, directory / "current")
-    _sync_directory(directory)
-    for path in directory.iterdir():
-        number = path.name.partition(".")[0]
+    fd = files.open(temporary, create=True)
+    try:
+        files.set_length(fd, 0)
+        files.write(fd, json.dumps(asdict(current)).encode(), 0)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.sync_directory(
+        directory
+    )  # ``current`` must not be there before the names of the files that it means
+    files.rename(temporary, directory / "current")
+    files.sync_directory(directory)
+    for name in files.names(directory):
+        number = name.partition(".")[0]
         if number.isdigit() and int(number) < current.generation - 1:
-            path.unlink()
+            files.remove(directory / name)
 
 
 def compaction_topics(root: Path) -> list[str]:
     """Those that the broker's table says to have cleanup.policy=COMPACTION, sorted. ``root``: storePathRootDir. Raises
     ConfigError when there is no table or it is none."""
     path = root / "config" / "topics.json"
+    data = OsFiles().read(path)
+    if data is None:
+        raise ConfigError(f"store: {path} does not exist", key="store")
     try:
-        table = json.loads(path.read_bytes())["topicConfigTable"]
+        table = json.loads(data)["topicConfigTable"]
         return sorted(
             name
             for name, topic in table.items()
             if (topic.get("attributes") or {}).get("cleanup.policy") == "COMPACTION"
         )
-    except FileNotFoundError:
-        raise ConfigError(f"store: {path} does not exist", key="store") from None
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ConfigError(f"store: {path} is no table of topics", key="store") from None
 
 
 def is_compacted(root: Path, topic: str) -> bool:
     """Whether the log alone is not what the broker serves of a topic. ``root``: storePathRootDir."""
-    return path_below(root / COMPACTED, topic).is_dir() or compacted_by_rocketmq(root, topic)
+    topic_name = path_below(root / COMPACTED, topic).name
+    return topic_name in OsFiles().names(root / COMPACTED) or compacted_by_rocketmq(root, topic)
 
 
 class Generation:
     """One generation, mapped, or copied from its open file where it cannot be mapped."""
 
-    __slots__ = ("__weakref__", "_fd", "_view", "current", "entries")
+    __slots__ = ("__weakref__", "_fd", "_files", "_view", "current", "entries")
 
-    def __init__(self, directory: Path, current: Current) -> None:
+    def __init__(self, directory: Path, current: Current, files: FileLayer | None = None) -> None:
         """Raises FileNotFoundError when it was replaced twice meanwhile."""
         self.current = current
-        with open(directory / f"{current.generation}.queue", "rb", opener=open_regular) as file:
-            self.entries: npt.NDArray[Any] = np.fromfile(file, KEPT_DTYPE)
-        path, files, budget = directory / f"{current.generation}.log", OsFiles(), MapBudget()
+        self._files = files = files or OsFiles()
+        path, budget = directory / f"{current.generation}.queue", MapBudget()
+        mapping = try_map(files, path, None, budget, lambda: False)
+        data = memoryview(mapping) if mapping is not None else memoryview(_whole(files, path))
+        whole = len(data) - len(data) % KEPT_DTYPE.itemsize
+        self.entries: npt.NDArray[Any] = np.frombuffer(data[:whole], KEPT_DTYPE)
+        path = directory / f"{current.generation}.log"
         mapping = try_map(files, path, None, budget, lambda: False)
         self._view = memoryview(mapping) if mapping is not None else None
         self._fd = -1
         if mapping is None:
             self._fd = files.open_read(path)
-            weakref.finalize(self, os.close, self._fd)
+            weakref.finalize(self, files.close, self._fd)
 
     @property
     def view(self) -> memoryview:
         """All records; a copy where they cannot be mapped."""
-        return self._view if self._view is not None else self._bytes(0, os.fstat(self._fd).st_size)
+        return self._view if self._view is not None else self._bytes(0, self._files.length(self._fd))
 
     def _bytes(self, position: int, size: int) -> memoryview:
         if self._view is None:
-            return memoryview(os.pread(self._fd, size, position))
+            return memoryview(self._files.read_at(self._fd, size, position))
         return self._view[position : position + size]
 
     def record(self, offset: int) -> memoryview:
@@ -174,11 +183,21 @@ class Generation:
         return buffers, len(chosen), int(chosen["offset"][-1]) + 1
 
 
+def _whole(files: FileLayer, path: Path) -> bytes:
+    """Of a file that cannot be mapped."""
+    fd = files.open_read(path)
+    try:
+        return files.read_at(fd, files.length(fd), 0)
+    finally:
+        files.close(fd)
+
+
 class CompactedQueues:
     """What of a store's queues is compacted, as its broker serves it."""
 
-    def __init__(self, root: Path, monotonic_ms: Callable[[], int]) -> None:
+    def __init__(self, root: Path, files: FileLayer, monotonic_ms: Callable[[], int]) -> None:
         self._store = root
+        self._files = files
         self._root = root / COMPACTED
         self._monotonic_ms = monotonic_ms
         self._topics: frozenset[str] = frozenset()
@@ -190,12 +209,12 @@ class CompactedQueues:
 
     def _rocketmq(self, topic: str, queue_id: int) -> RocketCompaction | None:
         if self._their_topics is None:
-            self._their_topics = topics_compacted_by_rocketmq(self._store)
+            self._their_topics = topics_compacted_by_rocketmq(self._store, self._files)
         if topic not in self._their_topics:
             return None
         found = self._theirs.get((topic, queue_id))
         if found is None:
-            found = RocketCompaction(self._store, topic, queue_id)
+            found = RocketCompaction(self._store, topic, queue_id, self._files)
             if not found:  # anybody may ask for any queue id: only what is there is kept
                 return None
             self._theirs[topic, queue_id] = found
@@ -205,20 +224,17 @@ class CompactedQueues:
         now_ms = self._monotonic_ms()
         if now_ms - self._topics_at_ms >= _LOOK_MS:
             self._topics_at_ms = now_ms
-            try:
-                self._topics = frozenset(os.listdir(self._root))
-            except FileNotFoundError:
-                self._topics = frozenset()
+            self._topics = frozenset(self._files.names(self._root))
         if topic not in self._topics:
             return None
         looked_at_ms, known = self._known.get((topic, queue_id), (-_LOOK_MS, None))
         if now_ms - looked_at_ms >= _LOOK_MS:
             directory = path_below(self._root, topic, queue_id)
-            current = read_current(directory)
+            current = read_current(directory, self._files)
             if current is None:
                 known = None
             elif known is None or known.current != current:
-                known = Generation(directory, current)
+                known = Generation(directory, current, self._files)
             if known is not None:  # anybody may ask for any queue id
                 self._known[(topic, queue_id)] = now_ms, known
             else:
@@ -257,15 +273,17 @@ class CompactedQueues:
 
     def leave_out(self, deleted: Mapping[str, int]) -> None:
         """Remove what is left of deleted topics (``Deletions.positions``)."""
+        kept = frozenset(self._files.names(self._root))
         for topic, position in deleted.items():
-            if path_below(self._root, topic).is_dir() and self._is_before(topic, position):
+            if path_below(self._root, topic).name in kept and self._is_before(topic, position):
                 self.forget(topic)
 
     def _is_before(self, topic: str, position: int) -> bool:
         """Whether the records that are kept of it lay before a position of the log."""
-        for directory in path_below(self._root, topic).iterdir():
-            current = read_current(directory)
-            generation = Generation(directory, current) if current is not None else None
+        for name in self._files.names(path_below(self._root, topic)):
+            directory = path_below(self._root, topic) / name
+            current = read_current(directory, self._files)
+            generation = Generation(directory, current, self._files) if current is not None else None
             if generation is not None and len(generation.entries):
                 offset = int(generation.entries["offset"][-1])
                 (at,) = _PHYSICAL_OFFSET.unpack_from(generation.record(offset), _PHYSICAL_OFFSET_AT)
@@ -280,29 +298,22 @@ class CompactedQueues:
         if self._their_topics is not None:
             self._their_topics.discard(topic)
         for name in ("compactionLog", "compactionCq"):
-            if (theirs := path_below(self._store / COMPACTION, name, topic)).is_dir():
-                shutil.rmtree(theirs)
+            self._files.remove_tree(path_below(self._store / COMPACTION, name, topic))
         for key in [key for key in self._known if key[0] == topic]:
             del self._known[key]
-        directory = path_below(self._root, topic)
-        if directory.is_dir():
-            for queue in directory.iterdir():
-                for path in queue.iterdir():
-                    path.unlink()
-                queue.rmdir()
-            directory.rmdir()
+        self._files.remove_tree(path_below(self._root, topic))
 
 
 class GenerationWriter:
     """Writes ``<n>.log`` and ``<n>.queue`` under names of its own; ``finish`` makes them durable."""
 
-    def __init__(self, directory: Path, name: str) -> None:
-        files = OsFiles.like(directory.parent.parent)
-        files.make_directory(directory)
+    def __init__(self, directory: Path, name: str, files: FileLayer | None = None) -> None:
+        files = files or OsFiles.like(directory.parent.parent)
+        files.make_directory(directory, durable=True)
         self.log_path = directory / f"{name}.log.tmp"
         self.queue_path = directory / f"{name}.queue.tmp"
-        self._log = open(self.log_path, "wb", buffering=_WRITE_BYTES, opener=files.opener)  # noqa: SIM115
-        self._queue = open(self.queue_path, "wb", buffering=_WRITE_BYTES, opener=files.opener)  # noqa: SIM115
+        self._log = _Growing(files, self.log_path)
+        self._queue = _Growing(files, self.queue_path)
         self.messages = 0
         self.size_bytes = 0
 
@@ -315,14 +326,33 @@ class GenerationWriter:
 
     def finish(self) -> None:
         for file in (self._log, self._queue):
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
+            file.finish()
 
 
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+class _Growing:
+    """A file that is written from its beginning to its end, a MiB at a time."""
+
+    __slots__ = ("__weakref__", "_buffer", "_close", "_fd", "_files", "_length")
+
+    def __init__(self, files: FileLayer, path: Path) -> None:
+        self._files = files
+        self._fd = files.open(path, create=True)
+        self._close = weakref.finalize(self, files.close, self._fd)
+        files.set_length(self._fd, 0)  # of an earlier attempt
+        self._buffer = bytearray()
+        self._length = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._buffer += data
+        if len(self._buffer) >= _WRITE_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        self._files.write(self._fd, self._buffer, self._length)
+        self._length += len(self._buffer)
+        self._buffer = bytearray()
+
+    def finish(self) -> None:
+        self._write()
+        self._files.sync(self._fd)
+        self._close()

@@ -21,6 +21,7 @@ import numpy as np
 
 from mqspark.names import path_below
 from mqspark.record import check_record, tags_code
+from mqspark.store.disk.files import FileLayer, OsFiles
 from mqspark.store.disk.layout import file_start
 from mqspark.store.index.keys import Ints
 from mqspark.store.recovery.rebuild import SegmentRecords
@@ -38,29 +39,27 @@ _REPLACED = ".delete"
 
 def compacted_by_rocketmq(root: Path, topic: str) -> bool:
     """Whether it has anything of the topic. ``root``: storePathRootDir."""
-    return path_below(root / COMPACTION, "compactionLog", topic).is_dir()
+    name = path_below(root / COMPACTION, "compactionLog", topic).name
+    return name in topics_compacted_by_rocketmq(root, OsFiles())
 
 
-def topics_compacted_by_rocketmq(root: Path) -> set[str]:
+def topics_compacted_by_rocketmq(root: Path, files: FileLayer) -> set[str]:
     """``root``: storePathRootDir."""
-    try:
-        return {path.name for path in (root / COMPACTION / "compactionLog").iterdir() if path.is_dir()}
-    except FileNotFoundError:
-        return set()
+    return set(files.names(root / COMPACTION / "compactionLog"))
 
 
 class RocketCompaction:
     """One queue; false when RocketMQ has compacted nothing of it."""
 
-    def __init__(self, root: Path, topic: str, queue_id: int) -> None:
+    def __init__(self, root: Path, topic: str, queue_id: int, files: FileLayer | None = None) -> None:
         """``root``: storePathRootDir."""
+        self._layer = files = files or OsFiles()
         directory = path_below(root / COMPACTION, "compactionLog", topic, queue_id)
-        places = [place for name in _PLACES if (place := directory / name).is_dir()]
         self._files = sorted(
-            (start, path)
-            for place in places
-            for path in place.iterdir()
-            if path.is_file() and (start := file_start(path.name.removesuffix(_REPLACED))) is not None
+            (start, place / name)
+            for place in (directory / each for each in _PLACES)
+            for name in files.names(place)
+            if (start := file_start(name.removesuffix(_REPLACED))) is not None
         )
         self._known: tuple[Ints, Ints, Ints] | None = None
         self._views: list[memoryview] = []
@@ -71,9 +70,13 @@ class RocketCompaction:
     def runs(self) -> Iterator[tuple[memoryview, Ints]]:
         """Positions of records in the view of a file, ascending, at most 65,536 at a time."""
         for start, path in self._files:
-            length = path.stat().st_size
+            fd = self._layer.open_read(path)
+            try:
+                length = self._layer.length(fd)
+            finally:
+                self._layer.close(fd)
             if length:
-                records = SegmentRecords(path, start, length)
+                records = SegmentRecords(path, start, length, files=self._layer)
                 for positions in records.between(start, start + length):
                     yield records.view, positions
 

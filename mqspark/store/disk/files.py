@@ -27,6 +27,7 @@ import fcntl
 import mmap
 import os
 import resource
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -244,6 +245,10 @@ class FileLayer(Protocol):
     def remove(self, path: StrPath) -> None:
         """Remove a file or an empty directory; no error when it does not exist."""
 
+    def remove_tree(self, path: StrPath) -> None:
+        """A directory with everything in it; links in it are not followed. No error when there is no such
+        directory."""
+
     def read(self, path: StrPath) -> bytes | None:
         """The content of a small file, or None when it does not exist."""
 
@@ -438,6 +443,12 @@ class OsFiles:
             else:
                 os.unlink(path)
         except FileNotFoundError:
+            return
+
+    def remove_tree(self, path: StrPath) -> None:
+        try:
+            shutil.rmtree(path)
+        except (FileNotFoundError, NotADirectoryError):
             return
 
     def read(self, path: StrPath) -> bytes | None:

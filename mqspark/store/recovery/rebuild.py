@@ -33,7 +33,7 @@ from mqspark.message import BORN_HOST_V6
 from mqspark.record import MAGIC_V1, MAGIC_V2, CheckedRecord
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.cuts import GuardedMap, guarded_map
-from mqspark.store.disk.files import OsFiles
+from mqspark.store.disk.files import FileLayer, OsFiles
 from mqspark.store.index.indexfile import Header, IndexFile, IndexMaps, Shape
 from mqspark.store.index.keys import Ints, KeyColumns, run_keys
 from mqspark.store.log.commitlog import CommitLog, Segment
@@ -123,18 +123,31 @@ class SegmentRecords:
     ``view``: the mapped file. ``damaged``: ranges that hold no valid record but are followed by one, so far.
     """
 
-    def __init__(self, path: Path, start: int, segment_bytes: int, *, guarded: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        start: int,
+        segment_bytes: int,
+        *,
+        guarded: bool = False,
+        files: FileLayer | None = None,
+    ) -> None:
         """``guarded``: somebody else may cut the file meanwhile; then ``check`` says whether what was read counts."""
-        self._segment = Segment(path, start, path.stat().st_size, start + segment_bytes)
+        files = files or OsFiles()
+        fd = files.open_read(path)
+        close = weakref.finalize(self, files.close, fd)
+        self._segment = Segment(path, start, files.length(fd), start + segment_bytes)
         self._map: GuardedMap | None = None
-        if guarded:
-            fd = OsFiles().open_read(path)
-            weakref.finalize(self, os.close, fd)
+        if not guarded:
+            close()
+        else:
             self._map = guarded_map(fd, self._segment.length)
             if self._map is not None:
                 self._map.keep()
         view = self._map.view if self._map is not None else None
-        self._scan = _SegmentScan(self._segment, DelayLevels(""), set(), verify_crc=False, view=view)
+        self._scan = _SegmentScan(
+            self._segment, DelayLevels(""), set(), verify_crc=False, view=view, files=files
+        )
         self.view = self._scan.view
         self.damaged: list[tuple[int, int]] = []
 
@@ -194,9 +207,10 @@ class _SegmentScan(Recovery):
         with_times: bool = False,
         deleted: Mapping[str, int] | None = None,
         view: memoryview | None = None,
+        files: FileLayer | None = None,
     ) -> None:
         """``view``: a map of the segment, when there is one already."""
-        files = OsFiles()
+        files = files or OsFiles()
         log = CommitLog(
             segment.path.parent,
             files,

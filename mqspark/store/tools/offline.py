@@ -73,6 +73,9 @@ class ReadOnlyFiles(OsFiles):
     def remove(self, path: StrPath) -> None:
         raise _refused(path)
 
+    def remove_tree(self, path: StrPath) -> None:
+        raise _refused(path)
+
     def is_locked(self, path: StrPath) -> bool:
         """Whether a broker, ours or RocketMQ's, holds the lock of a store."""
         # Closing a descriptor would end the lock that this very process has.

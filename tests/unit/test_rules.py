@@ -1,0 +1,156 @@
+"""Rules of ARCHITECTURE.md that no linter knows, checked on the syntax of the modules."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# --- the store's way to the disk -------------------------------------------------------------------------------
+
+EVERYTHING = frozenset({"*"})
+BESIDE_THE_FILE_LAYER = {
+    "disk/files.py": (EVERYTHING, "is the file layer"),
+    "disk/kernelsync.py": (EVERYTHING, "syncs the file layer's descriptors in the kernel; owns an eventfd"),
+    "disk/cuts.py": (
+        EVERYTHING,
+        "maps files for readers in other processes, which a broker may cut meanwhile",
+    ),
+    "disk/trusted.py": (EVERYTHING, "opens what a reader in another process may believe"),
+    "tools/reader.py": (EVERYTHING, "reads a store directory from another process"),
+    "tools/offline.py": (EVERYTHING, "reads a directory that no broker works on"),
+    "tools/fsck.py": (EVERYTHING, "works on a directory without a broker"),
+    "tools/remake.py": (EVERYTHING, "works on a directory without a broker"),
+    "tools/compactionfiles.py": (EVERYTHING, "works on a directory without a broker"),
+    "recovery/rebuild.py": (
+        frozenset({"ScanManifest", "scan_segment", "_QueueBuilder", "fetch_keys", "build_index_file"}),
+        "the files between the steps of a job, in a directory of their own",
+    ),
+}
+"""Modules of the store, and what of each, that reach the disk without the file layer, and why. A broker runs none of
+them but those of ``disk/``."""
+
+MODULES_OF_FILES = frozenset({"shutil", "tempfile", "fcntl", "io", "glob", "fileinput"})
+PURE_OF_OS = frozenset(
+    {"environ", "fspath", "strerror", "getpid", "sep", "pathsep", "cpu_count", "sysconf", "PathLike", "path"}
+)
+PURE_OF_OS_PATH = frozenset(
+    {"join", "dirname", "basename", "split", "splitext", "normpath", "isabs", "commonpath"}
+)
+OF_NUMPY = frozenset({"fromfile", "memmap", "load", "save", "savez", "loadtxt", "savetxt"})
+PATH_METHODS = """read_bytes read_text write_bytes write_text iterdir glob rglob walk exists is_file is_dir is_symlink
+stat lstat unlink rmdir mkdir touch chmod symlink_to hardlink_to readlink resolve samefile tofile"""
+OF_PATHS = frozenset(PATH_METHODS.split())
+
+
+def reaches(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Where the disk is reached without the file layer."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="open")):
+                yield node.lineno, "open()"
+            case ast.Call(func=ast.Attribute(value=value, attr="open"), args=args, keywords=keywords) if (
+                is_mode(args) or any(word.arg in ("mode", "buffering", "opener") for word in keywords)
+            ):
+                yield node.lineno, f"{ast.unparse(value)}.open()"
+            case ast.Call(func=ast.Attribute(value=value, attr="replace"), args=[_], keywords=[]):
+                yield node.lineno, f"{ast.unparse(value)}.replace()"
+            case ast.Attribute(value=ast.Name(id="os"), attr=attr) if (
+                attr not in PURE_OF_OS and not attr.startswith(("O_", "SEEK_"))
+            ):
+                yield node.lineno, f"os.{attr}"
+            case ast.Attribute(value=ast.Attribute(value=ast.Name(id="os"), attr="path"), attr=attr) if (
+                attr not in PURE_OF_OS_PATH
+            ):
+                yield node.lineno, f"os.path.{attr}"
+            case ast.Attribute(value=ast.Name(id=module), attr=attr) if (
+                module in MODULES_OF_FILES
+                or (module in ("np", "numpy") and attr in OF_NUMPY)
+                or (module, attr) == ("mmap", "mmap")
+            ) and not is_annotation(tree, node):
+                yield node.lineno, f"{module}.{attr}"
+            case ast.Call(func=ast.Attribute(value=value, attr=attr)) if attr in OF_PATHS:
+                yield node.lineno, f"{ast.unparse(value)}.{attr}()"
+            case ast.ImportFrom(module="os" | "os.path" | "shutil" | "fcntl" | "io" | "tempfile" as module):
+                yield node.lineno, f"from {module} import"
+
+
+def is_mode(args: list[ast.expr]) -> bool:
+    match args:
+        case [ast.Constant(value=str()), *_]:
+            return True
+    return False
+
+
+def is_annotation(tree: ast.AST, node: ast.AST) -> bool:
+    """Whether ``mmap.mmap`` only says what something is: a call of it makes a map."""
+    return ast.unparse(node) == "mmap.mmap" and not any(
+        isinstance(each, ast.Call) and each.func is node for each in ast.walk(tree)
+    )
+
+
+def broken(source: str, allowed: frozenset[str]) -> list[str]:
+    found = []
+    for statement in ast.parse(source).body:
+        name = getattr(statement, "name", "")
+        if not allowed & {"*", name}:
+            found += [f"{line}: {what}" for line, what in reaches(statement)]
+    return found
+
+
+STORE = ROOT / "mqspark" / "store"
+
+
+@pytest.mark.parametrize("path", sorted(STORE.rglob("*.py")), ids=lambda path: str(path.relative_to(STORE)))
+def test_the_store_reaches_the_disk_through_its_file_layer_only(path: Path) -> None:
+    allowed, _ = BESIDE_THE_FILE_LAYER.get(str(path.relative_to(STORE)), (frozenset(), ""))
+    assert broken(path.read_text(), allowed) == []
+
+
+def test_every_exception_is_one() -> None:
+    for name, (allowed, reason) in BESIDE_THE_FILE_LAYER.items():
+        tree = ast.parse((STORE / name).read_text())
+        assert reason
+        for each in allowed:
+            parts = [node for node in tree.body if each in ("*", getattr(node, "name", ""))]
+            assert any(list(reaches(part)) for part in parts), f"{name} {each} needs no exception any more"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "with open(path, 'rb') as file: pass",
+        "os.listdir(path)",
+        "os.path.isdir(path)",
+        "shutil.rmtree(path)",
+        "path.read_bytes()",
+        "for each in path.iterdir(): pass",
+        "path.open('wb')",
+        "temporary.replace(path)",
+        "mmap.mmap(fd, 0)",
+        "np.fromfile(file, dtype)",
+        "from os import replace",
+    ],
+)
+def test_ways_around_the_file_layer_are_seen(line: str) -> None:
+    assert broken(line, frozenset())
+    assert broken(f"def job():\n    {line}", frozenset({"job"})) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "files.open(path, create=True)",
+        "files.rename(old, new)",
+        "os.path.join(a, b)",
+        "name.replace('a', 'b')",
+        "self.open(end, clean=True)",
+        "view: mmap.mmap",
+    ],
+)
+def test_what_is_no_way_around_it_is_not(line: str) -> None:
+    assert broken(line, frozenset()) == []
