@@ -5,19 +5,18 @@
     with Producer("127.0.0.1:9876", group="PG") as producer:
         producer.send(Message.of("Orders", b"hi", tags="created"))
 
-The names below are loaded when they are first used, so that importing a part (``mqspark.store``,
-``mqspark.record``) costs no more than that part. For programs with an event loop the same names are in
-``mqspark.aio``.
+The names below are loaded on first use, so importing a part (``mqspark.store``, ``mqspark.record``) costs no
+more than that part. ``mqspark.aio`` has the same names for programs with an event loop.
 
-Every client is made for a name server (``host:port``, several with semicolons or as a list, or what the environment's
-NAMESRV_ADDR says) and a group, started by ``start`` or ``with`` and stopped by ``stop`` or its end. Times are whole
-milliseconds, in parameters that end in ``_ms``. Errors are those of ``mqspark.errors``: ``ConfigError`` and
-``InvalidMessage`` at once for what can never work, ``ClientError`` and its kinds for what a server, or the way to it,
-made of a request.
+Every client takes the name servers and a group. Name servers are ``host:port``, several of them separated by
+semicolons or in a list; without them the environment variable NAMESRV_ADDR counts. ``start`` or ``with``
+starts a client; ``stop`` or the end of the block stops it. Times are whole milliseconds, in parameters that
+end in ``_ms``. Errors are those of ``mqspark.errors``: ``ConfigError`` and ``InvalidMessage`` are raised at
+once for calls that can never succeed, ``ClientError`` and its subclasses when a server or the connection to
+it fails a request.
 
-Producers and admins are safe to use from many threads. So are consumers, but that the messages of one
-``LitePullConsumer`` are for one thread at a time. Listeners that are functions are called in up to ``concurrency``
-threads.
+Producers, admins and consumers are thread-safe, except that the messages of one ``LitePullConsumer`` belong
+to one thread at a time. Listeners that are functions are called in up to ``concurrency`` threads.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Tables and caches that peers can grow, bounded in bytes.
 
-A ``Ledger`` says what one table weighs, or several that belong together. Their owner charges it for a new key and frees
-what leaves; a key that is there already costs nothing. A table that holds what somebody relies on refuses new keys when
-it is full; nothing of it is forgotten for the sake of others.
+A ``Ledger`` accounts for the memory of one table, or of several that belong together. The owner charges it
+for a new key and frees what is removed; an existing key costs nothing. A full table refuses new keys; it
+never evicts an entry to admit another, because its content is relied on.
 
-A ``Memo`` keeps the results of a function that is handed what peers wrote. It forgets the older half of them when they
-weigh too much.
+A ``Memo`` caches the results of a function of text from peers. It drops the older half when it exceeds its
+limit.
 
-Both report name, entries, bytes and bound, and name the attributes that they stand for, so that a test can find a
-container that nobody thought of. Weights are estimates of what CPython uses, rather too high than too low.
+Both report name, entries, bytes and limit, and name the attributes they account for, so that a test can find
+an unbounded container. Sizes are estimates of what CPython uses, rather too high than too low.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 ENTRY_BYTES = 104
-"""A dict's own part of an entry, with the free places that it keeps."""
+"""Size of an entry in a dict, including its share of free slots."""
 CONTAINER_BYTES = 232
-"""A small dict or set."""
+"""Size of a small dict or set."""
 NUMBER_BYTES = 32
 MEMO_BYTES = 4 << 20
-"""Of each memo: each process has a dozen."""
+"""Limit of each memo; a process has a dozen of them."""
 _TEXT_BYTES = 56
 _WIDE_BYTES = 5
-"""Of a character, as a string and as the UTF-8 that CPython may keep beside it."""
+"""Bytes per character: the string, and the UTF-8 that CPython may cache beside it."""
 
 
 class Bounded(Protocol):
-    """What is known of every table and cache."""
+    """The figures of a table or cache."""
 
     @property
     def name(self) -> str: ...
@@ -54,7 +54,8 @@ class Bounded(Protocol):
 
 
 class Ledger:
-    """``holds``: the attributes that it stands for, as ``Class.attribute``. ``setting``: the key of its bound."""
+    """``holds``: the attributes it accounts for, as ``Class.attribute``. ``setting``: the configuration key
+    of its limit."""
 
     __slots__ = ("_bound", "bytes", "entries", "holds", "name", "refused", "setting")
 
@@ -66,41 +67,42 @@ class Ledger:
         self.entries = 0
         self.bytes = 0
         self.refused = 0
-        """Entries that were not taken for want of room."""
+        """Number of refused entries."""
 
     @property
     def bound(self) -> int:
         return self._bound()
 
     def has_room(self, size_bytes: int) -> bool:
-        """False counts as a refusal."""
+        """Whether ``size_bytes`` fit. False counts as a refusal."""
         if self.bytes + size_bytes <= self._bound():
             return True
         self.refused += 1
         return False
 
     def admit(self, size_bytes: int) -> None:
-        """Raises TableFull when there is no room for so much; changes nothing."""
+        """Raise TableFull when there is no room for ``size_bytes``. Changes nothing."""
         if not self.has_room(size_bytes):
             raise TableFull(self.name, self.bytes, self.bound, self.setting)
 
     def refuse(self, count: int, most: int, setting: str, *, of: str = "") -> TableFull:
-        """What to raise for an entry more than ``most``, whatever it weighs."""
+        """The error to raise for more than ``most`` entries, whatever their size."""
         self.refused += 1
         return TableFull(self.name + of, count, most, setting, unit="entries")
 
     def charge(self, size_bytes: int) -> None:
-        """One entry more. Raises TableFull and changes nothing when there is no room."""
+        """Account for a new entry. Raises TableFull and changes nothing when there is no room."""
         self.admit(size_bytes)
         self.note(size_bytes)
 
     def note(self, size_bytes: int) -> None:
-        """One entry more that is not to be refused: a file's, or the broker's own."""
+        """Account for an entry that must not be refused, from a file or of the broker itself."""
         self.entries += 1
         self.bytes += size_bytes
 
     def resize(self, old_bytes: int, new_bytes: int) -> None:
-        """An entry has another value. Raises TableFull and changes nothing when it grows and there is no room."""
+        """Account for a new value of an entry. Raises TableFull and changes nothing when it grows and there
+        is no room."""
         if new_bytes > old_bytes:
             self.admit(new_bytes - old_bytes)
         self.bytes += new_bytes - old_bytes
@@ -114,8 +116,8 @@ class Ledger:
 
 
 class Memo(dict[K, V]):
-    """``memo[key]`` is ``function(key)``, worked out when it is not there. A result that would take an eighth of the
-    room is not kept."""
+    """Cache of ``function``: ``memo[key]`` computes and keeps ``function(key)``. A result larger than an
+    eighth of the limit is not kept."""
 
     __slots__ = ("_function", "_weigh", "bound", "bytes", "holds", "name", "refused")
 
@@ -128,8 +130,8 @@ class Memo(dict[K, V]):
         weigh: Callable[[K, V], int] | None = None,
         holds: tuple[str, ...] | None = None,
     ) -> None:
-        """``weigh(key, value)``: of both, without the entry. ``holds``: the attribute that it is; None for one that
-        lives as long as its process."""
+        """``weigh(key, value)``: bytes of both, without the entry. ``holds``: the attribute of the memo; None
+        when it lives as long as the process."""
         self._function = function
         self._weigh = weigh
         self.name = name
@@ -172,7 +174,7 @@ class Memo(dict[K, V]):
 
 
 MEMOS: list[Memo[Any, Any]] = []
-"""Of this process, whichever broker or client uses them."""
+"""All memos of this process, shared by its brokers and clients."""
 
 
 class Tables:
@@ -182,12 +184,12 @@ class Tables:
         self._tables = tables
 
     def __iter__(self) -> Iterator[Bounded]:
-        """Those of the process, too."""
+        """Includes the memos of the process."""
         return iter((*self._tables, *MEMOS))
 
 
 def text_bytes(*texts: str | bytes | None) -> int:
-    """What strings take, however CPython keeps them."""
+    """Upper estimate of the bytes of strings, whatever their representation in CPython."""
     size_bytes = 0
     for text in texts:
         if text is not None:
@@ -197,14 +199,14 @@ def text_bytes(*texts: str | bytes | None) -> int:
 
 
 def weigh(value: Any) -> int:
-    """What a value made of strings, numbers, containers and plain objects takes; costs as much as looking at all of
-    it."""
+    """Estimate of the bytes of a value made of strings, numbers, containers and plain objects. Visits the
+    whole value."""
     if value is None or isinstance(value, bool):
         return 0
     if isinstance(value, (str, bytes)):
         return text_bytes(value)
     if isinstance(value, (int, float)):
-        return 0 if -5 <= value <= 256 else NUMBER_BYTES  # CPython has the small ones once
+        return 0 if -5 <= value <= 256 else NUMBER_BYTES  # CPython shares small integers
     if isinstance(value, Mapping):
         return CONTAINER_BYTES + sum(
             ENTRY_BYTES + weigh(key) + weigh(element) for key, element in value.items()

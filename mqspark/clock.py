@@ -1,7 +1,7 @@
-"""Time as something passed in, so that a test or a simulator owns it.
+"""Time as a dependency, so that a test or a simulator can control it.
 
-``now_ms`` is wall time (milliseconds since the Unix epoch; it goes into messages), ``monotonic_ms`` never goes back
-(timeouts, leases, intervals).
+``now_ms`` is wall time in milliseconds since the Unix epoch; it goes into messages. ``monotonic_ms`` never
+goes back; it is for timeouts, leases and intervals.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Message bodies under the compression bits of the system flag (MessageSysFlag, reference remoting-protocol
-§9.3).
+"""Message bodies under the compression bits of the system flag (MessageSysFlag).
 
-Type 0 with the compressed bit set is ZLIB (old clients). LZ4 is the frame format. Output is bounded: a body
-that inflates past a limit raises InvalidMessage, so a small message cannot claim a machine's memory. Many small
-messages are bounded by who reads them: consumers inflate a body when it is asked for, and keep what a ``Budget`` of
-their pull allows (``mqspark.record``); Spark's source cuts its batches by inflated bytes.
+Type 0 with the compressed bit set is ZLIB, as old clients send it. LZ4 is the frame format. Output is
+bounded: a body that inflates past a limit raises InvalidMessage, so a small message cannot exhaust memory.
+Readers bound the total of many small messages: consumers inflate a body on access and keep what the
+``Budget`` of their pull allows (``mqspark.record``); Spark's source cuts its batches by inflated bytes.
 """
 
 from __future__ import annotations
@@ -32,20 +31,21 @@ LZ4, ZSTD, ZLIB = 1, 2, 3
 """Values of bits 8 to 10 of the system flag (CompressionType)."""
 
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
-"""16 times RocketMQ's default maxMessageSize; a larger message could not have been sent uncompressed."""
+"""16 times RocketMQ's default maxMessageSize. A larger message could not have been sent uncompressed."""
 
 
 class InflateLimits(NamedTuple):
-    """What one body may become."""
+    """Limits of one inflated body."""
 
     max_bytes: int = MAX_INFLATED_BYTES
     max_ratio: int = 200
-    """So many times its size at most, once it is larger than ``free_bytes``; 0: any."""
+    """Largest ratio of inflated to stored size, for bodies that inflate past ``free_bytes``; 0: any."""
     free_bytes: int = 4 * 1024 * 1024
-    """Up to here any ratio is fine. RocketMQ's clients send nothing larger unless they are told to (maxMessageSize)."""
+    """Up to this inflated size any ratio is allowed. RocketMQ's clients send nothing larger by default
+    (maxMessageSize)."""
 
     def of(self, stored_bytes: int) -> int:
-        """The limit for a body of that size."""
+        """The limit for a body of this stored size."""
         if not self.max_ratio:
             return self.max_bytes
         return min(self.max_bytes, max(self.free_bytes, stored_bytes * self.max_ratio))
@@ -55,7 +55,7 @@ LIMITS = InflateLimits()
 
 
 class Budget:
-    """Bytes that may be kept, together."""
+    """A shared allowance of bytes that may be kept."""
 
     __slots__ = ("left_bytes",)
 
@@ -63,7 +63,7 @@ class Budget:
         self.left_bytes = size_bytes
 
     def take(self, size_bytes: int) -> bool:
-        """False when there is no room for so many."""
+        """Take ``size_bytes`` from the budget. False when it has too few left."""
         if size_bytes > self.left_bytes:
             return False
         self.left_bytes -= size_bytes
@@ -71,12 +71,12 @@ class Budget:
 
 
 def compress(body: bytes, kind: int = ZLIB, level: int = 5) -> bytes:
-    """Raises ConfigError when the codec's package is not installed."""
+    """Compress a body. Raises ConfigError when the codec's package is not installed."""
     return compressor(kind, level)(body)
 
 
 def compressor(kind: int = ZLIB, level: int = 5) -> Callable[[bytes | memoryview], bytes]:
-    """For many bodies. Raises ConfigError when the codec's package is not installed."""
+    """A function that compresses many bodies. Raises ConfigError when the codec's package is not installed."""
     if kind == ZLIB:
         return lambda body: zlib.compress(body, level)
     if kind == LZ4:
@@ -87,9 +87,8 @@ def compressor(kind: int = ZLIB, level: int = 5) -> Callable[[bytes | memoryview
 
 
 def decompress(body: bytes | memoryview, kind: int, limit_bytes: int = MAX_INFLATED_BYTES) -> bytes:
-    """Raises InvalidMessage for damaged or oversize data, ConfigError when the codec's package is not
-    installed.
-    """
+    """Inflate a body. Raises InvalidMessage for damaged or oversize data, ConfigError when the codec's
+    package is not installed."""
     try:
         if kind in (0, ZLIB):
             inflater = zlib.decompressobj()
@@ -118,7 +117,7 @@ def decompress(body: bytes | memoryview, kind: int, limit_bytes: int = MAX_INFLA
 
 
 _ZSTD_STEP_BYTES = 256
-"""Input of one step: zstd cannot be told a limit of its output, and these inflate to 8 MiB at most."""
+"""Input per step. zstd has no limit of its output; this many bytes inflate to 8 MiB at most."""
 
 
 def _unpack_zstd(body: memoryview, limit_bytes: int) -> tuple[bytes, bool]:

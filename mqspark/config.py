@@ -1,8 +1,10 @@
 """Settings classes and their two spellings: ``flush_disk_type`` here, ``flushDiskType`` in RocketMQ.
 
-A settings class is a plain ``@dataclass`` with defaults. A field's RocketMQ key is its name in camel case, unless
-``field(metadata={"key": "brokerIP1"})`` names another. Values arrive as text (``broker.conf``, ``--set``,
-UPDATE_BROKER_CONFIG) or as TOML values and are converted by the field's type. Must not read files.
+A settings class is a plain ``@dataclass`` with defaults. The RocketMQ key of a field is its name in camel
+case, unless ``field(metadata={"key": "brokerIP1"})`` gives another. Values arrive as text (``broker.conf``,
+``--set``, UPDATE_BROKER_CONFIG) or as TOML values and are converted to the field's type.
+
+Must not read files.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ INT64_MAX = 0x7FFFFFFFFFFFFFFF
 T = TypeVar("T")
 
 ForeignKeys = Callable[[Mapping[str, str]], Collection[str]]
-"""Called with settings that a core does not have itself. Gives back the keys of its shell, which are fixed while it
-runs; the others are RocketMQ's and have no effect here. Raises ConfigError for what nobody knows or can promise."""
+"""Called with settings that a core does not have. Returns the keys that belong to its process, which are
+fixed while it runs; the others are RocketMQ's and have no effect here. Raises ConfigError for unknown keys
+and for values that cannot be honoured."""
 
 
 def camel_case(name: str) -> str:
@@ -52,7 +55,7 @@ def rocketmq_key(field: dataclasses.Field[Any]) -> str:
 
 
 def known_keys(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
-    """Both spellings of every field, to the field."""
+    """The fields by both of their spellings."""
     keys: dict[str, dataclasses.Field[Any]] = {}
     for field in dataclasses.fields(cls):
         keys[field.name] = field
@@ -61,7 +64,7 @@ def known_keys(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
 
 
 def parse_settings(cls: type[T], values: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
-    """Build ``cls`` from the keys it knows; give back the others.
+    """Build ``cls`` from the keys it knows. Returns it and the remaining keys.
 
     Raises ConfigError (with ``.key``) when a value does not fit its field.
     """
@@ -79,14 +82,14 @@ def parse_settings(cls: type[T], values: Mapping[str, Any]) -> tuple[T, dict[str
 
 
 def no_foreign_keys(changes: Mapping[str, str]) -> Collection[str]:
-    """ForeignKeys of a core without a shell: nobody else knows any."""
+    """The ForeignKeys of a core without a process around it: every key is unknown."""
     for key in changes:
         raise ConfigError(f"unknown setting {key!r}", key=key)
     return ()
 
 
 def set_setting(settings: Any, key: str, value: Any) -> None:
-    """Assign one key, either spelling; raises ConfigError for an unknown key or an unfit value."""
+    """Assign one key, in either spelling. Raises ConfigError for an unknown key or an invalid value."""
     field = known_keys(type(settings)).get(key)
     if field is None:
         raise ConfigError(f"unknown setting {key!r}", key=key)
@@ -94,8 +97,8 @@ def set_setting(settings: Any, key: str, value: Any) -> None:
 
 
 def check_numbers(settings: Any, *names: str, least: int = 1, most: int = INT32_MAX) -> None:
-    """Raises ConfigError (with ``.key``) for the first of these fields that is outside; None is not looked at. RocketMQ
-    has nearly all of them as 32-bit integers."""
+    """Raise ConfigError (with ``.key``) for the first of these fields that is out of range; None is skipped.
+    RocketMQ has nearly all of them as 32-bit integers."""
     fields = {field.name: field for field in dataclasses.fields(settings)}
     for name in names:
         value = getattr(settings, name)
@@ -112,7 +115,7 @@ def check_numbers(settings: Any, *names: str, least: int = 1, most: int = INT32_
 
 
 def parse_addresses(text: str, *, key: str) -> list[str]:
-    """``host:port;host:port`` of name servers; commas are taken too. Raises ConfigError (with ``key``)."""
+    """The name servers of ``host:port;host:port``; commas also separate. Raises ConfigError (with ``key``)."""
     addresses = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
     for address in addresses:
         host, _, port = address.rpartition(":")
@@ -122,7 +125,7 @@ def parse_addresses(text: str, *, key: str) -> list[str]:
 
 
 def to_properties(settings: Any) -> dict[str, str]:
-    """RocketMQ key → text, in field order; fields that are None are left out."""
+    """RocketMQ key → text, in field order, without fields that are None."""
     properties: dict[str, str] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)

@@ -1,4 +1,4 @@
-"""Every exception this project raises on purpose.
+"""Every exception that this project raises on purpose.
 
     MQError
     ├── ConfigError              a setting is unknown, malformed or contradictory      (.key)
@@ -6,13 +6,13 @@
     ├── InvalidFilter            a SQL92 filter does not compile                       (.expression, .position)
     ├── FilterFailed             a filter has no value for these properties; counts as no match
     ├── ProtocolError            bytes on a connection are not the remoting protocol
-    │   ├── FrameTooLarge        a length field exceeds its bound                      (.length, .limit)
-    │   └── IllegalName          a topic, group, broker … is called what none may be   (.what)
+    │   ├── FrameTooLarge        a length field exceeds its limit                      (.length, .limit)
+    │   └── IllegalName          a topic, group, broker … has an illegal name          (.what)
     ├── StoreError               the disk part
-    │   ├── StoreLocked          another process owns the directory                    (.path)
-    │   ├── StoreCorrupt         a file is not what its name says                      (.path, .offset)
-    │   ├── StoreReadOnly        a write or sync failed once; nothing is acked again   (.reason)
-    │   ├── NotNow               nothing was changed, and the same may succeed later
+    │   ├── StoreLocked          another process holds the directory                   (.path)
+    │   ├── StoreCorrupt         a file does not match its name                        (.path, .offset)
+    │   ├── StoreReadOnly        a write or sync failed; nothing more is acked         (.reason)
+    │   ├── NotNow               nothing was changed, and a retry may succeed
     │   │   ├── DiskFull         no space for another segment step
     │   │   ├── NoResources      the process has no descriptor or no memory left       (.errno)
     │   │   ├── TableFull        a table that peers can grow has no room for a key     (.table, .bound, .setting)
@@ -22,11 +22,13 @@
         ├── BrokerError          a server answered with a response code                (.code, .remark, .address)
         ├── RequestTimeout       no answer in time                                     (.address, .timeout_ms)
         ├── ConnectionLost       the connection ended before the answer                (.address)
-        ├── NoRoute              the name servers know no such topic                   (.topic)
-        ├── BadRoute             what they say of a topic cannot be                    (.topic)
+        ├── NoRoute              the name servers do not know the topic                (.topic)
+        ├── BadRoute             the route of a topic is inconsistent                  (.topic)
         └── NotYet               a named feature that this version does not have
 
-Messages tell the user what to do; fields carry what a program needs. Must not import anything of mqspark.
+Messages tell the user what to do; fields carry what a program needs.
+
+Must not import anything of mqspark.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ __all__ = [
 
 
 class MQError(Exception):
-    """Base of everything below."""
+    """Base of all exceptions of this project."""
 
 
 class ConfigError(MQError):
@@ -80,7 +82,7 @@ class InvalidMessage(MQError, ValueError):
 
 
 class InvalidFilter(MQError, ValueError):
-    """``position``: index of the character in ``expression`` where it goes wrong."""
+    """``position``: index in ``expression`` of the character where the error is."""
 
     def __init__(self, problem: str, expression: str, position: int) -> None:
         near = expression[position : position + 20]
@@ -107,7 +109,7 @@ class FrameTooLarge(ProtocolError):
 
 
 class IllegalName(ProtocolError):
-    """``what``: the kind of name, "topic" or "group", say."""
+    """``what``: the kind of name, for example "topic" or "group"."""
 
     def __init__(self, message: str, what: str) -> None:
         super().__init__(message)
@@ -120,7 +122,7 @@ class StoreError(MQError):
 
 class StoreLocked(StoreError):
     def __init__(self, path: str, holder: str = "") -> None:
-        """``holder``: " by process ...", if that is known."""
+        """``holder``: " by process ...", if known."""
         super().__init__(
             f"store directory {path} is in use{holder or ' by another process'}: it or its 'lock' file is locked"
         )
@@ -190,7 +192,7 @@ _HINTS = {
     25: "all members of a group must subscribe to the same topics, with the same filters",
     26: "create the group (AdminClient.create_group, mqadmin updateSubGroup), or turn on autoCreateSubscriptionGroup",
 }
-"""What helps, by ``mqspark.protocol.codes.ResponseCode``: SYSTEM_BUSY, NO_PERMISSION, TOPIC_NOT_EXIST,
+"""Advice by ``mqspark.protocol.codes.ResponseCode``: SYSTEM_BUSY, NO_PERMISSION, TOPIC_NOT_EXIST,
 SUBSCRIPTION_NOT_EXIST, SUBSCRIPTION_NOT_LATEST, SUBSCRIPTION_GROUP_NOT_EXIST."""
 
 
@@ -216,7 +218,7 @@ class RequestTimeout(ClientError, TimeoutError):
 
 
 class ConnectionLost(ClientError, ConnectionError):
-    """``made`` is False when there never was a connection."""
+    """``made`` is False when the connection was never established."""
 
     def __init__(self, address: str, reason: str = "the peer closed it", *, made: bool = True) -> None:
         what = f"connection to {address} was lost" if made else f"cannot connect to {address}"
@@ -249,6 +251,6 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
 def is_shortage(error: OSError) -> bool:
-    """Nothing is wrong with the disk: what was asked for was not begun, because just now the process or the system has
-    no descriptor, memory or mapping for it."""
+    """Whether the process or the system lacked a descriptor, memory or a mapping. The operation was not
+    begun, and the disk is not at fault."""
     return error.errno in _SHORTAGES

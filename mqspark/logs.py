@@ -1,8 +1,9 @@
-"""Log lines that a peer or a damaged disk can cause: at most so many of a kind and minute, and each of them one line.
+"""Rate limits and escapes log lines that a peer or a damaged disk can cause.
 
-``sparing`` puts a filter on a module's logger. The kind of a line is its level and its template, so templates must be
-constants. What was left out is counted in the next line of its kind. Text among the arguments, and that of exceptions,
-is cut to a length and its control characters are escaped: nobody outside writes a second line, or a long one.
+``sparing`` adds a filter to a module's logger. It allows a fixed number of lines per kind and minute. The
+kind of a line is its level and its template, so templates must be constants. The next line of a kind gives
+the number of suppressed ones. Text in arguments and exceptions is cut to a length and its control characters
+are escaped, so a peer can cause neither a second line nor a long one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _filters: list[Sparing] = []
 
 
 def printable(text: str, limit: int = MAX_TEXT) -> str:
-    """In one line, and not longer than about ``limit`` characters."""
+    """``text`` on one line, cut to about ``limit`` characters."""
     if len(text) > limit:
         text = f"{text[:limit]}... ({len(text)} characters)"
     if text.isprintable():
@@ -32,13 +33,13 @@ def printable(text: str, limit: int = MAX_TEXT) -> str:
 
 
 class Sparing(logging.Filter):
-    """``lines`` of each kind in PERIOD_S."""
+    """Allows ``lines`` of each kind per PERIOD_S."""
 
     def __init__(self, lines: int = 1) -> None:
         super().__init__()
         self._lines = lines
         self._kinds: dict[tuple[int, str], tuple[float, int]] = {}
-        """When the period of a kind began, and its lines since then."""
+        """Start of a kind's current period, and the lines logged in it."""
 
     def forget(self) -> None:
         self._kinds.clear()
@@ -86,7 +87,7 @@ def _traceback(error: BaseException) -> str:
 
 
 class OneLine(logging.Formatter):
-    """What nobody has cleaned is in one line all the same; a traceback follows in lines of its own."""
+    """Formats a record as one line, escaped or not. A traceback follows on lines of its own."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = printable(record.message, MAX_LINE)
@@ -94,7 +95,7 @@ class OneLine(logging.Formatter):
 
 
 def sparing(name: str, *, lines: int = 1) -> logging.Logger:
-    """The logger ``name``, with at most ``lines`` of a kind and minute."""
+    """The logger ``name``, limited to ``lines`` of a kind per minute."""
     logger = logging.getLogger(name)
     if not any(isinstance(each, Sparing) for each in logger.filters):
         quiet = Sparing(lines)
@@ -104,6 +105,6 @@ def sparing(name: str, *, lines: int = 1) -> logging.Logger:
 
 
 def forget() -> None:
-    """Begin all periods anew: for tests."""
+    """Restart all periods, for tests."""
     for each in _filters:
         each.forget()

@@ -1,7 +1,9 @@
-"""The vocabulary of everything else: messages, queues, properties, ids, system flags, names, permissions.
+"""The basic types: messages, queues, properties, ids, system flags, names, permissions.
 
-Facts: RocketMQ's MessageConst, MessageSysFlag, MessageDecoder, MessageClientIDSetter, TopicValidator,
-PermName. Must not know how a message is stored (``mqspark.record``) or sent (``mqspark.protocol``).
+Source: RocketMQ's MessageConst, MessageSysFlag, MessageDecoder, MessageClientIDSetter, TopicValidator,
+PermName.
+
+Must not know how a message is stored (``mqspark.record``) or sent (``mqspark.protocol``).
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from mqspark.crc import crc32 as full_crc32
 from mqspark.errors import InvalidMessage
 
 PhysicalOffset = NewType("PhysicalOffset", int)
-"""A byte position in the CommitLog, counted from the birth of the broker."""
+"""A byte position in the CommitLog, counted from the creation of the store."""
 
 QueueOffset = NewType("QueueOffset", int)
 """The index of a message in its queue: dense, monotone, never reused."""
 
 
 class MessageQueue(NamedTuple):
-    """One queue of one topic on one broker. Sorts as RocketMQ's does: topic, broker name, queue id."""
+    """One queue of one topic on one broker. Sorts as in RocketMQ: topic, broker name, queue id."""
 
     topic: str
     broker_name: str
@@ -39,12 +41,13 @@ class MessageQueue(NamedTuple):
 
 
 class Queues(Sequence[MessageQueue]):
-    """The queues of a topic: broker after broker, from 0 on. Equal to any sequence of the same queues."""
+    """The queues of a topic, broker by broker, each from queue id 0 on. Equal to any sequence of the same
+    queues."""
 
     __slots__ = ("_starts", "spans", "topic")
 
     def __init__(self, topic: str, spans: Iterable[tuple[str, int]] = ()) -> None:
-        """``spans``: broker names and how many queues each has."""
+        """``spans``: broker names and the number of queues of each."""
         self.topic = topic
         self.spans = tuple((name, count) for name, count in spans if count > 0)
         self._starts = tuple(itertools.accumulate((count for _, count in self.spans), initial=0))
@@ -78,7 +81,7 @@ class Queues(Sequence[MessageQueue]):
         return MessageQueue(self.topic, self.spans[span][0], place - self._starts[span])
 
     def place_of(self, queue: object) -> int | None:
-        """Its index; None when it is none of them."""
+        """The index of ``queue``; None when it is not in the sequence."""
         if isinstance(queue, tuple) and len(queue) == 3 and queue[0] == self.topic:
             for start, (name, count) in zip(self._starts, self.spans, strict=False):
                 if name == queue[1] and isinstance(queue[2], int) and 0 <= queue[2] < count:
@@ -113,7 +116,7 @@ REAL_TOPIC = "REAL_TOPIC"
 REAL_QUEUE_ID = "REAL_QID"
 TRANSACTION_PREPARED = "TRAN_MSG"
 TRANSACTION_BATCH = "MQSPARK_BATCH"
-"""Ours: on a prepared message whose body is that of a batch send, ``count:flags``
+"""Property of this project: on a prepared message whose body is that of a batch send, ``count:flags``
 (``mqspark.broker.transaction.halfbatches``)."""
 PRODUCER_GROUP = "PGROUP"
 MIN_OFFSET = "MIN_OFFSET"
@@ -148,7 +151,7 @@ MESSAGE_TYPE = "MSG_TYPE"
 REPLY = "reply"
 CORRELATION_ID = "CORRELATION_ID"
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
-"""On a request and its reply: the id of the client that waits."""
+"""On a request and its reply: the id of the waiting client."""
 TTL = "TTL"
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 ARRIVE_TIME = "ARRIVE_TIME"
@@ -159,8 +162,8 @@ PROPERTY_SEPARATOR = "\x02"
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """``name 0x01 value 0x02`` repeated, UTF-8. A separator in a name or value raises InvalidMessage, and so does half
-    a surrogate pair."""
+    """``name 0x01 value 0x02`` repeated, in UTF-8. Raises InvalidMessage for a separator or an unpaired
+    surrogate in a name or value."""
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     if text.count("\x01") != len(properties) or text.count("\x02") != len(properties):
         raise InvalidMessage("a property name or value holds the separator 0x01 or 0x02", field="properties")
@@ -173,7 +176,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(text: str | bytes | memoryview) -> dict[str, str]:
-    """Tolerant as MessageDecoder: items without separator, name or value are dropped."""
+    """As tolerant as MessageDecoder: items without separator, name or value are dropped."""
     if not isinstance(text, str):
         text = str(text, "utf-8", "replace")
     properties: dict[str, str] = {}
@@ -215,7 +218,7 @@ SYSTEM_PREFIX = "rmq_sys_"
 TRACE_DATA_PREFIX = "rmq_sys_TRACE_DATA_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 DEFAULT_TOPIC = "TBW102"
-"""The template that auto-created topics copy (autoCreateTopicEnable)."""
+"""The template topic that auto-created topics copy (autoCreateTopicEnable)."""
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC = "BenchmarkTest"
 OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
@@ -252,18 +255,18 @@ SEND_FORBIDDEN_TOPICS = frozenset(
 )
 
 SINK_DECISIONS_TOPIC = "mqspark_sink_decisions"
-"""Ours: what the exactly-once sink of Spark decides (``pyspark_pymq.writing.exactlyonce``). Nothing but a
-committed transaction gets into it."""
+"""Topic of this project: decisions of the exactly-once Spark sink (``pyspark_pymq.writing.exactlyonce``).
+Only committed transactions write to it."""
 
 MAX_TOPIC_LENGTH = 127
 MAX_LONG_TOPIC_LENGTH = 255
-"""For ``%RETRY%`` and ``%DLQ%`` topics."""
+"""Limit for ``%RETRY%`` and ``%DLQ%`` topics."""
 MAX_GROUP_LENGTH = 120
 MAX_PROPERTIES_BYTES = 32767
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MAX_DIGITS = 18
-"""So many fit into a long, whatever they are."""
+"""Any number with this many digits fits into a Java long."""
 
 
 def is_system_topic(topic: str) -> bool:
@@ -271,22 +274,23 @@ def is_system_topic(topic: str) -> bool:
 
 
 def is_broker_topic(topic: str) -> bool:
-    """One in which a broker believes what it finds: it alone writes there. RocketMQ refuses clients the first of them
-    (TopicValidator), and lets them write into its timer and POP's revive log. ``rmq_sys_TRACE_DATA_*`` is written by
-    clients that trace (TraceConstants), ``*_REPLY_TOPIC`` and ``RMQ_SYS_TRACE_TOPIC`` by them, too."""
+    """Whether only the broker writes to this topic and trusts what it reads there. RocketMQ refuses clients
+    the first of these topics (TopicValidator) but lets them write to its timer topic and POP's revive log.
+    ``rmq_sys_TRACE_DATA_*`` (TraceConstants), ``*_REPLY_TOPIC`` and ``RMQ_SYS_TRACE_TOPIC`` are written by
+    clients, so they do not count."""
     return topic in SEND_FORBIDDEN_TOPICS or (
         topic.startswith(SYSTEM_PREFIX) and not topic.startswith(TRACE_DATA_PREFIX)
     )
 
 
 def check_text(what: str, value: object) -> None:
-    """Raise InvalidMessage(field=what) for programs that are not checked by types."""
+    """Raise InvalidMessage(field=what) unless ``value`` is text. For programs without type checks."""
     if not isinstance(value, str):
         raise InvalidMessage(f"a {what} is text, not {type(value).__name__}", field=what)
 
 
 def check_topic(topic: str) -> None:
-    """Raise InvalidMessage(field="topic") unless the name is one that RocketMQ accepts."""
+    """Raise InvalidMessage(field="topic") unless RocketMQ accepts the name."""
     check_text("topic", topic)
     if not topic or topic.isspace():
         raise InvalidMessage("The specified topic is blank.", field="topic")
@@ -300,7 +304,7 @@ def check_topic(topic: str) -> None:
 
 
 def check_group(group: str) -> None:
-    """Raise InvalidMessage(field="group") unless the name is one that RocketMQ accepts."""
+    """Raise InvalidMessage(field="group") unless RocketMQ accepts the name."""
     check_text("group", group)
     if not group or group.isspace():
         raise InvalidMessage("the specified group is blank", field="group")
@@ -327,7 +331,8 @@ def dlq_topic(group: str) -> str:
 
 
 def java_hash(text: str) -> int:
-    """``String.hashCode``: 31·h + UTF-16 unit, signed 32 bit. A message's tags code is that of its TAGS."""
+    """``String.hashCode``: 31·h + UTF-16 unit, signed 32 bit. The tags code of a message is the hash of its
+    TAGS."""
     value = 0
     if text.isascii():
         for unit in text.encode("ascii"):
@@ -339,13 +344,14 @@ def java_hash(text: str) -> int:
 
 
 java_hashes = Memo("message.hashes", java_hash)
-"""For tags and topics, which come again and again."""
+"""Cached hashes of tags and topics, which repeat often."""
 
 
 def split_tags(expression: str | None) -> list[str]:
-    """The tags of ``TagA || TagB`` in order; none for None, "" and ``*``, which take all (FilterAPI).
+    """The tags of ``TagA || TagB`` in order. Empty for None, "" and ``*``, which match everything
+    (FilterAPI).
 
-    InvalidMessage(field="expression") for bars without anything around them.
+    Raises InvalidMessage(field="expression") for bars without a tag around them.
     """
     if not expression or expression == "*":
         return []
@@ -363,18 +369,18 @@ def crc32(data: bytes | bytearray | memoryview) -> int:
 
 
 def encode_host(address: str, port: int) -> bytes:
-    """4 or 16 address bytes and the port as i32: the form of BORNHOST and STOREHOST."""
+    """4 or 16 address bytes and the port as i32: the format of BORNHOST and STOREHOST."""
     return ipaddress.ip_address(address.partition("%")[0]).packed + struct.pack(">i", port)
 
 
 def decode_host(host: bytes | memoryview) -> tuple[str, int]:
-    """The reverse of encode_host; 8 or 20 bytes."""
+    """The reverse of encode_host; takes 8 or 20 bytes."""
     raw = bytes(host)
     return str(ipaddress.ip_address(raw[:-4])), int.from_bytes(raw[-4:], "big", signed=True)
 
 
 def format_host(host: bytes | memoryview) -> str:
-    """``address:port``; IPv6 in brackets."""
+    """``address:port``, with IPv6 addresses in brackets."""
     address, port = decode_host(host)
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
@@ -398,24 +404,24 @@ def encode_offset_id(store_host: bytes, physical_offset: int) -> str:
 
 
 def encode_recall_handle(topic: str, broker_name: str, deliver_ms: int, unique_id: str) -> str:
-    """What its producer can take a timer message back with (RecallMessageHandle)."""
+    """The handle with which a producer can recall a timer message (RecallMessageHandle)."""
     text = f"v1 {topic} {broker_name} {deliver_ms} {unique_id}"
     return base64.urlsafe_b64encode(text.encode()).decode("ascii")
 
 
 def parse_number(text: str | bytes | None) -> int | None:
-    """Digits that say how many or when; None for anything else, and for more than 18 of them: whoever may send can
-    write what he likes, and ``int`` knows more digits than ASCII has, but refuses thousands of them."""
+    """A non-negative number of at most 18 digits; None for anything else. The text may come from any client,
+    and ``int`` accepts non-ASCII digits but raises for thousands of them."""
     if text is None or len(text) > _MAX_DIGITS or not (text.isascii() and text.isdigit()):
         return None
     return int(text)
 
 
 def decode_recall_handle(handle: str) -> tuple[str, str, int, str]:
-    """(topic, broker name, deliver time in ms, unique id); -1 for a time that is no number. Raises
+    """(topic, broker name, deliver time in ms, unique id). The time is -1 when it is not a number. Raises
     InvalidMessage(field="recallHandle")."""
     try:
-        # Java takes it without the padding, and nothing that is not of its alphabet.
+        # Java accepts a missing padding and refuses characters outside the alphabet.
         if not handle.isascii() or "+" in handle or "/" in handle:
             raise ValueError(handle)
         raw = base64.b64decode(
@@ -444,17 +450,17 @@ def decode_offset_id(message_id: str) -> tuple[str, int, PhysicalOffset]:
 
 
 class UniqueIdGenerator:
-    """UNIQ_KEY values: address, pid, process salt, ms since the start of the month, counter.
+    """Generates UNIQ_KEY values: address, pid, process salt, ms since the start of the month, counter.
 
-    Unique across threads and forks; one instance per process is enough (``new_unique_id``).
+    Unique across threads and forks. One instance per process is enough (``new_unique_id``).
     """
 
     def __init__(self, address: str = "127.0.0.1") -> None:
         self._address = ipaddress.ip_address(address).packed
         self._month_ms = (0, 0)
-        """Where the month begins and where it ends."""
+        """Start and end of the current month."""
         self._begin()
-        # Asking for the pid each time would be a system call for each message.
+        # Asking for the pid each time would cost a system call per message.
         os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
@@ -467,7 +473,7 @@ class UniqueIdGenerator:
         start_ms, end_ms = self._month_ms
         if not start_ms <= now_ms < end_ms:
             start_ms, _ = self._month_ms = _month_around(now_ms)
-        # Threads get different numbers without a lock: ``next`` is one step.
+        # Threads get different numbers without a lock, because ``next`` is atomic.
         return f"{self._prefix}{now_ms - start_ms:08X}{next(self._counter) & 0xFFFF:04X}"
 
 
@@ -485,19 +491,19 @@ new_unique_id = UniqueIdGenerator()
 
 
 class _Late:
-    """Room for what a message was decoded from."""
+    """Slots for the data that a message was decoded from."""
 
     __slots__ = ("encoded_properties", "packed")
 
     encoded_properties: bytes
     packed: Any
-    """Of ``mqspark.record.PackedMessage``."""
+    """State of ``mqspark.record.PackedMessage``."""
 
 
 @dataclass(slots=True)
 class Message(_Late):
-    """What a producer sends. ``body`` is opaque bytes; ``properties`` holds tags and keys too. ``of`` makes one of what
-    programs usually have."""
+    """A message to send. ``body`` is opaque bytes; ``properties`` includes tags and keys. ``of`` builds one
+    from the usual arguments."""
 
     topic: str
     body: bytes
@@ -518,11 +524,11 @@ class Message(_Late):
         delay_ms: int | None = None,
         deliver_at_ms: int | None = None,
     ) -> Message:
-        """``keys`` may be one key or several; text bodies become UTF-8.
+        """``keys``: one key or several. A text body is encoded in UTF-8.
 
-        At most one of: ``delay_level``, one of the broker's levels (by default 1 is 1 s, 18 is 2 h); ``delay_ms``
-        after it is stored; ``deliver_at_ms`` since the epoch. Raises InvalidMessage for more, or for a body that is
-        neither bytes nor text.
+        At most one of: ``delay_level``, a level of the broker (by default 1 is 1 s, 18 is 2 h); ``delay_ms``
+        after storing; ``deliver_at_ms`` since the epoch. Raises InvalidMessage for more than one, or for a
+        body that is neither bytes nor text.
         """
         if isinstance(body, str):
             body = body.encode()
@@ -554,7 +560,7 @@ class Message(_Late):
 
     @property
     def keys(self) -> str | None:
-        """Space separated."""
+        """The keys, separated by spaces."""
         return self.properties.get(KEYS)
 
     @property
@@ -564,11 +570,11 @@ class Message(_Late):
 
 @dataclass(slots=True, kw_only=True)
 class MessageExt(Message):
-    """A stored message as a consumer gets it; ``body`` is decompressed, when it is asked for (InvalidMessage then, if
-    it cannot be).
+    """A stored message as a consumer gets it. ``body`` is decompressed on access, which raises InvalidMessage
+    when it fails.
 
-    Whoever decodes many may leave ``properties`` and ``offset_message_id`` out and set ``encoded_properties``: they are
-    made when they are asked for.
+    A decoder may omit ``properties`` and ``offset_message_id`` and set ``encoded_properties``: both are then
+    built on access.
     """
 
     queue_id: int
@@ -586,7 +592,7 @@ class MessageExt(Message):
     offset_message_id: str
     broker_name: str = ""
 
-    if not TYPE_CHECKING:  # for a type checker these are fields like the others
+    if not TYPE_CHECKING:  # type checkers see ordinary fields
 
         def __getattr__(self, name: str) -> Any:
             if name == "properties":
@@ -601,12 +607,13 @@ class MessageExt(Message):
 
     @property
     def stored_body_bytes(self) -> int:
-        """Of the body as it is stored: of a compressed one, less than ``len(body)``, and known without inflating it."""
+        """Size of the body as stored. For a compressed body it is less than ``len(body)`` and known without
+        inflating."""
         return len(self.body)
 
     @property
     def message_id(self) -> str:
-        """The producer's unique id if it set one, else the broker's offset id."""
+        """The producer's unique id if it set one, otherwise the broker's offset id."""
         return self.properties.get(UNIQ_KEY) or self.offset_message_id
 
     @property

@@ -1,12 +1,12 @@
-"""Names that strangers choose: what each of them must be before anything looks at it, and how one becomes a path.
+"""Names that peers choose: their rules, and the conversion of a name into a path.
 
-Two rules serve every request, every answer and every table that is read from a file. A *name* (topic, group, broker,
-cluster) is a word that can be a key of a table, a part of a longer key and a word of a line: RocketMQ's own alphabet
-and what brokers and clusters are called beside it, for these are topics, too. An *id* (client id, key and namespace
-of the name server's table, attempt id) is a printable text. What may be *made* is stricter: ``mqspark.message`` has
-RocketMQ's rules for a new topic or group.
+Two rules apply to every request, every answer and every table read from a file. A *name* (topic, group,
+broker, cluster) can be the key of a table, a part of a longer key and a word of a line. It uses RocketMQ's
+alphabet plus the characters of broker and cluster names, because these are topics, too. An *id* (client id,
+key and namespace of the name server's table, attempt id) is printable text. The rules for *creating* a topic
+or group are stricter: they are in ``mqspark.message``.
 
-Independently of that, ``path_below`` is the one way from a name to a path: it takes nothing but plain words.
+``path_below`` is the only conversion of a name into a path. It checks by itself and accepts only plain words.
 
 Must not know who sends the names.
 """
@@ -24,9 +24,9 @@ from mqspark.logs import printable, sparing
 __all__ = ["ID", "NAME", "Rule", "are_sound", "check", "is_address", "is_sound", "path_below", "sound_only"]
 
 MAX_NAME_LENGTH = 255
-"""As long as RocketMQ's longest, those of retry topics."""
+"""Length of RocketMQ's longest names, those of retry topics."""
 MAX_ID_LENGTH = 1024
-"""Client ids of trace producers hold the addresses of all name servers."""
+"""Client ids of trace producers contain the addresses of all name servers."""
 _MAX_FILE_NAME_BYTES = 255
 _SHOWN = 40
 _LISTED = 5
@@ -38,7 +38,7 @@ class Rule(NamedTuple):
     allowed: str
 
 
-# Half a surrogate pair is no text: nothing that leaves the process can hold it.
+# An unpaired surrogate is not valid text: it cannot be encoded when it leaves the process.
 NAME = Rule(
     MAX_NAME_LENGTH,
     re.compile(r"(?!\.{1,2}\Z)[^\x00-\x1f\x7f-\x9f\u2028\u2029/\\@\ud800-\udfff]*"),
@@ -56,12 +56,12 @@ _log = sparing(__name__, lines=20)
 
 _MAX_KNOWN, _MAX_KNOWN_LENGTH = 4096, 64
 _known: set[object] = {None, ""}
-"""Texts that follow ``NAME``, as often as they come again: some 700 KB at most."""
+"""Texts known to follow ``NAME``, which saves repeated checks: some 700 KB at most."""
 
 
 def check(what: str, text: str, rule: Rule = NAME) -> None:
-    """Raise IllegalName unless ``text`` follows the rule. None and the empty text are no names, and pass: it is their
-    user who knows whether he can go without."""
+    """Raise IllegalName unless ``text`` follows the rule. None and the empty text pass: the caller decides
+    whether the name is required."""
     if text in _known:
         return
     if len(text) > rule.limit:
@@ -76,7 +76,7 @@ def check(what: str, text: str, rule: Rule = NAME) -> None:
 
 
 are_sound = _known.issuperset
-"""Whether all these were found to follow ``NAME`` lately: the fast answer yes."""
+"""Whether all of these were recently found to follow ``NAME``. False is not a verdict."""
 
 
 def is_sound(text: str, rule: Rule = NAME) -> bool:
@@ -91,7 +91,7 @@ _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]{2,45}(?:%[\w.-]{1,32})?\]|[\w.:%-]{1,
 
 
 def is_address(text: str) -> bool:
-    """Whether it is ``host:port``, an IPv6 host in brackets or bare, as RocketMQ's brokers register."""
+    """Whether it is ``host:port``. An IPv6 host may be in brackets or bare, as RocketMQ's brokers register."""
     match = _ADDRESS.fullmatch(text)
     return match is not None and 0 < int(match[1]) <= 0xFFFF
 
@@ -104,8 +104,8 @@ def sound_only(
     separator: str | None = None,
     accepts: Callable[[str], bool] | None = None,
 ) -> dict[str, V]:
-    """The rows of a table from a file whose keys are names; the others are left out, and the log says so.
-    ``separator``: of keys that are several names. ``accepts``: what else a key must be."""
+    """The rows of a table from a file whose keys are legal names; the others are dropped and logged.
+    ``separator``: splits keys that consist of several names. ``accepts``: an additional condition on keys."""
     sound: dict[str, V] = {}
     left_out = []
     for key, value in table.items():
@@ -116,7 +116,7 @@ def sound_only(
             left_out.append(key)
     if left_out:
         _log.warning(
-            "%s: %d rows are left out, for nothing may be called that: %s",
+            "%s: %d rows are left out, because their names are illegal: %s",
             what,
             len(left_out),
             ", ".join(printable(key, _SHOWN) for key in left_out[:_LISTED]),
@@ -125,9 +125,9 @@ def sound_only(
 
 
 def path_below(directory: Path, *names: str | int) -> Path:
-    """The path of plain words below a directory; raises IllegalName for anything that could lead elsewhere.
+    """The path of plain words below a directory. Raises IllegalName for anything that could lead elsewhere.
 
-    Every path that has a name in it comes from here, whatever was checked before.
+    Every path that contains a name is built here, whatever was checked before.
     """
     for name in names:
         if isinstance(name, int):

@@ -1,16 +1,16 @@
 """The stored message record: one format in the CommitLog, in pull bodies and in the batch items of a send.
 
-Facts: RocketMQ's MessageExtEncoder and MessageDecoder; reference store-and-broker §2, remoting-protocol §9.1
-and §9.6. All integers are big-endian and signed. A record is
+Source: RocketMQ's MessageExtEncoder and MessageDecoder. All integers are big-endian and signed. A record is
 
     total size i32, magic i32, body CRC i32, queue id i32, flag i32, queue offset i64, physical offset i64,
     system flag i32, born timestamp i64, born host 8|20, store timestamp i64, store host 8|20,
     reconsume times i32, prepared transaction offset i64, body length i32, body,
     topic length i8 (V1) | i16 (V2), topic, properties length i16, properties
 
-Every decoder takes bytes, bytearray, memoryview or mmap and checks lengths before it believes them: whatever
-is wrong with the bytes raises InvalidMessage (or yields a DAMAGED verdict), never an IndexError. Must not
-know where the bytes came from: no files, no sockets.
+Every decoder takes bytes, bytearray, memoryview or mmap and checks lengths before it uses them. Malformed
+bytes raise InvalidMessage (or give a DAMAGED verdict), never an IndexError.
+
+Must not know where the bytes came from: no files, no sockets.
 """
 
 from __future__ import annotations
@@ -90,17 +90,18 @@ MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 MAGIC_V2 = 0xDAA320AB - (1 << 32)
 """Topic length in two bytes; written when the topic is longer than 127 bytes."""
 BLANK_MAGIC = 0xCBD43194 - (1 << 32)
-"""Ends a CommitLog segment: i32 remaining bytes, i32 this."""
+"""Magic of the record that ends a CommitLog segment: i32 remaining bytes, then this as i32."""
 BLANK_BYTES = 8
-"""Every segment keeps this many bytes free of messages, for the blank record."""
+"""Space at the end of every segment that is reserved for the blank record."""
 
 HEADS = tuple(
     struct.Struct(f">iiiiiqqiq{born}sq{store}siqi") for store, born in ((8, 8), (8, 20), (20, 8), (20, 20))
 )
-"""Everything before the body, by (system flag >> 4) & 3: bit 0 = born host IPv6, bit 1 = store host IPv6."""
+"""The head, everything before the body, by (system flag >> 4) & 3: bit 0 = born host IPv6, bit 1 = store host
+IPv6."""
 _HEAD_V4 = HEADS[0]
 MIN_RECORD_BYTES = _HEAD_V4.size + 1 + 2
-"""91: no body, no topic, no properties, IPv4 hosts."""
+"""91: a record without body, topic and properties, with IPv4 hosts."""
 
 _SIZE_MAGIC = struct.Struct(">ii")
 _I32 = struct.Struct(">i")
@@ -109,18 +110,18 @@ _BATCH_HEAD = struct.Struct(">iiiii")
 _BATCH_MIN_BYTES = _BATCH_HEAD.size + 2
 
 CRC_PROPERTY_BYTES = len(CRC32) + 12
-"""``__CRC32#`` 0x01, ten digits, 0x02."""
+"""Size of ``__CRC32#`` 0x01, ten digits, 0x02."""
 _CRC_PREFIX = CRC32.encode() + b"\x01"
 
 MAX_RECONSUME_TIMES = (1 << 31) - 1
-"""A producer may claim as many: a copy cannot count further."""
+"""Limit of reconsume times. A producer may send this value; a retried copy is not counted beyond it."""
 
 
 # --- properties without a dict ------------------------------------------------------------------------------
 
 
 def find_property(properties: bytes, name: bytes) -> bytes | None:
-    """The value of one property in an encoded property string, or None; the last of several wins."""
+    """The value of one property in an encoded property string, or None. The last one wins."""
     marker = b"\x02" + name + b"\x01"
     start = properties.rfind(marker)
     if start >= 0:
@@ -134,12 +135,12 @@ def find_property(properties: bytes, name: bytes) -> bytes | None:
 
 
 _PEEK = struct.Struct(">ii28xi44xi")
-"""Of a record with IPv4 hosts: total size, magic, system flag, body length."""
+"""Total size, magic, system flag and body length of a record with IPv4 hosts."""
 
 
 def peek_properties(buffer: Buffer, position: int) -> tuple[int, bytes]:
-    """Size and encoded properties of the record at ``position``, whose size is known to be right; nothing else is
-    looked at. Raises InvalidMessage when its inner lengths disagree with it."""
+    """Size and encoded properties of the record at ``position``. The caller guarantees that its total size is
+    correct. Nothing else is checked. Raises InvalidMessage when its inner lengths contradict the size."""
     size, magic, sys_flag, body_length = _PEEK.unpack_from(buffer, position)
     end = position + size
     topic_start = position + _PEEK.size + body_length + 1
@@ -167,7 +168,8 @@ _SIZE_OFFSET = struct.Struct(">i16xq")
 
 
 def queue_offsets(buffers: Iterable[Buffer]) -> list[int]:
-    """Of the records in ``buffers``, which are back to back and whose sizes are known to be right."""
+    """The queue offsets of the records in ``buffers``. The records are contiguous and the caller guarantees
+    their sizes."""
     offsets = []
     for buffer in buffers:
         position, limit = 0, len(buffer)
@@ -179,8 +181,8 @@ def queue_offsets(buffers: Iterable[Buffer]) -> list[int]:
 
 
 def readdressed(buffer: Buffer, position: int, topic: str, more_properties: bytes) -> bytes:
-    """The record at ``position``, whose size is known to be right, as one of another topic and with further encoded
-    properties; these are left out when there is no room for them. Raises InvalidMessage."""
+    """The record at ``position`` with another topic and additional encoded properties, which are dropped when
+    they do not fit. The caller guarantees that its total size is correct. Raises InvalidMessage."""
     size, properties = peek_properties(buffer, position)
     fields = _HEAD_V4.unpack_from(buffer, position)
     head = HEADS[(fields[7] >> 4) & 3]
@@ -207,7 +209,7 @@ _tag_hashes = Memo("record.tags", _hash_tags)
 
 
 def tags_code(properties: bytes) -> int:
-    """The tags code that a ConsumeQueue entry carries: Java's hash of TAGS, 0 without tags."""
+    """The tags code of a ConsumeQueue entry: Java's hash of TAGS, 0 without tags."""
     start = properties.rfind(b"\x02TAGS\x01")
     if start >= 0:
         start += 6
@@ -240,10 +242,11 @@ def encode_record(
     prepared_transaction_offset: int = 0,
     property_crc: bool = False,
 ) -> bytes:
-    """One record. The version follows from the topic's length, the host bits of ``sys_flag`` from the hosts'.
+    """Encode one record. The version follows from the length of the topic, the host bits of ``sys_flag`` from
+    the hosts.
 
-    ``property_crc`` appends the CRC property of enabledAppendPropCRC (reference store-and-broker §2.6).
-    Raises InvalidMessage for a topic or properties over the format's limits.
+    ``property_crc`` appends the CRC property of enabledAppendPropCRC. Raises InvalidMessage for a topic or
+    properties over the limits of the format.
     """
     topic_bytes = topic.encode()
     property_bytes = properties if isinstance(properties, bytes) else encode_properties(properties)
@@ -293,8 +296,8 @@ def encode_record(
 
 
 def room_for_crc(properties: bytes) -> bytes:
-    """An encoded property string with room at its end for the CRC property (reference store-and-broker §2.6); one
-    that is there already, of another record, goes."""
+    """An encoded property string with space at its end for the CRC property (enabledAppendPropCRC). An
+    existing CRC property, of another record, is removed."""
     if properties[-CRC_PROPERTY_BYTES:-11] == _CRC_PREFIX:
         properties = properties[:-CRC_PROPERTY_BYTES]
     joint = b"" if not properties or properties[-1] == 2 else b"\x02"
@@ -302,7 +305,7 @@ def room_for_crc(properties: bytes) -> bytes:
 
 
 def sealed(record: bytes) -> bytes:
-    """A complete record with its CRC in the room at its end."""
+    """A complete record with its CRC written into the reserved space at its end."""
     covered = record[:-CRC_PROPERTY_BYTES]
     # Least significant digit first: RocketMQ fills the ten places while dividing by ten.
     digits = f"{crc32(covered):010d}"[::-1]
@@ -310,20 +313,20 @@ def sealed(record: bytes) -> bytes:
 
 
 def is_seal_broken(record: bytes | memoryview) -> bool:
-    """Whether a complete record has the CRC property at its end and that does not fit the rest."""
+    """Whether a complete record ends with a CRC property that does not match the rest."""
     seal = bytes(record[-CRC_PROPERTY_BYTES:])
     return seal[:9] == _CRC_PREFIX and seal[9:19][::-1] != b"%010d" % crc32(record[:-CRC_PROPERTY_BYTES])
 
 
 def encode_batch(messages: Iterable[Message]) -> bytes:
-    """The body of a batch send: one item a message, each with its own flag, body and properties."""
+    """The body of a batch send: one item per message, each with its own flag, body and properties."""
     return encode_items(
         (message.flag, message.body, encode_properties(message.properties)) for message in messages
     )
 
 
 def encode_items(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """The reverse of ``split_batch``. Raises InvalidMessage for too many properties."""
+    """The reverse of ``split_batch``. Raises InvalidMessage for properties that are too long."""
     parts: list[bytes] = []
     for flag, body, properties in items:
         body_length, properties_length = len(body), len(properties)
@@ -340,8 +343,8 @@ def encode_items(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def split_batch(body: bytes | memoryview, most: int = sys.maxsize) -> list[tuple[int, bytes, bytes]]:
-    """The items of a batch body: (flag, body, properties). Raises InvalidMessage when a length is wrong, or when there
-    are more than ``most``."""
+    """The items of a batch body: (flag, body, properties). Raises InvalidMessage when a length is wrong, or
+    for more than ``most`` items."""
     items: list[tuple[int, bytes, bytes]] = []
     raw = bytes(body)
     position, end = 0, len(raw)
@@ -382,12 +385,12 @@ _topic_texts: Memo[bytes, str] = Memo("record.topics", lambda topic: topic.decod
 
 
 _KEPT_BYTES = 8 << 20
-"""Of inflated bodies of one answer, so that who asks again need not inflate again."""
+"""Limit of the inflated bodies that one answer keeps, so that a second access need not inflate again."""
 _BATCH_BUDGET_BYTES = 32 << 20
-"""Of what the inner batches of one answer become."""
+"""Limit of the bytes to which the inner batches of one answer are unpacked."""
 _BATCH_BUDGET_MESSAGES = 1 << 16
 MAX_BATCH_MESSAGES = 0x7FFF
-"""In a record: the entry of a BatchCQ counts no more."""
+"""Most messages of one record: the maximum that an entry of a BatchCQ can count."""
 
 
 class _Inflate(NamedTuple):
@@ -396,7 +399,7 @@ class _Inflate(NamedTuple):
 
 
 class _Packed:
-    """A body as it is stored, what it is inflated if that is kept, or why it cannot be."""
+    """A body as stored, with its inflated form if that is kept, or the reason why it cannot be inflated."""
 
     __slots__ = ("error", "inflate", "kept", "kind", "stored", "stored_bytes")
 
@@ -421,13 +424,13 @@ class _Packed:
 
 
 class PackedMessage(MessageExt):
-    """A message whose body is inflated when it is asked for, and kept while there is room among the others of its pull:
-    what waits for a listener takes as much room as in the broker's log. ``body`` raises InvalidMessage when it is
-    damaged or becomes more than the limits allow."""
+    """A message whose body is inflated on access. The inflated body is kept while the pull's budget allows
+    it, so a message that waits for a listener takes no more memory than in the broker's log. ``body`` raises
+    InvalidMessage when it is damaged or inflates past the limits."""
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # for a type checker it is a field like the others
+    if not TYPE_CHECKING:  # type checkers see an ordinary field
 
         @property
         def body(self) -> bytes:
@@ -453,25 +456,25 @@ class PackedMessage(MessageExt):
 def decode_record(
     buffer: Buffer, position: int = 0, *, decompress: bool = True, limits: InflateLimits = LIMITS
 ) -> MessageExt:
-    """The record at ``position``. Raises InvalidMessage when the bytes there are not one.
+    """Decode the record at ``position``. Raises InvalidMessage when there is none.
 
-    With ``decompress`` the body is inflated as its system flag says, when it is asked for; the flag itself stays as
+    With ``decompress`` the body is inflated on access according to its system flag. The flag itself stays as
     stored.
     """
     view = memoryview(buffer)
     size = _I32.unpack_from(view, position)[0] if len(view) - position >= _I32.size else 0
     inflate = _Inflate(limits, Budget(limits.max_bytes)) if decompress else None
-    # As many bytes as it claims, or all that there are: a record that lies is found out by one or the other.
+    # Copy as many bytes as the record claims, or all there are. A wrong size is detected in either case.
     return _decode(bytes(view[position : position + max(size, MIN_RECORD_BYTES)]), 0, inflate, "", position)
 
 
 def decode_records(
     buffer: Buffer, *, decompress: bool = True, broker_name: str = "", limits: InflateLimits = LIMITS
 ) -> list[MessageExt]:
-    """A pull body: records back to back. Inner batches come out as their items, each with its queue offset, all of
-    them, however much that is (``decode_pull``).
+    """Decode a pull body: contiguous records. Inner batches are unpacked into their items, each with its
+    queue offset, without a limit (``decode_pull`` has one).
 
-    Raises InvalidMessage at the first record that is not one (the Java client drops the rest without a word).
+    Raises InvalidMessage at the first malformed record. The Java client silently drops the rest.
     """
     inflate = _Inflate(limits, Budget(_KEPT_BYTES)) if decompress else None
     return _decode_some(buffer, inflate, broker_name, sys.maxsize, sys.maxsize)[0]
@@ -480,8 +483,8 @@ def decode_records(
 def decode_pull(
     buffer: Buffer, *, broker_name: str = "", limits: InflateLimits = LIMITS
 ) -> tuple[list[MessageExt], int | None]:
-    """The same, as far as what inner batches become is not too much at once, and the queue offset of the first record
-    that is left: to be pulled again. None: nothing is left."""
+    """As ``decode_records``, within the budget for unpacked inner batches. The second value is the queue
+    offset of the first record that was not decoded and has to be pulled again, or None."""
     inflate = _Inflate(limits, Budget(_KEPT_BYTES))
     return _decode_some(buffer, inflate, broker_name, _BATCH_BUDGET_BYTES, _BATCH_BUDGET_MESSAGES)
 
@@ -514,8 +517,9 @@ _new_message = MessageExt.__new__
 def _decode(
     data: bytes, position: int, inflate: _Inflate | None, broker_name: str, base: int = 0
 ) -> MessageExt:
-    """``base`` is where ``data`` begins, for the words of errors. A consumer's time goes here, so fields are set one by
-    one, which costs a third of keyword arguments, and what few look at is left for later."""
+    """Decode one record. ``base`` is the position of ``data``, for error messages. This is a consumer's hot
+    path: setting fields one by one saves a third over keyword arguments, and rarely used fields are decoded
+    on access."""
     available = len(data) - position
     if available < MIN_RECORD_BYTES:
         raise InvalidMessage(
@@ -579,7 +583,7 @@ def _decode(
     else:
         message.body = body
     message.topic = _topic_texts[data[topic_start:topic_end]]
-    # mypy knows the slots of dataclasses only, not of what they derive from.
+    # mypy knows only the slots of dataclasses, not those of their base classes.
     message.encoded_properties = data[properties_start:end]  # type: ignore[misc]
     message.sys_flag = sys_flag
     message.born_host = _host_texts[born_host]
@@ -590,8 +594,9 @@ def _decode(
 
 
 def _unwrap(batch: MessageExt) -> list[MessageExt]:
-    """Item i keeps the batch's hosts, times and physical offset and gets queue offset base + i. What cannot be taken
-    apart is one message, whose body says so when it is asked for: what comes behind it is not kept back."""
+    """Unpack an inner batch. Item i keeps the batch's hosts, times and physical offset and gets queue offset
+    base + i. A batch that cannot be unpacked becomes one message whose body raises on access, so the messages
+    after it still arrive."""
     try:
         items = split_batch(batch.body, MAX_BATCH_MESSAGES)
         if not items:
@@ -644,12 +649,13 @@ class Parts(NamedTuple):
     reconsume_times: int
     prepared_offset: int
     body: memoryview
-    """Into the buffer of the record."""
+    """View into the buffer of the record."""
     properties: bytes
 
 
 def parts_at(buffer: memoryview, position: int, limit: int) -> Parts | None:
-    """``check_record`` without the body's CRC and ``take_apart`` in one; None when it is not VALID."""
+    """``check_record`` without the body's CRC, and ``take_apart``, in one call. None when the record is not
+    VALID."""
     available = limit - position
     if available < MIN_RECORD_BYTES:
         return None
@@ -711,17 +717,17 @@ def take_apart(record: memoryview) -> Parts:
 
 
 class Verdict(enum.Enum):
-    """What the bytes at a position of the log are (CommitLog.checkMessageAndReturnSize)."""
+    """Kind of the bytes at a position of the log (CommitLog.checkMessageAndReturnSize)."""
 
     VALID = "valid"
     BLANK = "blank"
-    """The end-of-segment record: go on in the next segment."""
+    """The record that ends a segment: continue in the next segment."""
     DAMAGED = "damaged"
     """Not a record: garbage, zeros, a torn tail, a wrong CRC."""
 
 
 class CheckedRecord(NamedTuple):
-    """A verdict and, when it is VALID, what a dispatcher needs to know of the record."""
+    """A verdict and, when it is VALID, the fields that a dispatcher needs."""
 
     verdict: Verdict
     size_bytes: int = 0
@@ -741,11 +747,11 @@ _DAMAGED = CheckedRecord(Verdict.DAMAGED)
 def check_record(
     buffer: Buffer, position: int, limit: int, *, verify_crc: bool, verify_property_crc: bool = False
 ) -> CheckedRecord:
-    """Judge the bytes at ``position``; nothing at or beyond ``limit`` is read.
+    """Check the bytes at ``position``. Nothing at or beyond ``limit`` is read.
 
-    VALID means: a message magic, all lengths inside each other and adding up to the total size, a topic, and
-    (with ``verify_crc``) the body's CRC, and (with ``verify_property_crc``) the record's own, if it has one.
-    The caller compares ``physical_offset`` with the place the record was found at. Never raises.
+    VALID means: a message magic, all lengths consistent with the total size, a topic, and (with
+    ``verify_crc``) the body's CRC, and (with ``verify_property_crc``) the record's own CRC, if it has one.
+    The caller compares ``physical_offset`` with the position at which the record was found. Never raises.
     """
     available = limit - position
     if available < BLANK_BYTES:

@@ -7,9 +7,8 @@
     8       header length header
     ...     the rest      body
 
-Source: RemotingCommand, RocketMQSerializable; reference remoting-protocol §2. A server answers in JSON
-whatever it was asked in, and every peer reads JSON at all times; so JSON is what this module emits unless
-told otherwise.
+Source: RemotingCommand, RocketMQSerializable. A RocketMQ server answers in JSON whatever the request used,
+and every peer can read JSON, so this module emits JSON by default.
 
 Must not know what codes mean, nor where bytes come from (``mqspark.protocol.connection``).
 """
@@ -54,7 +53,7 @@ RESPONSE_FLAG, ONEWAY_FLAG = 0x1, 0x2
 MAX_BINARY_CODE = 0x7FFF
 
 MAX_REMARK_LENGTH = 4096
-"""Characters. What a peer sent may be in a remark, and is not sent back at any length."""
+"""Limit in characters. A remark may contain text from a peer, which is not sent back at full length."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Fields: TypeAlias = Header | Mapping[str, str] | None
@@ -73,8 +72,8 @@ _LANGUAGE_NAMES = {int(language): language.name for language in Language}
 class Command:
     """A decoded command.
 
-    ``body`` is b"" when there is none; a body of ``connection.LARGE_BODY_BYTES`` or more is a memoryview of
-    what was received. ``language`` is the sender's number, -1 when it named one that is unknown.
+    ``body`` is b"" when there is none. A body of ``connection.LARGE_BODY_BYTES`` or more is a memoryview of
+    the received bytes. ``language`` is the sender's language code, -1 when its name is unknown.
     """
 
     __slots__ = (
@@ -124,14 +123,13 @@ class Command:
 
     @property
     def has_ext(self) -> bool:
-        """Whether the header had ``extFields`` at all, be they empty."""
+        """Whether the header had ``extFields``, even an empty one."""
         return self._ext is not None or bytes(self._raw) not in (b"", b"null")
 
     @property
     def ext(self) -> dict[str, str]:
-        """``extFields``, every value as text; null values are left out. ProtocolError when they are no
-        object.
-        """
+        """``extFields`` with every value as text, without null values. Raises ProtocolError when it is not an
+        object."""
         if self._ext is None:
             if not self.has_ext:
                 return {}
@@ -139,8 +137,8 @@ class Command:
         return self._ext
 
     def header(self, header_type: type[H]) -> H:
-        """``extFields`` as a typed header. ProtocolError names the field that is missing or malformed, IllegalName
-        says which name none may have."""
+        """``extFields`` as a typed header. Raises ProtocolError, which names the missing or malformed field,
+        or IllegalName, which names the kind of the illegal name."""
         decode, names = _reader(header_type)
         if self._raw and self.serialize_type == JSON:
             header: H
@@ -158,7 +156,7 @@ class Command:
         ext = self.ext
         if self.serialize_type != JSON:
             if "" in ext.values():
-                # The binary form cannot tell an empty text from null; RocketMQ reads null (§2.3).
+                # The binary form cannot tell empty text from null. RocketMQ reads null.
                 ext = {name: value for name, value in ext.items() if value}
             header = from_texts(header_type, ext)
             if header is not None:
@@ -196,7 +194,7 @@ _decode_ext_texts = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def decode_header(serialize_type: int, header: bytes, body: bytes | memoryview) -> Command:
-    """The command of one frame. ProtocolError when the header is not one."""
+    """The command of one frame. Raises ProtocolError when ``header`` is malformed."""
     if serialize_type == JSON:
         try:
             fields = _decode_json_header(header)
@@ -223,7 +221,7 @@ def decode_header(serialize_type: int, header: bytes, body: bytes | memoryview) 
 
 
 def _decode_odd_json_header(header: bytes) -> _JsonHeader:
-    """What fastjson reads but msgspec refuses."""
+    """Decode a header that fastjson accepts but msgspec refuses."""
     members = fastjson.loads(header, fastjson.HEADER)
     if not isinstance(members, dict):
         raise ProtocolError("the header is not a JSON object")
@@ -300,23 +298,25 @@ def _decode_binary_header(header: bytes, body: bytes | memoryview) -> Command:
 
 
 class _Layout(NamedTuple):
-    """The fields of one binary ext block, and how to take another apart that differs in values of the same length.
+    """The layout of one binary ext block. Decodes other blocks that differ only in values of the same
+    lengths.
 
-    Building it costs more than decoding once; a client sends the same layout again and again.
+    Building a layout costs more than decoding one block, but a client sends the same layout again and again.
     """
 
     unpack: Callable[[bytes], tuple[bytes, ...]]
-    """Into name length, name and value length as one, value, and so on in turn."""
+    """Splits a block into: length of the first name; name and value length together; value; and so on."""
     frames: tuple[bytes, ...]
-    """What comes before each value."""
+    """The expected bytes before each value."""
     names: tuple[str, ...]
 
 
 _MAX_LENGTHS, _MAX_LAYOUTS = 256, 4
 _MAX_FRAMES, _MAX_FRAMES_BYTES = 40, 1024
-"""Of one layout: RocketMQ's longest header has some 25 fields. All of them together take 8 MB at most."""
+"""Limits of one layout. RocketMQ's longest header has some 25 fields. All layouts together take 8 MB at
+most."""
 _layouts: dict[int, tuple[_Layout, ...]] = {}
-"""By length of the block: the last ones of that length, the newest first."""
+"""The most recent layouts of each block length, newest first."""
 
 
 def _decode_binary_ext(block: bytes) -> dict[str, str]:
@@ -372,7 +372,7 @@ def encode_request(
     remark: str | None = None,
     serialize_type: int = JSON,
 ) -> bytes:
-    """A whole request frame. Codes that the binary header cannot hold go out in JSON."""
+    """A whole request frame. Codes that the binary header cannot hold are sent in JSON."""
     flag = ONEWAY_FLAG if oneway else 0
     head = _encode_head(code, flag, opaque, header, len(body), remark, language, version, serialize_type)
     return b"".join((head, body)) if body else head
@@ -390,7 +390,7 @@ def encode_request_head(
     remark: str | None = None,
     serialize_type: int = JSON,
 ) -> bytes:
-    """Length prefix and header of a request; the caller writes ``body_length`` bytes of body after it."""
+    """Length prefix and header of a request. The caller writes ``body_length`` bytes of body after it."""
     flag = ONEWAY_FLAG if oneway else 0
     return _encode_head(code, flag, opaque, header, body_length, remark, language, version, serialize_type)
 
@@ -406,9 +406,8 @@ def encode_response(
     version: int = CURRENT_VERSION,
     serialize_type: int = JSON,
 ) -> bytes:
-    """A whole response frame to the request ``opaque``. Servers say JAVA: the only server language that
-    clients met.
-    """
+    """A whole response frame to the request ``opaque``. The language is JAVA, the only server language that
+    clients know in practice."""
     head = _encode_head(
         code, RESPONSE_FLAG, opaque, header, len(body), remark, language, version, serialize_type
     )
@@ -426,7 +425,7 @@ def encode_response_head(
     version: int = CURRENT_VERSION,
     serialize_type: int = JSON,
 ) -> bytes:
-    """Length prefix and header of a response; the caller writes ``body_length`` bytes of body after it."""
+    """Length prefix and header of a response. The caller writes ``body_length`` bytes of body after it."""
     return _encode_head(
         code, RESPONSE_FLAG, opaque, header, body_length, remark, language, version, serialize_type
     )
@@ -441,13 +440,13 @@ def send_response_frame(
     *,
     region: str = "DefaultRegion",
 ) -> bytes:
-    """The whole frame of a successful answer to a send: the hot path, equal in content to
+    """The whole frame of a successful answer to a send. A fast path with the same content as
     ``encode_response``.
 
-    ``msg_id`` and ``region`` are the broker's own words and are trusted to need no escaping;
-    ``transaction_id`` is the client's UNIQ_KEY and is not.
+    ``msg_id`` and ``region`` come from the broker and need no escaping. ``transaction_id`` is the client's
+    UNIQ_KEY and is escaped.
     """
-    # Formatting bytes costs half of formatting text and encoding it.
+    # Formatting bytes costs half as much as formatting text and encoding it.
     with_transaction, without = _send_templates(region)
     if transaction_id is None:
         text = without % (msg_id.encode(), queue_id, queue_offset, opaque)
@@ -462,7 +461,7 @@ def send_response_frame(
 
 @functools.cache
 def _send_templates(region: str) -> tuple[bytes, bytes]:
-    """With and without a transaction id."""
+    """The templates with and without a transaction id."""
     head = (
         b'{"code":0,"extFields":{"MSG_REGION":"%b","TRACE_ON":"true",'
         b'"msgId":"%%b","queueId":"%%d","queueOffset":"%%d"'
@@ -473,7 +472,7 @@ def _send_templates(region: str) -> tuple[bytes, bytes]:
 
 
 def encode_command(command: Command) -> bytes:
-    """The frame of a decoded command, in its own serialisation: how a request or answer is relayed."""
+    """The frame of a decoded command, in its own serialisation. Used to relay requests and answers."""
     head = _encode_head(
         command.code,
         command.flag,

@@ -1,9 +1,9 @@
-"""Bytes of one connection in, complete commands out.
+"""Turns the bytes of one connection into complete commands.
 
-Bounds hold before anything is allocated for a length that the peer claims (MAX_FRAME_BYTES,
-MAX_HEADER_BYTES), and the buffer grows only as bytes really come: one connection never holds more than one
-incomplete frame. A frame that is not one raises ProtocolError; the connection is of no use afterwards and its
-owner closes it, as RocketMQ does (§2.1). What was complete before it in the same chunk is not delivered; its
+Limits apply before anything is allocated for a length that the peer claims (MAX_FRAME_BYTES,
+MAX_HEADER_BYTES). The buffer grows only with received bytes, and a connection holds at most one incomplete
+frame. A malformed frame raises ProtocolError. The connection is unusable afterwards and its owner closes it,
+as RocketMQ does. Complete commands before the malformed frame in the same chunk are not delivered; their
 sender sees the connection close.
 
 Must not know about sockets, nor what commands mean.
@@ -26,20 +26,21 @@ __all__ = [
 ]
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-"""Length prefix included: com.rocketmq.remoting.frameMaxLength."""
+"""Limit of a frame, length prefix included (com.rocketmq.remoting.frameMaxLength)."""
 
 MAX_HEADER_BYTES = 64 * 1024
-"""Ours, for the first frame of somebody who has said nothing yet; RocketMQ has no such bound."""
+"""Limit chosen by this project for the first frame of a connection; RocketMQ has none."""
 
 MAX_KNOWN_HEADER_BYTES = 256 * 1024
-"""Afterwards: room for a property string of the legal length, 32767 bytes, even if JSON escapes each of them with six,
-and for one that is several times too long, which is answered and not taken for an attack."""
+"""Limit of later frames. It leaves room for a property string of the legal length, 32767 bytes, even if JSON
+escapes each byte with six. A string several times too long still fits: it is answered with an error and not
+treated as an attack."""
 
 MAX_ANSWER_HEADER_BYTES = MAX_FRAME_BYTES
-"""For answers to one's own requests: that to a batch names the id of every message in its header."""
+"""Limit for answers to own requests. The answer to a batch has the id of every message in its header."""
 
 LARGE_BODY_BYTES = 64 * 1024
-"""From this size on a body is a view of the received bytes; below, a copy costs less than the view."""
+"""From this size on, a body is a view of the received bytes; below it, a copy is cheaper than a view."""
 
 _PREFIX = struct.Struct(">iI")
 _PREFIX_BYTES = _PREFIX.size
@@ -56,23 +57,22 @@ class Connection:
         self._max_frame_bytes = max_frame_bytes
         self._max_header_bytes = max_header_bytes
         self._known = False
-        """Whether a whole frame has come."""
+        """Whether a whole frame has arrived."""
         self._partial = bytearray()
         self._needed = _PREFIX_BYTES
         self._rest: bytearray | None = None
-        """A frame whose end is read where it belongs (``rest``), complete as far as ``_filled``."""
+        """A frame whose end is received in place (``rest``), complete up to ``_filled``."""
         self._filled = 0
 
     @property
     def buffered_bytes(self) -> int:
-        """What came of a frame that is not complete yet."""
+        """Number of received bytes of an incomplete frame."""
         return self._filled if self._rest is not None else len(self._partial)
 
     def rest(self) -> memoryview | None:
-        """Room for what is missing of a large frame that has begun; None when there is no such frame. Whoever asks for
-        it reads there next, and tells ``received_rest`` how much came. The whole frame is allocated, so this is for
-        peers that were asked for large answers, not for a server.
-        """
+        """The buffer for the missing part of a large frame that has begun; None when there is no such frame.
+        The caller must read into it next and report the number of bytes to ``received_rest``. The whole frame
+        is allocated, so a server must not use this: it is for peers from which large answers were requested."""
         if self._rest is None:
             have = len(self._partial)
             if have < _PREFIX_BYTES or self._needed - have < LARGE_BODY_BYTES:
@@ -83,7 +83,7 @@ class Connection:
         return memoryview(self._rest)[self._filled :]
 
     def received_rest(self, count: int) -> list[Command]:
-        """``count`` bytes were read into ``rest()``; the command, if it is complete now."""
+        """Report that ``count`` bytes were read into ``rest()``. Returns the command if it is complete now."""
         frame = self._rest
         if frame is None:
             raise RuntimeError("nothing was to be read into rest()")
@@ -134,9 +134,9 @@ class Connection:
         return commands
 
     def _complete_partial(self, data: bytes, commands: list[Command]) -> int:
-        """Finish the frame begun in an earlier chunk; where in ``data`` the next one starts.
+        """Finish the frame begun in an earlier chunk. Returns where in ``data`` the next frame starts.
 
-        Adds no command when the chunk does not reach that far.
+        Adds no command when the chunk is too short.
         """
         position = 0
         while True:
@@ -172,7 +172,7 @@ class Connection:
 
 
 def _command(frame: bytearray) -> Command:
-    """Of a whole frame whose lengths were checked."""
+    """The command of a whole frame whose lengths were checked."""
     _, meta = _PREFIX.unpack_from(frame, 0)
     view = memoryview(frame)
     body_start = _PREFIX_BYTES + (meta & 0xFFFFFF)

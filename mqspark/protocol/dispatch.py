@@ -1,9 +1,8 @@
-"""From a request to its handler and from its outcome to a response; shared by the broker's and the name
-server's core.
+"""Calls the handler of a request and turns its outcome into a response. Shared by broker and name server.
 
-A handler takes (session, command) and gives back the response frame, or None when it will answer later or
-never. One whose work may be long is a generator (``slices``). To answer anything but success it raises
-``Refusal``. One-way requests are handled and never answered.
+A handler takes (session, command) and returns the response frame, or None when it answers later or never. A
+handler whose work may be long is a generator (``slices``). It raises ``Refusal`` for every response code
+other than success. One-way requests are handled but not answered.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ __all__ = ["Handler", "Refusal", "dispatch", "ok", "parse_properties", "settings
 Handler = Callable[[Session, Command], bytes | Slices | None]
 
 MAX_SETTINGS_BYTES = 256 * 1024
-"""Of a request that changes settings; all that there are take 20 KB."""
+"""Limit of a request that changes settings. All existing settings together take 20 KB."""
 
 _log = sparing(__name__)
 _settings_log = sparing(f"{__name__}.settings", lines=20)
-"""An operator sees what each of his changes left out."""
+"""Allows more lines: an operator sees the keys that each of several changes left out."""
 
 _LOOK_UP_TOPIC = frozenset(
     {
@@ -63,11 +62,11 @@ _LOOK_UP_BOTH = frozenset(
         RequestCode.POLLING_INFO,
     }
 )
-"""Requests that RocketMQ answers as if a name that none may be were one that nobody has."""
+"""Requests for which RocketMQ treats an illegal name as an unknown one."""
 
 
 class Refusal(MQError):
-    """A request that is answered with a code other than success; the text becomes the remark."""
+    """A request is answered with a code other than success. The text becomes the remark."""
 
     def __init__(self, code: int, remark: str, header: Header | Mapping[str, str] | None = None) -> None:
         super().__init__(remark)
@@ -92,9 +91,9 @@ def dispatch(
     long_work: LongWork,
     answered: Callable[[Session, Command], None] | None = None,
 ) -> None:
-    """Answer every command; no fault of a handler reaches the caller or another command.
+    """Answer every command. An error of one handler reaches neither the caller nor other commands.
 
-    ``answered`` gets the responses to what the server itself has asked; without it they are dropped.
+    ``answered`` receives the responses to requests of the server itself; without it they are dropped.
     """
     for command in commands:
         if command.flag & 1:
@@ -189,8 +188,8 @@ def settings_to_change(
     black_list: Iterable[str],
     foreign_keys: ForeignKeys,
 ) -> dict[str, str]:
-    """RocketMQ's keys to values, of the ``fields`` (``known_keys``) that a properties file changes. Keys without a
-    meaning here are logged. Raises Refusal when any may not be changed."""
+    """The changes of a properties file to these ``fields`` (``known_keys``), by RocketMQ's keys. Keys that
+    have no effect here are logged. Raises Refusal when one of them may not be changed."""
     asked = parse_properties(body).items()
     changes = {rocketmq_key(fields[key]) if key in fields else key: value for key, value in asked}
     if not changes.keys().isdisjoint(black_list):
