@@ -63,7 +63,7 @@ from mqspark.protocol.bodies import (
 )
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command, encode_response
-from mqspark.protocol.dispatch import Handler, dispatch
+from mqspark.protocol.dispatch import Handler, dispatch, merged
 from mqspark.protocol.headers import (
     QueryDataVersionRequestHeader,
     UnRegisterBrokerRequestHeader,
@@ -238,23 +238,23 @@ class Broker:
         self.routes = Routes(state)
         admin = admin_handlers(state, self.runtime_info, self._settings_changed, self._change, foreign_keys)
         self.overload = FastFail(config, admin)
-        self.handlers: dict[int, Handler] = {
-            **admin,
-            **lookups.handlers,
-            **Clients(state).handlers,
-            **self.pulls.handlers,
-            **Relays(state, state.calls, self.pulls.answer_resets).handlers,
-            **self._sends.handlers,
-            **SendBacks(state, self.acks).handlers,
-            **Recalls(state, self.acks).handlers,
-            **self._transactions.handlers,
-            **Replies(state, self._sends, store_host).handlers,
-            **self._pop.handlers,
-            **self._delays.handlers,
-            **self._timers.handlers,
-            **self.replicas.handlers,
-            **Assignments(state, modes, self.routes, self._mode_changed).handlers,
-        }
+        self.handlers: dict[int, Handler] = merged(
+            admin,
+            lookups.handlers,
+            Clients(state).handlers,
+            self.pulls.handlers,
+            Relays(state, state.calls, self.pulls.answer_resets).handlers,
+            self._sends.handlers,
+            SendBacks(state, self.acks).handlers,
+            Recalls(state, self.acks).handlers,
+            self._transactions.handlers,
+            Replies(state, self._sends, store_host).handlers,
+            self._pop.handlers,
+            self._delays.handlers,
+            self._timers.handlers,
+            self.replicas.handlers,
+            Assignments(state, modes, self.routes, self._mode_changed).handlers,
+        )
         self.tables = Tables(
             state.clients.ledger,
             state.topics.ledger,

@@ -28,7 +28,7 @@ from mqspark.protocol.headers import Header
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
 
-__all__ = ["Handler", "Refusal", "dispatch", "ok", "parse_properties", "settings_to_change"]
+__all__ = ["Handler", "Refusal", "dispatch", "merged", "ok", "parse_properties", "settings_to_change"]
 
 Handler = Callable[[Session, Command], bytes | Slices | None]
 
@@ -82,6 +82,17 @@ def ok(
     remark: str | None = None,
 ) -> bytes:
     return encode_response(command.opaque, ResponseCode.SUCCESS, header, body, remark)
+
+
+def merged(*tables: Mapping[int, Handler]) -> dict[int, Handler]:
+    """One table of all handlers. Raises ValueError when two of them are for the same request code."""
+    handlers: dict[int, Handler] = {}
+    for table in tables:
+        for code, handler in table.items():
+            if code in handlers:
+                raise ValueError(f"two handlers for request code {code!r}")
+            handlers[code] = handler
+    return handlers
 
 
 def dispatch(

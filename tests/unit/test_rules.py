@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.protocol.codes import RequestCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import merged
+from mqspark.protocol.session import Session
+
 ROOT = Path(__file__).parents[2]
 
 # --- the store's way to the disk -------------------------------------------------------------------------------
@@ -154,3 +159,39 @@ def test_ways_around_the_file_layer_are_seen(line: str) -> None:
 )
 def test_what_is_no_way_around_it_is_not(line: str) -> None:
     assert broken(line, frozenset()) == []
+
+
+# --- one handler for a request code ----------------------------------------------------------------------------
+
+
+def answer(session: Session, command: Command) -> bytes | None:
+    return None
+
+
+def test_two_handlers_for_one_request_code_are_an_error_at_start() -> None:
+    first = {int(RequestCode.SEND_MESSAGE): answer}
+    assert merged(first, {RequestCode.PULL_MESSAGE: answer}) == {10: answer, 11: answer}
+    with pytest.raises(ValueError, match=r"two handlers for request code .*10"):
+        merged(first, {RequestCode.PULL_MESSAGE: answer}, {RequestCode.SEND_MESSAGE: answer})
+
+
+def tables_of_handlers() -> Iterator[tuple[str, ast.Dict]]:
+    for room in ("broker", "namesrv"):
+        for path in (ROOT / "mqspark" / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:
+                    case ast.AnnAssign(annotation=note, value=ast.Dict() as table) if (
+                        ast.unparse(note) == "dict[int, Handler]"
+                    ):
+                        yield str(path.relative_to(ROOT)), table
+
+
+def test_no_table_of_handlers_has_a_request_code_twice_or_takes_another_over() -> None:
+    """What Python does with a key that is there twice: the last one wins, and nobody is told."""
+    tables = list(tables_of_handlers())
+    assert len(tables) > 15
+    for path, table in tables:
+        assert None not in table.keys, f"{path}: tables are put together by dispatch.merged"
+        codes = [getattr(RequestCode, key.attr) for key in table.keys if isinstance(key, ast.Attribute)]
+        assert len(codes) == len(table.keys), path
+        assert len(set(codes)) == len(codes), path

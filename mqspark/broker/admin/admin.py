@@ -16,7 +16,7 @@ from mqspark.broker.admin.topicadmin import TopicAdmin
 from mqspark.broker.admin.unsupported import Absent
 from mqspark.broker.state.state import BrokerState
 from mqspark.config import ForeignKeys
-from mqspark.protocol.dispatch import Handler
+from mqspark.protocol.dispatch import Handler, merged
 
 __all__ = ["admin_handlers"]
 
@@ -28,13 +28,13 @@ def admin_handlers(
     change: Change,
     foreign_keys: ForeignKeys,
 ) -> dict[int, Handler]:
-    return {
-        **TopicAdmin(state, change).handlers,
-        **GroupAdmin(state, change).handlers,
-        **SettingsAdmin(state, settings_changed, foreign_keys).handlers,
-        **Inspection(state, runtime_info).handlers,
-        **Lags(state).handlers,
-        **Connections(state).handlers,
-        **Housekeeping(state).handlers,
-        **Absent(state).handlers,
-    }
+    return merged(
+        TopicAdmin(state, change).handlers,
+        GroupAdmin(state, change).handlers,
+        SettingsAdmin(state, settings_changed, foreign_keys).handlers,
+        Inspection(state, runtime_info).handlers,
+        Lags(state).handlers,
+        Connections(state).handlers,
+        Housekeeping(state).handlers,
+        Absent(state).handlers,
+    )

@@ -11,7 +11,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.bodies import ColdDataFlowInfo, encode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.dispatch import Handler, Refusal, ok
+from mqspark.protocol.dispatch import Handler, Refusal, merged, ok
 from mqspark.protocol.session import Session
 
 __all__ = ["Absent"]
@@ -64,15 +64,18 @@ _NOT_SUPPORTED = {
 class Absent:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self.handlers: dict[int, Handler] = {
-            **dict.fromkeys(_NOT_CONFIGURED, self.refuse_unconfigured),
-            **dict.fromkeys(_NOT_SUPPORTED, self.refuse_unsupported),
+        others: dict[int, Handler] = {
             RequestCode.RESET_MASTER_FLUSH_OFFSET: self.nothing_to_do,
             RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: self.nothing_to_do,
             RequestCode.POP_ROLLBACK: self.nothing_to_do,
             RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: self.cold_data_info,
             RequestCode.SWITCH_TIMER_ENGINE: self.switch_timer_engine,
         }
+        self.handlers: dict[int, Handler] = merged(
+            dict.fromkeys(_NOT_CONFIGURED, self.refuse_unconfigured),
+            dict.fromkeys(_NOT_SUPPORTED, self.refuse_unsupported),
+            others,
+        )
 
     def refuse_unconfigured(self, session: Session, command: Command) -> bytes:
         raise Refusal(ResponseCode.SYSTEM_ERROR, _NOT_CONFIGURED[RequestCode(command.code)])

@@ -13,7 +13,7 @@ from mqspark.broker.pop.revivelog import ReviveLog
 from mqspark.broker.pop.watch import PopWatch
 from mqspark.broker.state.acks import Acks, Deferred
 from mqspark.broker.state.state import BrokerState
-from mqspark.protocol.dispatch import Handler
+from mqspark.protocol.dispatch import Handler, merged
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.saved import SavedTable
 from mqspark.store.store import Progress
@@ -52,11 +52,11 @@ class PopService:
             self._order.ledger,
             self._revival.ledger,
         )
-        self.handlers: dict[int, Handler] = {
-            **self.pops.handlers,
-            **self._acks.handlers,
-            **self._watch.handlers,
-        }
+        self.handlers: dict[int, Handler] = merged(
+            self.pops.handlers,
+            self._acks.handlers,
+            self._watch.handlers,
+        )
 
     def load(self) -> None:
         """Raises StoreCorrupt."""

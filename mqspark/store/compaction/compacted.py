@@ -90,9 +90,8 @@ def publish(directory: Path, current: Current, files: FileLayer | None = None) -
         files.sync(fd)
     finally:
         files.close(fd)
-    files.sync_directory(
-        directory
-    )  # ``current`` must not be there before the names of the files that it means
+    # First the names of the files that ``current`` means, then its own.
+    files.sync_directory(directory)
     files.rename(temporary, directory / "current")
     files.sync_directory(directory)
     for name in files.names(directory):
