@@ -20,6 +20,7 @@
     │   └── MessageTooLarge      body, properties or record over a limit               (.size_bytes, .limit_bytes)
     └── ClientError              the client part
         ├── BrokerError          a server answered with a response code                (.code, .remark, .address)
+        │   └── NotANameServer   a broker was asked for what only name servers know
         ├── RequestTimeout       no answer in time                                     (.address, .timeout_ms)
         ├── ConnectionLost       the connection ended before the answer                (.address)
         ├── NoRoute              the name servers do not know the topic                (.topic)
@@ -57,6 +58,7 @@ __all__ = [
     "MessageTooLarge",
     "ClientError",
     "BrokerError",
+    "NotANameServer",
     "RequestTimeout",
     "ConnectionLost",
     "NoRoute",
@@ -208,6 +210,20 @@ class BrokerError(ClientError):
         self.code = code
         self.remark = remark
         self.address = address
+
+
+class NotANameServer(BrokerError):
+    def __init__(self, address: str, remark: str | None) -> None:
+        super().__init__(3, remark, address=address)
+
+    def __str__(self) -> str:
+        return (
+            f"nameserver {self.address}: that is a broker, not a name server; give the name server's address, whose"
+            " port is 9876 unless somebody chose another"
+        )
+
+    def __reduce__(self) -> tuple[type[NotANameServer], tuple[str, str | None]]:
+        return type(self), (self.address or "", self.remark)
 
 
 class RequestTimeout(ClientError, TimeoutError):

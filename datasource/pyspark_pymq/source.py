@@ -106,10 +106,14 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return ReadOptions.parse(wanted, streaming=False)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from mqspark.client.blocking import meet
         from pyspark_pymq.options import WriteOptions
         from pyspark_pymq.writing.sink import BatchWriter
 
-        return BatchWriter(WriteOptions.parse(self.options), schema, overwrite)
+        options = WriteOptions.parse(self.options)
+        writer = BatchWriter(options, schema, overwrite)
+        meet(options.nameserver)
+        return writer
 
     # Spark calls this by position when it plans and by keyword when it commits: the names are part of the interface.
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:

@@ -9,11 +9,13 @@ Offsets and pulls follow reference remoting-protocol §5.3 and §8.
 
 from __future__ import annotations
 
+import ipaddress
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mqspark.client.consumer.commits import commit_waves
 from mqspark.client.remoting.topic_routes import TopicRoute
@@ -24,6 +26,7 @@ from mqspark.errors import (
     ConfigError,
     ConnectionLost,
     NoRoute,
+    NotANameServer,
     ProtocolError,
     RequestTimeout,
 )
@@ -56,12 +59,22 @@ from mqspark.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 
-__all__ = ["BlockingClient", "BlockingConnection", "parse_addresses", "pull_header"]
+__all__ = [
+    "FIRST_CONTACT_MS",
+    "BlockingClient",
+    "BlockingConnection",
+    "meet",
+    "parse_addresses",
+    "pull_header",
+]
 
 PULL_SUSPEND, PULL_SUBSCRIPTION = 0x2, 0x4
 """Bits of a pull's system flag: wait when there is nothing; the filter is in the request."""
 
 DEFAULT_TIMEOUT_MS = 3000
+FIRST_CONTACT_MS = 3500
+"""The patience of a planner with name servers that it has never heard: their address is wrong more often than they are
+away for a moment, and somebody waits."""
 _LARGE_BODY_BYTES = 64 << 10
 _RECEIVE_BYTES = 128 << 10
 """A read; what is missing of a larger answer is read into its place."""
@@ -97,9 +110,9 @@ class BlockingConnection:
         self.address = address
         ((host, port),) = parse_addresses(address)
         try:
-            self._socket = socket.create_connection((host, port), connect_timeout_ms / 1000)
+            self._socket = _connected(host, port, connect_timeout_ms / 1000)
         except OSError as error:
-            raise ConnectionLost(address, f"cannot connect ({error})") from error
+            raise ConnectionLost(address, error.strerror or str(error), made=False) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._receiver = Connection(max_header_bytes=_MAX_HEADER_BYTES)
         self._opaque = 0
@@ -229,7 +242,11 @@ class BlockingConnection:
 
 
 class BlockingClient:
-    """Routes, offsets and pulls over cached connections."""
+    """Routes, offsets and pulls over cached connections.
+
+    ``first_contact_ms``: how long to wait for the first answer of a name server; None: ``retry_ms``, as for any other
+    request. Raises NotANameServer when a broker answers in its place.
+    """
 
     def __init__(
         self,
@@ -237,11 +254,14 @@ class BlockingClient:
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         retry_ms: int = 30_000,
+        first_contact_ms: int | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._nameservers = [f"{host}:{port}" for host, port in _bracketed(parse_addresses(nameservers))]
         self._timeout_ms = timeout_ms
         self._retry_ms = retry_ms
+        self._first_contact_ms = first_contact_ms
+        """None once a name server has answered."""
         self._sleep = sleep
         self._connections: dict[str, BlockingConnection] = {}
 
@@ -250,14 +270,14 @@ class BlockingClient:
             connection.close()
         self._connections.clear()
 
-    def connection(self, address: str) -> BlockingConnection:
+    def connection(self, address: str, *, timeout_ms: int | None = None) -> BlockingConnection:
         """The cached connection to ``address``, made when there is none. Raises ConnectionLost."""
         connection = self._connections.get(address)
         if connection is not None and connection.fileno() < 0:
             connection = None
         if connection is None:
             connection = self._connections[address] = BlockingConnection(
-                address, connect_timeout_ms=self._timeout_ms
+                address, connect_timeout_ms=timeout_ms or self._timeout_ms
             )
         return connection
 
@@ -352,11 +372,51 @@ class BlockingClient:
                     self._nameservers.append(self._nameservers.pop(0))
                     failure = error
                 else:
-                    self._check(address, answer, accept)
+                    self._check_nameserver(address, answer, accept)
                     return answer
             raise failure or ConnectionLost(";".join(self._nameservers))
 
+        if self._first_contact_ms is not None:
+            self.meet(self._first_contact_ms)
         return self._retrying(";".join(self._nameservers), once)
+
+    def _check_nameserver(self, address: str, answer: Command, accept: Sequence[int]) -> None:
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise NotANameServer(address, answer.remark)
+        self._check(address, answer, accept)
+
+    def meet(self, within_ms: int) -> None:
+        """Have a first answer of a name server. Raises ConnectionLost when none gives it in time, NotANameServer."""
+        header = GetRouteInfoRequestHeader(topic=DEFAULT_TOPIC, accept_standard_json_only=True)
+        deadline = time.monotonic() + within_ms / 1000
+        backoff_s = _FIRST_BACKOFF_S
+        while True:
+            failure: Exception | None = None
+            for place, address in enumerate(list(self._nameservers)):
+                # Each gets its share of what is left: a silent one leaves time for the others.
+                share_ms = (deadline - time.monotonic()) * 1000 / (len(self._nameservers) - place)
+                timeout_ms = max(1, min(self._timeout_ms, int(share_ms)))
+                try:
+                    connection = self.connection(address, timeout_ms=timeout_ms)
+                    opaque = connection.send(
+                        RequestCode.GET_ROUTEINFO_BY_TOPIC, header, timeout_ms=timeout_ms
+                    )
+                    answer = connection.wait(opaque, timeout_ms)
+                except (ConnectionLost, RequestTimeout, ProtocolError) as error:
+                    self.forget(address)
+                    failure = error
+                else:
+                    self._check_nameserver(address, answer, (answer.code,))
+                    self._first_contact_ms = None
+                    return
+            if isinstance(failure, ProtocolError) or time.monotonic() + backoff_s > deadline:
+                raise ConnectionLost(
+                    ";".join(self._nameservers),
+                    f"no name server answers ({failure}); is one running there? the option nameserver says where",
+                    made=False,
+                ) from failure
+            self._sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
 
     def route(self, topic: str) -> TopicRoute:
         """Raises NoRoute."""
@@ -496,6 +556,15 @@ class BlockingClient:
         return decode_body(KVTable, answer.body).table
 
 
+def meet(nameservers: str) -> None:
+    """Make sure that a name server answers. Raises ConnectionLost, NotANameServer, within five seconds."""
+    client = BlockingClient(nameservers)
+    try:
+        client.meet(FIRST_CONTACT_MS)
+    finally:
+        client.close()
+
+
 def pull_header(
     group: str,
     queue: MessageQueue,
@@ -535,6 +604,49 @@ def _route_of(topic: str, body: bytes | memoryview, *, max_queues: int | None = 
     except ProtocolError as error:
         raise BadRoute(topic, str(error)) from None
     return TopicRoute.of(topic, data, max_queues=max_queues)
+
+
+def _connected(host: str, port: int, timeout_s: float) -> socket.socket:
+    """A connection within the time, the look-up of the name and all addresses that it stands for included."""
+    deadline = time.monotonic() + timeout_s
+    failure: OSError = TimeoutError("timed out")
+    for family, kind, protocol, _, target in _resolved(host, port, timeout_s):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(max(0.001, deadline - time.monotonic()))
+            sock.connect(target)
+        except OSError as error:
+            sock.close()
+            failure = error
+        else:
+            return sock
+    raise failure
+
+
+def _resolved(host: str, port: int, timeout_s: float) -> list[Any]:
+    """``getaddrinfo``, which knows no timeout, given up after ``timeout_s``. Raises OSError."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        outcome: list[Any] = []
+
+        def look_up() -> None:
+            try:
+                outcome.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            except (OSError, UnicodeError) as error:  # UnicodeError: a label that is empty or too long
+                outcome.append(error)
+
+        resolver = threading.Thread(target=look_up, name="mqspark-resolve", daemon=True)
+        resolver.start()
+        resolver.join(timeout_s)
+        if not outcome:
+            raise TimeoutError(f"the host name {host!r} is not resolved within {timeout_s:.1f} s") from None
+        if isinstance(outcome[0], Exception):
+            reason = getattr(outcome[0], "strerror", None) or outcome[0]
+            raise OSError(f"the host name {host!r} cannot be resolved ({reason})") from outcome[0]
+        addresses: list[Any] = outcome[0]
+        return addresses
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 def _bracketed(addresses: list[tuple[str, int]]) -> list[tuple[str, int]]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mqspark.client.blocking import BlockingClient, pull_header
+from mqspark.client.blocking import FIRST_CONTACT_MS, BlockingClient, pull_header
 from mqspark.errors import BrokerError, ClientError, ConfigError, MQError, NoRoute
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_topic
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -63,7 +63,7 @@ class BrokerPlace:
 class Cluster:
     def __init__(self, options: ReadOptions, *, client: BlockingClient | None = None) -> None:
         self._options = options
-        self.client = client or BlockingClient(options.nameserver)
+        self.client = client or BlockingClient(options.nameserver, first_contact_ms=FIRST_CONTACT_MS)
         self._queues: dict[MessageQueue, str] = {}
         self._queues_at = -ROUTE_LIFE_S
         self._begun: set[MessageQueue] = set()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from mqspark.client.blocking import BlockingClient
+from mqspark.client.blocking import BlockingClient, meet
 from mqspark.errors import BrokerError, ConfigError, ConnectionLost, MQError, RequestTimeout
 from mqspark.message import DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -152,6 +152,8 @@ class _Writer(Lent):
 
         settle()
         context = TaskContext.get()
+        if context is not None and context.getLocalProperty("streaming.sql.batchId") == "0":
+            meet(self._options.nameserver)  # a new query: later batches have more patience
         # Each task begins its turns at another queue.
         turn = context.taskAttemptId() if context is not None else 0
         batches: Iterator[pa.RecordBatch] = (batch.select(self._names) for batch in iterator)

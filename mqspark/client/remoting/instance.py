@@ -29,6 +29,7 @@ from mqspark.errors import (
     ConnectionLost,
     MQError,
     NoRoute,
+    NotANameServer,
     ProtocolError,
     RequestTimeout,
 )
@@ -44,6 +45,14 @@ log = logging.getLogger(__name__)
 
 MAX_ANSWERING_BYTES = 64 << 20
 """Of requests by brokers that are being answered; more are told that the client is busy."""
+_ASKED_OF_NAME_SERVERS = frozenset(
+    {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    }
+)
+"""What every name server answers, and no broker."""
 _REQUEST_BYTES = 8_192
 """Of a task and what it works with."""
 
@@ -204,14 +213,18 @@ class ClientInstance:
     ) -> Command:
         """Ask the name server at hand, and the others in turn when it does not answer.
 
-        Raises BrokerError for a response code other than success, ConnectionLost or RequestTimeout when none
-        answers.
+        Raises BrokerError for a response code other than success, NotANameServer when a broker answers,
+        ConnectionLost or RequestTimeout when nobody does.
         """
         timeout_ms = timeout_ms or self.options.request_timeout_ms
         for attempt in range(len(self.namesrv)):
             address = self.namesrv[self._namesrv_index]
             try:
                 return await self.remoting.invoke(address, code, header, body, timeout_ms=timeout_ms)
+            except BrokerError as error:
+                if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ASKED_OF_NAME_SERVERS:
+                    raise NotANameServer(address, error.remark) from None
+                raise
             except (ConnectionLost, RequestTimeout) as error:
                 self._namesrv_index = (self._namesrv_index + 1) % len(self.namesrv)
                 if attempt == len(self.namesrv) - 1:
