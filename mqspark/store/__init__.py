@@ -1,4 +1,4 @@
-"""The disk: CommitLog, ConsumeQueues, checkpoint, flush, recovery, in RocketMQ's files."""
+"""The disk: CommitLog, ConsumeQueues, checkpoint, flush and recovery, in RocketMQ's file formats."""
 
 from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.disk.configfile import ConfigFile

@@ -1,4 +1,4 @@
-"""Settings of the store, under RocketMQ's names (MessageStoreConfig) where RocketMQ has them."""
+"""Settings of the store, under RocketMQ's names (MessageStoreConfig) where it has them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 
 
 
 class FlushDiskType(enum.StrEnum):
-    """When a producer may be told OK: after the write, or after fdatasync."""
+    """When a producer is answered OK: after the write, or after fdatasync."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
@@ -28,50 +28,53 @@ class StoreConfig:
 
     store_path_root_dir: str = field(default_factory=lambda: str(Path.home() / "store"))
     store_directory_mode: str = "0700"
-    """Ours: of directories that are made, in octal. Whoever lets a Spark reader of another user map the files, in a
-    group of both, sets 0750 and 0640."""
+    """Mode of new directories, in octal. Not in RocketMQ. Set 0750 and 0640 to let a Spark reader of another
+    user, in a common group, map the files."""
     store_file_mode: str = "0600"
-    """Ours: of files that are made."""
+    """Mode of new files. Not in RocketMQ."""
     store_path_commit_log: str | None = None
-    """None: ``commitlog`` under the root. Several directories are separated by commas and take turns."""
+    """None: ``commitlog`` below the root. Several directories are separated by commas and take turns."""
     read_only_commit_log_store_paths: str | None = None
     """Directories, separated by commas, whose segments are read and which get no new ones."""
     mapped_file_size_commit_log: int = 1 << 30
-    """For a new log; an existing one keeps the size of its files."""
+    """For a new log; an existing log keeps the size of its files."""
     mapped_file_size_consume_queue: int = 300_000 * 20
-    """Bytes, rounded up to whole entries; for a new store, as above."""
+    """Bytes, rounded up to whole entries. For a new store, as above."""
     mapper_file_size_batch_consume_queue: int = 300_000 * 46
-    """The same of a BatchConsumeQueue file (RocketMQ spells it so)."""
+    """The same for a BatchConsumeQueue file (RocketMQ's spelling)."""
     enable_consume_queue_ext: bool = False
     """Whether each queue entry also gets a unit of ConsumeQueueExt."""
     mapped_file_size_consume_queue_ext: int = 48 << 20
     compaction_mapped_file_size: int = 100 << 20
     compaction_cq_mapped_file_size: int = 10 << 20
-    """Of RocketMQ's compaction files, which are written for it only (``compactionfiles``)."""
+    """Length of the files of RocketMQ's compaction format, which are written for RocketMQ only
+    (``compactionfiles``)."""
     enable_lmq: bool = False
     enable_multi_dispatch: bool = False
-    """Both: a message that names light message queues (INNER_MULTI_DISPATCH) enters those, too."""
+    """With both settings on, a message that names light message queues (INNER_MULTI_DISPATCH) also enters
+    those."""
     enabled_append_prop_crc: bool = field(default=False, metadata={"key": "enabledAppendPropCRC"})
-    """Whether records get a CRC over everything in them; recovery then checks it where there is one."""
+    """Whether records get a CRC over their whole content. Recovery then checks the CRC of records that have
+    one."""
     force_verify_prop_crc: bool = field(default=False, metadata={"key": "forceVerifyPropCRC"})
-    """Whether recovery checks it although it is not written any more."""
+    """Whether recovery checks this CRC although it is no longer written."""
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
     flush_interval_commit_log: int = 500
-    """How often the shell asks for a flush under ASYNC_FLUSH."""
+    """Interval of flushes under ASYNC_FLUSH."""
     flush_interval_consume_queue: int = 1000
-    """The least time between two checkpoints."""
+    """Shortest time between two checkpoints."""
     max_message_size: int = 4 << 20
-    """Of a body."""
+    """Limit of a body."""
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     timer_wheel_enable: bool = True
     """Whether messages with a deliver time are accepted."""
     timer_precision_ms: int = 1000
-    """The tick of the timer wheel; never change it while timer messages wait."""
+    """Tick of the timer wheel. Never change it while timer messages wait."""
     timer_max_delay_sec: int = 3 * 86_400
     timer_roll_window_slot: int = 2 * 86_400
-    """Ticks ahead from which on a message goes into the wheel in more than one step."""
+    """Distance in ticks from which on a message passes through the wheel in several steps."""
     timer_congest_num_each_slot: int = 0x7FFFFFFF
-    """Messages of one tick from which on others are refused at random; all from twice as many."""
+    """Messages per tick above which others are refused at random, and above twice which all are refused."""
     append_topic_for_timer_delete_key: bool = False
     """Whether the key of a recalled message is written with its topic, as RocketMQ up to 5.3 expects it."""
     timer_flush_interval_ms: int = 1000
@@ -80,68 +83,71 @@ class StoreConfig:
     message_index_enable: bool = True
     """Whether messages can be found by key."""
     max_hash_slot_num: int = 5_000_000
-    """Of an index file (4 bytes each, reserved when it is made); for a new index, an existing one keeps its own."""
+    """Slots of an index file (4 bytes each, reserved at creation). For a new index; an existing one keeps its
+    own."""
     max_index_num: int = 20_000_000
-    """Entries of an index file (20 bytes each); as above."""
+    """Entries of an index file (20 bytes each). As above."""
     max_msgs_num_batch: int = 64
-    """Messages that one query by key gives back."""
+    """Most messages that a query by key returns."""
     default_query_max_num: int = 32
     """The same for a query by unique key."""
     max_filter_message_size: int = 16_000
     """Bytes of ConsumeQueue entries that one filtered read examines."""
     max_transfer_bytes_on_message_in_memory: int = 256 << 10
-    """Of one read of messages that are probably still in the page cache."""
+    """Limit of one read of messages that are probably still in the page cache."""
     max_transfer_count_on_message_in_memory: int = 32
     max_transfer_bytes_on_message_in_disk: int = 64 << 10
-    """Of one read of messages that are farther behind the end of the log than the ratio below allows."""
+    """Limit of one read of messages that lie farther behind the end of the log than the ratio below allows."""
     max_transfer_count_on_message_in_disk: int = 8
     max_transfer_bytes_on_bulk_read: int = 2 << 20
-    """Ours: of one read for a client that asks for bulk, as our Spark source does; of what is probably not in memory as
-    much as others get from memory. Never less than the limits above."""
+    """Limit of one read for a client that asks for bulk, as this project's Spark source does. What is
+    probably not in memory has the limit that others have in memory. Never less than the limits above. Not in
+    RocketMQ."""
     max_transfer_count_on_bulk_read: int = 16_384
     access_message_in_memory_max_ratio: int = 40
-    """Percent of the machine's memory that is taken for a cache of the log's end."""
+    """Percentage of physical memory that is assumed to cache the end of the log."""
     check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
     scrub_bytes_per_second: int = 8 << 20
-    """Ours: so many bytes a second of the log that was there at the start are read in the background and compared with
-    the queues; 0 turns that off."""
+    """Bytes per second of the log, as found at start, that are read in the background and compared with the
+    queues; 0 turns this off. Not in RocketMQ."""
     check_crc_on_read: bool = field(default=True, metadata={"key": "checkCRCOnRead"})
-    """Whether bodies that were stored before this start are compared with their CRCs when they are read; a damaged
-    one is passed over and reported. Ours."""
+    """Whether bodies stored before this start are checked against their CRCs when they are read. A damaged
+    one is skipped and reported. Not in RocketMQ."""
     file_reserved_time: int = 72
-    """Hours since a segment of the log was last written; then it may be deleted."""
+    """Hours after the last write to a segment of the log until it may be deleted."""
     delete_when: str = "04"
-    """Hours of the local day at which that is done, separated by semicolons."""
+    """Hours of the local day at which expired segments are deleted, separated by semicolons."""
     clean_resource_interval: int = 10_000
-    """Between two looks at the age of segments and at the disk."""
+    """Interval of the checks of segment age and disk usage."""
     delete_file_batch_max: int = 10
-    """Segments that are deleted at once."""
+    """Most segments deleted at once."""
     delete_archived_only: bool = False
-    """Ours: a segment stays until the job ``archive`` has it in its table, however full the disk is (then no message is
-    accepted)."""
+    """Keep every segment until the job ``archive`` has it in its table. When the disk is full, messages are
+    then refused. Not in RocketMQ."""
     disk_max_used_space_ratio: int = 75
-    """Percent of the disk in use from which on expired segments are deleted at any hour."""
+    """Disk usage in percent from which on expired segments are deleted at any hour."""
     disk_space_clean_forcibly_ratio: int = 85
-    """From which on the oldest segments are deleted whatever their age."""
+    """Disk usage from which on the oldest segments are deleted whatever their age."""
     disk_space_warning_level_ratio: int = 90
-    """From which on no message is accepted, until the disk is at the mark before this one."""
+    """Disk usage from which on messages are refused, until it is back at the previous mark."""
     clean_file_forcibly_enable: bool = True
     """Whether segments that are not expired may be deleted at all."""
     allocation_step_commit_log: int = 16 << 20
-    """Blocks are reserved this far ahead of the writer (a segment's length is always full)."""
+    """How far ahead of the writer blocks are reserved. A segment always has its full length."""
     max_mapped_files: int = 16_384
-    """ConsumeQueue files kept mapped at a time, and at most 1,024 CommitLog segments; each costs a descriptor, so no
-    more than half of what the process may have."""
+    """Most ConsumeQueue files mapped at a time, and at most 1,024 CommitLog segments. Each map costs a
+    descriptor, so maps take no more than half of the process's limit."""
     max_mapped_bytes: int = 0
-    """Ours: of address space that maps take at a time, one half those of the log, the other those of queues and index;
-    what finds no room there is read by copying. 0: a quarter of the limit of address space (``ulimit -v``), and no
-    bound without one."""
+    """Address space for maps: one half for the log, the other for queues and index. What does not fit is read
+    by copying. 0: a quarter of the address space limit (``ulimit -v``), or no limit without one. Not in
+    RocketMQ."""
 
     max_queue_table_bytes: int = 1 << 30
-    """Ours: of memory for queues that have had a message, some 600,000; the first message of one more is refused."""
+    """Memory for queues that have had a message, some 600,000. The first message of a further queue is
+    refused. Not in RocketMQ."""
 
     def __post_init__(self) -> None:
-        """Raises ConfigError (with ``.key``) for values that no disk or clock has."""
+        """Raises ConfigError (with ``.key``) for values that are out of range."""
         delete_hours(self.delete_when)
         _mode("storeDirectoryMode", self.store_directory_mode, 0o700)
         _mode("storeFileMode", self.store_file_mode, 0o600)

@@ -1,6 +1,6 @@
-"""What is asked about queues in offsets: where they begin and end, which offset a time or a place in the log has.
+"""Queries of queue offsets: the bounds of a queue, and the offset at a time or a log position.
 
-Only what consumers may see counts. Must not know how anything is stored or when it becomes visible.
+Only visible messages count. Must not know how anything is stored or when it becomes visible.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["QueueOffsets"]
 
 
 class QueueOffsets:
-    """Of one store."""
+    """The offset queries of one store."""
 
     __slots__ = ("_batch_queues", "_compacted", "_log", "_queues", "_tables")
 
@@ -33,8 +33,9 @@ class QueueOffsets:
     def entries(
         self, topic: str, queue_id: int, offset: int, limit: int
     ) -> tuple[int, list[tuple[int, int, int]]]:
-        """Visible queue entries - physical offset, record size, tags code - from ``offset`` on, or from the next
-        one that exists, and which that is. At most ``limit``, and none from a second file; none at the end."""
+        """Visible queue entries (physical offset, record size, tags code) from ``offset`` on, or from the
+        next existing one, and the offset of the first. At most ``limit``, and none from a second file; empty
+        at the end."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return offset, []
@@ -55,17 +56,18 @@ class QueueOffsets:
         return self._queues.get(key) or self._batch_queues.get(key)
 
     def log_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """The first offset that the log has, and the first that is not visible yet; (0, 0) for an unknown queue."""
+        """The first offset that the log has, and the first that is not visible yet; (0, 0) for an unknown
+        queue."""
         queue = self._queue(topic, queue_id)
         return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Of what consumers may see; 0 for an unknown queue."""
+        """End of the visible messages; 0 for an unknown queue."""
         queue = self._queue(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """-1 for an unknown queue, as RocketMQ."""
+        """The first offset; -1 for an unknown queue, as in RocketMQ."""
         queue = self._queue(topic, queue_id)
         if queue is None:
             return -1
@@ -74,9 +76,9 @@ class QueueOffsets:
     def offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
         """The first offset stored at or after a time (``upper``: the last one stored at or before it).
 
-        Behind the last message: the max offset (the last offset); before the first: the min offset. 0 for an
-        unknown or empty queue (ConsumeQueue.getOffsetInQueueByTime; reference store-and-broker §3.1). All
-        messages of an inner batch have its time.
+        After the last message: the max offset (the last offset). Before the first: the min offset. 0 for an
+        unknown or empty queue (ConsumeQueue.getOffsetInQueueByTime). All messages of an inner batch have its
+        time.
         """
         bound = timestamp_ms + 1 if upper else timestamp_ms
         queue = self._queue(topic, queue_id)
@@ -92,15 +94,15 @@ class QueueOffsets:
         return max(found - 1, queue.min_offset) if upper else found
 
     def offset_by_position(self, topic: str, queue_id: int, position: int) -> int:
-        """Of the first visible message that lies at or behind ``position`` in the log, else the max offset; 0 for an
-        unknown queue."""
+        """Offset of the first visible message at or after ``position`` in the log, otherwise the max offset;
+        0 for an unknown queue."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return 0
         return queue.first_where(lambda at, _size, _tags: at >= position, queue.min_offset, queue.max_offset)
 
     def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int:
-        """-1 when there is no such message."""
+        """Store time of the message at this offset; -1 when there is none."""
         queue = self._queue(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return -1
@@ -116,7 +118,7 @@ class QueueOffsets:
         return any(queue is not None and queue.file_starts for queue in found)
 
     def queues(self) -> dict[str, list[int]]:
-        """Topic → its queue ids, ascending, of every queue that ever got a message."""
+        """Topic → ascending queue ids, of every queue that ever got a message."""
         topics: dict[str, list[int]] = {}
         for table in self._tables:
             for (topic, queue_id), queue in sorted(table.queues.items(), key=_queue_key):

@@ -1,1 +1,1 @@
-"""Compacted queues: what the store serves in the place of the log."""
+"""Compacted queues, which the store serves instead of the log."""

@@ -1,1 +1,1 @@
-"""The disk: files, names in a store directory, settings files, what is synced. Knows no message."""
+"""The disk: files, names in a store directory, settings files, syncs. Must not know messages."""

@@ -1,10 +1,9 @@
-"""How far the store is safe on disk: RocketMQ's ``checkpoint`` and our exact ``mqspark.checkpoint`` beside
+"""How far the store is safe on disk: RocketMQ's ``checkpoint``, and the exact ``mqspark.checkpoint`` beside
 it.
 
-RocketMQ's file (StoreCheckpoint; reference store-and-broker §7.1) says it in store timestamps, which lets
-recovery choose a segment. Ours says it as a physical offset, which lets recovery start at the record. Ours
-counts only while the timestamps in it are those of RocketMQ's file: after a RocketMQ broker worked on the
-directory they are not.
+RocketMQ's file (StoreCheckpoint) holds store timestamps, from which recovery can choose a segment.
+``mqspark.checkpoint`` holds a physical offset, from which recovery can start at a record. It counts only
+while it has the timestamps of RocketMQ's file: after a RocketMQ broker has run on the directory they differ.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ __all__ = ["Checkpoint"]
 _FIELDS = struct.Struct(">5q")
 _FILE_BYTES = 4096
 _LONGEST_LEAP_MS = 10 * 365 * 86_400_000
-"""So far a clock that was set forth may have been ahead."""
+"""How far a timestamp may lie in the future, in case the clock was once ahead."""
 _SAFETY_MS = 3000
-"""RocketMQ's margin between a timestamp in the file and what is surely on disk."""
+"""RocketMQ's margin between a timestamp in the file and what is certainly on disk."""
 
 
 def _mark_crc(text: bytes) -> bytes:
@@ -40,15 +39,16 @@ class Checkpoint:
     master_flushed_offset: int = 0
     confirm_physical_offset: int = 0
     position: int = -1
-    """Ours: every byte of the log before it, and every queue entry for those bytes, is on disk. -1:
-    unknown."""
+    """Everything before this log position is on disk: the bytes of the log and their queue entries. -1:
+    unknown. Only in ``mqspark.checkpoint``."""
 
     queue_count: int = 0
-    """Ours: how many queues there were. Fewer at start: somebody removed some, to have them built anew."""
+    """Number of queues. Fewer at start: an operator removed some to have them rebuilt. Only in
+    ``mqspark.checkpoint``."""
 
     @classmethod
     def load(cls, path: Path, mark_path: Path, files: FileLayer) -> Checkpoint:
-        """A missing or short file counts as zeros."""
+        """Read both files. A missing or short file counts as zeros."""
         data = files.read(path) or b""
         checkpoint = cls(*_FIELDS.unpack_from(data)) if len(data) >= _FIELDS.size else cls()
         text, _, crc = (files.read(mark_path) or b"").rstrip(b"\n").rpartition(b" ")
@@ -61,7 +61,7 @@ class Checkpoint:
 
     @staticmethod
     def problem(path: Path, mark_path: Path, files: FileLayer, now_ms: int) -> str | None:
-        """Why the two files on disk cannot be what anybody wrote, or None."""
+        """Why the content of the two files is invalid, or None."""
         data, mark = files.read(path), files.read(mark_path)
         if data is not None and len(data) < _FIELDS.size:
             return f"{path.name} has {len(data)} bytes"
@@ -77,12 +77,13 @@ class Checkpoint:
 
     @property
     def safe_timestamp_ms(self) -> int:
-        """Records stored up to here are surely in the log and in the queues."""
+        """Records stored up to this time are certainly in the log and in the queues."""
         return max(0, min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms) - _SAFETY_MS)
 
     def save(self, path: Path, mark_path: Path, files: FileLayer) -> None:
-        """Blocking. A crash in between leaves a mark that does not count. Raises DiskFull when there is no space to
-        write it: then what was said before stands. OSError: a sync failed."""
+        """Write and sync both files. Blocking. After a crash in between, the second file does not count.
+        Raises DiskFull when there is no space: the previous checkpoint then stays valid. Raises OSError when
+        a sync failed."""
         fields = (
             self.physic_msg_timestamp_ms,
             self.logics_msg_timestamp_ms,
@@ -99,7 +100,7 @@ class Checkpoint:
 
     @staticmethod
     def _write(path: Path, data: bytes, length: int, files: FileLayer) -> None:
-        # In place, as RocketMQ does: what it says was true before and stays true.
+        # Written in place, as RocketMQ does: the old content stays true until it is replaced.
         with disk_full_as_typed(path.name):
             fd = files.open(path, create=True)
         try:

@@ -1,4 +1,5 @@
-"""``config/*.json`` and their like: small files replaced as a whole (ConfigManager, MixAll.string2File)."""
+"""``config/*.json`` and similar: small files that are replaced as a whole (ConfigManager,
+MixAll.string2File)."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ __all__ = ["ConfigFile"]
 
 
 class ConfigFile:
-    """One file with its ``.bak``. At every moment, and after every crash, ``load`` finds the old or the new
+    """One file with its ``.bak``. At any moment, also after a crash, ``load`` finds either the old or the new
     content.
 
-    ``save`` blocks on the disk and may run in any thread, one at a time for each object.
+    ``save`` blocks on the disk and may run in any thread, but not concurrently for one object.
     """
 
     def __init__(
@@ -27,9 +28,9 @@ class ConfigFile:
         on_failure: Callable[[Path, OSError], None] | None = None,
         note: Note = lambda damage: None,
     ) -> None:
-        """``on_failure`` hears, in the thread of ``save``, of every error that does not pass by itself: a full disk
-        does, and want of descriptors or memory. ``note`` hears when ``load`` finds a file that is not valid and takes
-        the ``.bak``."""
+        """``on_failure`` is called, in the thread of ``save``, for every error that is not transient. A full
+        disk and a shortage of descriptors or memory are transient. ``note`` is called when ``load`` finds an
+        invalid file and uses the ``.bak``."""
         self.path = Path(path)
         self._on_failure = on_failure
         self._note = note
@@ -37,7 +38,7 @@ class ConfigFile:
         self._lock = threading.Lock()
 
     def load(self, is_valid: Callable[[bytes], bool] = bool) -> bytes | None:
-        """The content, or that of ``.bak`` when the file is missing or not valid, or None."""
+        """The content, or that of ``.bak`` when the file is missing or invalid, or None."""
         is_there = False
         for path in (self.path, self._sibling(".bak")):
             data = self._files.read(path)
@@ -52,11 +53,12 @@ class ConfigFile:
         return None
 
     def backup(self) -> bytes | None:
-        """What ``.bak`` says, as it is."""
+        """The content of ``.bak``, unchecked."""
         return self._files.read(self._sibling(".bak"))
 
     def save(self, data: bytes) -> None:
-        """Write and sync a new file, keep the old one as ``.bak``, put the new one in its place. Raises OSError."""
+        """Write and sync a new file, keep the old one as ``.bak``, and rename the new one into place. Raises
+        OSError."""
         try:
             self._save(data)
         except OSError as error:

@@ -1,13 +1,14 @@
-"""Maps of files that belong to another process, which may be cut while somebody looks at them.
+"""Maps of files that belong to another process, which may truncate them while they are read.
 
-A process that touches a page of a mapping behind the end of its file gets SIGBUS, and Python's own handlers cannot
-help: they run later, and the instruction would fault for ever. This one runs at once (a C callback that ctypes makes):
-it puts pages of zeros in the place of what is gone, notes that, and the instruction goes on. Who reads asks afterwards
-whether the file is still as long as it was (``GuardedMap.is_whole``) and throws away what it has read if not.
+A process that touches a page of a mapping beyond the end of the file gets SIGBUS. A Python handler cannot
+help: it runs later, and the instruction would fault forever. The handler here runs at once (a C callback made
+by ctypes): it maps pages of zeros in place of the missing ones, notes that, and the instruction continues.
+The reader then checks whether the file was truncated (``GuardedMap.is_whole``) and discards what it has read
+if so.
 
-A fault anywhere else goes to the handler that was there before, which without ``faulthandler`` ends the process as
-ever. For Linux with 64 bits, where the C structures below are what every C library has; elsewhere ``guarded_map`` gives
-None, and who reads has to copy.
+A fault at any other address goes to the previous handler, which ends the process unless ``faulthandler``
+handles it. For 64-bit Linux, where the C structures below have the same layout in every C library. Elsewhere
+``guarded_map`` returns None, and the reader has to copy.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = ["GuardedMap", "guarded_map"]
 _MAP_FIXED = 0x10
 _SA_SIGINFO = 4
 _FAULT_ADDRESS_AT = 16
-"""In siginfo_t."""
+"""Offset in siginfo_t."""
 _MACHINES = ("x86_64", "aarch64")
 
 
@@ -42,7 +43,7 @@ class _SigAction(ctypes.Structure):
 
 
 class _Guard:
-    """The handler of this process."""
+    """The SIGBUS handler of this process."""
 
     def __init__(self) -> None:
         self._libc = libc = ctypes.CDLL(None, use_errno=True)
@@ -56,9 +57,9 @@ class _Guard:
             ctypes.c_long,
         ]
         self.ranges: dict[int, tuple[int, object]] = {}
-        """Where the maps begin and end, and whose they are."""
+        """Start address of each map → its end and its owner."""
         self.cut: set[int] = set()
-        """Those that have pages of zeros."""
+        """Start addresses of the maps with pages of zeros."""
         self._before = _SigAction()
         self._gave_up = False
         kind = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
@@ -67,7 +68,8 @@ class _Guard:
         self.install()
 
     def install(self) -> None:
-        """Raises OSError. Again and again: who enables ``faulthandler`` takes our place."""
+        """Install the handler; called before every access, because enabling ``faulthandler`` replaces it.
+        Raises OSError."""
         now = _SigAction()
         self._action(None, now)
         if now.handler != self._address:
@@ -86,7 +88,7 @@ class _Guard:
             is_filled = self._fill(address)
         finally:
             if not is_filled:
-                # A handler that was there before may raise the signal again for us, as faulthandler's does.
+                # The previous handler may raise the signal again, as faulthandler's does.
                 self._action(_SigAction() if self._gave_up else self._before, None)
                 self._gave_up = True
 
@@ -101,11 +103,11 @@ class _Guard:
 
     def add(self, mapping: mmap.mmap, start: int) -> None:
         end = start + len(mapping)
-        # The same addresses may be another map's before this one's end is known here.
+        # Another map may reuse the addresses before the end of this one is noticed.
         token = object()
         self.cut.discard(start)
         self.ranges[start] = end, token
-        # Slices may outlive the map's owner: what is guarded goes with the map itself.
+        # Slices may outlive the owner, so the guard is removed with the map itself.
         weakref.finalize(mapping, self._remove, start, token)
 
     def _remove(self, start: int, token: object) -> None:
@@ -118,7 +120,7 @@ _guard: _Guard | None = None
 
 
 class GuardedMap:
-    """A whole file, read-only. ``view`` may be looked at, after ``keep``, whatever becomes of the file."""
+    """A whole file, read-only. After ``keep``, ``view`` may be read whatever happens to the file."""
 
     __slots__ = ("__weakref__", "_fd", "_guard", "_length", "_start", "view")
 
@@ -131,16 +133,16 @@ class GuardedMap:
         guard.add(mapping, self._start)
 
     def keep(self) -> None:
-        """Before it is looked at. Raises OSError."""
+        """Prepare for reading ``view``. Raises OSError."""
         self._guard.install()
 
     def is_whole(self) -> bool:
-        """Whether nothing was cut until now."""
+        """Whether the file has not been truncated so far."""
         return self._start not in self._guard.cut and os.fstat(self._fd).st_size >= self._length
 
 
 def guarded_map(fd: int, length: int) -> GuardedMap | None:
-    """The file, which has to stay open; None when it cannot be mapped, or not be guarded."""
+    """Map a file, which has to stay open. None when it cannot be mapped, or not be guarded."""
     global _guard
     if sys.platform != "linux" or platform.machine() not in _MACHINES or not length:
         return None

@@ -1,7 +1,7 @@
-"""What was found to be damaged in a store directory: one list, from the start that finds it to health, log and metric.
+"""Damage found in a store directory: one list, which feeds the health, log lines and metrics.
 
-Every kind of damage has a name (``log.gap``) that ``mqspark store fsck`` uses, too; ``docs/damage.md`` lists what a
-start, the health, fsck and repair say to each. What was found is logged where it is noted, so nothing stays silent.
+Every kind of damage has a name (``log.gap``), which ``mqspark store fsck`` uses as well. ``docs/damage.md``
+lists how start, health, fsck and repair treat each kind. Damage is logged when it is noted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mqspark.logs import sparing
 __all__ = ["Damage", "Damages", "LostOffsets", "Note", "Outcome"]
 
 MAX_KEPT = 1000
-"""Beyond, what was found is counted."""
+"""Damages kept in detail; further ones are only counted."""
 _MAX_LOGGED = 100
 
 _log = sparing(__name__, lines=_MAX_LOGGED)
@@ -26,11 +26,11 @@ _log = sparing(__name__, lines=_MAX_LOGGED)
 
 class Outcome(enum.StrEnum):
     HEALED = "healed"
-    """Nothing is missing any more: the log, or a second copy, had it."""
+    """Nothing is missing any more: it was restored from the log or from a second copy."""
     LOST = "lost"
-    """Messages, or what an operator or a group had said, are gone for good."""
+    """Messages, or settings and offsets, are permanently lost."""
     WRONG = "wrong"
-    """Something stands in the way that a person has to look at."""
+    """A problem that an operator has to solve."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -49,17 +49,17 @@ class Damage:
     outcome: Outcome
     text: str
     offset: int | None = None
-    """Physical, where the log is meant."""
+    """Physical offset, for damage of the log."""
     length: int | None = None
     queues: tuple[LostOffsets, ...] = field(default=())
-    """Whose messages are gone; the first hundred."""
+    """The offsets whose messages are lost; the first hundred ranges."""
 
 
 Note = Callable[[Damage], None]
 
 
 class Damages:
-    """Of one store, since it was opened. Belongs to its thread."""
+    """Damage of one store since it was opened. Belongs to the store's thread."""
 
     __slots__ = ("counts", "found")
 
@@ -67,7 +67,7 @@ class Damages:
         self.found: list[Damage] = []
         """The first thousand."""
         self.counts: Counter[tuple[str, str]] = Counter()
-        """By kind and outcome, all."""
+        """All damages by kind and outcome."""
 
     def clear(self) -> None:
         self.found.clear()
@@ -85,12 +85,12 @@ class Damages:
         )
 
     def as_dicts(self, limit: int) -> list[dict[str, Any]]:
-        """What nothing has healed comes first."""
+        """Damage that was not healed comes first."""
         ordered = sorted(self.found, key=lambda damage: damage.outcome is Outcome.HEALED)
         return [asdict(damage) for damage in ordered[:limit]]
 
     def summary(self) -> dict[str, int]:
-        """How many, by outcome."""
+        """Number of damages by outcome."""
         counts = dict.fromkeys((outcome.value for outcome in Outcome), 0)
         for (_, outcome), count in self.counts.items():
             counts[outcome] += count

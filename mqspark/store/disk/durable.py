@@ -1,13 +1,14 @@
 """How far the log is synced, noted in the ``abort`` file after every sync.
 
-After a failed ``fdatasync`` the kernel may keep showing pages that the disk never got, and calls them clean: the next
-process would read them, sync nothing, and take them for durable. So recovery writes again what no successful sync is
-known to have reached, and this note keeps that short: without it all would have to be written again that came after
-the last checkpoint.
+After a failed ``fdatasync`` the kernel may keep pages that are not on disk and call them clean. The next
+process would read them, sync nothing, and take them for durable. So recovery rewrites everything that no
+successful sync is known to have reached. This note keeps that short; without it recovery would rewrite
+everything since the last checkpoint.
 
-The note itself is never synced. It is needed only as long as the page cache lives, and then it is read from there;
-after a power cut an older one may be found, which was as true. RocketMQ writes its process id into ``abort`` when it
-starts and looks at nothing but the file's existence: a note that is still there was followed by no other broker.
+The note itself is never synced. It is needed only as long as the page cache lives, and then it is read from
+there. After a power failure an older note may be found, which is true as well. RocketMQ writes its process id
+into ``abort`` at start and only checks that the file exists. So an existing note proves that no other broker
+has run since.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["DurableNote"]
 
 
 class DurableNote:
-    """``abort`` of one store. ``write`` may be called in another thread, one at a time."""
+    """The ``abort`` file of one store. ``write`` may be called in another thread, but not concurrently."""
 
     __slots__ = ("_fd", "_files", "_path", "_pid")
 
@@ -32,26 +33,26 @@ class DurableNote:
         self._pid = 0
 
     def load(self) -> int:
-        """What the last process noted; -1 when it noted nothing that can be read."""
+        """The position noted by the last process; -1 without a readable note."""
         text, _, crc = (self._files.read(self._path) or b"").rstrip(b"\n").rpartition(b" ")
         if crc != b"%08x" % zlib.crc32(text):
             return -1
         return int(text.split()[1])
 
     def open(self, pid: int, position: int) -> None:
-        """Make the file: from now on the store was not stopped cleanly. Raises OSError."""
+        """Create the file, which marks the store as not cleanly stopped. Raises OSError."""
         self._pid = pid
         self._fd = self._files.open(self._path, create=True)
         self._files.set_length(self._fd, 0)
         self.write(position)
 
     def write(self, position: int) -> None:
-        """Everything before ``position`` was synced. Raises OSError."""
+        """Note that everything before ``position`` is synced. Raises OSError."""
         text = b"%d %020d" % (self._pid, position)
         self._files.write(self._fd, text + b" %08x\n" % zlib.crc32(text), 0)
 
     def close(self) -> None:
-        """Leaves the file where it is."""
+        """Close the file without removing it."""
         if self._fd >= 0:
             self._files.close(self._fd)
             self._fd = -1

@@ -1,8 +1,8 @@
-"""Blocking disk work as objects: made and finished on the loop thread, run in any thread.
+"""Blocking disk work as objects: created and finished on the loop thread, run in any thread.
 
-``run`` never raises: it keeps the error, and the store turns it into its read-only state when the loop hands
-the job back. Nothing is synced twice: after one failure the kernel may have dropped the pages and would lie
-the second time. A job that only lacked a descriptor or memory has failed in nothing: it is run again.
+``run`` never raises. It keeps the error, and the store becomes read-only when the loop returns the job.
+Nothing is synced twice: after a failure the kernel may have dropped the pages, and a second sync would
+falsely succeed. A job that only lacked a descriptor or memory has not failed; it is run again.
 """
 
 from __future__ import annotations
@@ -23,35 +23,36 @@ __all__ = ["CheckpointJob", "FlushJob", "Job", "Progress", "ReadAheadJob", "join
 
 
 def joined(buffers: Sequence[bytes | memoryview]) -> bytes | memoryview:
-    """As one buffer; a single one, the records of a large batch, is not copied."""
+    """The buffers as one. A single buffer, such as the records of a large batch, is not copied."""
     return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
 
 class Job(Protocol):
     def run(self) -> None:
-        """Blocking; any thread; never raises."""
+        """Do the work. Blocking, in any thread. Never raises."""
 
     def done(self) -> None:
-        """On the loop thread, after ``run``."""
+        """Finish on the loop thread, after ``run``."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far the store is. Positions are physical offsets; everything before them is meant."""
+    """State of the store. Positions are physical offsets and refer to everything before them."""
 
     written: int
     durable: int
     acked: int
-    """Producers whose records end here or before may be told OK."""
+    """Producers whose records end at or before this may be answered OK."""
     arrivals: list[tuple[str, int, int]] = field(default_factory=list)
-    """(topic, queue id, new max offset): what became visible to consumers."""
+    """(topic, queue id, new max offset) of queues with newly visible messages."""
     failed: str | None = None
-    """Why the store accepts no writes any more."""
+    """Why the store is read-only, or None."""
 
 
 class FlushJob:
-    """Write of what has to go into the active file (``offset``, ``buffers``) and fdatasync of the log up to ``end``,
-    and a note of that (``durable.py``): all of it by ``run``, or by ``write``, a sync of ``active`` and ``synced``."""
+    """Writes pending bytes to the active file (``offset``, ``buffers``), syncs the log up to ``end``, and
+    notes that (``durable.py``). Either ``run`` does all three, or the caller calls ``write``, syncs
+    ``active`` itself, and calls ``synced``."""
 
     __slots__ = (
         "_buffers",
@@ -85,27 +86,27 @@ class FlushJob:
         self._buffers = buffers
         self._directories = directories
         self.left = left
-        """Descriptors of segments that are complete; closed when the job is."""
+        """Descriptors of finished segments; closed after the job."""
         self.active = active
         self.end = end
         self.store_timestamp_ms = store_timestamp_ms
         self.step = "writing"
-        """What failed, if something did."""
+        """The current step, which names the failed one after an error."""
         self.error: OSError | None = None
 
     @property
     def unwritten_bytes(self) -> int:
-        """Of what ``write`` writes."""
+        """Number of bytes that ``write`` writes."""
         return sum(map(len, self._buffers))
 
     @property
     def syncs_only_active(self) -> bool:
-        """No segment was completed and none is new."""
+        """Whether no segment was completed and none is new."""
         return not self.left and not self._directories
 
     def write(self) -> None:
-        """What has to go into the file; the same bytes at the same place however often, in whatever thread. Raises
-        OSError."""
+        """Write the pending bytes. Repeating it writes the same bytes to the same place, in any thread.
+        Raises OSError."""
         if self._buffers:
             self._files.write(self.active, joined(self._buffers), self._offset)
 
@@ -123,7 +124,7 @@ class FlushJob:
             self.error = error
 
     def synced(self, error_number: int) -> None:
-        """How the sync ended that others did: 0, or its errno."""
+        """Record the result of a sync done by the caller: 0 or its errno."""
         self.step = "syncing"
         try:
             if error_number:
@@ -134,8 +135,8 @@ class FlushJob:
 
 
 class ReadAheadJob:
-    """Bring blocks that nothing was written to yet into the page cache, so that the write which gets there only copies:
-    fresh pages cost it many times as much (AllocateMappedFileService warms files)."""
+    """Brings reserved blocks without data into the page cache, so that the write that reaches them only
+    copies. Fresh pages would cost it many times as much (AllocateMappedFileService warms files)."""
 
     __slots__ = ("_files", "_length", "_offset", "_path")
 
@@ -146,7 +147,7 @@ class ReadAheadJob:
         self._length = length
 
     def run(self) -> None:
-        with contextlib.suppress(OSError):  # a hint: what is wrong with the file the next write finds out
+        with contextlib.suppress(OSError):  # a hint: the next write meets any error
             fd = self._files.open(self._path)
             try:
                 self._files.read_ahead(fd, self._offset, self._length)
@@ -154,11 +155,11 @@ class ReadAheadJob:
                 self._files.close(fd)
 
     def done(self) -> None:
-        """Nothing depends on it."""
+        """Nothing to finish."""
 
 
 class CheckpointJob:
-    """Sync the queue files written so far, then say so in the checkpoint."""
+    """Syncs the queue files written so far, then records that in the checkpoint."""
 
     __slots__ = ("_checkpoint", "_files", "_finish", "_paths", "directories", "error", "queue_files")
 
@@ -178,8 +179,8 @@ class CheckpointJob:
         self.directories = list(directories)
         self._finish = finish
         self.error: OSError | NotNow | None = None
-        """DiskFull: all is synced, but for want of space nothing says so. Of a shortage (``is_shortage``): it may be
-        that nothing is synced."""
+        """DiskFull: everything is synced, but the checkpoint could not be written. A shortage
+        (``is_shortage``): possibly nothing is synced."""
 
     def run(self) -> None:
         files = self._files

@@ -1,9 +1,9 @@
-"""fdatasync that the kernel does by itself: Linux's asynchronous I/O, ``IOCB_CMD_FDSYNC`` (kernel 4.18 and later).
+"""Asynchronous fdatasync: Linux's asynchronous I/O, ``IOCB_CMD_FDSYNC`` (kernel 4.18 and later).
 
-A thread that syncs needs the interpreter's lock before and after each system call, and a processor to run on; on a busy
-machine it waits for both longer than for the disk. Here one call hands the descriptor to a worker of the kernel, and
-an eventfd tells when that has called ``vfs_fsync`` (fs/aio.c, ``aio_fsync_work``), as ``fdatasync`` does, with the same
-result. Containers that forbid io_uring mostly allow it.
+A thread that syncs needs the interpreter lock before and after each system call, and a processor to run on.
+On a busy machine it waits longer for these than for the disk. Here one call hands the descriptor to a kernel
+worker, and an eventfd reports when the worker has called ``vfs_fsync`` (fs/aio.c, ``aio_fsync_work``), as
+``fdatasync`` does, with the same result. Containers that forbid io_uring mostly allow it.
 
 For descriptors of real files (``OsFiles``). Must not know what is synced.
 """
@@ -19,7 +19,7 @@ import sys
 __all__ = ["KernelSync"]
 
 _NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
-"""Of io_setup, io_destroy, io_getevents and io_submit (the kernel's tables of system calls)."""
+"""Numbers of the system calls io_setup, io_destroy, io_getevents and io_submit."""
 
 _FDSYNC = 3
 _FLAG_RESFD = 1
@@ -56,20 +56,20 @@ class _Event(ctypes.Structure):
 
 
 class KernelSync:
-    """One fdatasync at a time. Not for several threads."""
+    """One fdatasync at a time. Not thread-safe."""
 
     def __init__(self) -> None:
-        """Raises OSError where there is no such thing, or no more of it (``fs.aio-max-nr``)."""
+        """Raises OSError where asynchronous I/O is missing or exhausted (``fs.aio-max-nr``)."""
         numbers = _NUMBERS.get(platform.machine()) if sys.platform == "linux" else None
         if numbers is None:
             raise OSError(errno.ENOSYS, f"not on {sys.platform} {platform.machine()}")
         self._io_setup, self._io_destroy, self._io_getevents, self._io_submit = numbers
-        # Not CDLL: no call blocks, and giving the interpreter's lock away is what this is here to avoid.
+        # Not CDLL: no call blocks, and this class exists to avoid releasing the interpreter lock.
         self._syscall = ctypes.PyDLL(None, use_errno=True).syscall
         self._syscall.restype = ctypes.c_long
         self._context = ctypes.c_ulong(0)
         self.event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Readable when a sync has ended; also when ``poll`` has told so already."""
+        """Readable when a sync has ended, also after ``poll`` has returned its result."""
         try:
             self._call(self._io_setup, ctypes.c_long(1), ctypes.byref(self._context))
         except OSError:
@@ -88,14 +88,15 @@ class KernelSync:
         return result
 
     def submit(self, fd: int) -> None:
-        """Begin. Raises OSError when nothing was begun: nothing is known of the descriptor's data then."""
+        """Start a sync. Raises OSError when it was not started; the state of the descriptor's data is then
+        unknown."""
         self._request.fd = fd
         self._call(self._io_submit, self._context, ctypes.c_long(1), self._requests)
 
     def poll(self) -> int | None:
-        """What became of it: 0, or why it failed (errno); None while it is under way. Told once.
+        """The result of the sync: 0 or its errno; None while it runs. Each result is returned exactly once.
 
-        Raises OSError when that cannot be found out.
+        Raises OSError when the result cannot be read.
         """
         none, one = ctypes.c_long(0), ctypes.c_long(1)
         event = ctypes.byref(self._event)
@@ -104,13 +105,13 @@ class KernelSync:
         return -int(self._event.result)
 
     def clear_event(self) -> None:
-        """``event_fd`` is not readable until the next sync ends."""
+        """Make ``event_fd`` unreadable until the next sync ends."""
         try:
             os.eventfd_read(self.event_fd)
         except BlockingIOError:
             return
 
     def close(self) -> None:
-        """Waits for what is under way."""
+        """Wait for a running sync and release the resources."""
         self._call(self._io_destroy, self._context)
         os.close(self.event_fd)

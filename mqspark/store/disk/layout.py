@@ -1,5 +1,4 @@
-"""Names inside a store directory (StorePathConfigHelper, UtilAll.offset2FileName; reference store-and-broker
-§1)."""
+"""Names inside a store directory (StorePathConfigHelper, UtilAll.offset2FileName)."""
 
 from __future__ import annotations
 
@@ -14,22 +13,23 @@ _TOPIC = re.compile(r"[%|+a-zA-Z0-9_-]{1,255}")
 
 
 def file_name(start: int) -> str:
-    """A mapped file is named by the offset of its first byte."""
+    """Name of a mapped file: the offset of its first byte."""
     return f"{start:020d}"
 
 
 def file_start(name: str) -> int | None:
-    """The reverse, None for a name of another kind."""
+    """The reverse of ``file_name``; None for another kind of name."""
     return int(name) if len(name) == 20 and name.isascii() and name.isdigit() else None
 
 
 def is_storable_topic(topic: str) -> bool:
-    """Topics become directory names: nothing but RocketMQ's own characters may; the plus is in retry topics of POP."""
+    """Whether a topic can be a directory name. Only RocketMQ's characters are allowed; the plus is in retry
+    topics of POP."""
     return _TOPIC.fullmatch(topic) is not None
 
 
 class StorePaths:
-    """Where everything of one store is."""
+    """All paths of one store."""
 
     __slots__ = (
         "abort",
@@ -59,7 +59,7 @@ class StorePaths:
             str(commit_log) if commit_log is not None else None, read_only_commit_logs, root / "commitlog"
         )
         self.commit_log = self.commit_logs.first
-        """The first of them."""
+        """The first of the log directories."""
         self.consume_queue = root / "consumequeue"
         self.consume_queue_ext = root / "consumequeue_ext"
         self.batch_consume_queue = root / "batchconsumequeue"
@@ -69,12 +69,12 @@ class StorePaths:
         self.abort = root / "abort"
         self.lock = root / "lock"
         self.mark = root / "mqspark.checkpoint"
-        """Ours: the exact position behind RocketMQ's timestamps. RocketMQ ignores it."""
+        """The exact position behind RocketMQ's timestamps. RocketMQ ignores it."""
         self.index_mark = root / "mqspark.index"
-        """Ours: how much of the index is on disk. RocketMQ ignores it."""
+        """How much of the index is on disk. RocketMQ ignores it."""
         self.deletions = root / "mqspark.deletions"
-        """Ours: which topics were deleted, and where in the log. RocketMQ ignores it."""
+        """The deleted topics and the log positions of their deletion. RocketMQ ignores it."""
         self.ends = root / "mqspark.ends"
-        """Ours: where the queues ended at the last clean stop. RocketMQ ignores it."""
+        """The ends of the queues at the last clean stop. RocketMQ ignores it."""
         self.nonce = root / "mqspark.nonce"
-        """Ours: proves to a process on this host that a directory is the one a broker serves."""
+        """Proves to a process on this host that a broker serves this directory. RocketMQ ignores it."""

@@ -1,8 +1,8 @@
-"""Where the segments of the log lie: in one directory, or over several (MultiPathMappedFileQueue).
+"""The directories of the log's segments: one, or several (MultiPathMappedFileQueue).
 
 ``storePathCommitLog`` may name directories separated by commas; segment n goes to the n-th of them in turn.
-``readOnlyCommitLogStorePaths`` names directories whose segments are read and, in the end, deleted, but which get no
-new ones; so do directories on a disk that is too full (reference store-and-broker §1.3).
+``readOnlyCommitLogStorePaths`` names directories whose segments are read and eventually deleted, but which
+get no new ones. Directories on a disk that is too full get no new ones either.
 
 Must not touch the disk.
 """
@@ -20,13 +20,13 @@ class LogPaths:
     def __init__(self, writable: tuple[Path, ...], read_only: tuple[Path, ...] = ()) -> None:
         self.read_only = read_only
         self.writable = tuple(sorted(set(writable) - set(read_only), key=str)) or writable
-        """Never empty: with every directory read-only there is no other choice."""
+        """Never empty: when every directory is read-only, all are used."""
         self.full: frozenset[Path] = frozenset()
         """Those of ``writable`` whose disk is too full for another segment."""
 
     @classmethod
     def parse(cls, text: str | None, read_only: str | None, default: Path) -> LogPaths:
-        """The two settings; without the first there is one directory, ``default``."""
+        """Parse the two settings. Without the first there is one directory, ``default``."""
         return cls(_split(text) or (default,), _split(read_only))
 
     @property

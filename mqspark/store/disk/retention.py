@@ -1,15 +1,15 @@
-"""Which segments of the log have to go, and whether messages may still be accepted: a decision, made of numbers.
+"""Decides from figures which segments of the log are deleted and whether messages are accepted.
 
-A run deletes when it is the hour for it (``deleteWhen``), an operator asked, or a disk is fuller than it should be
-(DefaultMessageStore.CleanCommitLogService; reference store-and-broker §8):
+A run deletes when it is the hour for it (``deleteWhen``), an operator asked, or a disk is too full
+(DefaultMessageStore.CleanCommitLogService):
 
-    over diskMaxUsedSpaceRatio        segments go that are older than fileReservedTime, at any hour
-    over diskSpaceCleanForciblyRatio  the oldest segments go whatever their age (cleanFileForciblyEnable)
-    over diskSpaceWarningLevelRatio   and no message is accepted, until no disk is over the mark before this one
+    over diskMaxUsedSpaceRatio        delete segments older than fileReservedTime, at any hour
+    over diskSpaceCleanForciblyRatio  delete the oldest segments whatever their age (cleanFileForciblyEnable)
+    over diskSpaceWarningLevelRatio   also refuse messages, until every disk is below the previous mark
 
-The log is deleted from its beginning on, in whole segments, a few at a time, and never the one that is written. Where
-RocketMQ takes a whole batch for space, here segments that are not expired go only until the log's disk is, by
-their sizes, back at the mark.
+The log is deleted from its beginning, in whole segments, a few at a time, and never the active one. Where
+RocketMQ deletes a whole batch for space, unexpired segments are deleted here only until their sizes bring the
+log's disk back to the mark.
 
 Must not know files, threads or clocks.
 """
@@ -31,15 +31,15 @@ class OldSegment(NamedTuple):
     """A segment that is complete and on disk."""
 
     modified_ms: int
-    """When it was last written."""
+    """Time of the last write."""
     size_bytes: int
-    """What the disk gets back for it."""
+    """Bytes that deleting it frees."""
 
 
 class DiskUsage(NamedTuple):
     used_bytes: int
     free_bytes: int
-    """What this process may still use: some blocks are kept back for root."""
+    """Bytes that this process may still use; the blocks reserved for root are not included."""
 
     @property
     def used_percent(self) -> float:
@@ -47,7 +47,7 @@ class DiskUsage(NamedTuple):
         return 100 * self.used_bytes / total if total > 0 else 0.0
 
     def without(self, size_bytes: int) -> DiskUsage:
-        """After so much was deleted."""
+        """The usage after deleting ``size_bytes``."""
         freed = min(size_bytes, self.used_bytes)
         return DiskUsage(self.used_bytes - freed, self.free_bytes + freed)
 
@@ -69,9 +69,9 @@ class RetentionRules:
 @dataclass(frozen=True, slots=True)
 class Decision:
     delete: int
-    """How many segments, from the oldest on."""
+    """Number of segments to delete, from the oldest on."""
     immediately: bool
-    """A disk is so full that age does not count."""
+    """Whether a disk is so full that age does not count."""
     refuse_writes: bool
 
 
@@ -86,11 +86,10 @@ def decide(
     asked: bool,
     refusing: bool,
 ) -> Decision:
-    """``old``: from the beginning of the log on, without the segment that is written. ``other_disks``: those of
-    the queues, when they are not the log's. ``asked``: an operator wants expired segments gone now. ``refusing``:
-    what the last decision said of writes, for there are two marks: one where refusing begins, a lower one where
-    it ends.
-    """
+    """``old``: segments from the beginning of the log, without the active one. ``other_disks``: those of the
+    queues, if different from the log's. ``asked``: an operator wants expired segments deleted now.
+    ``refusing``: whether the last decision refused messages, because refusing begins at one mark and ends at
+    a lower one."""
     fullest = max(disk.used_percent for disk in (log_disk, *other_disks))
     refuse_writes = fullest > rules.warning_percent or (refusing and fullest > rules.clean_forcibly_percent)
     immediately = fullest > min(rules.clean_forcibly_percent, rules.warning_percent)

@@ -1,4 +1,4 @@
-"""Tables that are kept in ``config/*.json``: when they are behind, a blocking job brings them up to date."""
+"""Tables kept in ``config/*.json``. When a file is behind its table, a blocking job writes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Job(Protocol):
 
 
 class Table(Protocol):
-    """``generation`` counts changes. ``load`` raises when the bytes are no such table."""
+    """``generation`` counts changes. ``load`` raises when the bytes are not a valid table."""
 
     @property
     def generation(self) -> int: ...
@@ -28,7 +28,7 @@ class Table(Protocol):
     def load(self, data: bytes) -> None: ...
 
     def snapshot(self) -> Callable[[], bytes]:
-        """What encodes the table as it is now, in another thread."""
+        """A function that encodes the current state of the table, for another thread."""
 
 
 class SavedTable:
@@ -41,8 +41,8 @@ class SavedTable:
         self.saved_generation = table.generation
 
     def load(self) -> None:
-        """Raises StoreCorrupt when there is a file but neither it nor its ``.bak`` can be read: starting with
-        an empty table would throw its content away."""
+        """Read the table. Raises StoreCorrupt when there is a file but neither it nor its ``.bak`` can be
+        read: starting with an empty table would discard its content."""
         problem: list[str] = []
 
         def is_readable(data: bytes) -> bool:
@@ -62,12 +62,12 @@ class SavedTable:
         self.saved_generation = self._table.generation
 
     def backup(self) -> bytes | None:
-        """What the ``.bak`` of its file says."""
+        """The content of its file's ``.bak``."""
         return self._file.backup()
 
     @property
     def generation(self) -> int:
-        """Of the table as it is now."""
+        """Generation of the table's current state."""
         return self._table.generation
 
     @property

@@ -1,14 +1,14 @@
-"""Which files of this host a reader takes for those of a broker that it reaches over a socket.
+"""Decides which files of this host a reader may open as those of a broker that it reaches over a socket.
 
-A broker says where its store is and which directories its log has, and who says so may be anybody. Two things have to
-agree before a file is opened there for its sake:
+A broker reports the paths of its store and log, and anybody can pretend to be a broker. Two conditions must
+hold before a file is opened:
 
-* The broker knows the directory. When it starts it writes a secret there (``mqspark.nonce``); a reader sends a
-  challenge, and the broker answers with an HMAC of the challenge and of the paths that it tells. The reader computes
-  the same with the secret that it finds in the directory. The secret itself is told to nobody.
-* The operator of the reader allows the directory: by default it has to belong to the user who reads, or to root, and
-  nobody else may write there; otherwise it has to lie in one of the directories that are listed, whoever owns it.
-  Symbolic links lead no further.
+* The broker knows the directory. At start it writes a secret there (``mqspark.nonce``). A reader sends a challenge, and
+  the broker answers with an HMAC of the challenge and of the paths it reports. The reader computes the same with the
+  secret that it finds in the directory. The secret itself is never sent.
+* The operator of the reader allows the directory. By default it has to belong to the reading user or to root, and
+  nobody else may write there. Otherwise it has to lie in one of the listed directories, whoever owns it. Symbolic
+  links cannot lead out of it.
 
 Must not know what is in the files.
 """
@@ -34,7 +34,7 @@ class Untrusted(StoreError):
 
 
 def prove(nonce: str, challenge: str, store_path: str, commit_log_path: str) -> str:
-    """What who knows the nonce answers to a challenge; "" where there is no nonce."""
+    """The answer to a challenge, computed with the nonce; "" where there is no nonce."""
     if not nonce:
         return ""
     said = "\0".join(("mqspark store", challenge, store_path, commit_log_path))
@@ -42,17 +42,18 @@ def prove(nonce: str, challenge: str, store_path: str, commit_log_path: str) -> 
 
 
 class Trust:
-    """What one reader may open. ``directories``: those that are allowed, with all that is in them; None: by owner."""
+    """What one reader may open. ``directories``: allowed directories with their content; None: check by
+    owner."""
 
     def __init__(self, directories: tuple[str, ...] | None = None) -> None:
         self._allowed = None if directories is None else [os.path.realpath(each) for each in directories]
         self._owners = {0, os.geteuid()}
         self._roots: set[str] = set()
         self._known: dict[str, str] = {}
-        """Directories that were looked at, and where they really are."""
+        """Checked directories and their real paths."""
 
     def add(self, directory: Path | str) -> None:
-        """A directory of a store, or of its log. Raises Untrusted, OSError."""
+        """Allow a directory of a store or of its log. Raises Untrusted, OSError."""
         if not os.path.isabs(directory):
             raise Untrusted(f"{directory} is no absolute path")
         real = os.path.realpath(directory)
@@ -73,7 +74,7 @@ class Trust:
                 raise Untrusted(f"{directory} leads out of the store, to {real}")
             self._check_owner(real, os.stat(real))
             self._known[directory] = real
-        # Where it was when it was looked at: a link in the path may lead elsewhere by now.
+        # Open by the checked real path: a link in the given path may lead elsewhere by now.
         fd = open_regular(os.path.join(real, path.name), os.O_RDONLY)
         try:
             self._check_owner(os.fspath(path), os.fstat(fd))

@@ -1,1 +1,1 @@
-"""Messages by key. Knows the log and the disk, no queue."""
+"""The index of messages by key. Knows the log and the disk. Must not know queues."""

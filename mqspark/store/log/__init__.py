@@ -1,1 +1,1 @@
-"""The CommitLog: segments, and records read from them in runs. Knows the disk, no queue."""
+"""The CommitLog: its segments, and reading runs of records. Knows the disk. Must not know queues."""

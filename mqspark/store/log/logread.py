@@ -53,7 +53,7 @@ class LogReader(ABC):
         """``_take`` for all records of a run."""
 
     @abstractmethod
-    def _lost(self, record: CheckedRecord, position: int) -> None:
+    def _take_damaged(self, record: CheckedRecord, position: int) -> None:
         """A damaged record whose lengths and place are right, so its head may be."""
 
     def _scan(self, start: int) -> int:
@@ -115,7 +115,7 @@ class LogReader(ABC):
                     segment, end, min(position, segment.start + segment.length), verify_crc=False
                 )
                 if lost is not None:
-                    self._lost(lost, end)
+                    self._take_damaged(lost, end)
 
     def _record_at(
         self, segment: Segment, position: int, limit: int, *, verify_crc: bool = True

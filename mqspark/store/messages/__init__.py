@@ -1,1 +1,1 @@
-"""Messages into the log and the queues, and out of them."""
+"""Puts and gets of messages, through log and queues."""

@@ -1,1 +1,1 @@
-"""ConsumeQueues of all kinds. Knows the log and the disk, no index."""
+"""ConsumeQueues of all kinds. Knows the log and the disk. Must not know the index."""

@@ -1,16 +1,15 @@
-"""ConsumeQueues: for each (topic, queue id) an array of 20-byte entries that say where its records are in the
-log.
+"""ConsumeQueues: for each (topic, queue id) an array of 20-byte entries that locate its records in the log.
 
-Entry k (physical offset i64, record size i32, tags code i64) lives at byte 20 k of the queue's space, in
-files of fixed length (ConsumeQueue; reference store-and-broker §3.1). A queue that starts in the middle of a
-file has *fillers* (0, 0x7FFFFFFF, 0) before its first entry; so has a place whose record is lost to damage.
-RocketMQ takes a filler for valid and finds nothing in the log for it, which is the truth.
+Entry k (physical offset i64, record size i32, tags code i64) lies at byte 20 k of the queue's space, in files
+of fixed length (ConsumeQueue). A queue that starts in the middle of a file has *fillers* (0, 0x7FFFFFFF, 0)
+before its first entry. A filler also stands for a record that was lost to damage. RocketMQ treats a filler as
+valid and correctly finds no record for it in the log.
 
-Files are mapped when they are needed, at most so many at a time. Stores go only into ranges that ``reserve``
-has allocated; a put reserves before it is accepted, so that dispatching never meets a full disk.
+Files are mapped on demand, up to a limit. Stores go only into ranges that ``reserve`` has allocated. A put
+reserves before it is accepted, so dispatching never meets a full disk.
 
-A table (``queuetable.py``) may have wider entries that begin with the same three fields: BatchConsumeQueues are such
-arrays, whose "offsets" here are entry numbers (``batchqueue.py``).
+A table (``queuetable.py``) may have wider entries that begin with the same three fields. BatchConsumeQueues
+are such arrays; their "offsets" here are entry numbers (``batchqueue.py``).
 
 Must not know the log.
 """
@@ -59,21 +58,21 @@ FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 _MAX_STEP_BYTES = 1 << 20
 _PAGE_BYTES = 4096
 _AROUND_BYTES = 2 * _PAGE_BYTES
-"""Of the entries around a queue's end, which a start looks at."""
+"""Bytes read around a queue's end at start."""
 _ZEROS = bytes(_AROUND_BYTES)
 
 
 class Doubt(NamedTuple):
-    """Entries of a queue that cannot be what the log says."""
+    """The reason why entries of a queue contradict the log."""
 
     sure_end: int
-    """Those before it may be."""
+    """The entries before this offset are not in doubt."""
     kind: str
     text: str
 
 
 class ConsumeQueue:
-    """One queue. ``max_offset`` is what consumers may see, ``next_offset`` what the next put gets."""
+    """One queue. ``max_offset``: end of what consumers may see. ``next_offset``: offset of the next put."""
 
     __slots__ = (
         "_directory",
@@ -118,25 +117,25 @@ class ConsumeQueue:
             struct.pack(">h", len(topic_bytes)) if wide else bytes((len(topic_bytes),))
         ) + topic_bytes
         self.overhead_bytes = len(self.topic_field) + 2
-        """Of a record of this queue, without head, body and properties."""
+        """Size of the topic field and of the other fields of a record beside head, body and properties."""
         self.entries = bytearray()
-        """Of the records appended since the last commit, not yet visible."""
+        """Entries of the records appended since the last commit, not visible yet."""
         self.ext = table.ext_of(topic, queue_id)
-        """Where its entries' tags codes are when they are addresses, or None."""
+        """Resolves tags codes that are addresses of ext units, or None."""
         self.ext_out = self.ext if table.ext_enabled else None
-        """The same when new entries get units, too."""
+        """The same when new entries get ext units as well, otherwise None."""
         self._tail: mmap | None = None
-        """The map of the file that holds bytes [_tail_start, _tail_end) of the queue's space."""
+        """The map of the file with bytes [_tail_start, _tail_end) of the queue's space."""
         self._tail_start = self._tail_end = 0
         self._tail_path = ""
         self.tail_used = False
         self.file_starts: list[int] = []
-        """In bytes of the queue's space, ascending."""
+        """Starts of the files in bytes of the queue's space, ascending."""
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
         self.reserved_end = 0
-        """Offsets below have allocated blocks for their entries."""
+        """Entries below this offset have allocated blocks."""
 
     def __repr__(self) -> str:
         return f"ConsumeQueue({self.topic!r}, {self.queue_id}, [{self.min_offset}, {self.max_offset}))"
@@ -144,14 +143,15 @@ class ConsumeQueue:
     # --- write ----------------------------------------------------------------------------------------------
 
     def reserve(self, count: int) -> None:
-        """Allocate room for the entries next_offset … next_offset + count. Raises DiskFull, nothing changed
-        then."""
+        """Allocate room for the entries next_offset … next_offset + count. Raises DiskFull with nothing
+        changed."""
         with disk_full_as_typed(f"ConsumeQueue {self.topic}/{self.queue_id}"):
             while self.reserved_end < self.next_offset + count:
                 self._reserve_step(max(self.reserved_end, self.next_offset) * self._entry_bytes)
 
     def _reserve_step(self, position: int) -> None:
-        """A doubling step, so that a queue of three messages costs a page and a busy one few calls."""
+        """Allocate a step from ``position`` on. Steps double: a queue of three messages costs a page, and a busy queue
+        makes few calls."""
         files = self._table.files
         start = position - position % self._file_bytes
         end = start + self._file_bytes
@@ -182,7 +182,7 @@ class ConsumeQueue:
         self.reserved_end = step_end // self._entry_bytes
 
     def append(self, entries: bytes | bytearray) -> None:
-        """Make entries visible. Their room was reserved."""
+        """Make entries visible. Their room must be reserved."""
         if self.ext_out is not None:
             self.ext_out.write()
         position = self.max_offset * self._entry_bytes
@@ -224,7 +224,7 @@ class ConsumeQueue:
     # --- read -----------------------------------------------------------------------------------------------
 
     def read(self, offset: int, limit: int) -> Entries:
-        """Entries from ``offset`` on, up to ``limit`` of them, the visible end and the end of that file.
+        """Entries from ``offset`` on, up to ``limit`` of them, the visible end, and the end of their file.
 
         Empty when the file is missing.
         """
@@ -237,7 +237,7 @@ class ConsumeQueue:
         return self._table.maps.rows(self._path(start), first, last)
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
-        """(physical offset, size, tags code), visible or not; None when no file holds it."""
+        """(physical offset, size, tags code) of an entry, visible or not; None when no file has it."""
         position = offset * self._entry_bytes
         start = position - position % self._file_bytes
         if not self._has_file(start):
@@ -246,7 +246,7 @@ class ConsumeQueue:
         return ENTRY.unpack(packed) if len(packed) == ENTRY_BYTES else None
 
     def packed_entry(self, offset: int) -> bytes | None:
-        """All bytes of an entry, visible or not; None when no file holds it."""
+        """All bytes of an entry, visible or not; None when no file has it."""
         position = offset * self._entry_bytes
         start = position - position % self._file_bytes
         if not self._has_file(start):
@@ -254,7 +254,7 @@ class ConsumeQueue:
         return self._table.maps.bytes_at(self._path(start), position - start, self._entry_bytes)
 
     def replace(self, offset: int, entry: bytes) -> None:
-        """Write an entry anew that a file has. Raises OSError."""
+        """Overwrite an existing entry. Raises OSError."""
         position = offset * self._entry_bytes
         start = position - position % self._file_bytes
         path = self._path(start)
@@ -266,17 +266,16 @@ class ConsumeQueue:
         self._table.dirty_files.add(path)
 
     def next_existing_offset(self, offset: int) -> int:
-        """Where the next file begins, for an offset whose file is missing."""
+        """Start of the next file, for an offset whose file is missing."""
         for start in self.file_starts:
             if start >= offset * self._entry_bytes:
                 return start // self._entry_bytes
         return self.max_offset
 
     def first_where(self, is_right: Callable[[int, int, int], bool], low: int, high: int) -> int:
-        """The first offset in [low, high) whose entry satisfies a condition that stays true once it is; else
-        high.
+        """The first offset in [low, high) whose entry satisfies a monotone condition, otherwise ``high``.
 
-        A filler knows nothing of time or place: it counts as the entry after it.
+        A filler has neither time nor position, so it counts as the entry after it.
         """
         end = high
         while low < high:
@@ -303,7 +302,7 @@ class ConsumeQueue:
     # --- recovery -------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Find the files. ``locate_end`` says how much of them counts."""
+        """Find the files. ``locate_end`` then finds the end of their entries."""
         names = self._table.files.names(self._directory)
         starts = [start for name in names if (start := file_start(name)) is not None]
         self.file_starts = sorted(starts)
@@ -316,19 +315,19 @@ class ConsumeQueue:
                 )
 
     def locate_end(self, limit: int | None, log_end: int | None = None) -> tuple[int, int]:
-        """End before the first entry that is empty or (with ``limit``) whose record lies at or behind
-        ``limit``.
+        """Find the end: before the first entry that is empty or (with ``limit``) whose record lies at or
+        after ``limit``.
 
-        Gives back the end offset and where the record of the last entry ends in the log (0 without one). By
-        bisection: right when everything before the limit is intact, which is what a checkpoint promises. ``log_end``:
-        no record ends behind it; then what is around the end is compared with that.
+        Returns the end offset and where the record of the last entry ends in the log (0 without one). The
+        search is a bisection, which is correct when everything before the limit is intact, as a checkpoint
+        guarantees. With ``log_end``, after which no record ends, the entries around the end are checked.
         """
         files = self._table.files
         for start in reversed(self.file_starts):
             fd = files.open(self._path(start))
             try:
                 if (length := files.length(fd)) != self._file_bytes:
-                    # A new file gets its length later than its name: a crash in between is no damage.
+                    # A new file gets its length after its name, so a crash in between is not damage.
                     if (0 < length < self._file_bytes) or (not length and limit is None):
                         text = f"a file of it has {length} bytes instead of {self._file_bytes}"
                         self.doubt((start + length) // self._entry_bytes, "queue.file-length", text)
@@ -348,8 +347,9 @@ class ConsumeQueue:
         return 0, 0
 
     def check_files(self, min_position: int) -> None:
-        """Note it in the table when the files cannot be all of a queue whose log begins at ``min_position``: by their
-        names and lengths. That of the last is for ``locate_end``."""
+        """Check by names and lengths that no file of a queue is missing, given that its log begins at
+        ``min_position``. Note a doubt in the table otherwise. ``locate_end`` checks the length of the last
+        file."""
         step = self._file_bytes
         for start, following in itertools.pairwise(self.file_starts):
             if following != start + step and self._reaches(following, min_position):
@@ -361,14 +361,14 @@ class ConsumeQueue:
                 return
 
     def doubt(self, sure: int, kind: str, text: str) -> None:
-        """Note in the table that what follows the entries before ``sure`` is not to be believed."""
+        """Note in the table that entries from offset ``sure`` on cannot be trusted."""
         self._table.before_heal()
         known = self._table.doubted.get(self)
         if known is None or sure < known.sure_end:
             self._table.doubted[self] = Doubt(sure, kind, text)
 
     def _check_end(self, fd: int, base: int, count: int, log_end: int) -> None:
-        """The entries around the end, which is behind ``count`` entries of this file."""
+        """Check the entries around the end, which is after ``count`` entries of this file."""
         low = max(count - 2, 0)
         data = self._table.files.read_at(fd, _AROUND_BYTES, low * self._entry_bytes)
         data = data.ljust((count - low) * self._entry_bytes, b"\0")
@@ -393,8 +393,8 @@ class ConsumeQueue:
             self.doubt(base + count, "queue.differs", text)
 
     def _reaches(self, start: int, min_position: int) -> bool:
-        """Whether the log still has the first record of the file that begins at ``start``: otherwise retention may have
-        left what is before it."""
+        """Whether the log still has the first record of the file that begins at ``start``. Otherwise
+        retention may have removed the files before it."""
         fd = self._table.files.open(self._path(start))
         try:
             position, size, _ = self._read_entry(fd, 0)
@@ -417,7 +417,7 @@ class ConsumeQueue:
                 high = middle
             else:
                 low = middle + 1
-        # A filler among the entries behind the limit may have misled the search.
+        # A filler among the entries after the limit may have misled the search.
         while low and self._is_behind(fd, low - 1, limit):
             low -= 1
         return low
@@ -431,19 +431,18 @@ class ConsumeQueue:
         return ENTRY.unpack_from(data.ljust(ENTRY_BYTES, b"\0"))
 
     def set_end(self, offset: int) -> None:
-        """Continue at ``offset``; whatever lies behind will be written over or is cleared by
-        ``clear_tail``."""
+        """Continue at ``offset``. Entries from there on will be overwritten, or ``clear_tail`` clears them."""
         self.max_offset = self.next_offset = self.reserved_end = offset
         self.min_offset = min(self.min_offset, offset)
         if self.ext is not None:
             self.ext.set_end(self._last_address())
 
     def has_file_from(self, offset: int) -> bool:
-        """Whether a file begins at ``offset`` or behind it."""
+        """Whether a file begins at or after ``offset``."""
         return bool(self.file_starts) and self.file_starts[-1] >= offset * self._entry_bytes
 
     def _last_address(self) -> int | None:
-        """Of the unit of the last entry before the end that has one."""
+        """Address of the last ext unit that an entry before the end refers to."""
         end = self.max_offset * self._entry_bytes
         for start in reversed(self.file_starts):
             last = min(max(end - start, 0), self._file_bytes) // self._entry_bytes
@@ -454,10 +453,10 @@ class ConsumeQueue:
         return None
 
     def clear_tail(self) -> int:
-        """Zero every entry from max_offset on and remove the files that begin there; gives back how many
-        there were.
+        """Zero every entry from max_offset on and remove the files that begin there. Returns the number of
+        entries removed.
 
-        An entry that the log does not back must not be taken for one later.
+        An entry without a record in the log must not be mistaken for a valid one later.
         """
         files = self._table.files
         cleared = 0
@@ -490,7 +489,8 @@ class ConsumeQueue:
         return cleared
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """The first entry whose record the log still has (ConsumeQueue.correctMinOffset)."""
+        """Move the min offset to the first entry whose record the log still has
+        (ConsumeQueue.correctMinOffset)."""
         offset = max(self.min_offset, self.file_starts[0] // self._entry_bytes if self.file_starts else 0)
         if offset < self.max_offset and self._has_file(offset * self._entry_bytes):
             fd = self._table.files.open_read(self._path(offset * self._entry_bytes))
@@ -517,10 +517,11 @@ class ConsumeQueue:
     # --- retention ------------------------------------------------------------------------------------------
 
     def first_kept(self, min_physical_offset: int, file_starts: list[int], low: int, high: int) -> int:
-        """The first offset in [low, high) whose record lies at or behind a position of the log; else high.
+        """The first offset in [low, high) whose record lies at or after ``min_physical_offset``, otherwise
+        ``high``.
 
-        For any thread: reads files by itself, and of this object only what never changes. ``file_starts`` is a copy.
-        OSError when a file is gone.
+        May be called from any thread: it opens the files itself and reads only constant attributes of this
+        object. ``file_starts`` is a copy. Raises OSError when a file is gone.
         """
         files = self._table.files
         for start in file_starts:
@@ -538,7 +539,7 @@ class ConsumeQueue:
         return high
 
     def _first_kept_in(self, fd: int, min_physical_offset: int, low: int, end: int) -> int:
-        """By bisection; a filler counts as the entry after it."""
+        """Bisection in one file. A filler counts as the entry after it."""
         high = end
         while low < high:
             middle = (low + high) // 2
@@ -567,8 +568,8 @@ class ConsumeQueue:
 
     @property
     def dead_files(self) -> int:
-        """How many files lie wholly before the min offset. Never that of the last entry: it keeps the max offset, which
-        in a BatchConsumeQueue nothing but an entry says."""
+        """Number of files that lie entirely before the min offset. The file of the last entry never counts:
+        it keeps the max offset, which in a BatchConsumeQueue only an entry records."""
         last = bisect.bisect_right(self.file_starts, (self.max_offset - 1) * self._entry_bytes) - 1
         return min(
             bisect.bisect_right(self.file_starts, self.min_offset * self._entry_bytes - self._file_bytes),
@@ -577,7 +578,7 @@ class ConsumeQueue:
 
     @property
     def is_current(self) -> bool:
-        """Whether the table still knows it: its topic may have been deleted."""
+        """Whether the table still has this queue; its topic may have been deleted."""
         return self._table.queues.get(self.key) is self
 
     @property
@@ -586,9 +587,10 @@ class ConsumeQueue:
         return self._directory not in self._table.new_directories
 
     def unsettle(self) -> None:
-        """The names of its files may not be on disk: the next checkpoint syncs them."""
+        """Note that the names of its files may not be on disk: the next checkpoint syncs them."""
         topics = str(self._table.directory)
-        # The one of BatchConsumeQueues is made with its first queue, so its own name may be new, too.
+        # The directory of BatchConsumeQueues is created with the first queue, so its own name may be new,
+        # too.
         parents = (self._directory, os.path.dirname(self._directory), topics, os.path.dirname(topics))
         self._table.new_directories.update(parents)
 
@@ -600,8 +602,8 @@ class ConsumeQueue:
             self.ext.delete_before(first[2])
 
     def files_before(self, position: int) -> list[int]:
-        """Those that have no entry of a record at or behind a position of the log. One that has nothing but fillers, or
-        where a queue begins that has nothing yet, says nothing of it."""
+        """Starts of the files without an entry of a record at or after ``position`` in the log. A file that
+        has only fillers, or that holds the start of an empty queue, is not included."""
         found = []
         for start in self.file_starts:
             fd = self._table.files.open_read(self._path(start))
@@ -616,7 +618,7 @@ class ConsumeQueue:
         return found
 
     def remove_files(self, starts: list[int]) -> None:
-        """Some of them, or all; the next checkpoint makes that durable."""
+        """Remove some files, or all of them. The next checkpoint makes that durable."""
         if starts:
             self.unsettle()
         for start in starts:

@@ -1,1 +1,1 @@
-"""Everything between finding a directory and serving it, and queues made anew from the log."""
+"""Opening a directory after a stop or crash, and rebuilding queues from the log."""

@@ -1,23 +1,23 @@
-"""What happens to a store between being found on disk and being open. Used once, at start.
+"""Brings a store directory into a consistent state when it is opened. Used once, at start.
 
-The log is the truth. Recovery finds a place from which it is not sure, reads every record from there on, and
-makes the queues agree with what it read:
+The log is authoritative. Recovery chooses a position, reads every record from there on, and makes the queues
+agree with the records:
 
-1. Where from. After a clean stop: behind the last record that a queue knows. After a crash: behind the
-   last record before our checkpoint's position, or (when there is none, or a RocketMQ broker wrote last) the
-   segment that RocketMQ's checkpoint timestamps point to, as in CommitLog.isMappedFileMatchedRecover. A place
-   is believed only when the record before it is valid.
-2. Read on (``logread``). A damaged record is stepped over; only what no valid record follows is a torn tail,
-   which is zeroed.
-3. Write again what no sync is known to have reached. A failed sync leaves pages that this system shows and calls clean
-   although the disk never got them: syncing them once more does nothing, writing them does.
-4. Queues get one entry for each record, in order. The place of a lost record becomes a filler, so that no
-   offset ever means something else. A record whose offset cannot be right is counted, not followed. Records that lie
-   before the deletion of their topic get none (``deletions``).
+1. Choose the start. After a clean stop: behind the last record that a queue knows. After a crash: behind the
+   last record before the position of ``mqspark.checkpoint``, or (when there is none, or a RocketMQ broker wrote last)
+   the segment that RocketMQ's checkpoint timestamps point to, as in CommitLog.isMappedFileMatchedRecover. A position
+   is accepted only when the record before it is valid.
+2. Read the records (``logread``). A damaged record is skipped. Only bytes that no valid record follows are a torn
+   tail, which is zeroed.
+3. Rewrite what no sync is known to have reached. A failed sync can leave pages that the kernel shows as clean although
+   they are not on disk: another sync does nothing for them, another write does.
+4. Rebuild the queues: one entry per record, in order. A lost record gets a filler, so an offset never refers to
+   another message. A record with an impossible offset is counted and ignored. Records from before the deletion of
+   their topic get no entry (``deletions``).
 
-Queues whose files cannot be what was written (their lengths, names, ends) are made again from the last place that is
-sure. What is missing of the log is told with the offsets that it costs (``damage``), and those are never given out
-again.
+A queue whose files contradict their lengths, names or ends is rebuilt from the last trusted entry. Missing
+parts of the log are reported with the queue offsets that they cost (``damage``); these offsets are never
+assigned again.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ __all__ = ["QueueChunk", "Recovery", "RecoveryReport", "is_queued", "lost_offset
 
 _NOT_QUEUED = TRANSACTION_PREPARED_TYPE | INNER_BATCH
 _LOOK_BACK_ENTRIES = 4096
-"""Of a damaged queue, for one whose record is valid."""
+"""Limit of the entries of a damaged queue that are searched backwards for one with a valid record."""
 _MAX_LISTED = 100
 _SETTLE_RECORDS = 1 << 16
-"""Records read before their entries are written: bounds the memory of a rebuild."""
+"""Records read before their entries are written; bounds the memory of a rebuild."""
 
 
 @dataclass(slots=True)
@@ -79,45 +79,45 @@ class RecoveryReport:
     """What recovery found and did. Positions are physical offsets."""
 
     clean: bool
-    """No abort file: the last process stopped by itself."""
+    """Whether there was no abort file: the last process stopped cleanly."""
     segments: int = 0
     queues: int = 0
     min_position: int = 0
     start_position: int = 0
     end_position: int = 0
     records: int = 0
-    """Valid ones read from start_position on."""
+    """Valid records read from start_position on."""
     entries: int = 0
-    """Queue entries written for them."""
+    """Queue entries written for these records."""
     damaged: list[tuple[int, int]] = field(default_factory=list)
     """[from, to) ranges of the log that hold no valid record but are followed by one."""
     lost_entries: int = 0
     """Queue offsets that became fillers."""
     ignored_records: int = 0
-    """Valid records that no queue could take: an offset already used, a name that cannot be a directory."""
+    """Valid records that fit no queue: the offset is in use, or the name cannot be a directory."""
     rewritten_bytes: int = 0
-    """Written once more at the end of the log, because no sync was known to have reached them."""
+    """Bytes at the end of the log that were rewritten because no sync was known to have reached them."""
     cut_bytes: int = 0
-    """By how much the log was longer when that was noted last: they were stored, and are gone."""
+    """Bytes by which the log is shorter than last noted: they were stored and are lost."""
     torn_bytes: int = 0
-    """Zeroed behind end_position."""
+    """Bytes zeroed from end_position on."""
     cleared_entries: int = 0
-    """Queue entries that no record backed."""
+    """Queue entries removed because they had no record."""
     last_store_timestamp_ms: int = 0
     elapsed_ms: float = 0.0
 
 
 class QueueChunk(NamedTuple):
-    """What was read for one queue and is not written yet."""
+    """Entries read for one queue and not written yet."""
 
     offsets: array[int]
-    """In the queue, 64 bits each."""
+    """Queue offsets, 64 bits each."""
     entries: bytearray
 
 
 def is_queued(sys_flag: int) -> bool:
-    """Whether a record gets a queue entry here: prepared and rolled back ones never do, inner batches have
-    their own."""
+    """Whether a record gets an ordinary queue entry: prepared and rolled back records get none, inner batches
+    have entries of their own."""
     return not sys_flag & _NOT_QUEUED
 
 
@@ -141,15 +141,16 @@ class Recovery(LogReader):
         note: Note = lambda damage: None,
         before_heal: Callable[[], None] = lambda: None,
     ) -> None:
-        """``synced``: so much of the log was on disk when the last process ended, as far as it could say.
+        """``synced``: end of the log that the last process is known to have synced.
 
-        ``ends``: of the queues at the last clean stop. ``missing``: what loading the log has found. ``note`` hears of
-        damage that was there before. ``before_heal`` is called before the first step of healing: what it leaves makes
-        another start, should this one be interrupted, believe no checkpoint.
+        ``ends``: queue ends at the last clean stop. ``missing``: damage found while loading the log. ``note``
+        receives damage found in the directory. ``before_heal`` is called before the first repair: it makes a
+        later start, should this one be interrupted, distrust every checkpoint.
 
-        ``batch_table``: where inner batches go; without it they go nowhere. ``multi_dispatch``: whether records
-        also enter the LMQ queues that they name. ``deleted``: records of these topics before these positions enter no
-        queue (``Deletions.positions``)."""
+        ``batch_table``: the queues of inner batches; without it they are ignored. ``multi_dispatch``: whether
+        records also enter the LMQ queues that they name. ``deleted``: records of these topics before these
+        positions enter no queue (``Deletions.positions``).
+        """
         super().__init__(log, verify_crc=verify_crc, verify_property_crc=verify_property_crc)
         self._table = table
         self._checkpoint = checkpoint
@@ -164,25 +165,26 @@ class Recovery(LogReader):
         self._before_heal = before_heal
         self._is_healing = False
         self._fillers: list[LostOffsets] = []
-        """What got fillers for lost records."""
+        """Offsets of lost records that were filled."""
         self._last_lost: list[LostOffsets] = []
         """The same at the ends of queues."""
         self._known_end = 0
-        """So far the log surely went."""
+        """Position that the log is known to have reached."""
         self._batch_chunk: dict[tuple[str, int], list[BatchEntry]] = {}
         self._chunk: dict[tuple[str, int], QueueChunk] = {}
         self._chunk_records = 0
         self._undecided: dict[tuple[str, int], tuple[int, bytes]] = {}
-        """Queue offset and entry of a queue's last record in the chunks before: what it means, the next one says."""
+        """Queue offset and entry of a queue's last record in the previous chunks. The next record decides
+        whether the offset is right."""
         self._more_may_come = True
         self._first_entries: dict[tuple[str, int], bytes] = {}
-        """What stood at offset 0 of queues that are written over from there on."""
+        """The entries at offset 0 of queues that are rewritten from there on."""
         self._queued_before = -1
-        """Records before it have their entries, or belong to a topic that was deleted."""
+        """Records before this position have their entries, or belong to a deleted topic."""
         self.report = RecoveryReport(clean=clean, damaged=self.damaged)
 
     def run(self) -> RecoveryReport:
-        """Leaves log and queues open for appending. Raises OSError, DiskFull, StoreCorrupt."""
+        """Recover; log and queues are then open for appending. Raises OSError, DiskFull, StoreCorrupt."""
         started = time.perf_counter()
         report = self.report
         log = self._log
@@ -195,11 +197,11 @@ class Recovery(LogReader):
         report.torn_bytes = log.cut(report.end_position)
         self._finish_queues()
         if not report.clean:
-            report.rewritten_bytes = log.rewrite(self._surely_synced(), report.end_position)
+            report.rewritten_bytes = log.rewrite(self._synced_end(), report.end_position)
         log.sync_from(report.start_position)
         log.start_at(report.end_position)
         report.queues = sum(len(table.queues) for table in self._tables)
-        self._tell()
+        self._note_damages()
         report.elapsed_ms = (time.perf_counter() - started) * 1000
         return report
 
@@ -208,7 +210,7 @@ class Recovery(LogReader):
         return [self._table] if self._batch_table is None else [self._table, self._batch_table]
 
     def _all_queues(self) -> Iterator[ConsumeQueue]:
-        """Arrays of entries of either kind, in numbers of entries."""
+        """The entry arrays of both kinds of queue, addressed by entry number."""
         for table in self._tables:
             yield from table.queues.values()
 
@@ -220,10 +222,10 @@ class Recovery(LogReader):
         queues = sum(table.used_queues for table in self._tables)
         self._known_end = max(mark, self._synced if not self.report.clean else -1, 0)
         if queues < self._checkpoint.queue_count or (mark < 0 and not queues):
-            # Queues that were there are gone, or nobody says that there were none: build all.
+            # Queues are missing, or it is unknown whether there were any: rebuild all.
             if queues < self._checkpoint.queue_count:
                 missing = self._checkpoint.queue_count - queues
-                text = f"{missing} of {self._checkpoint.queue_count} queues are gone; all were made anew"
+                text = f"{missing} of {self._checkpoint.queue_count} queues are missing; all were rebuilt"
                 self._note(Damage("queue.lost", Outcome.HEALED, text))
             self._begin_healing()
             self._cut_queues(minimum)
@@ -267,7 +269,8 @@ class Recovery(LogReader):
         return [found for table in self._tables for found in table.doubted.items()]
 
     def _compare_ends(self) -> None:
-        """With those of the last clean stop: afterwards queues have become longer or were deleted."""
+        """Compare the queues with their ends at the last clean stop. Since then queues can only have grown or
+        been deleted."""
         if self._ends is None:
             return
         exactly = self.report.clean and self._ends.position == self._checkpoint.position
@@ -278,7 +281,7 @@ class Recovery(LogReader):
             queue.doubt(*doubt)
 
     def _place_before(self, queue: ConsumeQueue, offset: int) -> int:
-        """Where the record of the last entry before ``offset`` ends that can be believed."""
+        """End of the record of the last trustworthy entry before ``offset``."""
         minimum = self._log.min_offset
         for _ in range(_LOOK_BACK_ENTRIES):
             offset -= 1
@@ -290,8 +293,8 @@ class Recovery(LogReader):
         return minimum
 
     def _cut_queues(self, limit: int | None, log_end: int | None = None) -> int | None:
-        """End every queue before ``limit``; where the last record that they know ends, if that can be
-        believed. ``log_end``: note in their tables which queues cannot be right."""
+        """End every queue before ``limit``. Returns the end of the last record that the queues know, or None
+        when it is not valid. ``log_end``: check the queue ends against it and note doubts in the tables."""
         known_end = 0
         mark = self._checkpoint.position
         last: ConsumeQueue | None = None
@@ -299,7 +302,7 @@ class Recovery(LogReader):
             end_offset, end = queue.locate_end(limit, log_end)
             queue.set_end(end_offset)
             if not self.report.clean and (mark < 0 or queue.has_file_from(end_offset)):
-                # Made since the checkpoint, and a checkpoint is what syncs the names of files.
+                # The file was created after the checkpoint, which is what syncs file names.
                 queue.unsettle()
             if end > known_end:
                 known_end, last = end, queue
@@ -317,7 +320,7 @@ class Recovery(LogReader):
                 batch_queue.recovered()
 
     def _is_believed(self, entry: tuple[int, int, int]) -> bool:
-        """Whether a valid record is where it says."""
+        """Whether a valid record lies at the position of this entry."""
         segment = self._log.segment_of(entry[0]) if entry[1] != FILLER_SIZE else None
         if segment is None or not 0 < entry[1] <= segment.start + segment.length - entry[0]:
             return False
@@ -331,8 +334,8 @@ class Recovery(LogReader):
         )
         return record.verdict is Verdict.VALID and record.physical_offset == entry[0]
 
-    def _surely_synced(self) -> int:
-        """Everything before it is on disk: a sync that returned said so."""
+    def _synced_end(self) -> int:
+        """End of the log that a successful sync is known to have reached."""
         mark = self._checkpoint.position
         return max(self._synced, mark if mark >= 0 else self._start_by_timestamp())
 
@@ -419,17 +422,17 @@ class Recovery(LogReader):
         return position < self._deleted.get(topic, 0)
 
     def _not_deleted(self, run: Run) -> npt.NDArray[np.bool_] | np.bool_:
-        """Which records of a run."""
+        """Mask of the records of a run that do not belong to a deleted topic."""
         if self._deleted.keys().isdisjoint(run.topics):
             return np.True_
         begins = np.array([self._deleted.get(topic, 0) for topic in run.topics], np.int64)
         return run.positions >= begins[run.topic_ids]
 
     def _collect_run(self, run: Run, wanted: npt.NDArray[np.bool_], entries: Entries) -> None:
-        """The wanted ones to their queues, in the log's order."""
+        """Add the wanted records to their queues, in log order."""
         queues = run.topic_ids << 32 | run.queue_ids & 0xFFFFFFFF
         if len(run.topics) <= 256 and not (queues & 0xFFFFFF00).any():
-            queues = (queues >> 24 | queues).astype(np.uint16)  # these are sorted in two steps
+            queues = (queues >> 24 | queues).astype(np.uint16)  # numpy sorts 16-bit keys by radix sort
         order = np.argsort(queues, kind="stable")
         if not wanted.all():
             order = order[wanted[order]]
@@ -447,7 +450,7 @@ class Recovery(LogReader):
             chunk.entries.extend(packed[low * ENTRY_BYTES : high * ENTRY_BYTES])
 
     def _dispatch_run(self, run: Run, wanted: npt.NDArray[np.bool_], entries: Entries) -> None:
-        """The records that also enter LMQ queues."""
+        """Add the records that also enter LMQ queues."""
         for index, properties in enumerate(run.properties):
             if DISPATCH_MARK in properties and wanted[index]:
                 topic = run.topics[int(run.topic_ids[index])]
@@ -476,8 +479,8 @@ class Recovery(LogReader):
             )
 
     def _adopt(self, topic: str) -> None:
-        """There is an inner batch in this topic: so it has BatchConsumeQueues, and what was taken for messages of
-        another kind of queue belongs there, too."""
+        """Turn the queues of a topic into BatchConsumeQueues, because the log has an inner batch of it.
+        Entries already collected for ordinary queues move there."""
         table = self._table
         if topic in table.batch_topics or self._batch_table is None:
             return
@@ -495,7 +498,7 @@ class Recovery(LogReader):
     def _collect_batch(
         self, key: tuple[str, int], sys_flag: int, properties: bytes, entry: BatchEntry
     ) -> None:
-        """For a BatchConsumeQueue, where a record without the inner-batch bit is one message."""
+        """Add an entry to a BatchConsumeQueue. A record without the inner-batch bit is one message."""
         if self._batch_table is None:
             return
         if sys_flag & INNER_BATCH:
@@ -510,8 +513,9 @@ class Recovery(LogReader):
         if self._chunk_records >= _SETTLE_RECORDS:
             self._settle()
 
-    def _lost(self, record: CheckedRecord, position: int) -> None:
-        """Its queue offset is known, even when it was the queue's last."""
+    def _take_damaged(self, record: CheckedRecord, position: int) -> None:
+        """Add a filler for a damaged record. Its queue offset is known, even when it was the last of the
+        queue."""
         if (
             is_queued(record.sys_flag)
             and position >= self._queued_before
@@ -531,7 +535,7 @@ class Recovery(LogReader):
         return self._chunk.setdefault(key, QueueChunk(array("q"), bytearray()))
 
     def _settle_all(self) -> None:
-        """What was read, also what the records to come could have explained."""
+        """Write all collected entries, including those that wait for the next record."""
         for key in self._undecided:
             self._chunk_of(key)
         self._more_may_come = False
@@ -579,7 +583,7 @@ class Recovery(LogReader):
             queue = table.batch_queues[key]
         for entry in entries:
             if entry.base == 0 and queue.next_offset:
-                # The topic was deleted and made again: what comes now is the queue.
+                # The topic was deleted and created again: the queue restarts here.
                 queue.array.set_end(0)
                 queue.recovered()
             if entry.base < queue.next_offset:
@@ -592,7 +596,8 @@ class Recovery(LogReader):
             self.report.entries += 1
 
     def _settle_one_by_one(self, queue: ConsumeQueue, offsets: array[int], entries: bytearray) -> None:
-        """Offsets with a jump in them. A jump is believed when the record after it agrees or there is none."""
+        """Write entries with a jump in their offsets. A jump is accepted when the next record agrees or there
+        is none."""
         for index, offset in enumerate(offsets):
             entry = bytes(entries[index * ENTRY_BYTES : (index + 1) * ENTRY_BYTES])
             expected = queue.next_offset
@@ -602,20 +607,20 @@ class Recovery(LogReader):
                 return
             agrees = following is None or following == offset + 1
             position = ENTRY.unpack(entry)[0]
-            # A record takes at least 91 bytes of the log's life, which bounds how far an offset can be.
+            # A record takes at least 91 bytes of the log, which bounds the possible offsets.
             plausible = offset * MIN_RECORD_BYTES <= position
             if offset == expected:
                 self._append(queue, entry)
             elif offset > expected and agrees and plausible:
                 if queue.file_starts:
-                    if expected > queue.file_starts[0] // ENTRY_BYTES:  # else retention left what is before
+                    if expected > queue.file_starts[0] // ENTRY_BYTES:  # else retention removed them
                         self._fill(queue, offset)
                     self._append(queue, FILLER * (offset - expected))
                 else:
                     queue.set_end(offset)
                 self._append(queue, entry)
             elif offset == 0 and (following == 1 or self._was_first(queue, entry)):
-                # The topic was deleted and made again: what comes now is the queue.
+                # The topic was deleted and created again: the queue restarts here.
                 queue.set_end(0)
                 self._append(queue, entry)
             elif following == expected + 1:
@@ -625,14 +630,14 @@ class Recovery(LogReader):
                 self.report.ignored_records += 1
 
     def _fill(self, queue: ConsumeQueue, end: int) -> None:
-        """Fillers take the place of lost records up to ``end``."""
+        """Report fillers for lost records up to ``end``."""
         self.report.lost_entries += end - queue.next_offset
         if len(self._fillers) < _MAX_LISTED:
             self._fillers.append(LostOffsets(queue.topic, queue.queue_id, queue.next_offset, end))
 
     def _was_first(self, queue: ConsumeQueue, entry: bytes) -> bool:
-        """Whether the queue began with this record when the last process ended: an offset of 0 by itself may be damage,
-        which no CRC shows."""
+        """Whether the queue began with this record when the last process ended. An offset of 0 alone may be
+        damage, because no CRC covers it."""
         return self._first_entries.get(queue.key, b"")[:12] == entry[:12]
 
     def _append(self, queue: ConsumeQueue, entries: bytes | bytearray) -> None:
@@ -680,8 +685,8 @@ class Recovery(LogReader):
                 batch_queue.recovered()
 
     def _lost_last_entries(self, queue: ConsumeQueue, lost: list[tuple[int, int]]) -> Iterator[None]:
-        """Entries behind the queue's last record that point into damage, or did when the last recovery saw them: their
-        offsets were given away."""
+        """Entries after the queue's last record that point into damage, or did at the last recovery: their
+        offsets were already assigned."""
         while lost:
             entry = queue.entry(queue.next_offset)
             if entry is None or entry[1] <= 0:
@@ -691,7 +696,8 @@ class Recovery(LogReader):
             yield
 
     def _keep_ends(self) -> None:
-        """What a queue gave out before the last clean stop, it never gives out again, although the records are lost."""
+        """Never assign offsets again that a queue had assigned before the last clean stop, even if their
+        records are lost."""
         ends = self._ends
         if ends is None or not (self._is_healing or self.report.cut_bytes):
             return
@@ -725,14 +731,14 @@ class Recovery(LogReader):
         text = f"queue {key[0]}/{key[1]} ended at {high}, and the log has records up to {low} only"
         self._note(Damage("queue.lost-record", Outcome.LOST, text, queues=(LostOffsets(*key, low, high),)))
 
-    # --- what is told ---------------------------------------------------------------------------------------
+    # --- report ---------------------------------------------------------------------------------------------
 
     def _compare_end(self) -> None:
-        """With how far the log surely went."""
+        """Compute ``cut_bytes`` from the position that the log is known to have reached."""
         if self._known_end - self.report.end_position >= MIN_RECORD_BYTES:
             self.report.cut_bytes = self._known_end - self.report.end_position
 
-    def _tell(self) -> None:
+    def _note_damages(self) -> None:
         report = self.report
         for damage in self._missing:
             low, length = damage.offset or 0, damage.length or 0
@@ -751,7 +757,7 @@ class Recovery(LogReader):
             text = f"{report.lost_entries} offsets are of records that the log does not have"
             self._note(Damage("queue.lost-record", Outcome.LOST, text, queues=tuple(self._fillers)))
         for queue, doubt in self._doubted():
-            text = f"queue {queue.topic}/{queue.queue_id}: {doubt.text}; it was made anew from {doubt.sure_end} on"
+            text = f"queue {queue.topic}/{queue.queue_id}: {doubt.text}; rebuilt from {doubt.sure_end} on"
             self._note(Damage(doubt.kind, Outcome.HEALED, text))
 
     def _lost_offsets(self, low: int, high: int) -> tuple[LostOffsets, ...]:
@@ -761,7 +767,8 @@ class Recovery(LogReader):
 def lost_offsets(
     queues: Iterable[ConsumeQueue], low: int, high: int, most: int = 100
 ) -> tuple[LostOffsets, ...]:
-    """Whose entries lead into [low, high) of the log; of queues with batches the numbers of the batches."""
+    """The offsets whose entries point into [low, high) of the log. For queues with batches, the entry
+    numbers."""
     found: list[LostOffsets] = []
     for queue in queues:
         if len(found) >= most or queue.max_offset <= queue.min_offset:

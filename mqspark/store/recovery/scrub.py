@@ -231,14 +231,14 @@ class Scrub:
             return
         self._reach = max(self._rate, 1)
         if is_last and end < job.limit:
-            self._tell(end, job.limit)
+            self._note_damage(end, job.limit)
             end = job.limit
         for low, high in job.reader.damaged:
-            self._tell(low, high)
+            self._note_damage(low, high)
         self.position = end
         self._heal(job.reader.wrong)
 
-    def _tell(self, low: int, high: int) -> None:
+    def _note_damage(self, low: int, high: int) -> None:
         if any(begin <= low and high <= end for begin, end in self._known):
             return
         self._known.append((low, high))

@@ -1,1 +1,2 @@
-"""A directory as tools and other processes see it. A running broker imports nothing from here but ``indexbuild``."""
+"""A store directory as seen by tools and other processes. A running broker imports only ``indexbuild`` from
+here."""

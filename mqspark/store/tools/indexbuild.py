@@ -154,9 +154,9 @@ class IndexBuild:
                 text=True,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
-            self._tell(asdict(task))
+            self._send(asdict(task))
 
-    def _tell(self, message: object) -> None:
+    def _send(self, message: object) -> None:
         if self._child is not None and self._child.stdin is not None:
             self._child.stdin.write(json.dumps(message) + "\n")
             self._child.stdin.flush()
@@ -165,7 +165,7 @@ class IndexBuild:
         """``end``: where the log ends, now that it is recovered. Raises DiskFull, OSError."""
         if self._child is None or self._child.stdout is None:
             return _Builder(self._task).finish(end, progress)
-        self._tell(end)
+        self._send(end)
         for line in self._child.stdout:
             told = json.loads(line)
             if "position" in told:

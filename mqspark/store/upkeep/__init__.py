@@ -1,1 +1,1 @@
-"""What a running store does beside serving: checkpoints and retention."""
+"""Background work of a running store: checkpoints and retention."""
