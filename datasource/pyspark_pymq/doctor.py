@@ -1,8 +1,9 @@
-"""``mqspark doctor spark``: what keeps ``format("pymq")`` from working in this environment, and what to do about it.
+"""``mqspark doctor spark``: what keeps ``format("pymq")`` from working in this environment, and what to do about
+it.
 
-Reproduces what Spark does to find Python data sources: it walks the top-level modules of ``sys.path`` and imports those
-named ``pyspark_*``; one that fails hides all of them, and Spark says so in one line at WARN only (reference
-spark-datasource §2). Starts no JVM.
+Reproduces what Spark does to find Python data sources: it walks the top-level modules of ``sys.path`` and imports
+those named ``pyspark_*``; one that fails hides all of them, and Spark says so in one line at WARN only. Starts no
+JVM.
 """
 
 from __future__ import annotations

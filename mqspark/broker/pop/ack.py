@@ -1,5 +1,5 @@
 """Acknowledging popped messages, one by one or many at once, and changing how long one stays invisible
-(AckMessageProcessor, ChangeInvisibleTimeProcessor; reference store-and-broker §12.6, §12.7).
+(AckMessageProcessor, ChangeInvisibleTimeProcessor).
 
 An acknowledgement is a record of the revive log. Those of one turn that belong to the same check point become one
 record at the end of the turn; each is answered when that is acked by the store.

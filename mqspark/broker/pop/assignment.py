@@ -1,5 +1,5 @@
 """Which queues a consumer reads, and whether by pull or by pop, when it leaves that to the broker
-(QueryAssignmentProcessor, MessageRequestModeManager; reference store-and-broker §12.11, remoting-protocol §5.6a)."""
+(QueryAssignmentProcessor, MessageRequestModeManager)."""
 
 from __future__ import annotations
 

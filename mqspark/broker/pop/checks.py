@@ -1,6 +1,7 @@
-"""What the requests of POP have in common: may they, does it exist, is it in time (reference store-and-broker §12.4).
+"""What the requests of POP have in common: may they, does it exist, is it in time.
 
-All raise Refusal."""
+All raise Refusal.
+"""
 
 from __future__ import annotations
 

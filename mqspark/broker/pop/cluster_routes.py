@@ -1,8 +1,7 @@
-"""Where topics are in the whole cluster, as far as this broker was asked for it (TopicRouteInfoManager; reference
-store-and-broker §12.11).
+"""Where topics are in the whole cluster, as far as this broker was asked for it (TopicRouteInfoManager).
 
-The shell asks a name server for what is ``due`` and hands in the answer. What this broker itself has of a topic is
-looked up when it is needed: no name server knows that better.
+The shell asks a name server for what is ``due`` and hands in the answer. What this broker itself has of a topic
+is looked up when it is needed: no name server knows that better.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Where the next pop of a queue begins (PopMessageProcessor.getPopOffset, PopBufferMergeService; reference
-store-and-broker §12.4, §12.5).
+"""Where the next pop of a queue begins (PopMessageProcessor.getPopOffset, PopBufferMergeService).
 
-What was handed out moves the group's committed offset only when its check point is on the disk: until then nothing
-there says that these messages must come back. In between the next pop goes on from memory.
+What was handed out moves the group's committed offset only when its check point is on the disk: until then
+nothing there says that these messages must come back. In between the next pop goes on from memory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Ordered pops: a queue is blocked for its group until what was handed out of it is acknowledged or its time has run
-out (ConsumerOrderInfoManager, ConsumerOrderInfoLockManager; reference store-and-broker §12.9), and the file of that,
+"""Ordered pops: a queue is blocked for its group until what was handed out of it is acknowledged or its time has
+run out (ConsumerOrderInfoManager, ConsumerOrderInfoLockManager), and the file of that,
 ``consumerOrderInfo.json``.
 
-There are no check points: the group's committed offset stays before the first open message, and the next pop begins
-there again. A pop with the attempt id of the last one is that pop repeated, and not blocked by it.
+There are no check points: the group's committed offset stays before the first open message, and the next pop
+begins there again. A pop with the attempt id of the last one is that pop repeated, and not blocked by it.
 """
 
 from __future__ import annotations

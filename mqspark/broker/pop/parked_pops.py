@@ -1,8 +1,7 @@
-"""Parked pops and notifications: requests of POP that found nothing and may wait (PopLongPollingService; reference
-store-and-broker §6.4).
+"""Parked pops and notifications: requests of POP that found nothing and may wait (PopLongPollingService).
 
-They wait under (topic, group) and queue id, where -1 is any queue, and leave one at a time: what arrives goes to one
-of a group's consumers, not to all. Those whose connection is closed are dropped when they are next looked at.
+They wait under (topic, group) and queue id, where -1 is any queue, and leave one at a time: what arrives goes to
+one of a group's consumers, not to all. Those whose connection is closed are dropped when they are next looked at.
 """
 
 from __future__ import annotations

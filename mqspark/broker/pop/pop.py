@@ -1,8 +1,9 @@
-"""Handing out messages by POP (PopMessageProcessor; reference store-and-broker §12.4, remoting-protocol §5.6a).
+"""Handing out messages by POP (PopMessageProcessor).
 
-No client owns a queue. A pop takes the next messages of any queue, writes a check point of them into the revive log
-and hands them out, invisible to others for a while; the answer leaves when the check point is acked by the store.
-Messages that were not acknowledged in time come back through the group's retry topic (``mqspark.broker.pop.revive``).
+No client owns a queue. A pop takes the next messages of any queue, writes a check point of them into the revive
+log and hands them out, invisible to others for a while; the answer leaves when the check point is acked by the
+store. Messages that were not acknowledged in time come back through the group's retry topic
+(``mqspark.broker.pop.revive``).
 """
 
 from __future__ import annotations

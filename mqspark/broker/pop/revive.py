@@ -1,10 +1,9 @@
-"""Making messages visible again that were popped and not acknowledged in time (PopReviveService; reference
-store-and-broker §12.8).
+"""Making messages visible again that were popped and not acknowledged in time (PopReviveService).
 
-Check points and acknowledgements come up in the queues of the revive topic when they are due. Each queue is read once,
-in order; a check point is judged when everything that may acknowledge it has been read, and what is then still open is
-copied to the group's retry topic. The group's offset in the revive queue follows when the copies are on the disk, so
-that a crash at any moment brings a message back at least once.
+Check points and acknowledgements come up in the queues of the revive topic when they are due. Each queue is read
+once, in order; a check point is judged when everything that may acknowledge it has been read, and what is then
+still open is copied to the group's retry topic. The group's offset in the revive queue follows when the copies
+are on the disk, so that a crash at any moment brings a message back at least once.
 """
 
 from __future__ import annotations

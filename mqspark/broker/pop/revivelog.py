@@ -1,5 +1,5 @@
 """What POP remembers, as messages of a system topic: check points (what was handed out) and acknowledgements
-(PopCheckPoint, AckMsg, BatchAckMsg; reference store-and-broker §12.1, §12.2).
+(PopCheckPoint, AckMsg, BatchAckMsg).
 
 They are timed messages: a check point comes up in the revive topic a second before its messages become visible
 again, its acknowledgements at that very time, so that whoever reads the topic sees only what is due.

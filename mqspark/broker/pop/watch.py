@@ -1,5 +1,5 @@
 """Looking at what POP would hand out, without taking it: peek, notification, polling info (PeekMessageProcessor,
-NotificationProcessor, PollingInfoProcessor; reference store-and-broker §12.11)."""
+NotificationProcessor, PollingInfoProcessor)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Offsets and single messages: codes 12, 14, 15, 29 to 33 (ConsumerManageProcessor, AdminBrokerProcessor,
-QueryMessageProcessor; reference remoting-protocol §5.3)."""
+QueryMessageProcessor)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mqspark.protocol.session import Session
 __all__ = ["Lookups"]
 
 _PHYSICAL_OFFSET_AT = 28
-"""Where a stored record keeps its own physical offset (reference store-and-broker §2.1)."""
+"""Where a stored record keeps its own physical offset."""
 
 
 _NO_OFFSET = "Not found, do not set to zero, maybe this group boot first"

@@ -1,8 +1,7 @@
-"""Parked pulls: requests that found nothing and may wait (PullRequestHoldService; reference remoting-protocol
-§8.5).
+"""Parked pulls: requests that found nothing and may wait (PullRequestHoldService).
 
-They wait under (topic, queue id) and leave when that queue grows past their offset or their time is up.
-Closing a connection cancels nothing: its pulls are dropped when they are next looked at.
+They wait under (topic, queue id) and leave when that queue grows past their offset or their time is up. Closing a
+connection cancels nothing: its pulls are dropped when they are next looked at.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Serving pulls (PullMessageProcessor; reference remoting-protocol §8, store-and-broker §13.7).
+"""Serving pulls (PullMessageProcessor).
 
 A pull is checked once. Then it is served, or parked and served again when its queue grows. Records leave as
 memoryviews of the store's files: nothing here looks at a record, except for the properties that a filter wants.

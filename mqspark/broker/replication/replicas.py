@@ -1,9 +1,9 @@
 """The slaves of a master: what each has of the log, what it is sent next, and when enough of them have a message
-(DefaultHAService, DefaultHAConnection, GroupTransferService; reference store-and-broker §9.2, §5.7).
+(DefaultHAService, DefaultHAConnection, GroupTransferService).
 
-A slave is sent what consumers may see, so under SYNC_FLUSH no power cut here leaves it ahead of its master. It says
-what it has; one that asks for what this log does not hold, or claims more than it was sent, has another log and is let
-go (RocketMQ waits until its own log has grown that far, and sends what follows).
+A slave is sent what consumers may see, so under SYNC_FLUSH no power cut here leaves it ahead of its master. It
+says what it has; one that asks for what this log does not hold, or claims more than it was sent, has another log
+and is let go (RocketMQ waits until its own log has grown that far, and sends what follows).
 
 Must not know sockets.
 """

@@ -1,9 +1,8 @@
-"""Replies to requests: the broker passes a reply on to the client that waits for it (ReplyMessageProcessor;
-reference remoting-protocol §5.1, store-and-broker §16.8).
+"""Replies to requests: the broker passes a reply on to the client that waits for it (ReplyMessageProcessor).
 
 A request is an ordinary message whose properties name the client that waits. The consumer's reply comes as
-SEND_REPLY_MESSAGE, goes to that client as PUSH_REPLY_MESSAGE_TO_CLIENT over its own connection, and is answered when
-the client has taken it. It is also stored, in the cluster's reply topic.
+SEND_REPLY_MESSAGE, goes to that client as PUSH_REPLY_MESSAGE_TO_CLIENT over its own connection, and is answered
+when the client has taken it. It is also stored, in the cluster's reply topic.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Messages that a consumer could not consume: code 36, retry topics and dead letters
-(AbstractSendMessageProcessor.consumerSendMsgBack, SendMessageProcessor.handleRetryAndDLQ; reference
-store-and-broker §13.3, remoting-protocol §5.2).
+(AbstractSendMessageProcessor.consumerSendMsgBack, SendMessageProcessor.handleRetryAndDLQ).
 
 A message that is sent back is stored again in ``%RETRY%group``, after a delay that grows with every attempt, and
 in ``%DLQ%group`` when it has had all of them. It keeps its body, properties and origin.

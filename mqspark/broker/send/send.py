@@ -1,10 +1,8 @@
-"""Storing what producers send (SendMessageProcessor, AbstractSendMessageProcessor; reference
-remoting-protocol §5.1).
+"""Storing what producers send (SendMessageProcessor, AbstractSendMessageProcessor).
 
 The path of one ordinary message is kept short: facts of a topic are looked up once (``Topic``), the property
-string is searched and extended but not taken apart, the answer is preformatted and waits in ``Acks``. A
-property string that holds a name which the broker must treat specially goes through ``_own``, which does
-take it apart.
+string is searched and extended but not taken apart, the answer is preformatted and waits in ``Acks``. A property
+string that holds a name which the broker must treat specially goes through ``_own``, which does take it apart.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Who is connected: producer groups and consumer groups, kept alive by heartbeats (ProducerManager,
-ConsumerManager; reference store-and-broker §13.1, remoting-protocol §5.4).
+ConsumerManager).
 
 Events come in (heartbeat, unregister, connection lost, time passed); out comes what the caller must do: the
-groups whose members have to be told to rebalance. A client id is one member of a group: when it comes back on
-a new connection, that one replaces the old.
+groups whose members have to be told to rebalance. A client id is one member of a group: when it comes back on a
+new connection, that one replaces the old.
 """
 
 from __future__ import annotations

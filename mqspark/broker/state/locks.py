@@ -1,5 +1,4 @@
-"""Which client of a group may consume a queue in order (RebalanceLockManager; reference store-and-broker
-§13.6).
+"""Which client of a group may consume a queue in order (RebalanceLockManager).
 
 A lock lives 60 s after its last renewal; clients renew every 20 s. Only this broker's queues: strict mode, in
 which a majority of replicas must agree, needs replicas.

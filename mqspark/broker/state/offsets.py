@@ -1,4 +1,4 @@
-"""Committed consumer offsets (ConsumerOffsetManager; reference store-and-broker §13.4) and their file.
+"""Committed consumer offsets (ConsumerOffsetManager) and their file.
 
 An offset is the next one to consume. A smaller value than the stored one is accepted: that is how a consumer
 seeks back. Pull offsets (how far a group was served) and pending resets live in memory only.

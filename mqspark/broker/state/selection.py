@@ -1,9 +1,8 @@
-"""What a SQL92 filter takes of a queue: the store's records, looked at by their properties only (reference
-store-and-broker §14.2).
+"""What a SQL92 filter takes of a queue: the store's records, looked at by their properties only.
 
-A get by tags compares hashes in the ConsumeQueue and never sees a record; here every candidate's properties are read
-from the log. Whoever asks chooses the filter, so one get is bounded in records looked at (maxFilterMessageSize, as
-for tags) and in work. The reader goes on where the last one ended.
+A get by tags compares hashes in the ConsumeQueue and never sees a record; here every candidate's properties are
+read from the log. Whoever asks chooses the filter, so one get is bounded in records looked at
+(maxFilterMessageSize, as for tags) and in work. The reader goes on where the last one ended.
 """
 
 from __future__ import annotations

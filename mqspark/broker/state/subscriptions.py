@@ -1,5 +1,4 @@
-"""What is configured for each consumer group (SubscriptionGroupManager; reference store-and-broker §13.2) and
-its file."""
+"""What is configured for each consumer group (SubscriptionGroupManager) and its file."""
 
 from __future__ import annotations
 

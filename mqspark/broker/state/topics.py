@@ -1,7 +1,7 @@
-"""The topics of this broker (TopicConfigManager; reference store-and-broker §16.7) and their file.
+"""The topics of this broker (TopicConfigManager) and their file.
 
-A ``Topic`` is what the hot paths look at: plain attributes taken from the configuration once, and the
-counters of its traffic.
+A ``Topic`` is what the hot paths look at: plain attributes taken from the configuration once, and the counters of
+its traffic.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Delay levels (ScheduleMessageService, HookUtils; reference store-and-broker §10.1).
+"""Delay levels (ScheduleMessageService, HookUtils).
 
 A message with the property DELAY is stored in SCHEDULE_TOPIC_XXXX instead, in the queue of its level, where the
-tags code of a queue entry is the deliver time. Each level is a queue in time order, so only its first message
-has to be looked at. One that is due is stored again under its real topic, with the properties it has.
+tags code of a queue entry is the deliver time. Each level is a queue in time order, so only its first message has
+to be looked at. One that is due is stored again under its real topic, with the properties it has.
 
-How far a level has come is its *delay offset*. The one that is saved covers only deliveries that are on the
-disk: a crash can bring a message twice, never not at all.
+How far a level has come is its *delay offset*. The one that is saved covers only deliveries that are on the disk:
+a crash can bring a message twice, never not at all.
 
 Clock steps. A step ahead makes messages due. After a step back the deliver times in the queue may lie further
 ahead than the level's whole delay; RocketMQ then delivers at once, perhaps too early. Here such messages wait one

@@ -1,5 +1,5 @@
 """Taking a timer message back by the handle that its producer got: code 370 (RecallMessageProcessor,
-RecallMessageHandle; reference store-and-broker §10.3).
+RecallMessageHandle).
 
 What is stored is a timer message of its own that names the other one and falls into the same slot of the wheel;
 when the slot's time has come neither is delivered.

@@ -1,5 +1,4 @@
-"""Which messages wait for their time, and in which slot of the wheel (HookUtils.handleScheduleMessage; reference
-store-and-broker §10.2.1).
+"""Which messages wait for their time, and in which slot of the wheel (HookUtils.handleScheduleMessage).
 
 A deliver time belongs to the tick that ends at it or that it lies in: the slot is over when it has come.
 """

@@ -1,5 +1,4 @@
-"""How many timer messages wait for each topic: ``config/timermetrics`` (TimerMetrics; reference store-and-broker
-§1.4)."""
+"""How many timer messages wait for each topic: ``config/timermetrics`` (TimerMetrics)."""
 
 from __future__ import annotations
 

@@ -1,27 +1,26 @@
-"""Timer messages: delivery at any time up to timerMaxDelaySec (TimerMessageStore, HookUtils; reference
-store-and-broker §10.2).
+"""Timer messages: delivery at any time up to timerMaxDelaySec (TimerMessageStore, HookUtils).
 
-A message with TIMER_DELIVER_MS, TIMER_DELAY_MS or TIMER_DELAY_SEC is stored in rmq_sys_wheel_timer with the tick in
-whose slot of the wheel it belongs (TIMER_OUT_MS). Each call of ``tick``
+A message with TIMER_DELIVER_MS, TIMER_DELAY_MS or TIMER_DELAY_SEC is stored in rmq_sys_wheel_timer with the tick
+in whose slot of the wheel it belongs (TIMER_OUT_MS). Each call of ``tick``
 
     enqueues    what is new in that queue: one record in the timer log, at the head of its slot's chain
     dequeues    the slots whose tick is over: their messages are stored again under their real topic, in the order
                 of their deliver times, those of one time in the order in which they came
 
-A tick is the time from a multiple of timerPrecisionMs to the next one, and a message belongs into the last one that
-ends at its deliver time or before it is over: it is never early. Who is due first in a slot is late by a tick already
-when it ends, so the earliest go first: then the time that a full slot takes adds to the lateness of those with time to
-spare. Deliver times further ahead than the wheel goes are put into it again on the way.
+A tick is the time from a multiple of timerPrecisionMs to the next one, and a message belongs into the last one
+that ends at its deliver time or before it is over: it is never early. Who is due first in a slot is late by a
+tick already when it ends, so the earliest go first: then the time that a full slot takes adds to the lateness of
+those with time to spare. Deliver times further ahead than the wheel goes are put into it again on the way.
 
 A slot may hold deletions: messages that name another one, which then is not delivered
 (``mqspark.broker.timer.recall``).
 
-What the checkpoint says is only what is on the disk: after a crash messages may come twice, never not at all. So a
-delivered slot keeps its chain until the deliveries are on the disk, and what comes meanwhile joins the chain; then the
-slot is emptied, or begins behind what was delivered.
+What the checkpoint says is only what is on the disk: after a crash messages may come twice, never not at all. So
+a delivered slot keeps its chain until the deliveries are on the disk, and what comes meanwhile joins the chain;
+then the slot is emptied, or begins behind what was delivered.
 
-When the clock goes back, so does the reading of the wheel. (RocketMQ goes on from where it was, and delivers what is
-due before that at once.) A slot that is half delivered then, or when the broker stops, gets the rest anew.
+When the clock goes back, so does the reading of the wheel. (RocketMQ goes on from where it was, and delivers what
+is due before that at once.) A slot that is half delivered then, or when the broker stops, gets the rest anew.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Half messages as values: what a transactional message looks like in each of its states, which of them are
-decided, and what a check does with one (TransactionalMessageBridge, TransactionalMessageServiceImpl; reference
-store-and-broker §11).
+decided, and what a check does with one (TransactionalMessageBridge, TransactionalMessageServiceImpl).
 
     half       what the producer sent, in RMQ_SYS_TRANS_HALF_TOPIC with its real topic and queue among the properties
     op         in RMQ_SYS_TRANS_OP_HALF_TOPIC: the queue offsets of half messages that are decided

@@ -1,5 +1,5 @@
 """Transactional messages in a broker (TransactionalMessageServiceImpl, EndTransactionProcessor,
-TransactionalMessageCheckService; reference store-and-broker §11): END_TRANSACTION, op messages, checks.
+TransactionalMessageCheckService): END_TRANSACTION, op messages, checks.
 
 What differs from RocketMQ, and why:
 
