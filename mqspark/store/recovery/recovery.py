@@ -106,6 +106,25 @@ class RecoveryReport:
     last_store_timestamp_ms: int = 0
     elapsed_ms: float = 0.0
 
+    def __str__(self) -> str:
+        """For the log: what there is, what was done, and only then what was not as it should be."""
+        parts = [
+            "stopped cleanly" if self.clean else "not stopped cleanly",
+            f"{self.segments} segments, {self.queues} queues, log from {self.min_position} to {self.end_position}",
+            f"{self.records} records read from {self.start_position} on, {self.entries} queue entries written",
+        ]
+        found = (
+            (sum(end - start for start, end in self.damaged), "bytes of the log are damaged"),
+            (self.lost_entries, "queue offsets lost their message"),
+            (self.ignored_records, "records have no place in a queue"),
+            (self.cleared_entries, "queue entries without a record cleared"),
+            (self.torn_bytes, "bytes of an incomplete record cut off"),
+            (self.cut_bytes, "bytes that were stored are gone"),
+            (self.rewritten_bytes, "bytes written again"),
+        )
+        parts += [f"{count} {what}" for count, what in found if count]
+        return f"{'; '.join(parts)}; in {self.elapsed_ms:.0f} ms"
+
 
 class QueueChunk(NamedTuple):
     """Entries read for one queue and not written yet."""
