@@ -348,11 +348,11 @@ def split_batch(body: bytes | memoryview, most: int = sys.maxsize) -> list[tuple
     items: list[tuple[int, bytes, bytes]] = []
     raw = bytes(body)
     position, end = 0, len(raw)
-    while position < end:
-        if len(items) == most:
-            raise InvalidMessage(f"a batch of more than {most} messages", field="body")
+    for _ in range(most):
         if end - position < _BATCH_MIN_BYTES:
-            raise InvalidMessage(f"batch item at {position} is cut short", field="body")
+            if position < end:
+                raise InvalidMessage(f"batch item at {position} is cut short", field="body")
+            break
         size, _, _, flag, body_length = _BATCH_HEAD.unpack_from(raw, position)
         body_start = position + _BATCH_HEAD.size
         properties_start = body_start + body_length + 2
@@ -374,6 +374,8 @@ def split_batch(body: bytes | memoryview, most: int = sys.maxsize) -> list[tuple
             )
         )
         position += size
+    if position < end:
+        raise InvalidMessage(f"a batch of more than {most} messages", field="body")
     return items
 
 

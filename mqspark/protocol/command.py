@@ -140,28 +140,23 @@ class Command:
         """``extFields`` as a typed header. Raises ProtocolError, which names the missing or malformed field,
         or IllegalName, which names the kind of the illegal name."""
         decode, names = _reader(header_type)
-        if self._raw and self.serialize_type == JSON:
-            header: H
+        header: H
+        if self.serialize_type != JSON:
+            ext = self._ext or {}
+            if "" in ext.values():
+                # The binary form cannot tell empty text from null. RocketMQ reads null.
+                ext = {name: value for name, value in ext.items() if value}
+            header = from_texts(header_type, ext) or from_ext(header_type, ext)
+        elif self._raw:
             try:
                 header = decode(self._raw)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 header = from_ext(header_type, self.ext)
         else:
-            header = self._from_texts(header_type)
+            header = from_ext(header_type, self.ext)
         if names is not None and not are_sound(names(header)):
             check_header(header)
         return header
-
-    def _from_texts(self, header_type: type[H]) -> H:
-        ext = self.ext
-        if self.serialize_type != JSON:
-            if "" in ext.values():
-                # The binary form cannot tell empty text from null. RocketMQ reads null.
-                ext = {name: value for name, value in ext.items() if value}
-            header = from_texts(header_type, ext)
-            if header is not None:
-                return header
-        return from_ext(header_type, ext)
 
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"

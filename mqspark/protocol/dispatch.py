@@ -127,15 +127,17 @@ def dispatch(
                 frame = handler(session, command)
         except Exception as error:
             frame = _failed(session, command, error)
+        if frame is None:  # as of most: sends and pulls are answered by whoever knows when
+            continue
         if isinstance(frame, bytes):
             if not command.flag & 2:
                 session.send(frame)
-        elif frame is not None and long_work.is_full:
+        elif long_work.is_full:
             frame.close()
             if not command.flag & 2:
                 remark = "[OVERLOAD] too many requests that take long; retry later"
                 session.send(encode_response(command.opaque, ResponseCode.SYSTEM_BUSY, remark=remark))
-        elif frame is not None:
+        else:
             long_work.begin(session, _answer_later(session, command, frame))
 
 

@@ -23,6 +23,8 @@ __all__ = ["FREE_TEXTS", "NAMES", "check_header", "check_names", "names_getter"]
 class Name(NamedTuple):
     what: str
     rule: Rule = NAME
+    separator: str | None = None
+    """Of a header field that names several."""
 
 
 _TOPIC, _GROUP, _BROKER, _CLUSTER = Name("topic"), Name("group"), Name("broker"), Name("cluster")
@@ -32,7 +34,7 @@ NAMES: dict[str, Name | tuple[Name, Name]] = {
     "topic": _TOPIC,
     "topic_name": _TOPIC,
     "origin_topic": _TOPIC,
-    "topic_list": _TOPIC,
+    "topic_list": Name("topic", separator=";"),
     "lite_topic": Name("topic", ID),
     "group": _GROUP,
     "group_name": _GROUP,
@@ -194,10 +196,12 @@ def names_getter(header_type: type[msgspec.Struct]) -> Callable[[Any], tuple[str
 
 def check_header(header: msgspec.Struct) -> None:
     """Raises IllegalName for the first name that is none."""
-    for attribute, (what, rule) in _header_names(type(header)).items():
+    for attribute, (what, rule, separator) in _header_names(type(header)).items():
         value = getattr(header, attribute)
-        if value is not None:
-            check(what, value, rule)
+        if value is None:
+            continue
+        for name in (value,) if separator is None else value.split(separator):
+            check(what, name, rule)
 
 
 @functools.cache
@@ -261,7 +265,7 @@ def _of_value(info: inspect.Type, names: tuple[Name, ...], known: dict[type, Che
     if isinstance(info, inspect.StrType):
         if not names:
             return None
-        what, rule = names[0]
+        what, rule, _ = names[0]
         return lambda value: check(what, value, rule)
     if isinstance(info, inspect.ListType | inspect.SetType):
         of_item = _of_value(info.item_type, names, known)

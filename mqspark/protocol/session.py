@@ -65,7 +65,7 @@ class Session:
         self._outbox = outbox
         self._opaque = 0
 
-    def send(self, *buffers: bytes | memoryview) -> None:
+    def send(self, buffer: bytes | memoryview, *more: bytes | memoryview) -> None:
         """Queue buffers for writing, in order; the first ones since the last write enter the session in the
         outbox.
         """
@@ -73,9 +73,11 @@ class Session:
             return
         if not self.out:
             self._outbox.append(self)
-        self.out.extend(buffers)
-        for buffer in buffers:
-            self.room -= len(buffer)
+        self.out.append(buffer)
+        self.room -= len(buffer)
+        if more:
+            self.out += more
+            self.room -= sum(map(len, more))
 
     def take(self) -> list[bytes | memoryview]:
         """What is to be written now; the shell calls it when it has taken the session from the outbox."""

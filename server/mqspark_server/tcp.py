@@ -637,10 +637,10 @@ class _RemotingConnection(asyncio.Protocol):
         server, session = self._server, self._session
         if session is None:
             return
-        self.active_at = monotonic()
+        self.active_at = now = monotonic()
         if self._iteration != server.iteration:
             self._iteration = server.iteration
-            self._until = self.active_at + CONNECTION_S
+            self._until = now + CONNECTION_S
         try:
             commands = self._parser.receive_data(data)
         except ProtocolError as error:
@@ -656,14 +656,12 @@ class _RemotingConnection(asyncio.Protocol):
         if self._is_stranger:
             self._is_stranger = False
             server.known(self)
-        if session.room <= server.floor:
-            self.measure(self.active_at)
         if (
             self._waiting
             or self._write_paused
             or session.long_answers
-            or session.room <= server.floor
-            or self.active_at >= self._until
+            or now >= self._until
+            or (session.room <= server.floor and not self._has_room(session, now))
         ):
             self._waiting.extend(commands)
             self._waiting_bytes += len(data) + COMMAND_BYTES * len(commands)
@@ -672,7 +670,7 @@ class _RemotingConnection(asyncio.Protocol):
             return
         if not server._scheduled:
             server.schedule()
-        elif self.active_at > server._lateness.late_at:
+        elif now > server._lateness.late_at:
             commands = server._lateness.sift(session, commands)
         if len(commands) == 1:
             self._deliver(session, commands)
@@ -724,6 +722,10 @@ class _RemotingConnection(asyncio.Protocol):
         session.room = server.high_water_bytes - held
         server.unsent.keep(self, held if session.room < server.noted_below else 0, now)
 
+    def _has_room(self, session: Session, now: float) -> bool:
+        self.measure(now)
+        return session.room > self._server.floor
+
     def does_not_read(self, now: float) -> bool:
         """Or nearly not, for too long."""
         if self._transport is None:
@@ -761,7 +763,8 @@ class _RemotingConnection(asyncio.Protocol):
         server = self._server
         if session.room < server.noted_below:
             server.note_unsent(self, server.high_water_bytes - session.room)
-        server.schedule()
+        if not server._scheduled:
+            server.schedule()
 
     def _paced(self, session: Session) -> Iterator[Command]:
         """What waits, until the time is over, an answer takes long or the peer has to read; one command at least."""

@@ -341,3 +341,30 @@ def test_a_group_cannot_name_the_offsets_of_another(tmp_path: Path) -> None:
     )
     assert answer.code == ResponseCode.INVALID_PARAMETER
     bench.close()
+
+
+def test_each_name_of_a_topic_list_is_checked(tmp_path: Path) -> None:
+    """Several names with a separator may be longer than one name, and are none together."""
+    bench = Bench(tmp_path)
+    peer = bench.peer()
+    topics = [f"T{number}" * 30 for number in range(8)]
+    for topic in topics:
+        peer.ask(SEND, send_ext(topic), b"x")
+
+    def ask(topic_list: str) -> Any:
+        return peer.ask(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G", "topicList": topic_list})
+
+    answer = ask(";".join(topics) + ";")
+    assert answer.code == ResponseCode.SUCCESS
+    asked = {key["topic"] for key in _keys_of(bytes(answer.body))}
+    assert asked == set(topics)
+    for bad in ("../x", "a\nb", "x" * 256, ".."):
+        answer = ask(f"{topics[0]};{bad};{topics[1]}")
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert "topic" in (answer.remark or "")
+    bench.close()
+
+
+def _keys_of(body: bytes) -> list[dict[str, Any]]:
+    """Of a table whose keys are objects."""
+    return [json.loads(key) for key in re.findall(rb'(\{[^{}]*"topic"[^{}]*\}):\{', body)]

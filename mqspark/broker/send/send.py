@@ -194,7 +194,7 @@ class Sends:
         tags = text[start : text.index("\x02", start)] if start > 5 else ""
         if topic.needs_key and not _value(text, "\x02KEYS\x01"):
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a compaction topic needs KEYS")
-        body = self._body(command)
+        body = command.body or self._body(command)
         try:
             queue_offset, physical_offset, end_offset = self._put(
                 header.topic,
