@@ -311,7 +311,7 @@ class Broker:
 
     @property
     def work_waits(self) -> bool:
-        return len(self.state.long_work) > 0
+        return bool(self.state.long_work.running)
 
     def work(self) -> bool:
         return self.state.long_work.step()

@@ -146,7 +146,7 @@ class NameServer:
 
     @property
     def work_waits(self) -> bool:
-        return len(self._long_work) > 0
+        return bool(self._long_work.running)
 
     def work(self) -> bool:
         return self._long_work.step()

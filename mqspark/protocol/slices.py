@@ -49,11 +49,12 @@ class LongWork:
     nothing."""
 
     def __init__(self) -> None:
-        self._running: deque[_Part] = deque()
+        self.running: deque[_Part] = deque()
+        """Empty when there is nothing to do."""
         self._waiting: deque[_Part] = deque()
 
     def __len__(self) -> int:
-        return len(self._running) + len(self._waiting)
+        return len(self.running) + len(self._waiting)
 
     @property
     def is_full(self) -> bool:
@@ -62,30 +63,30 @@ class LongWork:
     def begin(self, session: Session | None, work: Work[None]) -> None:
         """Do the first slice, unless others wait. ``session``: whom it is done for; None for the core itself."""
         part = _Part(session, work)
-        if session is not None and len(self._running) >= MAX_RUNNING:
+        if session is not None and len(self.running) >= MAX_RUNNING:
             self._waiting.append(part)
         elif part.is_over():
             return
         else:
-            self._running.append(part)
+            self.running.append(part)
         if session is not None:
             session.long_answers += 1
 
     def step(self) -> bool:
         """One slice of the work whose turn it is; whether any is left."""
-        if not self._running:
+        if not self.running:
             return False
-        part = self._running.popleft()
+        part = self.running.popleft()
         session = part.session
         if (session is None or session.open or part.is_essential) and not part.is_over():
-            self._running.append(part)
+            self.running.append(part)
         else:
             part.work.close()
             if session is not None:
                 session.long_answers -= 1
-            if self._waiting and len(self._running) < MAX_RUNNING:
-                self._running.append(self._waiting.popleft())
-        return bool(self._running)
+            if self._waiting and len(self.running) < MAX_RUNNING:
+                self.running.append(self._waiting.popleft())
+        return bool(self.running)
 
 
 class _Part:

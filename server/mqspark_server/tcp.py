@@ -676,7 +676,9 @@ class _RemotingConnection(asyncio.Protocol):
             self._deliver(session, commands)
         else:
             self._waiting.extend(commands)
-            self._deliver_waiting()
+            self._deliver(session, self._paced(session))
+            if self._waiting:
+                self._deliver_waiting()
             if self._waiting:
                 self._waiting_bytes = len(data) + COMMAND_BYTES * len(self._waiting)
                 server.note_partial(self, buffered + self._waiting_bytes, afresh=False)
@@ -768,10 +770,10 @@ class _RemotingConnection(asyncio.Protocol):
 
     def _paced(self, session: Session) -> Iterator[Command]:
         """What waits, until the time is over, an answer takes long or the peer has to read; one command at least."""
-        waiting, until, server = self._waiting, self._until, self._server
+        waiting, until, floor = self._waiting, self._until, self._server.floor
         for _ in range(min(SLICE_COMMANDS, len(waiting))):
             yield waiting.popleft()
-            if session.long_answers or session.room <= server.floor or monotonic() >= until:
+            if session.long_answers or session.room <= floor or monotonic() >= until:
                 return
 
     def _wait(self) -> None:
@@ -816,11 +818,11 @@ class _RemotingConnection(asyncio.Protocol):
         if transport.is_closing():
             return
         if not waiting:
-            if self._waiting_bytes:
+            if self._waiting_bytes:  # else they have not waited, and reading was not paused
                 self._waiting_bytes = 0
                 server.note_partial(self, self._parser.buffered_bytes, afresh=True)
-            if not self._write_paused:
-                transport.resume_reading()
+                if not self._write_paused:
+                    transport.resume_reading()
         elif session.room > server.floor:
             self._wait()
         else:
@@ -877,7 +879,7 @@ class _RemotingConnection(asyncio.Protocol):
                 transport.write(b"".join(out))
             else:
                 transport.writelines(_coalesced(out))
-        if session is not None:
+        if session is not None and session.room < server.noted_below:
             held = transport.get_write_buffer_size()
             session.room = server.high_water_bytes - held
             if session.room < server.noted_below:
