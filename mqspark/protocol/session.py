@@ -65,7 +65,7 @@ class Session:
         self._outbox = outbox
         self._opaque = 0
 
-    def send(self, buffer: bytes | memoryview, *more: bytes | memoryview) -> None:
+    def send(self, buffer: bytes | memoryview, /, *more: bytes | memoryview) -> None:
         """Queue buffers for writing, in order; the first ones since the last write enter the session in the
         outbox.
         """

@@ -23,7 +23,7 @@ __all__ = ["Acks", "Deferred", "Receiver"]
 class Receiver(Protocol):
     """A session, or a wrapper around one."""
 
-    def send(self, *buffers: bytes | memoryview) -> None: ...
+    def send(self, buffer: bytes | memoryview, /, *more: bytes | memoryview) -> None: ...
 
 
 class Acks:
