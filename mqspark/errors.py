@@ -24,8 +24,7 @@
         ├── RequestTimeout       no answer in time                                     (.address, .timeout_ms)
         ├── ConnectionLost       the connection ended before the answer                (.address)
         ├── NoRoute              the name servers do not know the topic                (.topic)
-        ├── BadRoute             the route of a topic is inconsistent                  (.topic)
-        └── NotYet               a named feature that this version does not have
+        └── BadRoute             the route of a topic is inconsistent                  (.topic)
 
 Messages tell the user what to do; fields carry what a program needs.
 
@@ -63,7 +62,6 @@ __all__ = [
     "ConnectionLost",
     "NoRoute",
     "BadRoute",
-    "NotYet",
 ]
 
 
@@ -255,12 +253,6 @@ class BadRoute(ClientError):
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(f"the route of topic {topic} cannot be: {reason}")
         self.topic = topic
-
-
-class NotYet(ClientError, NotImplementedError):
-    def __init__(self, feature: str) -> None:
-        super().__init__(f"{feature} is not available yet in this version of mqspark")
-        self.feature = feature
 
 
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)

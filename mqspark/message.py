@@ -157,9 +157,6 @@ PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 ARRIVE_TIME = "ARRIVE_TIME"
 CRC32 = "__CRC32#"
 
-NAME_VALUE_SEPARATOR = "\x01"
-PROPERTY_SEPARATOR = "\x02"
-
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """``name 0x01 value 0x02`` repeated, in UTF-8. Raises InvalidMessage for a separator or an unpaired
@@ -207,7 +204,6 @@ COMPRESSION_MASK = 0x700
 PERM_INHERIT = 0x1
 PERM_WRITE = 0x2
 PERM_READ = 0x4
-PERM_PRIORITY = 0x8
 
 # --- names (TopicValidator, MixAll) -------------------------------------------------------------------------
 

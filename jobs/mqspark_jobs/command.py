@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqspark.client.blocking import parse_addresses
+from mqspark.config import parse_addresses
 from mqspark.errors import ConfigError, MQError
 from mqspark_jobs.job import Progress, Summary, write_metrics
 
@@ -137,7 +137,7 @@ def _redeliver(parser: argparse.ArgumentParser) -> None:
             raise ConfigError(
                 "redeliver: give --table for parked messages, or --dlq for dead letters", key="table"
             )
-        parse_addresses(options.nameserver)
+        parse_addresses(options.nameserver, key="nameserver", required=True)
         for wanted, names in (("table", _OF_PARKED), ("dlq", _OF_DEAD)):
             given = [name for name in names if getattr(options, name) is not None]
             if given and getattr(options, wanted) is None:

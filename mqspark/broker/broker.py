@@ -1,10 +1,10 @@
 """The broker as a core: commands of sessions in, frames and blocking jobs out.
 
-    received   passes each command to its handler; sends go into the store's pending buffer
-    work       runs a slice of a long answer
-    turn       writes everything appended since the last turn at once, and sends the answers that this completes
-    progress   after a sync: sends the answers that waited for it and serves parked pulls
-    tick       handles timeouts (clients, locks, parked requests) and rates
+    received   one command after the other to its handler; sends go into the store's pending buffer
+    work       a slice of an answer that takes long
+    turn       everything appended since the last turn is written at once; what that made true is answered
+    progress   a group has been synced: answers that waited for it leave, parked pulls are served
+    tick       what only time brings about: expired clients, locks and suspensions, rates
 
 The shell calls these from one thread, runs ``jobs`` in another, and asks for ``registration`` when
 ``registration_due``.
@@ -12,7 +12,6 @@ The shell calls these from one thread, runs ``jobs`` in another, and asks for ``
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,6 +70,7 @@ from mqspark.protocol.headers import (
 from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.files import physical_memory_bytes
 from mqspark.store.disk.saved import Job, SavedTable
 from mqspark.store.recovery.deletions import Deletions
 from mqspark.store.store import MessageStore, Progress
@@ -80,27 +80,27 @@ __all__ = ["Broker", "Registration"]
 
 CLIENT_SCAN_INTERVAL_MS = 10_000
 TICK_MS = 200
-"""The longest time between two ticks, and so the resolution of parked pulls' timeouts."""
+"""The longest time between two ticks: parked pulls are not looked at more often."""
 
 ANNOUNCEMENT_TIMEOUT_MS = 2_000
-"""The longest time that the first send to a topic waits for a name server; less than a client's own timeout."""
+"""The longest time for which the first send to a topic waits for a name server: less than a client does."""
 
 CHANGE_TIMEOUT_MS = 3_000
-"""The longest time that the answer to an operator's change waits for disk and name server."""
+"""The longest time for which the answer to an operator's change waits for disk and name server."""
 
 
 class _Change(NamedTuple):
-    """An unanswered change, by an operator or by the first send to a topic."""
+    """A change, an operator's or by the first send to a topic, that is not answered yet."""
 
     session: Session
     done: bytes
     unsaved: bytes
-    """The answer if saving takes too long."""
+    """The answer when the disk did not follow in time."""
     saved: SavedTable | None
-    """None: the answer does not wait for the disk."""
+    """None: nobody waits for the disk."""
     generation: int
     published: bool
-    """Whether a name server must know the change, too."""
+    """A name server has to know it too."""
     deadline_ms: int
 
     @property
@@ -109,7 +109,7 @@ class _Change(NamedTuple):
 
 
 class _Announcement:
-    """A session's frame that is held until a name server knows the topics of ``generation``."""
+    """Stands before a session until a name server knows the topics of ``generation``."""
 
     __slots__ = ("_broker", "_generation", "_session")
 
@@ -120,10 +120,6 @@ class _Announcement:
 
     def send(self, *buffers: bytes | memoryview) -> None:
         self._broker.announce(self._session, b"".join(buffers), self._generation)
-
-
-def physical_memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class Broker:
@@ -190,7 +186,7 @@ class Broker:
         state.subscriptions.lmq = store_config.enable_lmq
         offsets_file = config_file("consumerOffset.json")
         if store_config.enable_lmq:
-            # RocketMQ then keeps all offsets in the other file; offsets saved here before are kept.
+            # RocketMQ then keeps all offsets in the other file; ours of before are not lost for that.
             SavedTable(state.offsets, offsets_file).load()
             offsets_file = config_file("lmqConsumerOffset.json")
         self._saved_offsets = SavedTable(state.offsets, offsets_file)
@@ -232,7 +228,7 @@ class Broker:
 
         self.replicas = Replicas(config, store, clock)
         self._acked = 0
-        """The log position up to which this broker alone would answer."""
+        """Position in the log up to which this broker itself would answer."""
         self.pulls = Pulls(state)
         self._sends = Sends(state, self.acks, store_host, self._once_known)
         self.routes = Routes(state)
@@ -272,7 +268,7 @@ class Broker:
             *store.ledgers,
         )
         self._changed_groups: dict[str, ConsumerGroup] = {}
-        """Groups whose members are notified at the end of the turn, once however many members joined or left."""
+        """Whose members are told so at the end of the turn, however many have joined or left in it."""
         self._is_quiet = False
         self.registration_due = True
         self._registration_pieces = 1
@@ -283,7 +279,7 @@ class Broker:
         self._next_offsets_ms = now_ms + config.flush_consumer_offset_interval
 
     def _heal_ranges(self) -> None:
-        """Replace impossible values that were read from the config files."""
+        """Values that were read and cannot be."""
         state, store = self.state, self.store
         note = store.damages.note
         heal_topics(state.topics, store, note)
@@ -304,7 +300,7 @@ class Broker:
     # --- Core ---
 
     def connected(self, session: Session) -> None:
-        """Does nothing: a client is unknown until its first heartbeat."""
+        """Nothing to do: a client is nobody until its first heartbeat."""
 
     def received(self, session: Session, commands: Iterable[Command]) -> None:
         dispatch(self.handlers, session, commands, self.state.long_work, self.state.calls.answered)
@@ -321,7 +317,7 @@ class Broker:
         self.state.calls.disconnected(session)
 
     def turn(self) -> None:
-        """Write what this turn appended, and send the answers that this completes."""
+        """Write what this turn appended, and answer what that completes."""
         if self._changed_groups:
             changed, self._changed_groups = self._changed_groups, {}
             for group in changed.values():
@@ -337,7 +333,7 @@ class Broker:
             self.registration_due = True
 
     def progress(self, progress: Progress) -> None:
-        """The store has written or synced more: notify those who wait for it."""
+        """The store has written or synced more: tell those who wait for it."""
         self._acked = progress.acked
         self.replicated()
         self._pop.progress(progress)
@@ -348,11 +344,11 @@ class Broker:
             self.pulls.arrived(progress.arrivals)
             for service in self._services:
                 service.arrived(progress.arrivals)
-            if self.store.put_count != puts:  # for example a check point that a pop's answer waits for
+            if self.store.put_count != puts:  # a check point, say, for which a pop's answer waits
                 self.progress(self.store.commit())
 
     def replicated(self) -> None:
-        """A slave may have more of the log: notify those who wait for it."""
+        """A slave may have more of the log: tell those who wait for it."""
         self.acks.release(min(self._acked, self.replicas.confirmed))
 
     def tick(self) -> int:
@@ -400,17 +396,17 @@ class Broker:
     # --- name servers ---
 
     def registrations(self) -> Iterator[Registration | None]:
-        """All topics, in as many registrations as needed. The shell sends each to every name server, in order,
-        and reports success with ``registered``. None marks a point where other work may run."""
+        """All topics, in as many registrations as that takes. The shell sends them to every name server, one after
+        the other, and reports success with ``registered``; None: let others have their turn."""
         for registration in registrations(self.config, self.state.topics):
             if registration is not None and registration.is_last:
                 self._registration_pieces = registration.piece + 1
             yield registration
 
     def registered(self, registration: Registration, answer: bytes | memoryview = b"") -> None:
-        """A name server accepted the registration. ``answer`` is its body: the table of ordered topics, if any.
+        """A name server took the registration. ``answer`` is its body: the table of ordered topics, if any.
 
-        Raises ProtocolError if the body is malformed; the registration still counts.
+        Raises ProtocolError when that is not what it should be; the registration counts all the same.
         """
         self._published_generation = max(self._published_generation, registration.generation)
         self._answer_changes()
@@ -419,7 +415,7 @@ class Broker:
 
     @property
     def registration_problem(self) -> str | None:
-        """What an operator should do about the size of the registration; None if nothing."""
+        """What an operator should do about the size of the registration."""
         if self._registration_pieces < 2 or self.config.enable_split_registration:
             return None
         return (
@@ -428,7 +424,7 @@ class Broker:
         )
 
     def version_query(self) -> tuple[QueryDataVersionRequestHeader, bytes]:
-        """The request that asks a name server whether it lacks the current registration (322)."""
+        """Asks a name server whether a registration would tell it anything (322)."""
         config = self.config
         header = QueryDataVersionRequestHeader(
             broker_name=config.broker_name,
@@ -447,11 +443,11 @@ class Broker:
             broker_id=config.broker_id,
         )
 
-    # --- changes whose answers wait ---
+    # --- changes that others wait for ---
 
     def _change(self, session: Session, command: Command, *, topics: bool) -> None:
-        """Answer a change of the topics (or else of the groups) once it is on disk and, if a topic, known to a
-        name server, so that the requester can rely on it."""
+        """Answer a change of the topics (or else of the groups) once it is on the disk and, if a topic, known
+        to a name server: whoever asked for it may rely on it."""
         saved = self._saved_topics if topics else self._saved_groups
         self._answer_when_saved(session, command, saved, published=topics and bool(self.config.namesrv_addr))
 
@@ -472,7 +468,7 @@ class Broker:
             session.send(unsaved)
 
     def _wait_for(self, change: _Change) -> bool:
-        """False if too many answers wait already."""
+        """False when too many wait already."""
         if self._answer_change(change):
             return True
         has_room = self._waiting.has_room(change.size_bytes)
@@ -482,13 +478,14 @@ class Broker:
         return has_room
 
     def _once_known(self, session: Session) -> Receiver:
-        """Hold an answer back until a name server knows the topics as they are now."""
+        """Holds an answer back until a name server knows the topics as they are now."""
         if not self.config.namesrv_addr:
             return session
         return _Announcement(self, session, self.state.topics.generation)
 
     def announce(self, session: Session, frame: bytes, generation: int) -> None:
-        """Send ``frame`` once a name server knows the topics of ``generation``, or after ANNOUNCEMENT_TIMEOUT_MS."""
+        """Send ``frame`` when a name server knows the topics of ``generation``, or after
+        ANNOUNCEMENT_TIMEOUT_MS."""
         if self._published_generation >= generation:
             session.send(frame)
             return
@@ -508,7 +505,7 @@ class Broker:
         self._changes = waiting
 
     def _answer_change(self, change: _Change) -> bool:
-        """False if it has to wait."""
+        """False when it has to wait."""
         is_late = change.deadline_ms <= self._clock.monotonic_ms()
         is_saved = change.saved is None or (
             change.saved.saved_generation >= change.generation and not self.store.deletions.behind
@@ -525,7 +522,7 @@ class Broker:
     # --- blocking work ---
 
     def jobs(self) -> list[Job]:
-        """Due work for a worker thread. Called about once a second, and not again before the previous jobs are
+        """What is due for a worker thread; asked for about once a second, and not again before these are
         done."""
         urgent = (self.store.deletions, self._saved_topics, self._saved_groups, self._saved_modes)
         jobs: list[Job] = [table.job() for table in urgent if table.behind]
@@ -540,7 +537,7 @@ class Broker:
 
     @property
     def jobs_due(self) -> bool:
-        """Whether ``jobs`` should be called at once: an operator changed something, or the log needs space."""
+        """An operator changed something, or the log wants room: ``jobs`` should not wait for its second."""
         return (
             self.store.deletions.behind
             or self._saved_topics.behind
@@ -550,11 +547,13 @@ class Broker:
         )
 
     def quiesce(self) -> None:
-        """Stop the services. Anything they did after the last sync would be repeated after the next start."""
+        """Begin nothing by oneself any more: what a service does after the last sync would be done again after the
+        start."""
         self._is_quiet = True
 
     def shutdown(self) -> list[Job]:
-        """The last saves, run before the store is closed. The broker must get no command after this."""
+        """The last saves, to be run before the store is closed. No command may be given to the broker after
+        this."""
         self._transactions.stop()
         tables: tuple[Deletions | SavedTable, ...] = (
             self.store.deletions,
@@ -586,17 +585,17 @@ class Broker:
 
     @property
     def timer_counts(self) -> TimerMetrics:
-        """Counts of timer messages that wait, were enqueued and were dequeued."""
+        """How many timer messages wait, came and went."""
         return self._timers.metrics
 
     def revive_behind(self) -> list[tuple[int, int]]:
-        """For each queue of POP's revive log: the number of unprocessed records, and for how many ms the oldest
-        has been due."""
+        """By queue of POP's revive log: records that are not done with, and for how many ms the oldest of them has been
+        due."""
         return self._pop.revive_behind()
 
     @property
     def delay_problem(self) -> str | None:
-        """Why due delayed or timed messages are not delivered; None if they are."""
+        """Why delayed or timed messages are not delivered although it is their time, or None."""
         return self._delays.problem or self._timers.problem
 
     def topics_view(self) -> list[dict[str, Any]]:

@@ -1,4 +1,6 @@
-"""Administration: topics, groups, offsets, cluster, brokers. Facts: RocketMQ's DefaultMQAdminExtImpl."""
+"""Administration: topics, groups, offsets, cluster, brokers. Facts: RocketMQ's DefaultMQAdminExtImpl;
+reference client-semantics §5.1, remoting-protocol §5.9.
+"""
 
 from __future__ import annotations
 

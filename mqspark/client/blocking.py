@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 from mqspark.client.consumer.commits import commit_waves
 from mqspark.client.remoting.topic_routes import TopicRoute
+from mqspark.config import parse_addresses
 from mqspark.errors import (
     BadRoute,
     BrokerError,
     ClientError,
-    ConfigError,
     ConnectionLost,
     NoRoute,
     NotANameServer,
@@ -39,7 +39,7 @@ from mqspark.message import (
     QueueOffset,
 )
 from mqspark.protocol.bodies import KVTable, TopicList, TopicRouteData, decode_body
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request, encode_request_head
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers import (
@@ -64,12 +64,8 @@ __all__ = [
     "BlockingClient",
     "BlockingConnection",
     "meet",
-    "parse_addresses",
     "pull_header",
 ]
-
-PULL_SUSPEND, PULL_SUBSCRIPTION = 0x2, 0x4
-"""Bits of a pull's system flag: wait when there is nothing; the filter is in the request."""
 
 DEFAULT_TIMEOUT_MS = 3000
 FIRST_CONTACT_MS = 3500
@@ -85,21 +81,6 @@ T = TypeVar("T")
 _BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
 
 
-def parse_addresses(text: str) -> list[tuple[str, int]]:
-    """``host:port`` items between ``;`` or ``,``. Raises ConfigError(key="nameserver")."""
-    addresses = []
-    for item in text.replace(",", ";").split(";"):
-        host, colon, port = item.strip().rpartition(":")
-        if not item.strip():
-            continue
-        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ConfigError(f"{item.strip()!r} is not host:port", key="nameserver")
-        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
-    if not addresses:
-        raise ConfigError("no name server given: host:port, several separated by ';'", key="nameserver")
-    return addresses
-
-
 class BlockingConnection:
     """One TCP connection. ``send`` as often as you like, then ``wait`` for each answer in any order.
 
@@ -108,9 +89,11 @@ class BlockingConnection:
 
     def __init__(self, address: str, *, connect_timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
         self.address = address
-        ((host, port),) = parse_addresses(address)
+        (endpoint,) = parse_addresses(address, key="nameserver", required=True)
+        host, _, port = endpoint.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
         try:
-            self._socket = _connected(host, port, connect_timeout_ms / 1000)
+            self._socket = _connected(host, int(port), connect_timeout_ms / 1000)
         except OSError as error:
             raise ConnectionLost(address, error.strerror or str(error), made=False) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -257,7 +240,7 @@ class BlockingClient:
         first_contact_ms: int | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._nameservers = [f"{host}:{port}" for host, port in _bracketed(parse_addresses(nameservers))]
+        self._nameservers = parse_addresses(nameservers, key="nameserver", required=True)
         self._timeout_ms = timeout_ms
         self._retry_ms = retry_ms
         self._first_contact_ms = first_contact_ms
@@ -585,7 +568,7 @@ def pull_header(
         queue_id=queue.queue_id,
         queue_offset=offset,
         max_msg_nums=max_messages,
-        sys_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if suspend_ms else 0),
+        sys_flag=PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if suspend_ms else 0),
         commit_offset=0,
         suspend_timeout_millis=suspend_ms,
         sub_version=0,
@@ -647,7 +630,3 @@ def _resolved(host: str, port: int, timeout_s: float) -> list[Any]:
         addresses: list[Any] = outcome[0]
         return addresses
     return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-
-
-def _bracketed(addresses: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    return [(f"[{host}]" if ":" in host else host, port) for host, port in addresses]

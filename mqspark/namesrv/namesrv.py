@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from mqspark.bounded import Memo, Tables
 from mqspark.clock import Clock
@@ -411,27 +410,6 @@ class NameServer:
         return ok(command, None, "".join(lines).encode())
 
     # --- views ---
-
-    def cluster_view(self) -> dict[str, Any]:
-        """Clusters, brokers with their replicas, topics with their queues: plain dicts, ready for JSON."""
-        now_ms = self._clock.monotonic_ms()
-        info = self.routes.cluster_info()
-        seen = {live.identity.address: now_ms - live.last_seen_ms for live in self.routes.live_brokers()}
-        return {
-            "clusters": {cluster: list(names) for cluster, names in info.cluster_addr_table.items()},
-            "brokers": [
-                {
-                    "brokerName": name,
-                    "cluster": data.cluster,
-                    "replicas": [
-                        {"brokerId": broker_id, "address": address, "silentMs": seen.get(address)}
-                        for broker_id, address in sorted(data.broker_addrs.items())
-                    ],
-                }
-                for name, data in sorted(info.broker_addr_table.items())
-            ],
-            "topicCount": len(self.routes.topic_names()),
-        }
 
 
 def _topic_list(command: Command, names: Iterable[str], address: str | None = None) -> bytes:

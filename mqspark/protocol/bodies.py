@@ -306,20 +306,6 @@ class TopicConfigAndMappingSerializeWrapper(TopicConfigSerializeWrapper):
     topic_queue_mapping_detail_map: dict[str, TopicQueueMappingDetail] = {}
 
 
-class TopicConfigAndQueueMapping(Body):
-    """The answer to GET_TOPIC_CONFIG: a topic's configuration and, for a static topic, its mapping."""
-
-    topic_name: str = ""
-    read_queue_nums: I32 = 16
-    write_queue_nums: I32 = 16
-    perm: I32 = 6
-    topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: I32 = 0
-    order: bool = False
-    attributes: dict[str, str] = {}
-    mapping_detail: TopicQueueMappingDetail | None = None
-
-
 class CreateTopicListRequestBody(Body):
     topic_config_list: list[TopicConfig] = []
 
@@ -874,72 +860,4 @@ class HARuntimeInfo(Body):
     ha_client_runtime_info: HAClientRuntimeInfo = field(default_factory=HAClientRuntimeInfo)
 
 
-class EpochEntry(Body):
-    epoch: I32 = 0
-    start_offset: I64 = 0
-    end_offset: I64 = (1 << 63) - 1
-
-
-class EpochEntryCache(Body):
-    cluster_name: str = ""
-    broker_name: str = ""
-    broker_id: I64 = 0
-    epoch_list: list[EpochEntry] = []
-    max_offset: I64 = 0
-
-
-class SyncStateSet(Body):
-    sync_state_set: list[I64] = []
-    sync_state_set_epoch: I32 = 0
-
-
-class ElectMasterResponseBody(Body):
-    broker_member_group: BrokerMemberGroup | None = None
-    sync_state_set: list[I64] = []
-
-
-class ReplicaIdentity(Body):
-    broker_name: str | None = None
-    broker_id: I64 = 0
-    broker_address: str | None = None
-    alive: bool = False
-
-
-class ReplicasInfo(Body):
-    master_broker_id: I64 | None = None
-    master_address: str | None = None
-    master_epoch: I32 = 0
-    sync_state_set_epoch: I32 = 0
-    in_sync_replicas: list[ReplicaIdentity] = []
-    not_in_sync_replicas: list[ReplicaIdentity] = []
-
-
-class BrokerReplicasInfo(Body):
-    replicas_info_table: dict[str, ReplicasInfo] = {}
-
-
 # --- users and access control -----------------------------------------------------------------------------
-
-
-class UserInfo(Body):
-    username: str | None = None
-    password: str | None = None
-    user_type: str | None = None
-    user_status: str | None = None
-
-
-class PolicyEntryInfo(Body):
-    resource: str | None = None
-    actions: list[str] | None = None
-    source_ips: list[str] | None = None
-    decision: str | None = None
-
-
-class PolicyInfo(Body):
-    policy_type: str | None = None
-    entries: list[PolicyEntryInfo] | None = None
-
-
-class AclInfo(Body):
-    subject: str | None = None
-    policies: list[PolicyInfo] | None = None

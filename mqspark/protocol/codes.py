@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["RequestCode", "ResponseCode", "Language", "CURRENT_VERSION"]
+__all__ = ["RequestCode", "ResponseCode", "Language", "PullFlag", "CURRENT_VERSION"]
 
 CURRENT_VERSION = 513
 """The ordinal of V5_5_0 in MQVersion: what this project says it is. Behaviour that peers key on it: §2.5."""
@@ -278,3 +278,15 @@ class ResponseCode(IntEnum):
     RPC_ADDR_IS_NULL = -1002
     RPC_SEND_TO_CHANNEL_FAILED = -1004
     RPC_TIME_OUT = -1006
+
+
+class PullFlag:
+    """Bits of a pull's ``sysFlag`` (PullSysFlag): plain integers, for every pull looks at them."""
+
+    COMMIT = 0x1
+    """The request says how far its group is, too."""
+    SUSPEND = 0x2
+    """The broker waits for messages when there are none."""
+    SUBSCRIPTION = 0x4
+    """The filter is in the request."""
+    LITE_PULL = 0x10

@@ -261,10 +261,6 @@ class EndTransactionRequestHeader(RpcHeader):
     transaction_id: str | None = None
 
 
-class EndTransactionResponseHeader(Header):
-    """No fields of its own."""
-
-
 class CheckTransactionStateRequestHeader(RpcHeader):
     """Request 39."""
 
@@ -274,13 +270,6 @@ class CheckTransactionStateRequestHeader(RpcHeader):
     msg_id: str | None = None
     transaction_id: str | None = None
     offset_msg_id: str | None = None
-
-
-class CheckTransactionStateResponseHeader(Header):
-    producer_group: str
-    tran_state_table_offset: I64
-    commit_log_offset: I64
-    commit_or_rollback: I32
 
 
 class ResumeCheckHalfMessageRequestHeader(Header):
@@ -350,10 +339,6 @@ class ViewMessageRequestHeader(Header):
     topic: str | None = None
 
 
-class ViewMessageResponseHeader(Header):
-    """No fields of its own."""
-
-
 # --- offsets ---------------------------------------------------------------------------------------------
 
 
@@ -377,10 +362,6 @@ class UpdateConsumerOffsetRequestHeader(TopicHeader):
     topic: str
     queue_id: I32
     commit_offset: I64
-
-
-class UpdateConsumerOffsetResponseHeader(Header):
-    """No fields of its own."""
 
 
 class SearchOffsetRequestHeader(TopicHeader):
@@ -427,10 +408,6 @@ class GetEarliestMsgStoretimeRequestHeader(TopicHeader):
     queue_id: I32
 
 
-class GetEarliestMsgStoretimeResponseHeader(Header):
-    timestamp: I64
-
-
 class ResetOffsetRequestHeader(TopicHeader):
     """Requests 220 and 222."""
 
@@ -459,19 +436,6 @@ class QueryCorrectionOffsetHeader(TopicHeader):
     filter_groups: str | None = None
 
 
-class InitConsumerOffsetRequestHeader(TopicHeader):
-    topic: str | None = None
-    init_mode: I32 = 0
-
-
-class StatisticsMessagesRequestHeader(TopicHeader):
-    consumer_group: str
-    topic: str
-    queue_id: I32 = 0
-    from_time: I64 = 0
-    to_time: I64 = 0
-
-
 # --- clients and groups ----------------------------------------------------------------------------------
 
 
@@ -487,18 +451,10 @@ class UnregisterClientRequestHeader(RpcHeader):
     consumer_group: str | None = None
 
 
-class UnregisterClientResponseHeader(Header):
-    """No fields of its own."""
-
-
 class GetConsumerListByGroupRequestHeader(RpcHeader):
     """Request 38."""
 
     consumer_group: str
-
-
-class GetConsumerListByGroupResponseHeader(Header):
-    """No fields of its own."""
 
 
 class NotifyConsumerIdsChangedRequestHeader(RpcHeader):
@@ -701,10 +657,6 @@ class GetAllTopicConfigRequestHeader(Header):
     max_topic_num: I32 | None = None
 
 
-class GetAllTopicConfigResponseHeader(Header):
-    total_topic_num: I32 | None = None
-
-
 class DeleteSubscriptionGroupRequestHeader(RpcHeader):
     """Request 207."""
 
@@ -726,10 +678,6 @@ class GetAllSubscriptionGroupRequestHeader(Header):
     max_group_num: I32 | None = None
 
 
-class GetAllSubscriptionGroupResponseHeader(Header):
-    total_group_num: I32
-
-
 class UpdateGroupForbiddenRequestHeader(TopicHeader):
     """Request 353."""
 
@@ -739,10 +687,6 @@ class UpdateGroupForbiddenRequestHeader(TopicHeader):
 
 
 # --- administration --------------------------------------------------------------------------------------
-
-
-class GetBrokerConfigResponseHeader(Header):
-    version: str
 
 
 class GetTopicStatsInfoRequestHeader(TopicHeader):
@@ -938,10 +882,6 @@ class QueryDataVersionRequestHeader(Header):
     broker_id: I64
 
 
-class QueryDataVersionResponseHeader(Header):
-    changed: bool
-
-
 class GetRouteInfoRequestHeader(TopicHeader):
     """Request 105."""
 
@@ -968,29 +908,16 @@ class RegisterTopicRequestHeader(TopicHeader):
     topic: str
 
 
-class RegisterOrderTopicRequestHeader(Header):
-    topic: str
-    order_topic_string: str
-
-
 class WipeWritePermOfBrokerRequestHeader(Header):
     """Request 205."""
 
     broker_name: str
 
 
-class WipeWritePermOfBrokerResponseHeader(Header):
-    wipe_topic_count: I32
-
-
 class AddWritePermOfBrokerRequestHeader(Header):
     """Request 327."""
 
     broker_name: str
-
-
-class AddWritePermOfBrokerResponseHeader(Header):
-    add_topic_count: I32
 
 
 class PutKVConfigRequestHeader(Header):
@@ -1006,10 +933,6 @@ class GetKVConfigRequestHeader(Header):
 
     namespace: str
     key: str
-
-
-class GetKVConfigResponseHeader(Header):
-    value: str | None = None
 
 
 class DeleteKVConfigRequestHeader(Header):
@@ -1053,12 +976,6 @@ class ExchangeHAInfoRequestHeader(Header):
     master_address: str | None = None
 
 
-class ExchangeHAInfoResponseHeader(Header):
-    master_ha_address: str | None = None
-    master_flush_offset: I64 | None = None
-    master_address: str | None = None
-
-
 class ResetMasterFlushOffsetHeader(Header):
     """Request 908."""
 
@@ -1091,10 +1008,6 @@ class AlterSyncStateSetRequestHeader(Header):
     invoke_time: I64 = 0
 
 
-class AlterSyncStateSetResponseHeader(Header):
-    new_sync_state_set_epoch: I32 = 0
-
-
 class ElectMasterRequestHeader(Header):
     """Request 1002."""
 
@@ -1103,13 +1016,6 @@ class ElectMasterRequestHeader(Header):
     broker_id: I64 = -1
     designate_elect: bool = False
     invoke_time: I64 = 0
-
-
-class ElectMasterResponseHeader(Header):
-    master_broker_id: I64 | None = None
-    master_address: str | None = None
-    master_epoch: I32 | None = None
-    sync_state_set_epoch: I32 | None = None
 
 
 class RegisterBrokerToControllerRequestHeader(Header):
@@ -1122,33 +1028,10 @@ class RegisterBrokerToControllerRequestHeader(Header):
     invoke_time: I64 = 0
 
 
-class RegisterBrokerToControllerResponseHeader(Header):
-    cluster_name: str | None = None
-    broker_name: str | None = None
-    master_broker_id: I64 | None = None
-    master_address: str | None = None
-    master_epoch: I32 | None = None
-    sync_state_set_epoch: I32 | None = None
-
-
 class GetReplicaInfoRequestHeader(Header):
     """Request 1004."""
 
     broker_name: str | None = None
-
-
-class GetReplicaInfoResponseHeader(Header):
-    master_broker_id: I64 | None = None
-    master_address: str | None = None
-    master_epoch: I32 | None = None
-
-
-class GetMetaDataResponseHeader(Header):
-    group: str | None = None
-    controller_leader_id: str | None = None
-    controller_leader_address: str | None = None
-    is_leader: bool = False
-    peers: str | None = None
 
 
 class NotifyBrokerRoleChangedRequestHeader(Header):
@@ -1177,12 +1060,6 @@ class GetNextBrokerIdRequestHeader(Header):
     broker_name: str | None = None
 
 
-class GetNextBrokerIdResponseHeader(Header):
-    cluster_name: str | None = None
-    broker_name: str | None = None
-    next_broker_id: I64 | None = None
-
-
 class ApplyBrokerIdRequestHeader(Header):
     """Request 1013."""
 
@@ -1190,11 +1067,6 @@ class ApplyBrokerIdRequestHeader(Header):
     broker_name: str | None = None
     applied_broker_id: I64 | None = None
     register_check_code: str | None = None
-
-
-class ApplyBrokerIdResponseHeader(Header):
-    cluster_name: str | None = None
-    broker_name: str | None = None
 
 
 REQUEST_HEADERS: dict[int, type[Header]] = {

@@ -6,9 +6,9 @@
     mqspark doctor spark
     mqspark dev [--store DIR] [--namesrv-port N] [--broker-port N] [--http-port N] [--set key=value]...
 
-A server prints one READY line on standard output once it serves, logs to standard error, and runs until SIGTERM
-or SIGINT; ``dev`` adds on standard error what to try next. Exit codes: 0 after a clean stop, 1 when it cannot
-start or stop cleanly, 2 for settings that do not fit.
+Each prints one READY line on standard output once it serves, logs to standard error, and runs until SIGTERM
+or SIGINT. Exit codes: 0 after a clean stop, 1 when it cannot start or stop cleanly, 2 for settings that do
+not fit.
 """
 
 from __future__ import annotations
@@ -143,16 +143,6 @@ def dev(
             f"READY namesrv={app.namesrv.address} broker={app.brokers[0].address}"
             f" http={app.brokers[0].http_url or '-'} store={app.brokers[0].store_path}"
         ),
-        lambda: _to_try(app.namesrv.address),
-    )
-
-
-def _to_try(namesrv: str) -> str:
-    """Two lines that work as they are: the first in a shell, the second in ``pyspark``."""
-    return (
-        f"try: python -c \"from mqspark import *; p = Producer('{namesrv}', group='hello'); p.start();"
-        " print(p.send(Message.of('Hello', 'hi'))); p.stop()\"\n"
-        f"then in pyspark: spark.read.format('pymq').option('nameserver', '{namesrv}').load('Hello').show()"
     )
 
 
@@ -168,13 +158,13 @@ def _log_to_stderr(level: str) -> None:
     sparing("asyncio")  # which tells of each accept that fails, say
 
 
-def _serve(app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | None = None) -> None:
+def _serve(app: _App, ready_line: Callable[[], str]) -> None:
     # As many files as may be: each connection and each mapped queue file has a descriptor.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _keep_freed_memory()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_run_until_signalled(app, ready_line, hint))
+        runner.run(_run_until_signalled(app, ready_line))
 
 
 def _keep_freed_memory() -> None:
@@ -195,9 +185,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _run_until_signalled(
-    app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | None
-) -> None:
+async def _run_until_signalled(app: _App, ready_line: Callable[[], str]) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -216,8 +204,6 @@ async def _run_until_signalled(
         gc.collect()
         gc.freeze()
         print(ready_line(), flush=True)
-        if hint is not None:
-            print(hint(), file=sys.stderr, flush=True)
         await stop.wait()
     finally:
         await app.stop()

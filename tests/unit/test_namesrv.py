@@ -22,7 +22,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.registration import encode_register_body
 from mqspark.protocol.session import Session
-from tests.unit.broker_kit import ManualClock, Peer, namesrv_peer
+from tests.unit.broker_kit import Peer, namesrv_peer
 
 
 def another(peer: Peer) -> Peer:
@@ -385,20 +385,3 @@ def test_unknown_codes() -> None:
     _, _, peer = namesrv_peer()
     answer = peer.ask(9999)
     assert (answer.code, answer.remark) == (3, " request type 9999 not supported")
-
-
-def test_cluster_view() -> None:
-    core, clock, peer = namesrv_peer(clock=ManualClock())
-    register(peer, "T", "U")
-    clock.advance(1_500)
-    assert core.cluster_view() == {
-        "clusters": {"c1": ["b-a"]},
-        "brokers": [
-            {
-                "brokerName": "b-a",
-                "cluster": "c1",
-                "replicas": [{"brokerId": 0, "address": "10.0.0.1:10911", "silentMs": 1_500}],
-            }
-        ],
-        "topicCount": 2,
-    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -195,3 +196,76 @@ def test_no_table_of_handlers_has_a_request_code_twice_or_takes_another_over() -
         codes = [getattr(RequestCode, key.attr) for key in table.keys if isinstance(key, ast.Attribute)]
         assert len(codes) == len(table.keys), path
         assert len(set(codes)) == len(codes), path
+
+
+# --- nothing that nobody uses ----------------------------------------------------------------------------------
+
+PACKAGES = ("mqspark", "server/mqspark_server", "datasource/pyspark_pymq", "jobs/mqspark_jobs")
+CALLED_BY_OTHERS = {
+    "asyncio": "data_received pause_writing resume_writing",
+    "pytest": "pytest_configure",
+    "Spark": """getDefaultReadLimit prepareForTriggerAvailableNow reportLatestOffset streamReader
+    streamWriter""",
+    "operators and the tests of the archive": "archived_mark",
+    "tests, which are a peer, a tool or a clock to what they test": """encode_command encode_batch encode_register_body
+    decode_register_body REQUEST_HEADERS FREE_TEXTS MULTI_QUEUE_OFFSET evaluate live_brokers mapped_segments
+    index_behind_bytes""",
+    "programs that test with mqspark.testing": """transaction_producer push_consumer pop_consumer lite_pull_consumer
+    shut_down add_broker apps""",
+}
+"""Names that nothing in the packages calls, and who does."""
+TRANSPARENT = frozenset(
+    {"property", "staticmethod", "classmethod", "dataclass", "cached_property", "cache", "override"}
+)
+"""Decorators that register nothing anywhere."""
+
+Definition = tuple[str, int, str]
+
+
+def definitions(path: Path, tree: ast.Module) -> Iterator[Definition]:
+    """Functions, methods, classes and constants of a module; fields of classes are formats."""
+    name = str(path.relative_to(ROOT))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            decorators = {
+                ast.unparse(each).partition("(")[0].rpartition(".")[2] for each in node.decorator_list
+            }
+            if decorators <= TRANSPARENT and not node.name.startswith("__"):
+                yield name, node.lineno, node.name
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=constant)]) | ast.AnnAssign(target=ast.Name(id=constant)):
+                if not constant.startswith("__"):
+                    yield name, node.lineno, constant
+
+
+def uses(tree: ast.Module) -> Iterator[str]:
+    """Names that a module reads. What it imports it has to use, or the linter says so; a name in quotes may be a
+    forward reference, an entry of a lazy table, or getattr's."""
+    listed = {
+        id(each)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        for each in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name):
+                yield name
+            case ast.Constant(value=str() as text) if id(node) not in listed and len(text) < 200:
+                yield from re.findall(r"\w+", text)
+
+
+def test_nothing_is_there_that_nobody_uses() -> None:
+    trees = {
+        path: ast.parse(path.read_text())
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
+    used = {name for tree in trees.values() for name in uses(tree)}
+    excused = {name for names in CALLED_BY_OTHERS.values() for name in names.split()}
+    found = [each for path, tree in trees.items() for each in definitions(path, tree)]
+    unused = [f"{path}:{line}: {name}" for path, line, name in found if name not in used | excused]
+    assert unused == [], "\n".join(["nobody uses:", *unused])
+    needless = excused & used | excused - {name for _, _, name in found}
+    assert not needless, "these need no excuse"

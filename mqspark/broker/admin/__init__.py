@@ -1,1 +1,1 @@
-"""Administration requests: queries and changes by tools. Only ``broker`` imports this package."""
+"""What tools ask and change. Nothing but ``broker`` imports it."""

@@ -1,4 +1,4 @@
-"""How the answer to an operator's change is sent."""
+"""How a change that an operator asked for is answered."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ __all__ = ["Change"]
 
 
 class Change(Protocol):
-    """Sends the answer in place of the handler, once the change is safe."""
+    """Answers a change, when it is safe, in the handler's stead."""
 
     def __call__(self, session: Session, command: Command, *, topics: bool) -> None: ...

@@ -1,4 +1,4 @@
-"""Lists of connected producers and consumers for tools (AdminBrokerProcessor)."""
+"""Who is connected, as tools ask it (AdminBrokerProcessor; reference remoting-protocol §5.9)."""
 
 from __future__ import annotations
 

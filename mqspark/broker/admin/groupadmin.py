@@ -1,4 +1,5 @@
-"""Create, change, show and delete consumer groups (AdminBrokerProcessor)."""
+"""Consumer groups created, changed, shown and deleted for operators (AdminBrokerProcessor; reference
+remoting-protocol §5.9)."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ _ABSENT = frozenset(
         "lite.sub.wildcard",
     }
 )
-"""All group attributes that RocketMQ knows (SubscriptionGroupAttributes): those of priority and lite topics."""
+"""All attributes that RocketMQ knows of groups (SubscriptionGroupAttributes): of priority and lite topics."""
 
 
 class GroupAdmin:

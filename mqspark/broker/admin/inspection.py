@@ -1,4 +1,5 @@
-"""Queue entries and counters for tools (AdminBrokerProcessor)."""
+"""What is in a queue and what the counters say, for tools (AdminBrokerProcessor; reference remoting-protocol
+§5.9)."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ __all__ = ["Inspection"]
 MAX_CONSUME_QUEUE_ENTRIES = 1_000
 
 QUEUES_AT_ONCE = 64
-"""Queues examined in one slice; about a millisecond."""
+"""Looked at in one slice, about a millisecond."""
 
 
 class Inspection:
@@ -75,7 +76,7 @@ class Inspection:
         return ok(command, None, (yield from encode_in_slices(table)))
 
     def consume_queue(self, session: Session, command: Command) -> bytes:
-        """The entries of a queue's file. With a group, each entry says whether the group's filter takes it."""
+        """Entries as they are in the queue's file; with a group, whether its filter takes them."""
         header = command.header(QueryConsumeQueueRequestHeader)
         store = self._state.store
         topic = header.topic or ""
@@ -92,7 +93,7 @@ class Inspection:
                 body.filter_data = f"{header.consumer_group}@{topic} is not online!"
             else:
                 body.subscription_data = subscription.data
-                body.filter_data = "null"  # RocketMQ puts its compiled expression here
+                body.filter_data = "null"  # of compiled expressions that RocketMQ keeps for its bitmaps
         first, end = header.index, header.index + max(0, min(header.count, MAX_CONSUME_QUEUE_ENTRIES))
         offset, entries = store.entries(topic, header.queue_id, first, max(0, end - first))
         body.queue_data = [

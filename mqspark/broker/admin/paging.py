@@ -1,4 +1,4 @@
-"""Tables that tools and slaves read in pages (for example TopicConfigManager.subTopicConfigTable)."""
+"""Tables that tools and slaves read in pages (TopicConfigManager.subTopicConfigTable and the like)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def page_of(
     first_key: str,
     limit_key: str,
 ) -> list[str] | None:
-    """The requested part of a table; None for the whole table. Reading restarts when the table has changed."""
+    """The asked-for part of a table; None for all of it. A changed table is read from its start again."""
     ext = command.ext
     asked_version = ext.get("dataVersion")
     if first_key not in ext and limit_key not in ext and asked_version is None:

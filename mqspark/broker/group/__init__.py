@@ -1,1 +1,1 @@
-"""Clients of consumer groups: heartbeats, memberships and queue locks."""
+"""Clients of a group: heartbeats, and what tools ask of live consumers."""

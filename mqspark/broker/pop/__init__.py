@@ -1,1 +1,1 @@
-"""POP: handing out messages, check points, acknowledgements, revival. Knows pull and the state."""
+"""Handing out by POP: check points, acknowledgements, revival. Knows pull and the state."""

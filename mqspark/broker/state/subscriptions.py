@@ -1,4 +1,5 @@
-"""The configuration of consumer groups (SubscriptionGroupManager) and its file."""
+"""What is configured for each consumer group (SubscriptionGroupManager; reference store-and-broker §13.2) and
+its file."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ _BUILT_IN = (
 
 
 _MADE = "groupsMade"
-"""Session key: how many groups its requests have created."""
+"""Of a session: how many groups its requests have made."""
 
 
 class SubscriptionGroups:
@@ -60,7 +61,7 @@ class SubscriptionGroups:
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
         self.lmq = False
-        """Whether groups that read light message queues exist without being in the table
+        """Whether groups that read light message queues are there without being in the table
         (LmqSubscriptionGroupManager)."""
 
     def __contains__(self, group: str) -> bool:
@@ -73,12 +74,11 @@ class SubscriptionGroups:
         return list(self._table)
 
     def find(self, group: str, session: Session) -> SubscriptionGroupConfig | None:
-        """The group's configuration; created here for the peer of ``session`` if auto-creation allows it. None
-        for an unknown or illegal name. A group of light message queues gets the default configuration, which is
-        not stored, because there may be millions of such groups.
+        """The configuration; made on the spot, for the peer of ``session``, when auto-creation allows.
+        None for an unknown or illegal name. A group of light message queues has the usual one and is not kept, for
+        there may be millions.
 
-        Raises TableFull.
-        """
+        Raises TableFull."""
         found = self._table.get(group)
         if found is not None:
             return found
@@ -100,7 +100,7 @@ class SubscriptionGroups:
         return created
 
     def configured(self, group: str) -> SubscriptionGroupConfig | None:
-        """The entry of the table; creates nothing."""
+        """What is in the table; makes nothing."""
         return self._table.get(group)
 
     def put(self, config: SubscriptionGroupConfig) -> None:
@@ -146,7 +146,7 @@ class SubscriptionGroups:
         self._changed()
 
     def touch(self) -> None:
-        """A configuration was modified in place."""
+        """A configuration has changed in place."""
         self._changed()
 
     def _weigh_all(self) -> None:
@@ -171,8 +171,8 @@ class SubscriptionGroups:
         )
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Returns the encoder of the file. Configurations are replaced, never modified, so another thread may
-        read them."""
+        """What encodes the file. Configurations are replaced, never changed, so another thread may look at
+        them."""
         wrapper = self.wrapper()
         return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
 

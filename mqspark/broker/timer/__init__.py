@@ -1,1 +1,1 @@
-"""Delayed messages: delay levels, timer messages, recall."""
+"""Messages for later: delay levels, timer messages, recall."""

@@ -1,1 +1,1 @@
-"""Transactions: half messages, decisions and checks."""
+"""Half messages and what becomes of them."""

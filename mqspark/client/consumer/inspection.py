@@ -1,5 +1,6 @@
-"""What a consumer says of itself when a tool asks (GET_CONSUMER_RUNNING_INFO). Facts: RocketMQ's
-ConsumerRunningInfo."""
+"""What a consumer says of itself when a tool asks (GET_CONSUMER_RUNNING_INFO). Facts: RocketMQ's ConsumerRunningInfo;
+reference client-semantics §1.8.
+"""
 
 from __future__ import annotations
 

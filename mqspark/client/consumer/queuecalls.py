@@ -1,5 +1,6 @@
 """What a consumer asks of the broker that has a queue: offsets, messages, to take one back. Facts: RocketMQ's
-PullAPIWrapper, MQAdminImpl."""
+PullAPIWrapper, MQAdminImpl; reference client-semantics §3.4, §3.5, §3.6.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from mqspark.errors import BrokerError, ConnectionLost, MQError, NoRoute, Reques
 from mqspark.filter.sql import SQL92
 from mqspark.message import INNER_BATCH, RETRY_PREFIX, RETRY_TOPIC, TAGS, MessageExt, MessageQueue
 from mqspark.protocol.bodies import SubscriptionData
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers import (
     ConsumerSendMsgBackRequestHeader,
@@ -36,8 +37,6 @@ __all__ = ["Pulled", "QueueCalls"]
 
 log = logging.getLogger(__name__)
 
-COMMIT_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG, LITE_FLAG = 0x1, 0x2, 0x4, 0x10
-"""Bits of a pull's sysFlag (PullSysFlag)."""
 
 _MAX_PULL_BYTES = 256 * 1024
 """``maxMsgBytes`` of a pull; today's brokers go by their own limit."""
@@ -172,11 +171,11 @@ class QueueCalls:
         if subscription is not None and subscription.expression_type == SQL92:
             require_sql(self._instance, address)
             expression_type = SQL92
-        flags = SUSPEND_FLAG
+        flags = PullFlag.SUSPEND
         if lite:
-            flags |= SUBSCRIPTION_FLAG | LITE_FLAG
+            flags |= PullFlag.SUBSCRIPTION | PullFlag.LITE_PULL
         if commit_offset > 0 and broker_id == MASTER_ID and not self._settings.broadcasting:
-            flags |= COMMIT_FLAG
+            flags |= PullFlag.COMMIT
         else:
             commit_offset = 0
         header = PullMessageRequestHeader(

@@ -1,5 +1,6 @@
-"""Which queues a topic has, looked at again and again, for programs that assign queues by themselves. Facts:
-RocketMQ's TopicMessageQueueChangeListener."""
+"""Which queues a topic has, looked at again and again, for programs that assign queues by themselves. Facts: RocketMQ's
+TopicMessageQueueChangeListener; reference client-semantics §4.
+"""
 
 from __future__ import annotations
 

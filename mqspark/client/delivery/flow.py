@@ -1,5 +1,6 @@
-"""When a push consumer stops pulling a queue for a moment. Facts: RocketMQ's
-DefaultMQPushConsumerImpl.pullMessage, RebalancePushImpl.messageQueueChanged."""
+"""When a push consumer stops pulling a queue for a moment. Facts: RocketMQ's DefaultMQPushConsumerImpl.pullMessage,
+RebalancePushImpl.messageQueueChanged; reference client-semantics §3.3.
+"""
 
 from __future__ import annotations
 

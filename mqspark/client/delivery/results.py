@@ -1,4 +1,6 @@
-"""What becomes of a send. Facts: RocketMQ's SendResult, SendStatus, LocalTransactionState."""
+"""What becomes of a send. Facts: RocketMQ's SendResult, SendStatus, LocalTransactionState; reference
+client-semantics §2.3, §2.9.
+"""
 
 from __future__ import annotations
 

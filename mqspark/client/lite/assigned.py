@@ -1,5 +1,6 @@
 """One queue of a lite pull consumer: what is fetched, what was handed out, what is consumed. Facts: RocketMQ's
-AssignedMessageQueue. No sockets."""
+AssignedMessageQueue; reference client-semantics §4. No sockets.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The lite pull consumer: the user's program asks for messages. Facts: RocketMQ's DefaultLitePullConsumerImpl and
-AssignedMessageQueue."""
+"""The lite pull consumer: the user's program asks for messages. Facts: RocketMQ's
+DefaultLitePullConsumerImpl and AssignedMessageQueue; reference client-semantics §4.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The POP consumer: the brokers hand out messages one pop at a time, no member of the group owns a queue. Facts:
-RocketMQ's DefaultMQPushConsumerImpl.popMessage, ConsumeMessagePopConcurrentlyService, RebalanceImpl."""
+RocketMQ's DefaultMQPushConsumerImpl.popMessage, ConsumeMessagePopConcurrentlyService, RebalanceImpl; reference
+client-semantics §3.11.
+"""
 
 from __future__ import annotations
 

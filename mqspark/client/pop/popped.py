@@ -1,5 +1,6 @@
 """What a pop brings: messages, where they are stored, and the receipts that acknowledge them. Facts: RocketMQ's
-MQClientAPIImpl.processPopResponse, ExtraInfoUtil."""
+MQClientAPIImpl.processPopResponse, ExtraInfoUtil; reference client-semantics §3.11.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Messages that are sent one by one, put together on their way: those of one topic that come within some
-milliseconds travel and are stored as a batch, and each sender gets its own result. Facts: RocketMQ's
-ProduceAccumulator."""
+"""Messages that are sent one by one, put together on their way: those of one topic that come within some milliseconds
+travel and are stored as a batch, and each sender gets its own result. Facts: RocketMQ's ProduceAccumulator; reference
+client-semantics §2.8.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""How much may be under way at once: the back-pressure of a producer. Facts: RocketMQ's
-backPressureForAsyncSendNum and backPressureForAsyncSendSize."""
+"""How much may be under way at once: the back-pressure of a producer. Facts: RocketMQ's backPressureForAsyncSendNum and
+backPressureForAsyncSendSize; reference client-semantics §2.1.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a push consumer answers when its broker asks on a tool's behalf (ClientRemotingProcessor)."""
+"""What a push consumer answers when its broker asks on a tool's behalf (ClientRemotingProcessor; reference
+client-semantics §1.7).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Queue locks at the brokers, for consumers that keep order. Facts: RocketMQ's RebalanceImpl."""
+"""Queue locks at the brokers, for consumers that keep order. Facts: RocketMQ's RebalanceImpl; reference
+client-semantics §3.7, remoting-protocol §5.4.
+"""
 
 from __future__ import annotations
 

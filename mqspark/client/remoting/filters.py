@@ -1,5 +1,6 @@
-"""What a consumer wants of a topic, by tags or by SQL92, and whether the brokers will filter for it. Facts:
-RocketMQ's FilterAPI and MQClientInstance.checkClientInBroker."""
+"""What a consumer wants of a topic, by tags or by SQL92, and whether the brokers will filter for it. Facts: RocketMQ's
+FilterAPI and MQClientInstance.checkClientInBroker; reference client-semantics §3.8.
+"""
 
 from __future__ import annotations
 

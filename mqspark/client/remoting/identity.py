@@ -1,4 +1,6 @@
-"""Who a client is: its options, its name servers, its client id. Facts: RocketMQ's ClientConfig."""
+"""Who a client is: its options, its name servers, its client id. Facts: RocketMQ's ClientConfig; reference
+client-semantics §1.1, §1.2.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ __all__ = [
     "is_disk_full",
     "is_locked_directory",
     "lock_name",
-    "memory_bytes",
+    "physical_memory_bytes",
     "open_regular",
 ]
 
@@ -68,7 +68,7 @@ def descriptor_limit() -> int:
     return limit if limit != resource.RLIM_INFINITY else 1 << 20
 
 
-def memory_bytes() -> int:
+def physical_memory_bytes() -> int:
     """Physical memory of the machine in bytes. Most of it caches files."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -446,10 +446,8 @@ class OsFiles:
             return
 
     def remove_tree(self, path: StrPath) -> None:
-        try:
+        if os.path.isdir(path):
             shutil.rmtree(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return
 
     def read(self, path: StrPath) -> bytes | None:
         try:
