@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mqspark.aio import Message, MessageQueue, Producer, PushConsumer, SendStatus
-from mqspark.errors import BrokerError, ClientError, ConnectionLost, RequestTimeout
+from mqspark.errors import BadRoute, BrokerError, ClientError, ConnectionLost, NoRoute, RequestTimeout
+from mqspark.logs import printable
 from mqspark.protocol.bodies import (
     CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,
@@ -136,14 +137,33 @@ async def test_an_answer_that_lacks_its_fields_is_an_error_not_a_hang() -> None:
             await producer.send(Message.of("T", "x"))
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:70000", "127.0.0.1:\u00b2", "a..b:1", "a\0b:1"])
-async def test_a_broker_at_no_possible_address_cannot_be_reached(address: str) -> None:
+async def test_a_broker_whose_host_cannot_be_cannot_be_reached() -> None:
     a = broker()
-    a.address = address
+    a.address = "a..b:1"
     async with namesrv({"a": a}).serving() as names, Producer(names.address, group="g") as producer:
         with pytest.raises(ConnectionLost) as caught:
             await producer.send(Message.of("T", "x"))
-    assert caught.value.address == address
+    assert caught.value.address == a.address
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:70000", "127.0.0.1:\u00b2"])
+async def test_a_broker_at_no_possible_address_is_left_out(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    a = broker()
+    a.address = address
+    async with namesrv({"a": a}).serving() as names, Producer(names.address, group="g") as producer:
+        with pytest.raises(NoRoute):
+            await producer.send(Message.of("T", "x"))
+    assert f"{printable(address)}, an address of broker a, is not host:port" in caplog.text
+
+
+async def test_a_route_with_control_characters_is_refused() -> None:
+    a = broker()
+    a.address = "a\0b:1"
+    async with namesrv({"a": a}).serving() as names, Producer(names.address, group="g") as producer:
+        with pytest.raises(BadRoute, match="control characters"):
+            await producer.send(Message.of("T", "x"))
 
 
 @pytest.mark.parametrize(

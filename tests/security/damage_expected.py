@@ -342,6 +342,14 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "fsck": ("note timer.log",),
         "repaired": ("note timer.log",),
     },
-    "timerlog is zeroed": {"start": ("timer.log healed",)},
-    "timerlog is random": {"start": ("timer.log healed",)},
+    "timerlog is zeroed": {
+        "start": ("timer.log healed",),
+        "fsck": ("note timer.log",),
+        "repaired": ("note timer.log",),
+    },
+    "timerlog is random": {
+        "start": ("timer.log healed",),
+        "fsck": ("note timer.log",),
+        "repaired": ("note timer.log",),
+    },
 }

@@ -98,7 +98,7 @@ def numbers(task: ReadTask) -> list[int]:
 def copied(task: ReadTask, root: Path) -> BrokerPlace:
     """The store under another path, with the broker's proof for it."""
     place = place_of(task)
-    shutil.copytree(place.store_path, root, ignore=shutil.ignore_patterns("index"))
+    shutil.copytree(place.store_path, root, ignore=shutil.ignore_patterns("index", "*.new"))
     log = str(root / "commitlog")
     proof = prove((root / "mqspark.nonce").read_text(), place.challenge, str(root), log)
     return replace(place, store_path=str(root), commit_log_path=log, proof=proof)
@@ -343,7 +343,7 @@ def test_a_segment_that_is_cut_while_it_is_read_costs_no_row(
     if not together:
         monkeypatch.setattr(fetch, "_read_together", lambda task: None)
     decoded = 0
-    whole = fetch.Decoder.__call__
+    whole = fetch.Decoder.batches
 
     def cutting(self: fetch.Decoder, *arguments: object) -> object:
         nonlocal decoded
@@ -353,7 +353,7 @@ def test_a_segment_that_is_cut_while_it_is_read_costs_no_row(
                 os.truncate(segment, 0)
         return whole(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(fetch.Decoder, "__call__", cutting)
+    monkeypatch.setattr(fetch.Decoder, "batches", cutting)
     monkeypatch.setattr(fetch, "_LOG_BYTES", 16 << 10)
     assert numbers(at(task, place)) == list(range(ROWS))
     assert decoded > 3

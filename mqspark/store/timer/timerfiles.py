@@ -27,7 +27,7 @@ from mqspark.errors import StoreCorrupt, is_shortage
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.files import FileLayer, is_disk_full
 from mqspark.store.disk.layout import file_start
-from mqspark.store.timer.timerlog import RECORD_BYTES, TimerLog
+from mqspark.store.timer.timerlog import RECORD_BYTES, TimerLog, valid_end
 from mqspark.store.timer.timerwheel import SLOTS, Page, TimerWheel, save_pages
 
 __all__ = ["TimerCheckpoint", "TimerFiles", "TimerFlush", "timer_damage"]
@@ -304,7 +304,7 @@ class TimerFlush:
 
 
 def timer_damage(root: Path, files: FileLayer, queue_end: int, *, clean: bool) -> list[Damage]:
-    """What a start would say to the checkpoint and the wheel of a directory, which are only read."""
+    """What a start would say to the timer files of a directory, which are only read."""
     found: list[Damage] = []
     path = root / "config" / "timercheck"
     data = files.read(path)
@@ -318,6 +318,9 @@ def timer_damage(root: Path, files: FileLayer, queue_end: int, *, clean: bool) -
         numbers = (saved.read_time_ms, saved.log_position, saved.queue_offset, saved.master_queue_offset)
         if saved == TimerCheckpoint() or min(numbers) < 0 or max(numbers[2:]) > queue_end:
             found.append(Damage("timer.checkpoint", Outcome.HEALED, f"config/timercheck: {saved} cannot be"))
+        elif (end := valid_end(root / "timerlog", starts, files, saved.log_position)) < saved.log_position:
+            text = f"the timer log ends at {end} and went up to {saved.log_position}"
+            found.append(Damage("timer.log", Outcome.HEALED, text))
     elif saved is not None and saved.log_position:
         found.append(Damage("timer.log", Outcome.HEALED, "the timer log is missing"))
     wheel, sealed = TimerWheel(), _sealed_slots(data)
