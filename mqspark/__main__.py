@@ -1,4 +1,7 @@
-"""``mqspark`` and ``python -m mqspark``: the command line, which comes with the extra ``server``."""
+"""``mqspark`` and ``python -m mqspark``: the command line, which comes with the extra ``server``.
+
+``mqspark doctor`` and ``mqspark job run`` are about Spark, and need no more than the extra ``spark``.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,15 @@ __all__ = ["main"]
 
 def main() -> None:
     """The console script. A client's installation has it too, but not what it needs: then it says so."""
+    if importlib.util.find_spec("click") is None:
+        if sys.argv[1:2] == ["doctor"]:
+            from pyspark_pymq.doctor import main as examine
+
+            sys.exit(examine(sys.argv[2:]))
+        if sys.argv[1:3] == ["job", "run"] and importlib.util.find_spec("pyspark") is not None:
+            from mqspark_jobs.command import main as run_job
+
+            sys.exit(run_job(sys.argv[3:]))
     for name in ("click", "numpy"):
         if importlib.util.find_spec(name) is None:
             sys.exit(f"mqspark: error: the command line needs {name}: pip install 'mqspark[server]'")

@@ -10,10 +10,11 @@ Must not read files.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import enum
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from mqspark.errors import ConfigError
@@ -23,6 +24,7 @@ __all__ = [
     "ForeignKeys",
     "camel_case",
     "check_numbers",
+    "did_you_mean",
     "known_keys",
     "no_foreign_keys",
     "parse_addresses",
@@ -112,6 +114,28 @@ def check_numbers(settings: Any, *names: str, least: int = 1, most: int = INT32_
                 least, f"must be at least {least}"
             )
         raise ConfigError(f"setting {key}={value} {wanted}", key=key)
+
+
+_FEWEST_IN_COMMON = 0.7
+_ALSO_CLOSE = 0.05
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'a' or 'b'?`` with the closest of ``known``; nothing when none is close."""
+    folded = {_folded(each): each for each in sorted(known)}
+    wanted = _folded(name)
+    close = difflib.get_close_matches(wanted, folded, 3, _FEWEST_IN_COMMON)
+    ratios = [difflib.SequenceMatcher(None, each, wanted).ratio() for each in close]
+    named = [
+        repr(folded[each])
+        for each, ratio in zip(close, ratios, strict=True)
+        if ratio > ratios[0] - _ALSO_CLOSE
+    ]
+    return f"; did you mean {' or '.join(named)}?" if named else ""
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").lower()
 
 
 def parse_addresses(text: str, *, key: str, required: bool = False) -> list[str]:

@@ -1,14 +1,17 @@
-"""``mqspark doctor spark``: what keeps ``format("pymq")`` from working in this environment, and what to do about it.
+"""``mqspark doctor spark``: what keeps ``format("pymq")`` from working in this environment, and what to do about
+it.
 
-Reproduces what Spark does to find Python data sources: it walks the top-level modules of ``sys.path`` and imports those
-named ``pyspark_*``; one that fails hides all of them, and Spark says so in one line at WARN only (reference
-spark-datasource §2). Starts no JVM.
+Reproduces what Spark does to find Python data sources: it walks the top-level modules of ``sys.path`` and imports
+those named ``pyspark_*``; one that fails hides all of them, and Spark says so in one line at WARN only. Starts no
+JVM.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import pkgutil
 import re
@@ -16,11 +19,11 @@ import shutil
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Finding", "checks", "examine"]
+__all__ = ["Finding", "checks", "examine", "main", "report"]
 
 _OLDEST, _NEWEST = (4, 1), (4, 3)
 _JAVA = 17
@@ -43,6 +46,31 @@ def examine(nameserver: str | None = None) -> list[Finding]:
         except _Unwell as error:
             findings.append(Finding(name, False, str(error)))
     return findings
+
+
+def report(nameserver: str | None = None) -> int:
+    """Print every finding; 1 when one is not well, else 0."""
+    findings = examine(nameserver)
+    for finding in findings:
+        sys.stdout.write(f"{'ok  ' if finding.ok else 'FAIL'} {finding.name}: {finding.text}\n")
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``mqspark doctor ARGUMENTS`` where the server's command line is not installed; gives back the exit code."""
+    parser = argparse.ArgumentParser(prog="mqspark doctor", description="Check an environment.")
+    what = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
+    says = "Say what keeps format('pymq') from working here."
+    spark = what.add_parser("spark", help=says, description=says)
+    spark.add_argument("--nameserver", metavar="HOST:PORT", help="also ask this name server")
+    try:
+        options = parser.parse_args(list(arguments))
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    if importlib.util.find_spec("pyspark") is None:
+        sys.stderr.write("mqspark: error: this command needs pyspark: pip install 'mqspark[spark]'\n")
+        return 2
+    return report(options.nameserver)
 
 
 class _Unwell(Exception):

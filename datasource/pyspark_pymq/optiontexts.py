@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from mqspark.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
-from mqspark.config import parse_addresses
+from mqspark.config import did_you_mean, parse_addresses
 from mqspark.errors import ConfigError, InvalidFilter, InvalidMessage
 from mqspark.message import check_group, check_topic
 
@@ -97,7 +98,8 @@ class OptionTexts:
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values: dict[str, str] = {}
         self._spelled: dict[str, str] = {}
-        self._seen: set[str] = set()
+        self._seen: dict[str, str] = {}
+        """What was asked for, in lower case, to its documented spelling."""
         for key, value in options.items():
             name = _ALIASES.get(key.lower(), key.lower())
             if name in self._values:
@@ -112,7 +114,7 @@ class OptionTexts:
             self._spelled[name] = _SPELLINGS.get(key, key)
 
     def text(self, name: str) -> str | None:
-        self._seen.add(name.lower())
+        self._seen[name.lower()] = name
         value = self._values.get(name.lower())
         return None if value is None else value.strip()
 
@@ -121,7 +123,7 @@ class OptionTexts:
 
     def given_topics(self) -> str | None:
         """How the option that names topics was spelled, if there is one."""
-        self._seen.add("topic")
+        self._seen["topic"] = "topic"
         return next(
             (self._spelled[name] for name in ("topic", "topicpattern", "assign") if name in self._values),
             None,
@@ -133,7 +135,7 @@ class OptionTexts:
 
     def check_all_known(self, what: str) -> None:
         """Raises ConfigError for an option that nobody has asked for."""
-        unknown = sorted(self._spelled[name] for name in self._values.keys() - self._seen - _SPARK_OWN)
+        unknown = sorted(self._spelled[name] for name in self._values.keys() - self._seen.keys() - _SPARK_OWN)
         if unknown:
             ours = _KAFKAS.get(unknown[0].lower())
             if ours is not None:
@@ -141,17 +143,31 @@ class OptionTexts:
                     f"{unknown[0]}: an option of Kafka's; {ours} is the one of the pymq {what}",
                     key=unknown[0],
                 )
+            known = sorted(self._seen.values(), key=str.lower)
+            hint = did_you_mean(unknown[0], [*known, *self._other_names()])
             raise ConfigError(
-                f"{unknown[0]}: not an option of the pymq {what}; it knows {', '.join(sorted(self._seen))}",
+                f"{unknown[0]}: not an option of the pymq {what}{hint or ';'} it knows {', '.join(known)}",
                 key=unknown[0],
             )
+
+    def _other_names(self) -> list[str]:
+        """By which some of the options go as well."""
+        return [
+            _SPELLINGS.get(alias, alias)
+            for alias, name in _ALIASES.items()
+            if name in self._seen and alias != "path"
+        ]
+
+    def _missing(self, name: str, text: str) -> ConfigError:
+        """That ``name`` is required, and which of the given ones was perhaps meant to be it."""
+        close = difflib.get_close_matches(name, self._values.keys() - self._seen.keys(), 1, 0.7)
+        hint = f"; {self._spelled[close[0]]!r} is given: did you mean {name!r}?" if close else ""
+        return ConfigError(f"{name}: {text}{hint}", key=name)
 
     def nameserver(self) -> str:
         value = self.text("nameserver")
         if not value:
-            raise ConfigError(
-                "nameserver: required, as host:port, several separated by ';'", key="nameserver"
-            )
+            raise self._missing("nameserver", "required, as host:port, several separated by ';'")
         try:
             parse_addresses(value, key="nameserver", required=True)
         except ConfigError as error:
@@ -281,7 +297,7 @@ class OptionTexts:
             return Topics(pattern=pattern)
         if assign is not None:
             return Topics(assigned=_assigned(assign))
-        raise ConfigError("topic: required (or topicPattern, or assign)", key="topic")
+        raise self._missing("topic", "required (or topicPattern, or assign)")
 
     def offset_spec(
         self,

@@ -1,11 +1,11 @@
 """The columns of a ``pymq`` DataFrame, as Spark names them and as Arrow carries them.
 
-The first six are the Kafka source's, so that a query moves over by changing the format: ``partition`` is the queue
-id, ``offset`` the queue offset, ``timestamp`` the store time. With more than one broker a queue is told by
+The first six are the Kafka source's, so that a query moves over by changing the format: ``partition`` is the
+queue id, ``offset`` the queue offset, ``timestamp`` the store time. With more than one broker a queue is told by
 (``broker``, ``partition``).
 
-Spark 4.2 compares Arrow schemas strictly (reference spark-datasource §7.4): every field nullable, timestamps in
-microseconds of "UTC", no large or view types. Must not import pyspark or pyarrow at import time.
+Spark 4.2 compares Arrow schemas strictly: every field nullable, timestamps in microseconds of "UTC", no large or
+view types. Must not import pyspark or pyarrow at import time.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ PAYLOAD_COLUMNS = ("offset", "value")
 class DefaultSource(DataSource):  # type: ignore[misc]
     """``format("pymq")``. Options: ``pyspark_pymq.options``; columns: ``pyspark_pymq.schema``.
 
-    There is no ``pushFilters`` and there will be none: Spark 4.1 to 4.3 return wrong rows with it when one ``load()``
-    is used twice (reference spark-datasource §4). ``tags`` and ``sqlFilter`` are options.
+    There is no ``pushFilters`` and there will be none: Spark 4.1 to 4.3 return wrong rows with it when one
+    ``load()`` is used twice. ``tags`` and ``sqlFilter`` are options.
     """
 
     @classmethod

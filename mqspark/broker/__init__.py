@@ -1,5 +1,5 @@
-"""What a broker decides, over a store, a clock and sessions: no sockets, no event loop.
+"""The broker's decisions, over a store, a clock and sessions. No sockets, no event loop.
 
-``Broker`` (broker.py) is the whole; every other module is one noun of it. Facts: RocketMQ's BrokerController
-and the processors it registers.
+``Broker`` (broker.py) is the entry point; each other module covers one subject. Source: RocketMQ's
+BrokerController and the processors that it registers.
 """

@@ -1,10 +1,10 @@
 """The broker as a core: commands of sessions in, frames and blocking jobs out.
 
-    received   one command after the other to its handler; sends go into the store's pending buffer
-    work       a slice of an answer that takes long
-    turn       everything appended since the last turn is written at once; what that made true is answered
-    progress   a group has been synced: answers that waited for it leave, parked pulls are served
-    tick       what only time brings about: expired clients, locks and suspensions, rates
+    received   passes each command to its handler; sends go into the store's pending buffer
+    work       runs a slice of a long answer
+    turn       writes everything appended since the last turn at once, and sends the answers that this completes
+    progress   after a sync: sends the answers that waited for it and serves parked pulls
+    tick       handles timeouts (clients, locks, parked requests) and rates
 
 The shell calls these from one thread, runs ``jobs`` in another, and asks for ``registration`` when
 ``registration_due``.
@@ -80,27 +80,27 @@ __all__ = ["Broker", "Registration"]
 
 CLIENT_SCAN_INTERVAL_MS = 10_000
 TICK_MS = 200
-"""The longest time between two ticks: parked pulls are not looked at more often."""
+"""The longest time between two ticks, and so the resolution of parked pulls' timeouts."""
 
 ANNOUNCEMENT_TIMEOUT_MS = 2_000
-"""The longest time for which the first send to a topic waits for a name server: less than a client does."""
+"""The longest time that the first send to a topic waits for a name server; less than a client's own timeout."""
 
 CHANGE_TIMEOUT_MS = 3_000
-"""The longest time for which the answer to an operator's change waits for disk and name server."""
+"""The longest time that the answer to an operator's change waits for disk and name server."""
 
 
 class _Change(NamedTuple):
-    """A change, an operator's or by the first send to a topic, that is not answered yet."""
+    """An unanswered change, by an operator or by the first send to a topic."""
 
     session: Session
     done: bytes
     unsaved: bytes
-    """The answer when the disk did not follow in time."""
+    """The answer if saving takes too long."""
     saved: SavedTable | None
-    """None: nobody waits for the disk."""
+    """None: the answer does not wait for the disk."""
     generation: int
     published: bool
-    """A name server has to know it too."""
+    """Whether a name server must know the change, too."""
     deadline_ms: int
 
     @property
@@ -109,7 +109,7 @@ class _Change(NamedTuple):
 
 
 class _Announcement:
-    """Stands before a session until a name server knows the topics of ``generation``."""
+    """A session's frame that is held until a name server knows the topics of ``generation``."""
 
     __slots__ = ("_broker", "_generation", "_session")
 
@@ -186,7 +186,7 @@ class Broker:
         state.subscriptions.lmq = store_config.enable_lmq
         offsets_file = config_file("consumerOffset.json")
         if store_config.enable_lmq:
-            # RocketMQ then keeps all offsets in the other file; ours of before are not lost for that.
+            # RocketMQ then keeps all offsets in the other file; offsets saved here before are kept.
             SavedTable(state.offsets, offsets_file).load()
             offsets_file = config_file("lmqConsumerOffset.json")
         self._saved_offsets = SavedTable(state.offsets, offsets_file)
@@ -228,7 +228,7 @@ class Broker:
 
         self.replicas = Replicas(config, store, clock)
         self._acked = 0
-        """Position in the log up to which this broker itself would answer."""
+        """The log position up to which this broker alone would answer."""
         self.pulls = Pulls(state)
         self._sends = Sends(state, self.acks, store_host, self._once_known)
         self.routes = Routes(state)
@@ -268,7 +268,7 @@ class Broker:
             *store.ledgers,
         )
         self._changed_groups: dict[str, ConsumerGroup] = {}
-        """Whose members are told so at the end of the turn, however many have joined or left in it."""
+        """Groups whose members are notified at the end of the turn, once however many members joined or left."""
         self._is_quiet = False
         self.registration_due = True
         self._registration_pieces = 1
@@ -279,7 +279,7 @@ class Broker:
         self._next_offsets_ms = now_ms + config.flush_consumer_offset_interval
 
     def _heal_ranges(self) -> None:
-        """Values that were read and cannot be."""
+        """Replace impossible values that were read from the config files."""
         state, store = self.state, self.store
         note = store.damages.note
         heal_topics(state.topics, store, note)
@@ -300,7 +300,7 @@ class Broker:
     # --- Core ---
 
     def connected(self, session: Session) -> None:
-        """Nothing to do: a client is nobody until its first heartbeat."""
+        """Does nothing: a client is unknown until its first heartbeat."""
 
     def received(self, session: Session, commands: Iterable[Command]) -> None:
         dispatch(self.handlers, session, commands, self.state.long_work, self.state.calls.answered)
@@ -317,7 +317,7 @@ class Broker:
         self.state.calls.disconnected(session)
 
     def turn(self) -> None:
-        """Write what this turn appended, and answer what that completes."""
+        """Write what this turn appended, and send the answers that this completes."""
         if self._changed_groups:
             changed, self._changed_groups = self._changed_groups, {}
             for group in changed.values():
@@ -333,7 +333,7 @@ class Broker:
             self.registration_due = True
 
     def progress(self, progress: Progress) -> None:
-        """The store has written or synced more: tell those who wait for it."""
+        """The store has written or synced more: notify those who wait for it."""
         self._acked = progress.acked
         self.replicated()
         self._pop.progress(progress)
@@ -344,11 +344,11 @@ class Broker:
             self.pulls.arrived(progress.arrivals)
             for service in self._services:
                 service.arrived(progress.arrivals)
-            if self.store.put_count != puts:  # a check point, say, for which a pop's answer waits
+            if self.store.put_count != puts:  # for example a check point that a pop's answer waits for
                 self.progress(self.store.commit())
 
     def replicated(self) -> None:
-        """A slave may have more of the log: tell those who wait for it."""
+        """A slave may have more of the log: notify those who wait for it."""
         self.acks.release(min(self._acked, self.replicas.confirmed))
 
     def tick(self) -> int:
@@ -396,17 +396,17 @@ class Broker:
     # --- name servers ---
 
     def registrations(self) -> Iterator[Registration | None]:
-        """All topics, in as many registrations as that takes. The shell sends them to every name server, one after
-        the other, and reports success with ``registered``; None: let others have their turn."""
+        """All topics, in as many registrations as needed. The shell sends each to every name server, in order,
+        and reports success with ``registered``. None marks a point where other work may run."""
         for registration in registrations(self.config, self.state.topics):
             if registration is not None and registration.is_last:
                 self._registration_pieces = registration.piece + 1
             yield registration
 
     def registered(self, registration: Registration, answer: bytes | memoryview = b"") -> None:
-        """A name server took the registration. ``answer`` is its body: the table of ordered topics, if any.
+        """A name server accepted the registration. ``answer`` is its body: the table of ordered topics, if any.
 
-        Raises ProtocolError when that is not what it should be; the registration counts all the same.
+        Raises ProtocolError if the body is malformed; the registration still counts.
         """
         self._published_generation = max(self._published_generation, registration.generation)
         self._answer_changes()
@@ -415,7 +415,7 @@ class Broker:
 
     @property
     def registration_problem(self) -> str | None:
-        """What an operator should do about the size of the registration."""
+        """What an operator should do about the size of the registration; None if nothing."""
         if self._registration_pieces < 2 or self.config.enable_split_registration:
             return None
         return (
@@ -424,7 +424,7 @@ class Broker:
         )
 
     def version_query(self) -> tuple[QueryDataVersionRequestHeader, bytes]:
-        """Asks a name server whether a registration would tell it anything (322)."""
+        """The request that asks a name server whether it lacks the current registration (322)."""
         config = self.config
         header = QueryDataVersionRequestHeader(
             broker_name=config.broker_name,
@@ -443,11 +443,11 @@ class Broker:
             broker_id=config.broker_id,
         )
 
-    # --- changes that others wait for ---
+    # --- changes whose answers wait ---
 
     def _change(self, session: Session, command: Command, *, topics: bool) -> None:
-        """Answer a change of the topics (or else of the groups) once it is on the disk and, if a topic, known
-        to a name server: whoever asked for it may rely on it."""
+        """Answer a change of the topics (or else of the groups) once it is on disk and, if a topic, known to a
+        name server, so that the requester can rely on it."""
         saved = self._saved_topics if topics else self._saved_groups
         self._answer_when_saved(session, command, saved, published=topics and bool(self.config.namesrv_addr))
 
@@ -468,7 +468,7 @@ class Broker:
             session.send(unsaved)
 
     def _wait_for(self, change: _Change) -> bool:
-        """False when too many wait already."""
+        """False if too many answers wait already."""
         if self._answer_change(change):
             return True
         has_room = self._waiting.has_room(change.size_bytes)
@@ -478,14 +478,13 @@ class Broker:
         return has_room
 
     def _once_known(self, session: Session) -> Receiver:
-        """Holds an answer back until a name server knows the topics as they are now."""
+        """Hold an answer back until a name server knows the topics as they are now."""
         if not self.config.namesrv_addr:
             return session
         return _Announcement(self, session, self.state.topics.generation)
 
     def announce(self, session: Session, frame: bytes, generation: int) -> None:
-        """Send ``frame`` when a name server knows the topics of ``generation``, or after
-        ANNOUNCEMENT_TIMEOUT_MS."""
+        """Send ``frame`` once a name server knows the topics of ``generation``, or after ANNOUNCEMENT_TIMEOUT_MS."""
         if self._published_generation >= generation:
             session.send(frame)
             return
@@ -505,7 +504,7 @@ class Broker:
         self._changes = waiting
 
     def _answer_change(self, change: _Change) -> bool:
-        """False when it has to wait."""
+        """False if it has to wait."""
         is_late = change.deadline_ms <= self._clock.monotonic_ms()
         is_saved = change.saved is None or (
             change.saved.saved_generation >= change.generation and not self.store.deletions.behind
@@ -522,7 +521,7 @@ class Broker:
     # --- blocking work ---
 
     def jobs(self) -> list[Job]:
-        """What is due for a worker thread; asked for about once a second, and not again before these are
+        """Due work for a worker thread. Called about once a second, and not again before the previous jobs are
         done."""
         urgent = (self.store.deletions, self._saved_topics, self._saved_groups, self._saved_modes)
         jobs: list[Job] = [table.job() for table in urgent if table.behind]
@@ -537,7 +536,7 @@ class Broker:
 
     @property
     def jobs_due(self) -> bool:
-        """An operator changed something, or the log wants room: ``jobs`` should not wait for its second."""
+        """Whether ``jobs`` should be called at once: an operator changed something, or the log needs space."""
         return (
             self.store.deletions.behind
             or self._saved_topics.behind
@@ -547,13 +546,11 @@ class Broker:
         )
 
     def quiesce(self) -> None:
-        """Begin nothing by oneself any more: what a service does after the last sync would be done again after the
-        start."""
+        """Stop the services. Anything they did after the last sync would be repeated after the next start."""
         self._is_quiet = True
 
     def shutdown(self) -> list[Job]:
-        """The last saves, to be run before the store is closed. No command may be given to the broker after
-        this."""
+        """The last saves, run before the store is closed. The broker must get no command after this."""
         self._transactions.stop()
         tables: tuple[Deletions | SavedTable, ...] = (
             self.store.deletions,
@@ -585,17 +582,17 @@ class Broker:
 
     @property
     def timer_counts(self) -> TimerMetrics:
-        """How many timer messages wait, came and went."""
+        """Counts of timer messages that wait, were enqueued and were dequeued."""
         return self._timers.metrics
 
     def revive_behind(self) -> list[tuple[int, int]]:
-        """By queue of POP's revive log: records that are not done with, and for how many ms the oldest of them has been
-        due."""
+        """For each queue of POP's revive log: the number of unprocessed records, and for how many ms the oldest
+        has been due."""
         return self._pop.revive_behind()
 
     @property
     def delay_problem(self) -> str | None:
-        """Why delayed or timed messages are not delivered although it is their time, or None."""
+        """Why due delayed or timed messages are not delivered; None if they are."""
         return self._delays.problem or self._timers.problem
 
     def topics_view(self) -> list[dict[str, Any]]:

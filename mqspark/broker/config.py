@@ -1,5 +1,5 @@
-"""Settings of a broker, RocketMQ's names in snake case (BrokerConfig, BrokerIdentity). Only keys that do
-something."""
+"""Settings of a broker, RocketMQ's names in snake case (BrokerConfig, BrokerIdentity). Only keys that have an
+effect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["BrokerConfig", "BrokerRole", "UPDATABLE_KEYS"]
 
 
 class BrokerRole(enum.StrEnum):
-    """Whether a master waits for its slaves before it says that a message is stored."""
+    """Whether a master waits for its slaves before it acknowledges a message."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -26,20 +26,20 @@ class BrokerConfig:
     broker_name: str = "broker-a"
     broker_id: int = 0
     broker_ip1: str = field(default="127.0.0.1", metadata={"key": "brokerIP1"})
-    """The address or host name that clients are told. What it stands for is part of every offset message id."""
+    """The address or host name that clients connect to. Its IP address is part of every offset message id."""
     broker_ip2: str | None = field(default=None, metadata={"key": "brokerIP2"})
-    """The address that slaves are told; None: brokerIP1."""
+    """The address that slaves connect to; None: brokerIP1."""
     listen_port: int = 10911
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
     ha_listen_port: int | None = None  # None: listenPort + 1
     in_sync_replicas: int = 1
-    """Brokers that must have a message, this one among them, before a SYNC_MASTER says that it is stored. 0 is as 1."""
-    slave_timeout: int = 3_000  # ms; a send that waits longer for them is answered FLUSH_SLAVE_TIMEOUT
+    """Brokers that must have a message, including this one, before a SYNC_MASTER acknowledges it. 0 means 1."""
+    slave_timeout: int = 3_000  # ms; then a send is answered FLUSH_SLAVE_TIMEOUT
     ha_send_heartbeat_interval: int = 5_000  # ms
-    ha_housekeeping_interval: int = 20_000  # ms; a slave that says nothing for longer is let go
+    ha_housekeeping_interval: int = 20_000  # ms; a slave that is silent for longer is disconnected
     ha_transfer_batch_size: int = 32 * 1024  # bytes of the log in one frame
     ha_max_gap_not_in_sync: int = 256 * 1024 * 1024
-    """Bytes of the log that a slave may lack and still counts as in sync."""
+    """Bytes of the log that a slave may lack and still count as in sync."""
     namesrv_addr: str | None = None
     """``host:port;host:port``."""
     broker_permission: int = PERM_READ | PERM_WRITE
@@ -49,7 +49,7 @@ class BrokerConfig:
     register_name_server_period: int = 30_000  # ms
     register_broker_timeout_mills: int = 24_000
     force_register: bool = True
-    """False: a name server is asked for its data version first, and skipped when it has the current one."""
+    """False: a name server is first asked for its data version, and skipped when it is current."""
 
     auto_create_topic_enable: bool = True
     auto_create_subscription_group: bool = True
@@ -59,49 +59,50 @@ class BrokerConfig:
     msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
     default_topic_queue_nums: int = 8
     max_topic_queue_nums: int = 8_192
-    """Read or write queues of a topic that is made or changed. RocketMQ has no bound; several requests cost as much as
-    a topic has queues, and each queue that has messages is a file."""
+    """The limit of read and write queues when a topic is created or changed. RocketMQ has no limit. Several
+    requests have a cost proportional to the number of queues, and each queue with messages is a file."""
     split_metadata_size: int = 2000
     """Topics or groups in one page of codes 21 and 201."""
 
     start_accept_send_request_time_stamp: int = 0  # ms since the epoch
     send_thread_pool_queue_capacity: int = 10_000
-    """Sends that may wait for their flush; the next one is answered SYSTEM_BUSY. RocketMQ's name for the same
-    bound."""
+    """Sends that may wait for their flush; further ones are answered SYSTEM_BUSY. RocketMQ uses this name for the
+    same limit."""
     pull_thread_pool_queue_capacity: int = 100_000
     """Pulls that may be parked."""
     pull_bytes_per_turn: int = 64 * 1024 * 1024
-    """Ours: what one connection may be given in one turn of the loop before its pulls are answered
-    SYSTEM_BUSY."""
+    """Not RocketMQ's. The bytes that one connection may receive in one turn of the loop; further pulls are
+    answered SYSTEM_BUSY."""
 
     enable_split_registration: bool = False
-    """Whether topics are registered in pieces of splitRegistrationSize; else they are when one frame is too short."""
+    """Whether topics are always registered in pieces of splitRegistrationSize; otherwise only when one frame is
+    too small."""
     split_registration_size: int = 800
     max_topics: int = 100_000
-    """Ours, as the next ones. Nobody makes one more; what a start finds, retry topics and dead letters of groups that
-    are there come on top. A name server of ours takes three times as many."""
+    """Not RocketMQ's, like the next settings. No request may create more topics. Topics found at start, and retry
+    and dead letter topics of existing groups, come on top. An mqspark name server accepts three times as many."""
     max_subscription_groups: int = 100_000
     max_groups_per_heartbeat: int = 10_000
     max_new_groups_per_heartbeat: int = 1_000
-    """The others are made by the next heartbeats."""
+    """Further groups are created by later heartbeats."""
     max_new_groups_per_connection: int = 5_000
-    """Made by whatever makes a group that is not there: heartbeats, pulls, pops."""
+    """Counts groups created by heartbeats, pulls and pops of one connection."""
     max_client_table_bytes: int = 512 << 20
-    """What heartbeats may leave in memory. Some 200,000 clients in 100,000 groups."""
+    """Memory for client data from heartbeats; enough for some 200,000 clients in 100,000 groups."""
     max_topic_table_bytes: int = 256 << 20
-    """Topics with their settings: some 200,000."""
+    """Topics with their settings; enough for some 200,000."""
     max_group_table_bytes: int = 128 << 20
-    """Groups with their settings, forbidden topics and request modes: some 100,000 groups."""
+    """Groups with their settings, forbidden topics and request modes; enough for some 100,000 groups."""
     max_offset_table_bytes: int = 512 << 20
-    """Offsets of groups, committed and pulled: some 3,000,000 queues."""
+    """Committed and pulled offsets of groups; enough for some 3,000,000 queues."""
     max_lock_table_bytes: int = 128 << 20
     """Locks of queues."""
     max_parked_bytes: int = 256 << 20
-    """What parked pulls keep, in filters and texts; pops and notifications may keep as much each."""
+    """Filters and texts that parked pulls hold; parked pops and notifications may each hold as much."""
     max_pop_table_bytes: int = 256 << 20
-    """What is handed out by POP and may come back."""
+    """Messages handed out by POP that are not acknowledged yet."""
     max_statistics_bytes: int = 512 << 20
-    """Rates by topic and group; what has no room is counted in the totals alone."""
+    """Rates by topic and group; rows beyond the limit count only in the totals."""
     max_waiting_bytes: int = 32 << 20
     """Answers that wait for a name server or for a table to be saved."""
 
@@ -120,16 +121,17 @@ class BrokerConfig:
     max_pop_polling_size: int = 100_000
     pop_from_retry_probability: int = 20  # percent of pops that look at the retries first
     enable_retry_topic_v2: bool = False
-    """Retries of POP go to ``%RETRY%group+topic`` and not to ``%RETRY%group_topic``."""
+    """Retries of POP go to ``%RETRY%group+topic`` instead of ``%RETRY%group_topic``."""
     retrieve_message_from_pop_retry_topic_v1: bool = True
-    """With V2, look into the old retry topics too."""
+    """With V2, also read the old retry topics."""
 
     default_message_request_mode: str = "PULL"
-    """PULL or POP: of consumers that leave the choice to the broker and for whose group nobody has chosen."""
+    """PULL or POP: the mode of consumers that leave the choice to the broker when none is set for their group."""
     default_pop_share_queue_num: int = -1
-    """With POP: how many of its neighbours' queues a consumer shares; none or fewer: all share all."""
+    """With POP, the number of neighbours whose queues a consumer shares; 0 or less: all consumers share all
+    queues."""
     server_load_balancer_enable: bool = True
-    """False: such consumers are each given all queues."""
+    """False: each of these consumers gets all queues."""
 
     channel_expired_timeout: int = 120_000  # ms without a heartbeat
     notify_consumer_ids_changed_enable: bool = True
@@ -137,18 +139,18 @@ class BrokerConfig:
     flush_consumer_offset_interval: int = 5_000  # ms
     consumer_offset_update_version_step: int = 500
     use_server_side_reset_offset: bool = True
-    """Whether a reset of a group's offsets (222) is noted by the broker and takes force with the next pull, or sent to
-    the group's clients (220), of which one must be online."""
+    """Whether the broker stores a reset of a group's offsets (222) and applies it with the next pull; otherwise
+    it sends the reset to the group's clients (220), one of which must be online."""
     delay_offset_update_version_step: int = 200
     recall_message_enable: bool = False
-    """Whether a timer message can be taken back by the handle that its producer got."""
+    """Whether a timer message can be cancelled with the handle that its producer received."""
     allow_recall_when_broker_not_writeable: bool = True
 
     store_reply_message_enable: bool = True
-    """Replies to requests are stored as well as passed on."""
+    """Whether replies to requests are stored as well as forwarded."""
     reject_transaction_message: bool = False
     transaction_time_out: int = 6_000
-    """ms after its birth for which nobody is asked for a transaction."""
+    """ms after its birth during which a transaction is not checked."""
     transaction_check_interval: int = 30_000  # ms
     transaction_check_max: int = 15
     """Checks after which a transaction is given up."""
@@ -156,7 +158,7 @@ class BrokerConfig:
     transaction_op_msg_max_size: int = 4_096  # characters
 
     broker_fast_failure_enable: bool = True
-    """Whether requests that waited longer than these times are refused with SYSTEM_BUSY."""
+    """Whether requests that waited longer than these limits are refused with SYSTEM_BUSY."""
     wait_time_mills_in_send_queue: int = 200  # ms
     wait_time_mills_in_pull_queue: int = 5_000  # ms
     wait_time_mills_in_lite_pull_queue: int = 5_000  # ms
@@ -352,5 +354,5 @@ UPDATABLE_KEYS = frozenset(
         "diskSpaceWarningLevelRatio",
     }
 )
-"""What UPDATE_BROKER_CONFIG (25) may change while the broker runs; anything else is refused. Values are
+"""The settings that UPDATE_BROKER_CONFIG (25) may change while the broker runs; others are refused. Values are
 validated by type."""

@@ -1,10 +1,11 @@
-"""What a broker tells name servers of itself: all its topics, in one registration, or in several when one frame would
+"""The broker's registration at name servers: all its topics, in one request, or in several when one frame would
 be too long (BrokerController.registerBrokerAll).
 
-RocketMQ splits by number and only when told to (enableSplitRegistration); so does this module, and it splits by size
-always, for a broker whose registration no name server takes is found by nobody. A name server adds the topics of
-each piece to those it has; one that is set to forget what a registration does not have
-(deleteTopicWithBrokerRegistration) must not be registered with in pieces.
+RocketMQ splits by number of topics, and only if enableSplitRegistration is set. This module does that too, and in
+addition it always splits by size, because clients cannot find a broker whose registration is too large for every
+name server. A name server adds the topics of each piece to those it has. A name server with
+deleteTopicWithBrokerRegistration forgets the topics that a registration lacks, so it must not get a registration
+in pieces.
 
 Must not know connections.
 """
@@ -31,7 +32,7 @@ from mqspark.protocol.headers import RegisterBrokerRequestHeader
 __all__ = ["MAX_PIECE_BYTES", "Registration", "registrations"]
 
 MAX_PIECE_BYTES = 8 * 1024 * 1024
-"""Half of what RocketMQ's name server takes as a frame: some 40,000 topics."""
+"""Half of the largest frame that RocketMQ's name server accepts; some 40,000 topics."""
 
 TOPICS_A_SLICE = 250
 _PERM_READ_WRITE = PERM_READ | PERM_WRITE
@@ -41,14 +42,14 @@ _encode = msgspec.json.encode
 
 
 class Registration(NamedTuple):
-    """What to send to every name server."""
+    """One request to every name server."""
 
     header: RegisterBrokerRequestHeader
     body: bytes
     generation: int
-    """Which state of the topics a name server knows that has taken this; -1 when more must follow."""
+    """The generation of the topics that a name server has after this request; -1 if more pieces follow."""
     piece: int
-    """0 for the first."""
+    """Number of the piece, from 0."""
 
     @property
     def is_last(self) -> bool:
@@ -56,20 +57,20 @@ class Registration(NamedTuple):
 
 
 def registrations(config: BrokerConfig, topics: Topics) -> Iterator[Registration | None]:
-    """The registrations that tell everything, in the order in which they are to be sent. None after every millisecond
-    or two of work: let others have their turn."""
+    """All registrations, in sending order. Yields None after each millisecond or two of work, so that other work
+    can run."""
     version, generation = topics.data_version, topics.generation
     parts: list[bytes] = []
     size = piece = 0
-    # A first piece of one topic would be taken for an addition to what is not there yet.
+    # A name server without this broker would take a first piece of one topic for an addition.
     most = max(2, config.split_registration_size) if config.enable_split_registration else 1 << 60
     for number, topic in enumerate([topic.config for topic in topics]):
         if number % TOPICS_A_SLICE == TOPICS_A_SLICE - 1:
             yield None
         part = b"%b:%b" % (_encode(topic.topic_name), encode_body(_permitted(topic, config)))
         if parts and (size + len(part) > MAX_PIECE_BYTES or len(parts) >= most):
-            # A version of its own, which no other state or piece has: a name server passes over known topics of a
-            # registration with the version that it has.
+            # Each piece has a version of its own: a name server skips known topics of a registration whose
+            # version it already has.
             own = DataVersion(version.state_version, -1 - piece, version.counter)
             yield _registration(config, parts, own, -1, piece)
             parts, size, piece = [], 0, piece + 1

@@ -1,5 +1,5 @@
-"""What runs inside a broker by time or by arrivals and not by requests: delay levels, timers, transaction checks,
-POP's revival."""
+"""Background services of a broker, driven by time or by arrivals instead of requests: delay levels, timers,
+transaction checks, POP's revival."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["Service"]
 
 
 class Service(Protocol):
-    """Owned by the broker's thread. Must do a bounded amount of work in a call and ask for the next call soon
-    when more is left."""
+    """Runs in the broker's thread. Each call does a bounded amount of work; if more is left, the service asks for
+    another call soon."""
 
     def load(self) -> None:
-        """Once, when the store is open and the tables are loaded. Raises StoreCorrupt."""
+        """Called once, when the store is open and the tables are loaded. Raises StoreCorrupt."""
 
     def tick(self) -> int:
-        """Do what is due; what it puts is written at the end of the tick. Gives back the milliseconds until it
-        wants to be called again."""
+        """Do what is due; messages put here are written at the end of the tick. Returns the ms until the next
+        call."""
 
     def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        """Queues that have grown: topic, queue id, new max offset. What they hold is acked."""
+        """Called with queues that have grown: topic, queue id, new max offset. Their messages are acked."""
 
     def saved_tables(self) -> Sequence[SavedTable]:
-        """Its files in ``config/``, saved by the broker's jobs when behind and at shutdown."""
+        """The service's files in ``config/``. The broker's jobs save them when they changed, and at shutdown."""

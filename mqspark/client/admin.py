@@ -1,6 +1,4 @@
-"""Administration: topics, groups, offsets, cluster, brokers. Facts: RocketMQ's DefaultMQAdminExtImpl;
-reference client-semantics §5.1, remoting-protocol §5.9.
-"""
+"""Administration: topics, groups, offsets, cluster, brokers. Facts: RocketMQ's DefaultMQAdminExtImpl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP application of a broker: /health, /metrics, /api/v1.
+"""The HTTP application of a broker: /health, /metrics, /api/v1, and a page of links to them at /.
 
 See ``http`` for who loads it and who may reach it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import html
 import json
 from collections.abc import MutableMapping
 from time import monotonic
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 from fastapi import FastAPI, HTTPException, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqspark.broker.admin.views import View, groups_view, topics_view
@@ -94,6 +95,26 @@ class Stored(BaseModel):
     queueOffset: int
 
 
+_LINKS = {
+    "/health/ready": "health: whether messages are taken and served, and why not",
+    "/health/live": "whether the process runs",
+    "/metrics": "metrics, as Prometheus text",
+    "/docs": "the API, to read and to try",
+    "/api/v1/cluster": "this broker",
+    "/api/v1/topics": "topics with their queues and offsets",
+    "/api/v1/groups": "consumer groups with their members and lag",
+}
+
+
+def _page(broker_name: str, address: str) -> str:
+    title = html.escape(f"mqspark broker {broker_name} at {address}")
+    links = "".join(f'<li><a href="{path}">{path}</a> {text}</li>\n' for path, text in _LINKS.items())
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>\n'
+        f"<body><h1>{title}</h1>\n<ul>\n{links}</ul></body></html>\n"
+    )
+
+
 def create_api(app: BrokerApp) -> ASGIApp:
     from importlib.metadata import version
 
@@ -116,6 +137,11 @@ def create_api(app: BrokerApp) -> ASGIApp:
         if not app.lifecycle.ready or app.broker is None:
             raise HTTPException(503, f"the broker is {app.lifecycle.phase.name.lower()}")
         return app.broker
+
+    @api.get("/", include_in_schema=False)
+    async def links() -> HTMLResponse:
+        """What else is here."""
+        return HTMLResponse(_page(app.config.broker_name, app.address))
 
     @api.get("/health/live", tags=["health"])
     async def live() -> dict[str, str]:

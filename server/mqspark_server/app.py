@@ -253,7 +253,7 @@ class BrokerApp:
         PROCESS.reserve(self._reserved)
         report = await self._flush_worker.run(self._open_store)
         self.recovery = dataclasses.asdict(report)
-        log.info("store %s: %s", self.store_path, report)
+        log.info("store %s recovered: %s", self.store_path, report)
 
         self.lifecycle.advance(Phase.STARTING)
         outbox: list[Session] = []

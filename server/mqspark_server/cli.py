@@ -6,9 +6,9 @@
     mqspark doctor spark
     mqspark dev [--store DIR] [--namesrv-port N] [--broker-port N] [--http-port N] [--set key=value]...
 
-Each prints one READY line on standard output once it serves, logs to standard error, and runs until SIGTERM
-or SIGINT. Exit codes: 0 after a clean stop, 1 when it cannot start or stop cleanly, 2 for settings that do
-not fit.
+A server prints one READY line on standard output once it serves, logs to standard error, and runs until SIGTERM
+or SIGINT; ``dev`` adds on standard error what to try next. Exit codes: 0 after a clean stop, 1 when it cannot
+start or stop cleanly, 2 for settings that do not fit.
 """
 
 from __future__ import annotations
@@ -143,6 +143,16 @@ def dev(
             f"READY namesrv={app.namesrv.address} broker={app.brokers[0].address}"
             f" http={app.brokers[0].http_url or '-'} store={app.brokers[0].store_path}"
         ),
+        lambda: _to_try(app.namesrv.address),
+    )
+
+
+def _to_try(namesrv: str) -> str:
+    """Two lines that work as they are: the first in a shell, the second in ``pyspark``."""
+    return (
+        f"try: python -c \"from mqspark import *; p = Producer('{namesrv}', group='hello'); p.start();"
+        " print(p.send(Message.of('Hello', 'hi'))); p.stop()\"\n"
+        f"then in pyspark: spark.read.format('pymq').option('nameserver', '{namesrv}').load('Hello').show()"
     )
 
 
@@ -158,13 +168,13 @@ def _log_to_stderr(level: str) -> None:
     sparing("asyncio")  # which tells of each accept that fails, say
 
 
-def _serve(app: _App, ready_line: Callable[[], str]) -> None:
+def _serve(app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | None = None) -> None:
     # As many files as may be: each connection and each mapped queue file has a descriptor.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _keep_freed_memory()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_run_until_signalled(app, ready_line))
+        runner.run(_run_until_signalled(app, ready_line, hint))
 
 
 def _keep_freed_memory() -> None:
@@ -185,7 +195,9 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _run_until_signalled(app: _App, ready_line: Callable[[], str]) -> None:
+async def _run_until_signalled(
+    app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | None
+) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -204,6 +216,8 @@ async def _run_until_signalled(app: _App, ready_line: Callable[[], str]) -> None
         gc.collect()
         gc.freeze()
         print(ready_line(), flush=True)
+        if hint is not None:
+            print(hint(), file=sys.stderr, flush=True)
         await stop.wait()
     finally:
         await app.stop()

@@ -43,13 +43,9 @@ def doctor() -> None:
 def doctor_spark(nameserver: str | None) -> None:
     """Say what keeps format("pymq") from working here. Exit code 1 when something does."""
     _need_spark()
-    from pyspark_pymq.doctor import examine
+    from pyspark_pymq.doctor import report
 
-    findings = examine(nameserver)
-    for finding in findings:
-        click.echo(f"{'ok  ' if finding.ok else 'FAIL'} {finding.name}: {finding.text}")
-    if not all(finding.ok for finding in findings):
-        sys.exit(1)
+    sys.exit(report(nameserver))
 
 
 def _need_spark() -> None:

@@ -14,7 +14,6 @@ authentication): accepting them silently would be a lie.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import socket
 import tomllib
@@ -24,7 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from mqspark.broker.config import BrokerConfig
-from mqspark.config import INT64_MAX, ForeignKeys, check_numbers, known_keys, parse_settings, rocketmq_key
+from mqspark.config import (
+    INT64_MAX,
+    ForeignKeys,
+    check_numbers,
+    did_you_mean,
+    known_keys,
+    parse_settings,
+    rocketmq_key,
+)
 from mqspark.errors import ConfigError
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import StoreConfig
@@ -221,6 +228,11 @@ def broker_settings(
 
 
 def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSettings:
+    """Later layers win. Raises ConfigError, for a key that only brokers have, too."""
+    for layer in layers:
+        with _from(layer):
+            for key in layer.values:
+                _check_name_server_has(key)
     (server, namesrv), unused = _resolve(
         (ServerConfig, NamesrvConfig), {"listenPort": 9876, **profile}, layers
     )
@@ -232,10 +244,14 @@ def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSetti
 def foreign_keys(*own: type[Any]) -> ForeignKeys:
     """Of a process whose core has the settings of the classes ``own``: keys mean what they do in a file."""
     fixed = known_keys(ServerConfig)
-    names = _canonical((ServerConfig, *own)).values()
+    names = set(_canonical((ServerConfig, *own)).values())
+    if NamesrvConfig in own:
+        names -= _OF_BROKERS_ONLY
 
     def judge(changes: Mapping[str, str]) -> Collection[str]:
         for key, value in changes.items():
+            if NamesrvConfig in own:
+                _check_name_server_has(key)
             _check_promise(key, value)
             if key not in fixed and key not in ROCKETMQ_KEYS:
                 raise _unknown(key, names)
@@ -245,9 +261,29 @@ def foreign_keys(*own: type[Any]) -> ForeignKeys:
 
 
 def _unknown(key: str, names: Iterable[str]) -> ConfigError:
-    close = difflib.get_close_matches(key, [*names, *ROCKETMQ_KEYS], 1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    # Ours first: RocketMQ has many keys of which nothing would come here.
+    hint = did_you_mean(key, names) or did_you_mean(key, ROCKETMQ_KEYS)
     return ConfigError(f"unknown setting {key!r}{hint}", key=key)
+
+
+def _of_brokers_only() -> set[str]:
+    """Both spellings of what a name server has no use for."""
+    of_shells = {
+        key
+        for key, spec in known_keys(ServerConfig).items()
+        if spec.name.startswith(("http_", "metrics_")) or spec.name == "fast_port_enable"
+    }
+    of_brokers = known_keys(BrokerConfig).keys() | known_keys(StoreConfig).keys()
+    return of_shells | (of_brokers - known_keys(ServerConfig).keys() - known_keys(NamesrvConfig).keys())
+
+
+_OF_BROKERS_ONLY = frozenset(_of_brokers_only())
+
+
+def _check_name_server_has(key: str) -> None:
+    if key in _OF_BROKERS_ONLY:
+        why = "; a name server has no HTTP port" if key.startswith("http") else ""
+        raise ConfigError(f"{key} is a setting of brokers, not of name servers{why}", key=key)
 
 
 def _path(text: str) -> str:

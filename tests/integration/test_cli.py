@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -109,6 +110,43 @@ def test_dev_serves_and_stops_cleanly(dev: Callable[..., Process], tmp_path: Pat
     assert code == 0, errors
     assert "Traceback" not in errors
     assert not (tmp_path / "abort").exists()
+
+
+def test_dev_says_what_to_try_and_it_works(dev: Callable[..., Process]) -> None:
+    process = dev()
+    namesrv = process.ready()["namesrv"]
+    assert process.popen.stderr is not None
+    lines = []
+    while len(lines) < 2:
+        if (line := process.popen.stderr.readline()).startswith(("try: ", "then in pyspark: ")):
+            lines.append(line.partition(": ")[2].strip())
+    command, spark = lines
+    program, *arguments = shlex.split(command)
+    assert program == "python"
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "SEND_OK" in done.stdout
+    assert f"option('nameserver', '{namesrv}').load('Hello')" in spark
+    compile(spark, "hint", "eval")
+    assert process.stop()[0] == 0
+
+
+def test_log_lines_are_for_people(dev: Callable[..., Process], tmp_path: Path) -> None:
+    process = dev("--store", str(tmp_path))
+    send(process.ready()["broker"], "T")
+    process.stop()
+    process = dev("--store", str(tmp_path))
+    process.ready()
+    _, errors = process.stop()
+    (line,) = [line for line in errors.splitlines() if "recovered: " in line]
+    assert re.search(
+        r"recovered: stopped cleanly; 1 segments, \d+ queues, log from 0 to [1-9]\d*; \d+ records read from \d+ on,"
+        r" \d+ queue entries written; in \d+ ms$",
+        line,
+    )
+    assert "Report(" not in errors
+    assert max(map(len, errors.splitlines())) < 300
 
 
 def test_dev_without_store_leaves_no_directory(dev: Callable[..., Process]) -> None:

@@ -150,7 +150,7 @@ def test_a_slave_with_another_log_is_let_go_with_a_reason(
 ) -> None:
     with Broker(store=tmp_path / "s") as broker, closing(Slave(broker, position=position)) as slave:
         assert not slave.take()
-    assert f"is let go: it wants the log from {position} on" in caplog.text
+    assert f"is let go: it asks for the log from {position} on" in caplog.text
 
 
 def test_a_segment_that_cannot_be_mapped_costs_the_slave_and_nobody_else(

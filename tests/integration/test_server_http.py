@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import errno
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,21 @@ def post(http: httpx.Client, topic: str, **message: Any) -> httpx.Response:
         content=json.dumps(message),
         headers={"content-type": "application/json"},
     )
+
+
+def test_the_front_page_leads_everywhere(http: httpx.Client) -> None:
+    answer = http.get("/")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/html")
+    links = re.findall(r'href="([^"]+)"', answer.text)
+    assert {"/health/ready", "/metrics", "/docs", "/api/v1/topics"} <= set(links)
+    for link in links:
+        assert http.get(link).status_code == 200, link
+
+
+def test_the_front_page_is_for_own_names_and_pages_only(http: httpx.Client) -> None:
+    assert http.get("/", headers={"host": "rebound.example"}).status_code == 403
+    assert http.get("/", headers={"origin": "http://elsewhere.example"}).status_code == 403
 
 
 def test_health(http: httpx.Client, broker: Broker) -> None:

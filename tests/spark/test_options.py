@@ -85,6 +85,38 @@ def test_options_of_batch_reads(options: dict[str, str], key: str) -> None:
     refused(key, options, streaming=False)
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("startingOfset", "'startingOffsets'"),
+        ("starting_offsets", "'startingOffsets'"),
+        ("maxofsetspertrigger", "'maxOffsetsPerTrigger'"),
+        ("sqlfiltr", "'sqlFilter'"),
+        ("subscribed", "'subscribe'"),
+        ("failOnDataLos", "'failOnDataLoss'"),
+    ],
+)
+def test_a_misspelt_option_finds_those_that_are_close(given: str, meant: str) -> None:
+    text = refused(given, {given: "1"}, streaming=True)
+    assert text.startswith(f"{given}: not an option of the pymq source; did you mean {meant}")
+
+
+def test_a_misspelt_option_of_the_sink() -> None:
+    with pytest.raises(ConfigError, match=r"^batchByte: not .* sink; did you mean 'batchBytes'\? it knows "):
+        WriteOptions.parse(BASE | {"batchByte": "1m"})
+    with pytest.raises(ConfigError, match=r"^colour: not an option of the pymq sink; it knows "):
+        WriteOptions.parse(BASE | {"colour": "red"})
+
+
+def test_a_required_option_that_is_misspelt() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^nameserver: required.*'nameServr' is given: did you mean 'nameserver'"
+    ):
+        ReadOptions.parse({"nameServr": "h:1", "topic": "T"}, streaming=False)
+    with pytest.raises(ConfigError, match=r"^topic: required.*'topc' is given: did you mean 'topic'\?$"):
+        ReadOptions.parse({"nameserver": "h:1", "topc": "T"}, streaming=False)
+
+
 def test_names_in_lower_case_are_shown_as_documented() -> None:
     """Spark hands them over so."""
     for options, words in (

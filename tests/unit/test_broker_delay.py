@@ -270,9 +270,7 @@ def test_a_full_disk_holds_a_level_and_loses_nothing(bench: Bench, monkeypatch: 
         bench.clock.advance(1_000)
         assert bench.broker.tick() == 100
         assert bodies(bench) == []
-        assert "delay level 1 stands still at offset 0: the disk is full" in (
-            bench.broker.delay_problem or ""
-        )
+        assert "delay level 1 is blocked at offset 0: the disk is full" in (bench.broker.delay_problem or "")
     bench.run_for(100)
     assert bodies(bench) == [b"x"]
     assert bench.broker.delay_problem is None

@@ -249,4 +249,4 @@ def test_an_answer_that_makes_no_sense_is_said_to(bench: Bench) -> None:
     )
     client.give_frame(struct.pack(">ii", 4 + len(header), len(header)) + header)
     (told,) = admin.heard()
-    assert (told.code, "nonsense" in (told.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+    assert (told.code, "malformed" in (told.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)

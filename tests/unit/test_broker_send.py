@@ -141,7 +141,7 @@ def test_a_topic_needs_a_template_with_the_inherit_bit(bench: Bench) -> None:
         ({"i": "a\x01" + "x" * 33_000 + "\x02"}, b"x", 13, "exceeds the limit"),
         ({"i": "a\x01" + "x" * 100_000 + "\x02"}, b"x", 13, "exceeds the limit"),
         ({"f": "4"}, b"x", 13, "the property TRAN_MSG does not"),
-        ({"f": "128"}, b"x", 13, "for the broker to say"),
+        ({"f": "128"}, b"x", 13, "only the broker sets"),
         ({"b": "%RETRY%G", "m": "true"}, b"x", 13, "batch"),
     ],
 )

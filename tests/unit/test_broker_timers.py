@@ -659,7 +659,7 @@ def test_a_full_disk_holds_timers_and_loses_none(bench: Bench, monkeypatch: pyte
         bench.store._log.room_end = -1
         bench.run_for(2_000)
         assert bodies(bench) == []
-        assert bench.broker.delay_problem == "timer messages stand still: the disk is full"
+        assert bench.broker.delay_problem == "timer messages are blocked: the disk is full"
     bench.run_for(100)
     assert bodies(bench) == [b"a", b"b"]
     assert bench.broker.delay_problem is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,3 +79,49 @@ def test_jobs_explain_themselves(capsys: pytest.CaptureFixture[str]) -> None:
         check=True,
     )
     assert "--min-dirty-ratio" in run.stdout
+
+
+WITHOUT_SERVER = """
+import sys
+for name in ("click", "fastapi", "uvicorn", "h11", "pydantic", "prometheus_client", "uvloop"):
+    sys.modules[name] = None
+sys.argv = ["mqspark", *sys.argv[1:]]
+from mqspark.__main__ import main
+main()
+"""
+
+
+def without_server(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The console script where the extra ``server`` is not installed."""
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_SERVER, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+    )
+
+
+def test_the_doctor_needs_the_extra_spark_alone() -> None:
+    done = without_server("doctor", "spark", "--nameserver", "127.0.0.1:1")
+    assert done.returncode == 1, done.stderr  # for the name server
+    assert done.stderr == ""
+    found = {
+        name: verdict for verdict, name in re.findall(r"^(ok  |FAIL) (\w+): ", done.stdout, re.MULTILINE)
+    }
+    assert found.pop("cluster") == "FAIL"
+    assert found.pop("java") in ("ok  ", "FAIL")
+    assert set(found.values()) == {"ok  "}, done.stdout
+
+
+def test_jobs_need_the_extra_spark_alone() -> None:
+    done = without_server("job", "run", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "rebuild-index" in done.stdout
+
+
+def test_the_servers_say_what_they_need() -> None:
+    done = without_server("dev")
+    assert done.returncode == 1
+    assert done.stderr == "mqspark: error: the command line needs click: pip install 'mqspark[server]'\n"
+    assert without_server("doctor").returncode == 2

@@ -118,9 +118,11 @@ def test_a_slave_goes_on_where_it_was(bench: Bench) -> None:
 def test_a_slave_with_another_log_is_let_go(bench: Bench, beyond: int) -> None:
     fill(bench.peer(), 3)
     slave = bench.broker.replicas.connect("s:1")
-    with pytest.raises(ProtocolError, match=r"it wants the log from \d+ on, which goes from 0 to \d+ here"):
+    with pytest.raises(
+        ProtocolError, match=r"it asks for the log from \d+ on, but the log here spans 0 to \d+"
+    ):
         slave.received(report(bench.store.acked_offset + beyond))
-    with pytest.raises(ProtocolError, match="it wants the log from -5 on"):
+    with pytest.raises(ProtocolError, match="it asks for the log from -5 on"):
         bench.broker.replicas.connect("s:1").received(report(-5))
 
 
@@ -131,7 +133,7 @@ def test_a_slave_cannot_have_more_than_it_was_sent(bench: Bench) -> None:
     (position, part) = frames(slave.data(100))[0]
     assert position == 0
     with pytest.raises(
-        ProtocolError, match=f"it has {len(part) + 1} bytes of the log and was sent {len(part)}"
+        ProtocolError, match=f"it reports {len(part) + 1} bytes of the log but was sent {len(part)}"
     ):
         slave.received(report(len(part) + 1))
 
@@ -141,7 +143,7 @@ def test_a_slave_that_stays_behind_what_is_kept_is_let_go(bench: Bench) -> None:
     slave = bench.broker.replicas.connect("s:1")
     slave.received(report(100))
     bench.store._log.forget_oldest(1)
-    with pytest.raises(ProtocolError, match=f"it is at 100 of the log, which begins at {SEGMENT} now"):
+    with pytest.raises(ProtocolError, match=f"it is at 100 of the log, which now starts at {SEGMENT}"):
         slave.data(1 << 20)
 
 

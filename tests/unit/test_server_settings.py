@@ -103,6 +103,43 @@ def test_keys_without_meaning_are_collected_and_misspelt_ones_refused() -> None:
         broker_settings(production(), Layer("f", {"flushDiskTyp": "x"}))
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("listenPrt", "'listenPort'"),
+        ("listen_prt", "'listenPort'"),
+        ("autocreatetopicenabel", "'autoCreateTopicEnable'"),
+        ("maxTopicTableByte", "'maxTopicTableBytes'"),
+        ("httpPorts", "'httpPort'"),
+    ],
+)
+def test_a_misspelt_key_finds_those_that_are_close(key: str, meant: str) -> None:
+    for layer in (Layer("f", {key: "1"}), override_layer([f"{key}=1"])):
+        with pytest.raises(ConfigError) as caught:
+            broker_settings(production(), layer)
+        assert f"unknown setting '{key}'; did you mean {meant}" in str(caught.value)
+    with pytest.raises(ConfigError, match=r"f: unknown setting 'maxBrokerz'; did you mean 'maxBrokers'\?$"):
+        namesrv_settings({}, Layer("f", {"maxBrokerz": "1"}))
+    with pytest.raises(ConfigError, match=r"unknown setting 'colour'$"):
+        namesrv_settings({}, Layer("f", {"colour": "1"}))
+
+
+def test_a_name_server_refuses_what_only_brokers_have() -> None:
+    for key in ("flushDiskType", "brokerName", "maxTopics", "metrics_max_series", "fastPortEnable"):
+        with pytest.raises(ConfigError, match=f"^f: {key} is a setting of brokers, not of name servers$"):
+            namesrv_settings({}, Layer("f", {key: "1"}))
+    for key in ("httpPort", "http_port", "httpEnable"):
+        says = f"^--set: {key} is a setting of brokers, not of name servers; a name server has no HTTP port$"
+        with pytest.raises(ConfigError, match=says):
+            namesrv_settings({}, override_layer([f"{key}=1"]))
+        with pytest.raises(ConfigError, match=says.replace("--set: ", "")):
+            foreign_keys(NamesrvConfig)({key: "1"})
+    fitting = {"listenPort": "9877", "logLevel": "DEBUG", "maxConnections": "7", "maxBrokers": "3"}
+    settings = namesrv_settings({}, Layer("f", fitting | {"useEpollNativeSelector": "true"}))
+    assert (settings.server.listen_port, settings.namesrv.max_brokers) == (9877, 3)
+    assert settings.unused == ["useEpollNativeSelector"]
+
+
 def test_a_running_process_knows_the_keys_that_its_file_may_have() -> None:
     judge = foreign_keys(BrokerConfig, StoreConfig)
     assert judge({"useEpollNativeSelector": "true", "brokerRole": "ASYNC_MASTER"}) == []

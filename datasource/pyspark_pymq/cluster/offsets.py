@@ -2,10 +2,10 @@
 
     {"v":1, "q":{topic:{"broker:queue":next offset}}, "from":{topic:{"broker:queue":first offset}}}
 
-Spark compares offsets as text, so keys are sorted and the same position always gives the same text (reference
-spark-datasource §5.4). ``from`` says where the queues that appear for the first time in this batch begin. That makes
-the start of a query durable: Spark keeps only the *end* of batch 0 and asks ``initialOffset`` again after a crash
-(§5.3), but the end that it keeps carries the start that went with it.
+Spark compares offsets as text, so keys are sorted and the same position always gives the same text. ``from`` says
+where the queues that appear for the first time in this batch begin. That makes the start of a query durable:
+Spark keeps only the *end* of batch 0 and asks ``initialOffset`` again after a crash (§5.3), but the end that it
+keeps carries the start that went with it.
 """
 
 from __future__ import annotations

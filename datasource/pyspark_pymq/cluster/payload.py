@@ -38,8 +38,8 @@ CONTENT_TYPE = "application/vnd.apache.arrow.stream"
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:
-    """What Spark expects a reader with this schema to give (reference spark-datasource §7.4). Raises ConfigError for a
-    column that Spark does not pass to Python: an interval of months, a map whose types nobody knows."""
+    """What Spark expects a reader with this schema to give. Raises ConfigError for a column that Spark does not
+    pass to Python: an interval of months, a map whose types nobody knows."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType

@@ -1,8 +1,8 @@
 """Which task reads what: ranges of queues to input partitions. Pure functions.
 
-A task costs 10 to 35 ms whatever it does (reference spark-datasource §3, §6), so a small batch runs as one task and a
-larger one as about one task a core; only very large ones become more. A queue's rows stay in one task, in order, unless
-minPartitions asks for more tasks than there are queues.
+A task costs 10 to 35 ms whatever it does, so a small batch runs as one task and a larger one as about one task a
+core; only very large ones become more. A queue's rows stay in one task, in order, unless minPartitions asks for
+more tasks than there are queues.
 
 Must not import pyarrow or the store: the driver's processes plan, and each would pay for that at its start.
 """

@@ -45,7 +45,7 @@ ALLOWED_VARIABLE = "MQSPARK_LOCAL_STORES"
 """In the environment of workers: the only directories in which stores are read in place, separated as those of PATH."""
 
 BATCH_BYTES = 1 << 20
-"""What a RecordBatch aims at (reference spark-datasource §7: all between 256 KiB and 4 MiB are near the best)."""
+"""What a RecordBatch aims at."""
 
 _LOG_BYTES = 2 * BATCH_BYTES
 """Of log for one batch: about half of a small record is header and properties."""

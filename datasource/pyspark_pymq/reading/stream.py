@@ -1,11 +1,11 @@
 """The streaming reader. Spark's checkpoint is the truth; the group's offset at the broker is a view of it.
 
-Spark makes one of these in a runner process of its own for the life of a query, and pickles another into the tasks:
-what the runner learns reaches a task only in its partition. No state here may be needed after a restart (``stop`` is
-never called, reference spark-datasource §5.6).
+Spark makes one of these in a runner process of its own for the life of a query, and pickles another into the
+tasks: what the runner learns reaches a task only in its partition. No state here may be needed after a restart
+(``stop`` is never called).
 
-A batch's work is finished when ``latestOffset`` gets its end as ``start``: that is published as the group's offset
-(§5.5); ``commit`` comes a batch later, and never for the last one.
+A batch's work is finished when ``latestOffset`` gets its end as ``start``: that is published as the group's
+offset (§5.5); ``commit`` comes a batch later, and never for the last one.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Stored records to Arrow, many at a time and without a Python loop over them.
 
-The input is a buffer (a mapped CommitLog segment, or pull bodies) and the positions of records in it. Columns of head
-fields are views of one gather of heads. Texts that all have one length are one gather, too; others come out by
-"interleaved offsets + take" (reference spark-datasource §8): one binary array whose even slots are the wanted bytes and
-whose odd slots are the bytes between. Only rows with a compressed body take a per-record path, and a batch ends where
-their bodies have become INFLATED_BYTES: what a small message claims to be is paid for once at a time, and Arrow's
-32-bit offsets are never near. A column that nobody asked for costs nothing.
+The input is a buffer (a mapped CommitLog segment, or pull bodies) and the positions of records in it. Columns of
+head fields are views of one gather of heads. Texts that all have one length are one gather, too; others come out
+by "interleaved offsets + take": one binary array whose even slots are the wanted bytes and whose odd slots are
+the bytes between. Only rows with a compressed body take a per-record path, and a batch ends where their bodies
+have become INFLATED_BYTES: what a small message claims to be is paid for once at a time, and Arrow's 32-bit
+offsets are never near. A column that nobody asked for costs nothing.
 
-Positions are checked against the buffer before anything is read from them: a wrong length raises InvalidMessage, never
-reads elsewhere. Must not know where bytes came from.
+Positions are checked against the buffer before anything is read from them: a wrong length raises InvalidMessage,
+never reads elsewhere. Must not know where bytes came from.
 """
 
 from __future__ import annotations

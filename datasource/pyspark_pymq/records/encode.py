@@ -1,8 +1,8 @@
-"""Arrow rows to the batch bodies of a send, without a Python loop over rows (reference remoting-protocol §9.6).
+"""Arrow rows to the batch bodies of a send, without a Python loop over rows.
 
-An item is ``size i32, 0, 0, flag i32, body length i32, body, properties length i16, properties``; joining the columns
-element by element puts all items of a queue into one buffer, and a batch body is a slice of it. Must not import
-pyspark.
+An item is ``size i32, 0, 0, flag i32, body length i32, body, properties length i16, properties``; joining the
+columns element by element puts all items of a queue into one buffer, and a batch body is a slice of it. Must not
+import pyspark.
 """
 
 from __future__ import annotations

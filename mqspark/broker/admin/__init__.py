@@ -1,1 +1,1 @@
-"""What tools ask and change. Nothing but ``broker`` imports it."""
+"""Administration requests: queries and changes by tools. Only ``broker`` imports this package."""

@@ -1,5 +1,5 @@
-"""What tools ask of a broker, put together from its nouns (AdminBrokerProcessor; reference remoting-protocol
-§5.9, store-and-broker appendix C)."""
+"""The handlers of administration requests, assembled from the other modules of this package
+(AdminBrokerProcessor)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a change that an operator asked for is answered."""
+"""How the answer to an operator's change is sent."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ __all__ = ["Change"]
 
 
 class Change(Protocol):
-    """Answers a change, when it is safe, in the handler's stead."""
+    """Sends the answer in place of the handler, once the change is safe."""
 
     def __call__(self, session: Session, command: Command, *, topics: bool) -> None: ...

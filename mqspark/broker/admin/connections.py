@@ -1,4 +1,4 @@
-"""Who is connected, as tools ask it (AdminBrokerProcessor; reference remoting-protocol §5.9)."""
+"""Lists of connected producers and consumers for tools (AdminBrokerProcessor)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Consumer groups created, changed, shown and deleted for operators (AdminBrokerProcessor; reference
-remoting-protocol §5.9)."""
+"""Create, change, show and delete consumer groups (AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ _ABSENT = frozenset(
         "lite.sub.wildcard",
     }
 )
-"""All attributes that RocketMQ knows of groups (SubscriptionGroupAttributes): of priority and lite topics."""
+"""All group attributes that RocketMQ knows (SubscriptionGroupAttributes): those of priority and lite topics."""
 
 
 class GroupAdmin:

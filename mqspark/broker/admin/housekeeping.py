@@ -1,4 +1,4 @@
-"""Cleaning that operators do not want to wait for (AdminBrokerProcessor; reference remoting-protocol §5.9)."""
+"""Cleaning on demand (AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Housekeeping:
         }
 
     def clean_unused_topics(self, session: Session, command: Command) -> bytes:
-        """Queues of topics that are not configured any more."""
+        """Delete the queues of topics that are no longer configured."""
         state = self._state
         state.store.delete_topics(
             [
@@ -33,11 +33,11 @@ class Housekeeping:
         return ok(command)
 
     def clean_expired_queues(self, session: Session, command: Command) -> bytes:
-        """What queues say of records that the log no longer has."""
+        """Delete queue entries whose records are no longer in the log."""
         self._state.store.clean_expired_queues()
         return ok(command)
 
     def delete_expired_log(self, session: Session, command: Command) -> bytes:
-        """What is older than fileReservedTime, without waiting for deleteWhen."""
+        """Delete segments older than fileReservedTime without waiting for deleteWhen."""
         self._state.store.clean_expired()
         return ok(command)

@@ -1,5 +1,4 @@
-"""What is in a queue and what the counters say, for tools (AdminBrokerProcessor; reference remoting-protocol
-§5.9)."""
+"""Queue entries and counters for tools (AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ __all__ = ["Inspection"]
 MAX_CONSUME_QUEUE_ENTRIES = 1_000
 
 QUEUES_AT_ONCE = 64
-"""Looked at in one slice, about a millisecond."""
+"""Queues examined in one slice; about a millisecond."""
 
 
 class Inspection:
@@ -76,7 +75,7 @@ class Inspection:
         return ok(command, None, (yield from encode_in_slices(table)))
 
     def consume_queue(self, session: Session, command: Command) -> bytes:
-        """Entries as they are in the queue's file; with a group, whether its filter takes them."""
+        """The entries of a queue's file. With a group, each entry says whether the group's filter takes it."""
         header = command.header(QueryConsumeQueueRequestHeader)
         store = self._state.store
         topic = header.topic or ""
@@ -93,7 +92,7 @@ class Inspection:
                 body.filter_data = f"{header.consumer_group}@{topic} is not online!"
             else:
                 body.subscription_data = subscription.data
-                body.filter_data = "null"  # of compiled expressions that RocketMQ keeps for its bitmaps
+                body.filter_data = "null"  # RocketMQ puts its compiled expression here
         first, end = header.index, header.index + max(0, min(header.count, MAX_CONSUME_QUEUE_ENTRIES))
         offset, entries = store.entries(topic, header.queue_id, first, max(0, end - first))
         body.queue_data = [

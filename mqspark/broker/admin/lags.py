@@ -1,5 +1,4 @@
-"""How far groups are: their offsets, what they lag behind, who reads what (AdminBrokerProcessor; reference
-remoting-protocol §5.9)."""
+"""The progress of consumer groups: offsets, lag, and which client reads which queue (AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 __all__ = ["Lags"]
 
 TOPICS_AT_ONCE = 16
-"""Of few queues; looked at in one slice, about a millisecond."""
+"""Topics of few queues examined in one slice; about a millisecond."""
 CLONED_AT_ONCE = 4_096
 
 
@@ -101,8 +100,8 @@ class Lags:
         return ok(command, None, (yield from encode_in_slices(whole)))
 
     def _consume_stats(self, group: str, topic_name: str, *, only_live: bool) -> Work[ConsumeStats | None]:
-        """Offsets of a group in one topic; None for a topic that is gone, or that the group, being online,
-        does not subscribe to (``only_live``)."""
+        """The offsets of a group in one topic. None if the topic no longer exists or, with ``only_live``, if the
+        online group does not subscribe to it."""
         state = self._state
         topic = state.topics.get(topic_name)
         live = state.clients.consumer(group)

@@ -1,4 +1,4 @@
-"""Tables that tools and slaves read in pages (TopicConfigManager.subTopicConfigTable and the like)."""
+"""Tables that tools and slaves read in pages (for example TopicConfigManager.subTopicConfigTable)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def page_of(
     first_key: str,
     limit_key: str,
 ) -> list[str] | None:
-    """The asked-for part of a table; None for all of it. A changed table is read from its start again."""
+    """The requested part of a table; None for the whole table. Reading restarts when the table has changed."""
     ext = command.ext
     asked_version = ext.get("dataVersion")
     if first_key not in ext and limit_key not in ext and asked_version is None:

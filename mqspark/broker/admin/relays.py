@@ -1,11 +1,10 @@
-"""What tools want of a live consumer: the broker asks it and passes its answer on (Broker2Client,
-AdminBrokerProcessor; reference remoting-protocol §5.6).
+"""Requests of tools that the broker relays to live consumers (Broker2Client, AdminBrokerProcessor).
 
-    307  running info                   → 307 to one client, its answer as it is
-    309  consume a message directly     → 309 to one client, with the message from the log
-    222  reset offsets                  → noted here, or 220 to every client (useServerSideResetOffset)
-    223  progress of a group's clients  → 221 to them, gathered
-    308  offsets that other groups have, to correct one's own by: no client is asked
+307  running info                   → 307 to one client; its answer is returned unchanged
+309  consume a message directly     → 309 to one client, with the message from the log
+222  reset offsets                  → stored here, or 220 to every client (useServerSideResetOffset)
+223  progress of a group's clients  → 221 to all of them; the answers are merged
+308  offsets of other groups, to correct a group's own; no client is asked
 """
 
 from __future__ import annotations
@@ -48,17 +47,17 @@ __all__ = ["Relays"]
 _CALL_TIMEOUT_MS = 10_000
 _STATUS_TIMEOUT_MS = 5_000
 _RUNNING_INFO_VERSION = 62
-"""V3_1_8_SNAPSHOT: older clients know neither 307 nor 309 (MQVersion)."""
+"""V3_1_8_SNAPSHOT: older clients do not know 307 and 309 (MQVersion)."""
 _RESET_VERSION = 28
-"""V3_0_7_SNAPSHOT: the same for 220 and 221."""
+"""V3_0_7_SNAPSHOT: older clients do not know 220 and 221."""
 RESET_AT_ONCE = 512
 MEMBERS_AT_ONCE = 64
 _NO_CORRECTION = (1 << 63) - 1
-"""The asking group is behind all others already."""
+"""The group is already behind all others."""
 
 
 class Relays:
-    """``answer_resets`` is told (group, topic) when pulls of theirs that are parked have to move."""
+    """``answer_resets`` is called with (group, topic) when parked pulls of the pair must return the reset offset."""
 
     def __init__(self, state: BrokerState, calls: Calls, answer_resets: Callable[[str, str], None]) -> None:
         self._state = state
@@ -116,7 +115,7 @@ class Relays:
         ext: Mapping[str, str],
         body: bytes | memoryview,
     ) -> None:
-        """Ask the client the same; its answer goes to who asked."""
+        """Send the client the same request and forward its answer to the requester."""
         opaque, is_oneway = command.opaque, command.is_oneway
 
         def done(answer: Command | CallFailed) -> None:
@@ -128,7 +127,7 @@ class Relays:
                         opaque, answer.code, answer.ext, bytes(answer.body), answer.remark
                     )
                 except MQError as error:
-                    remark = f"consumer <{group}> <{member.client_id}> answers nonsense: {error}"
+                    remark = f"consumer <{group}> <{member.client_id}> sent a malformed answer: {error}"
                     frame = encode_response(opaque, ResponseCode.SYSTEM_ERROR, remark=remark)
             elif answer is CallFailed.TIMEOUT:
                 remark = f"consumer <{group}> <{member.client_id}> Timeout: {_CALL_TIMEOUT_MS} ms"
@@ -269,7 +268,8 @@ class Relays:
         )
         encoded: dict[bool, bytes] = {}
         for number, member in enumerate(members):
-            # RocketMQ goes by the language of the tool that asks; it is the consumer that has to understand.
+            # RocketMQ goes by the tool's language; here the consumer's decides, because the consumer must parse
+            # the body.
             for_c = is_c or member.language == Language.CPP
             if for_c not in encoded:
                 encoded[for_c] = yield from encode_in_slices(table_for_c if for_c else table)
@@ -280,7 +280,7 @@ class Relays:
                 len(encoded[for_c]),
                 oneway=True,
             )
-            member.session.send(head, encoded[for_c])  # one body for all of them
+            member.session.send(head, encoded[for_c])  # all clients share one body
             if number % MEMBERS_AT_ONCE == MEMBERS_AT_ONCE - 1:
                 yield ESSENTIAL
         return offsets
@@ -291,11 +291,11 @@ class Relays:
             queue_key(MessageQueue(topic, name, queue_id)): offset for queue_id, offset in offsets.items()
         }
 
-    # --- to nobody ---
+    # --- without asking a client ---
 
     def correction_offset(self, session: Session, command: Command) -> Slices:
-        """Per queue, the smallest offset that any group has committed. RocketMQ forgets the offsets of the groups
-        in ``filterGroups`` for good; here they are left out of the reckoning."""
+        """For each queue, the smallest offset that any group has committed. RocketMQ permanently deletes the
+        offsets of the groups in ``filterGroups``; here they are only excluded from the minimum."""
         header = command.header(QueryCorrectionOffsetHeader)
         state = self._state
         left_out = set((header.filter_groups or "").split(","))
@@ -326,7 +326,7 @@ def _require_version(member: Member, version: int) -> None:
 
 
 def _message_queue_table(answer: Command) -> dict[str, int] | None:
-    """None when a client answers nonsense: the others' answers count all the same."""
+    """None for a malformed answer; the other clients' answers still count."""
     try:
         return decode_body(GetConsumerStatusBody, answer.body).message_queue_table
     except MQError:

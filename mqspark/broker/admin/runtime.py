@@ -1,8 +1,7 @@
-"""The table of GET_BROKER_RUNTIME_INFO (28), which clusterList and brokerStatus of mqadmin print (reference
-remoting-protocol §5.9).
+"""The table of GET_BROKER_RUNTIME_INFO (28), which clusterList and brokerStatus of mqadmin print.
 
-Rows that describe parts this broker does not have (most thread pool queues, transient store) are there with
-the value of an idle one: RocketMQ's tools fail on a missing row. Rows beginning with ``mqspark`` are ours.
+Rows about parts that this broker does not have (most thread pool queues, transient store) hold the value of an
+idle one, because RocketMQ's tools fail on a missing row. Rows that begin with ``mqspark`` are this project's.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ VERSION_TEXT = "V5_5_0"
 STORE_PATH_KEY = "mqsparkStorePath"
 COMMIT_LOG_PATH_KEY = "mqsparkCommitLogPath"
 STORE_NONCE_KEY = "mqsparkStoreNonce"
-"""Once the secret itself; now empty, and there because readers know a broker of ours by it."""
+"""Always empty. Readers recognise an mqspark broker by this row; earlier versions put the store's secret here."""
 STORE_PROOF_KEY = "mqsparkStoreProof"
-"""That the broker knows the secret in the directory: ``mqspark.store.disk.trusted``."""
+"""Proof that the broker knows the secret in the store's directory: ``mqspark.store.disk.trusted``."""
 
 
 def runtime_table(state: BrokerState, acks: Acks) -> dict[str, str]:
@@ -60,7 +59,7 @@ def runtime_table(state: BrokerState, acks: Acks) -> dict[str, str]:
         "getMissTps": stats.rates("missed"),
         "getTotalTps": stats.rates("pulls"),
         "getTransferredTps": stats.rates("transferred"),
-        "getTransferedTps": stats.rates("transferred"),  # so spelt up to RocketMQ 4; its clusterList needs it
+        "getTransferedTps": stats.rates("transferred"),  # RocketMQ 4's spelling; its clusterList needs it
         **stats.day_counters(),
         "commitLogMinOffset": str(store.min_physical_offset),
         "commitLogMaxOffset": str(store.max_physical_offset),
@@ -99,7 +98,8 @@ def runtime_table(state: BrokerState, acks: Acks) -> dict[str, str]:
 
 
 def store_proof(table: Mapping[str, str], nonce: str, challenge: str) -> dict[str, str]:
-    """The row that answers a challenge; none for what is none. ``table``: of ``runtime_table``."""
+    """The row that answers a challenge; no row if the challenge is malformed. ``table`` is that of
+    ``runtime_table``."""
     if not challenge or len(challenge) > MAX_CHALLENGE:
         return {}
     return {STORE_PROOF_KEY: prove(nonce, challenge, table[STORE_PATH_KEY], table[COMMIT_LOG_PATH_KEY])}
@@ -110,7 +110,8 @@ def _existing(path: str) -> str:
 
 
 def _ratio(path: str) -> str:
-    """Of what users may fill, rounded up, as df and RocketMQ say it: some blocks are kept back for root."""
+    """The used share of the space available to users, rounded up as df and RocketMQ do; blocks reserved for root
+    do not count."""
     usage = shutil.disk_usage(_existing(path))
     return f"{math.ceil(usage.used * 100 / (usage.used + usage.free)) / 100:.2f}"
 

@@ -1,5 +1,4 @@
-"""The broker's settings, shown and changed while it runs (AdminBrokerProcessor; reference remoting-protocol
-§5.9)."""
+"""Show and change the broker's settings at run time (AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ class SettingsAdmin:
         }
 
     def update_settings(self, session: Session, command: Command) -> bytes:
-        """All keys or none. Changes last until the broker ends: the configuration file is the operator's. What has no
-        effect in that file has none here."""
+        """Change all of the given keys or none. Changes last until the broker stops; the configuration file is
+        not touched. Keys that have no effect in the file have none here."""
         state = self._state
         broker_keys, store_keys = known_keys(BrokerConfig), known_keys(type(state.store_config))
         black_list = {
@@ -69,7 +68,7 @@ class SettingsAdmin:
     def settings(self, session: Session, command: Command) -> bytes:
         state = self._state
         properties = {
-            # What RocketMQ's tools look for, and what it would have to be here: no replicas, no TLS.
+            # RocketMQ's tools look for these keys. The values say: no replicas, no TLS.
             "brokerRole": "ASYNC_MASTER",
             "slaveReadEnable": "false",
             "useTLS": "false",

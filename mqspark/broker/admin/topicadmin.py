@@ -1,5 +1,4 @@
-"""Topics created, changed, shown and deleted for operators (AdminBrokerProcessor; reference remoting-protocol
-§5.9)."""
+"""Create, change, show and delete topics (AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -41,10 +40,10 @@ from mqspark.protocol.slices import ESSENTIAL, Slices
 __all__ = ["CHANGED_AT_ONCE", "TopicAdmin", "check_list_size", "existing_topic"]
 
 CHANGED_AT_ONCE = 64
-"""Topics or groups of a list that are made or changed in one slice."""
+"""Topics or groups of a list that are created or changed in one slice."""
 
 MAX_LISTED = 10_000
-"""Topics or groups that one request may make."""
+"""Topics or groups that one request may create."""
 
 
 def check_list_size(command: Command) -> None:
@@ -53,7 +52,7 @@ def check_list_size(command: Command) -> None:
     if count > MAX_LISTED:
         raise Refusal(
             ResponseCode.INVALID_PARAMETER,
-            f"a list of {count}: {MAX_LISTED} are allowed, so it must be split",
+            f"the list has {count} entries, the limit is {MAX_LISTED}: split it",
         )
 
 
@@ -114,8 +113,8 @@ class TopicAdmin:
         return None
 
     def _put_topic(self, config: TopicConfig, changes: dict[str, str | None]) -> None:
-        """``changes``: ``+name`` → value or ``-name`` → None, applied to the attributes that the topic
-        has."""
+        """``changes`` maps ``+name`` to a value or ``-name`` to None; they are applied to the topic's present
+        attributes."""
         topics = self._state.topics
         name = config.topic_name
         try:
@@ -153,7 +152,7 @@ class TopicAdmin:
         except InvalidMessage as error:
             raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
         doomed = [name]
-        for group in state.offsets.groups_of(name):  # what groups popped in vain goes with it
+        for group in state.offsets.groups_of(name):  # retry topics of POP go with it
             doomed += filter(state.topics.get, (retry_topic_v1(name, group), retry_topic_v2(name, group)))
         for topic in doomed:
             state.store.deletions.admit(topic)

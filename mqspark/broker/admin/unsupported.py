@@ -1,8 +1,7 @@
-"""Parts of RocketMQ's broker that this one does not have, as tools ask for them (AdminBrokerProcessor; reference
-remoting-protocol §5.9).
+"""Requests about parts of RocketMQ's broker that this broker does not have (AdminBrokerProcessor).
 
-Where RocketMQ with its default settings has nothing to show or to do either, the answer is the one that it gives then.
-Everything else is refused with a remark that says what is missing.
+Where a RocketMQ broker with default settings has nothing to show or to do, the answer is the same as RocketMQ's.
+All other requests are refused with a remark that names the missing part.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _NOT_CONFIGURED = {
     RequestCode.AUTH_LIST_ACL: _NO_ACL,
     RequestCode.GET_BROKER_EPOCH_CACHE: "this request only for controllerMode",
 }
-"""Refused as a RocketMQ refuses them that is not configured for them: SYSTEM_ERROR."""
+"""Refused with SYSTEM_ERROR, as by a RocketMQ broker that is not configured for them."""
 
 _NOT_SUPPORTED = {
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: "static topics are not available yet",
@@ -87,16 +86,16 @@ class Absent:
         )
 
     def nothing_to_do(self, session: Session, command: Command) -> bytes:
-        """A master does not follow another's flush offset (908); settings (355) and POP's records (200056) are in
-        files and never in RocksDB."""
+        """Report success without any effect. A master does not follow another broker's flush offset (908);
+        settings (355) and POP's records (200056) are in files, not in RocksDB."""
         return ok(command)
 
     def cold_data_info(self, session: Session, command: Command) -> bytes:
-        """No group is held back, and none can be."""
+        """An empty table: no group is throttled for cold reads."""
         return ok(command, None, encode_body(ColdDataFlowInfo()))
 
     def switch_timer_engine(self, session: Session, command: Command) -> bytes:
-        """Between timer wheel and RocksDB, of which there is the wheel."""
+        """Switch between timer wheel and RocksDB; only the timer wheel exists."""
         if not self._state.store_config.timer_wheel_enable:
             raise Refusal(ResponseCode.INVALID_PARAMETER, "broker timerWheelEnable is false")
         engine = command.ext.get(_ENGINE_KEY)

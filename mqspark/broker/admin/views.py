@@ -1,4 +1,4 @@
-"""Snapshots for people: topics with their queues, groups with their lag. Plain dicts, ready for JSON."""
+"""Snapshots for the HTTP API: topics with their queues, groups with their lag. Plain dicts, ready for JSON."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ QUEUES_AT_ONCE = 256
 
 
 View = Iterator[dict[str, Any] | None]
-"""Entries; None where others may be served before the next."""
+"""Entries; None marks a point where other work may run before the next entry."""
 
 
 def topics_view(state: BrokerState, only: str | None = None) -> View:
-    """One entry a topic: configuration, queues with min and max offset, messages put since start."""
+    """One entry per topic: configuration, queues with min and max offset, messages stored since start."""
     store = state.store
     existing = store.queues() if only is None else {}
     names = sorted(topic.name for topic in state.topics) if only is None else [only]
@@ -57,7 +57,7 @@ def topics_view(state: BrokerState, only: str | None = None) -> View:
 
 
 def groups_view(state: BrokerState, only: str | None = None) -> View:
-    """One entry a group that has members or offsets, or was configured: members, offsets and lag of each
+    """One entry per group that has members, offsets or a configuration: members, and the offset and lag of each
     queue."""
     topics_of: dict[str, list[str]] = {}
     for topic, group in state.offsets.pairs():
@@ -85,7 +85,7 @@ def groups_view(state: BrokerState, only: str | None = None) -> View:
 
 
 def lags(state: BrokerState) -> Iterator[tuple[str, str, int] | None]:
-    """(topic, group, messages behind) of every group that has offsets of a topic; None as in ``View``."""
+    """(topic, group, lag in messages) for every group and topic with committed offsets; None as in ``View``."""
     done = 0
     for topic, group in state.offsets.pairs():
         lag = 0

@@ -1,1 +1,1 @@
-"""Clients of a group: heartbeats, and what tools ask of live consumers."""
+"""Clients of consumer groups: heartbeats, memberships and queue locks."""

@@ -1,5 +1,5 @@
-"""What clients tell about themselves and ask about each other: codes 34, 35, 38, 41, 42, 46, and 40 to them
-(ClientManageProcessor, ConsumerManageProcessor; reference remoting-protocol §5.4)."""
+"""Requests by which clients report themselves and query each other: 34, 35, 38, 41, 42 and 46, and 40 sent to
+them (ClientManageProcessor, ConsumerManageProcessor)."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ MAX_HEARTBEAT_OBJECTS = 16_384
 """Groups and subscriptions of one heartbeat."""
 
 SEEN_AT_ONCE = 256
-"""Groups and subscriptions of a heartbeat that are noted in one slice."""
+"""Groups and subscriptions of a heartbeat that are processed in one slice."""
 
 QUEUES_AT_ONCE = 512
-"""Locked or unlocked in one slice."""
+"""Queues locked or unlocked in one slice."""
 
 MAX_LOCKED = 16_384
 """Queues that one request may lock or unlock."""
 
 
 def notify_members(group: ConsumerGroup) -> None:
-    """Tell every member to rebalance now (40, one-way), once over each connection; not one that leaves so much unread
-    that it would not hear."""
+    """Tell every member to rebalance now (40, one-way), once per connection. Connections with too much unread
+    data are skipped."""
     header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group.name)
     for session in {member.session.id: member.session for member in group.members.values()}.values():
         if session.room <= 0:
@@ -83,7 +83,7 @@ class Clients:
         if objects > MAX_HEARTBEAT_OBJECTS:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
-                f"a heartbeat of {objects} groups and subscriptions: {MAX_HEARTBEAT_OBJECTS} are allowed",
+                f"the heartbeat has {objects} groups and subscriptions, the limit is {MAX_HEARTBEAT_OBJECTS}",
             )
         data = decode_body(HeartbeatData, command.body)
         client_id = data.client_id
@@ -113,7 +113,7 @@ class Clients:
                 if not self._prepare_group(consumer, session):
                     continue
                 changed |= self._consume(session, command, data, consumer)
-            except TableFull as error:  # the others are members all the same
+            except TableFull as error:  # the other groups are still joined
                 full = error
         for producer in producers:
             if done >= SEEN_AT_ONCE:
@@ -147,7 +147,7 @@ class Clients:
     def _consume(
         self, session: Session, command: Command, data: HeartbeatData, consumer: ConsumerData
     ) -> bool:
-        """Whether the client has to send its subscriptions. Raises TableFull."""
+        """Returns whether the client has to send its subscriptions. Raises TableFull."""
         clients, client_id, name = self._state.clients, data.client_id, consumer.group_name
         changed = False
         if data.heartbeat_fingerprint:
@@ -168,7 +168,7 @@ class Clients:
         return changed
 
     def _prepare_group(self, consumer: ConsumerData, session: Session) -> bool:
-        """The group and its retry topic; False leaves out a group that is unknown and may not be created."""
+        """Prepare the group and its retry topic. False skips an unknown group that may not be created."""
         name = consumer.group_name
         state = self._state
         if not name or (config := state.subscriptions.find(name, session)) is None:
@@ -182,7 +182,7 @@ class Clients:
                 retry_topic(name),
                 config.retry_queue_nums,
                 sys_flag=UNIT_SUB if consumer.unit_mode else 0,
-                needed=True,  # there are as many as groups, which are counted
+                needed=True,  # one per group, and groups are limited
             )
         return True
 
@@ -238,10 +238,12 @@ class Clients:
 def _check_size(command: Command) -> None:
     count = bytes(command.body).count(b"{") - 1
     if count > MAX_LOCKED:
-        raise Refusal(ResponseCode.SYSTEM_ERROR, f"a request for {count} queues: {MAX_LOCKED} are allowed")
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR, f"the request names {count} queues, the limit is {MAX_LOCKED}"
+        )
 
 
 def _queues(body: LockBatchRequestBody) -> Iterator[list[MessageQueue]]:
-    """QUEUES_AT_ONCE of them in each list but the last."""
+    """Chunks of QUEUES_AT_ONCE queues."""
     for first in range(0, len(body.mq_set), QUEUES_AT_ONCE):
         yield [queue.queue for queue in body.mq_set[first : first + QUEUES_AT_ONCE]]

@@ -1,1 +1,1 @@
-"""Handing out by POP: check points, acknowledgements, revival. Knows pull and the state."""
+"""POP: handing out messages, check points, acknowledgements, revival. Knows pull and the state."""

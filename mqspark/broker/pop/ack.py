@@ -1,8 +1,8 @@
-"""Acknowledging popped messages, one by one or many at once, and changing how long one stays invisible
-(AckMessageProcessor, ChangeInvisibleTimeProcessor; reference store-and-broker §12.6, §12.7).
+"""Acknowledge popped messages, one at a time or in batches, and change their invisible time (AckMessageProcessor,
+ChangeInvisibleTimeProcessor).
 
-An acknowledgement is a record of the revive log. Those of one turn that belong to the same check point become one
-record at the end of the turn; each is answered when that is acked by the store.
+An acknowledgement is a record of the revive log. All acknowledgements of one check point in one turn become one
+record at the end of the turn. Each is answered when the store has acked the record.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from mqspark.protocol.session import Session
 __all__ = ["PopAcks"]
 
 MAX_BITS = 1 << 16
-"""Of one entry of a batch: a check point has 32 messages, which a filter may have picked out of many."""
+"""Bits of one entry of a batch. A check point has 32 messages, but a filter may have selected them from a wide
+range."""
 
 
 MAX_ENTRIES = 4_096
-"""Of one batch, each of a pop's messages of one queue: far more than clients put together."""
+"""Entries of one batch. One entry holds a pop's messages of one queue, so clients never combine this many."""
 
 
 class _Record:
-    """The acknowledgements of one check point that came in this turn."""
+    """The acknowledgements of one check point that arrived in this turn."""
 
     __slots__ = ("answers", "offsets", "problem")
 
@@ -47,11 +48,11 @@ class _Record:
         self.offsets: dict[int, None] = {}
         self.answers: list[Answer] = []
         self.problem: Exception | None = None
-        """Why it could not be stored."""
+        """Why the record could not be stored."""
 
 
 Answer = tuple[Session, int, Sequence[_Record]]
-"""Who waits, the opaque, and for which records: the last of them has the answer."""
+"""The session that waits, its opaque, and the records it waits for; the last one determines the answer."""
 
 
 class PopAcks:
@@ -63,14 +64,14 @@ class PopAcks:
         acks: Acks,
         freed: Callable[[str, str, int], None],
     ) -> None:
-        """``freed(topic, group, queue id)`` is called when a queue of ordered pops is not blocked any more."""
+        """``freed(topic, group, queue id)`` is called when a queue of ordered pops is no longer blocked."""
         self._state = state
         self._order = order
         self._freed = freed
         self._log = log
         self._acks = acks
         self._records: dict[tuple[CheckKey, int, int], _Record] = {}
-        """(check point, revive queue, invisible time) → what is to be written at the end of this turn."""
+        """(check point, revive queue, invisible time) → the record to write at the end of this turn."""
         self.handlers: dict[int, Handler] = {
             RequestCode.ACK_MESSAGE: self.ack,
             RequestCode.BATCH_ACK_MESSAGE: self.batch_ack,
@@ -101,14 +102,14 @@ class PopAcks:
         return None
 
     def batch_ack(self, session: Session, command: Command) -> bytes | None:
-        """Entries of unknown queues and offsets that do not exist are passed over."""
+        """Entries with unknown queues or offsets are skipped."""
         body = decode_body(BatchAckMessageRequestBody, command.body) if command.body else None
         if body is None or not body.acks:
             raise Refusal(ResponseCode.NO_MESSAGE, "the batch has no acknowledgements")
         if len(body.acks) > MAX_ENTRIES:
             raise Refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"a batch of {len(body.acks)} entries: {MAX_ENTRIES} are allowed",
+                f"the batch has {len(body.acks)} entries, the limit is {MAX_ENTRIES}",
             )
         self._check_busy()
         broker_name = body.broker_name or self._state.config.broker_name
@@ -135,12 +136,12 @@ class PopAcks:
         if not own:
             return ok(command)
         if not command.is_oneway:
-            # Records are written in the order of their first acknowledgement; the answer waits for all.
+            # Records are written in the order of their first acknowledgement. The answer waits for all of them.
             next(reversed(self._records.values())).answers.append((session, command.opaque, own))
         return None
 
     def change_invisible_time(self, session: Session, command: Command) -> bytes | None:
-        """A new check point of this one message, then an acknowledgement of the old one."""
+        """Store a new check point for this one message, then acknowledge the old one."""
         state = self._state
         header = command.header(ChangeInvisibleTimeRequestHeader)
         low, high = self._limits(session, header.topic, header.queue_id)
@@ -155,11 +156,11 @@ class PopAcks:
         if receipt.visible_again_ms <= now_ms:
             raise Refusal(
                 ResponseCode.NO_MESSAGE,
-                f"the receipt ran out {now_ms - receipt.visible_again_ms} ms ago: others may have the message",
+                f"the receipt expired {now_ms - receipt.visible_again_ms} ms ago: others may have the message",
             )
         self._check_busy()
         old = _key(header.topic, header.consumer_group, header.queue_id, receipt)
-        # A check point is named by its time: the new one must not be taken for the old.
+        # A check point's time is part of its key, so the new check point must have a different time.
         pop_time_ms = max(now_ms, receipt.pop_time_ms + 1)
         new = old._replace(start_offset=header.offset, pop_time_ms=pop_time_ms)
         try:
@@ -177,7 +178,7 @@ class PopAcks:
         return None
 
     def end_turn(self) -> None:
-        """Write what came in this turn; before the store's commit."""
+        """Write the acknowledgements of this turn; called before the store's commit."""
         if not self._records:
             return
         records, self._records = self._records, {}
@@ -194,7 +195,7 @@ class PopAcks:
             except (StoreReadOnly, NotNow) as error:
                 record.problem = store_problem = error
             except (Refusal, InvalidMessage, MessageTooLarge) as error:
-                record.problem = error  # of this receipt: others have theirs
+                record.problem = error  # other records are written all the same
             for session, opaque, waited_for in record.answers:
                 problem = next((each.problem for each in waited_for if each.problem is not None), None)
                 if problem is None:
@@ -208,7 +209,7 @@ class PopAcks:
     def _ack_in_order(
         self, topic: str, group: str, queue_id: int, wanted: Iterable[int], pop_time_ms: int
     ) -> None:
-        """All of them before the next pop is served, which could get one of those. Raises Refusal."""
+        """Processed at once, before the next pop, which could return one of these messages. Raises Refusal."""
         offsets, is_acked = self._state.offsets, False
         try:
             for offset in wanted:
@@ -235,11 +236,11 @@ class PopAcks:
         """Raises Refusal."""
         topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
         state = self._state
-        if header.offset < state.offsets.query(group, topic, queue_id):  # done already
+        if header.offset < state.offsets.query(group, topic, queue_id):  # already acknowledged
             return ChangeInvisibleTimeResponseHeader()
         visible_ms = state.clock.now_ms() + header.invisible_time
         if not self._order.change(topic, group, queue_id, header.offset, pop_time_ms, visible_ms):
-            raise Refusal(ResponseCode.NO_MESSAGE, "the message was handed out again, or never was")
+            raise Refusal(ResponseCode.NO_MESSAGE, "the message was handed out again or was never handed out")
         return ChangeInvisibleTimeResponseHeader(
             pop_time=pop_time_ms, invisible_time=visible_ms - pop_time_ms, revive_qid=ORDER_REVIVE_QUEUE
         )
@@ -265,7 +266,7 @@ class PopAcks:
         return receipt.revive_queue
 
     def _limits(self, session: Session, name: str, queue_id: int) -> tuple[int, int]:
-        """The queue's first offset and the one behind its last. Raises Refusal."""
+        """The queue's first offset and its end offset (exclusive). Raises Refusal."""
         state = self._state
         topic = state.topics.get(name)
         if topic is None:

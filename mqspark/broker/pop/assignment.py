@@ -1,5 +1,5 @@
-"""Which queues a consumer reads, and whether by pull or by pop, when it leaves that to the broker
-(QueryAssignmentProcessor, MessageRequestModeManager; reference store-and-broker §12.11, remoting-protocol §5.6a)."""
+"""Assignment of queues, and of pull or pop mode, to consumers that leave both to the broker
+(QueryAssignmentProcessor, MessageRequestModeManager)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ANY_QUEUE = -1
 def allocate(
     strategy: str, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]
 ) -> list[MessageQueue] | None:
-    """The client's share, both lists sorted; None for a strategy that brokers do not have."""
+    """The client's share; both lists are sorted. None for a strategy that brokers do not implement."""
     if strategy not in ("AVG", "AVG_BY_CIRCLE"):
         return None
     if client_id not in clients:
@@ -53,8 +53,8 @@ def allocate(
 def allocate_for_pop(
     strategy: str, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str], share: int
 ) -> list[MessageQueue] | None:
-    """With few neighbours to share with, or none: every broker's queues all together, to everybody. Else the queues of
-    this client and of the next ``share`` ones; None as ``allocate``."""
+    """With few neighbours to share with, or none, every client gets one entry per broker that stands for all its
+    queues. Otherwise the queues of this client and of the next ``share`` clients. None as in ``allocate``."""
     if share <= 0 or share >= len(clients) - 1:
         if isinstance(queues, Queues):
             return [MessageQueue(queues.topic, name, ANY_QUEUE) for name, _ in queues.spans]
@@ -74,7 +74,7 @@ def allocate_for_pop(
 
 
 class RequestModes:
-    """What operators chose, and its file, ``messageRequestMode.json``. A Table of ``SavedTable``."""
+    """The modes that operators set, and their file ``messageRequestMode.json``. A Table of ``SavedTable``."""
 
     def __init__(self, max_bytes: Callable[[], int]) -> None:
         self.ledger = Ledger("requestModes", max_bytes, "RequestModes._modes", setting="maxGroupTableBytes")
@@ -99,7 +99,7 @@ class RequestModes:
         return MessageRequestModeSerializeWrapper(message_request_mode_map=dict(self._modes))
 
     def snapshot(self) -> Callable[[], bytes]:
-        """What encodes the file. The inner tables are replaced, never changed."""
+        """Returns the encoder of the file. The inner tables are replaced, never modified."""
         wrapper = self.wrapper()
         return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
 
@@ -128,7 +128,7 @@ class Assignments:
         routes: Routes,
         changed: Callable[[Session, Command], None],
     ) -> None:
-        """``changed`` answers a change when it is saved."""
+        """``changed`` answers a change once it is saved."""
         self._state = state
         self._modes = modes
         self._routes = routes
@@ -152,7 +152,7 @@ class Assignments:
         self._routes.answer(session, question.topic, answer, len(command.body))
 
     def _assignments(self, question: QueryAssignmentRequestBody) -> bytes:
-        """The body. Without a list: the client keeps what it has."""
+        """The response body. Without a list, the client keeps its present assignment."""
         config = self._state.config
         topic, group = question.topic or "", question.consumer_group or ""
         chosen = self._modes.find(topic, group)
@@ -209,13 +209,13 @@ class Assignments:
 
 
 def _java_order(text: str) -> bytes:
-    """Java compares strings by UTF-16 unit."""
+    """The sort key of Java's string order: UTF-16 units."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def _encoded(queues: Iterable[MessageQueue], mode: str) -> bytes:
-    """A QueryAssignmentResponseBody. There may be as many queues as a topic has, and of one broker they differ in
-    their number alone."""
+    """A QueryAssignmentResponseBody. A topic can have very many queues, and the queues of one broker differ only
+    in their ids."""
     ends: dict[str, tuple[bytes, bytes]] = {}
     parts: list[bytes] = []
     for topic, broker_name, queue_id in queues:

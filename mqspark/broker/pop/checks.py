@@ -1,6 +1,7 @@
-"""What the requests of POP have in common: may they, does it exist, is it in time (reference store-and-broker §12.4).
+"""Checks shared by the requests of POP: permission, existence, timeout.
 
-All raise Refusal."""
+All raise Refusal.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ LATE_MS = 500
 
 
 def check_time(state: BrokerState, what: str, born_ms: int, poll_ms: int) -> int:
-    """How long the request may wait from now on, in ms: no longer than it says, whatever the client's clock says."""
+    """How long the request may still wait, in ms: at most the time that it asks for, even if the client's clock
+    is wrong."""
     now_ms = state.clock.now_ms() - state.ahead_ms
     waited_ms = now_ms - (born_ms or now_ms)
     if waited_ms - poll_ms > LATE_MS:
@@ -43,7 +45,7 @@ def check_time(state: BrokerState, what: str, born_ms: int, poll_ms: int) -> int
 
 
 def check_invisible_time(state: BrokerState, invisible_ms: int, least_ms: int) -> None:
-    """No timer message, and so no check point, can be set further ahead than timerMaxDelaySec."""
+    """Check points are timer messages, so the invisible time cannot exceed timerMaxDelaySec."""
     most_ms = state.store_config.timer_max_delay_sec * 1000
     if not least_ms <= invisible_ms <= most_ms:
         raise Refusal(
@@ -89,7 +91,7 @@ def check_group(state: BrokerState, session: Session, name: str) -> None:
 
 
 def parse_wanted(kind: str | None, expression: str | None) -> Wanted:
-    """What the expression of a request takes."""
+    """Parse the filter expression of a request."""
     if not expression:
         return None
     try:
@@ -103,5 +105,5 @@ def parse_wanted(kind: str | None, expression: str | None) -> Wanted:
         ) from None
     raise Refusal(
         ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-        f"parse the consumer's subscription failed: {kind} is no type of expression",
+        f"parse the consumer's subscription failed: {kind} is not an expression type",
     )

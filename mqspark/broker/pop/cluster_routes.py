@@ -1,8 +1,7 @@
-"""Where topics are in the whole cluster, as far as this broker was asked for it (TopicRouteInfoManager; reference
-store-and-broker §12.11).
+"""A cache of topic routes in the whole cluster, for topics that requests asked for (TopicRouteInfoManager).
 
-The shell asks a name server for what is ``due`` and hands in the answer. What this broker itself has of a topic is
-looked up when it is needed: no name server knows that better.
+The shell asks a name server for the topics in ``due`` and passes the answers to ``learned``. This broker's own
+queues are always read from its topic table.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ _log = sparing(__name__)
 
 REFRESH_MS = 30_000
 DUE_STEP_MS = 500
-"""Routes already known are looked at this often."""
+"""Interval at which known routes are examined."""
 FORGET_MS = 600_000
-"""A topic that nobody asked for in this time is not kept up to date any more."""
+"""A topic that was not asked for in this time is no longer refreshed."""
 MAX_TOPICS = 10_000
 MAX_ROUTE_QUEUES = 4 * MAX_QUEUES
-"""Of a topic on all brokers."""
+"""Queues of a topic on all brokers."""
 _ROUTE_BYTES = ENTRY_BYTES + 300
 _ANSWER_BYTES = 600
 WAIT_MS = 1_500
-"""A question waits this long for a name server; clients wait 3 s."""
+"""Time a question waits for a name server; clients wait for 3 s."""
 
 
 class _Route:
@@ -44,9 +43,9 @@ class _Route:
         self.asked_ms = now_ms
         self.refresh_ms = now_ms
         self.data_bytes = 0
-        """Of ``queue_datas``."""
+        """Size of ``queue_datas``."""
         self.waiting: list[tuple[int, Session, Callable[[], bytes], int]] = []
-        """Until when (monotonic), who, what makes the answer, and the bytes that this takes."""
+        """Deadline (monotonic), session, the function that builds the answer, and the bytes this takes."""
 
 
 class Routes:
@@ -64,8 +63,8 @@ class Routes:
         self._next_due_ms = 0
 
     def answer(self, session: Session, topic: str, answer: Callable[[], bytes], question_bytes: int) -> None:
-        """Send what ``answer`` makes as soon as ``queues`` knows the topic, or cannot find out; at once when there is
-        no room to wait. ``question_bytes``: what ``answer`` keeps."""
+        """Send what ``answer`` returns as soon as ``queues`` knows the topic or the name servers cannot tell; at
+        once when there is no room to wait. ``question_bytes`` is the memory that ``answer`` holds."""
         state = self._state
         now_ms = state.clock.monotonic_ms()
         if not state.config.namesrv_addr:
@@ -89,7 +88,7 @@ class Routes:
             route.waiting.append((now_ms + WAIT_MS, session, answer, question_bytes))
 
     def queues(self, topic: str) -> Queues | None:
-        """The readable queues of all brokers; None when nobody has the topic."""
+        """The readable queues on all brokers; None if no broker has the topic."""
         state = self._state
         own_name = state.config.broker_name
         own = state.topics.get(topic)
@@ -105,7 +104,7 @@ class Routes:
     # --- for the shell ---
 
     def due(self) -> list[str]:
-        """Topics to ask a name server for, now; they are not named again for a while."""
+        """Topics to look up at a name server now; they are not returned again for a while."""
         if not self._routes:
             return []
         now_ms = self._state.clock.monotonic_ms()
@@ -122,7 +121,7 @@ class Routes:
         return due
 
     def learned(self, topic: str, route_data: TopicRouteData | None) -> None:
-        """What a name server says of the topic; None: that there is no such topic."""
+        """A name server's data of the topic; None: the topic does not exist."""
         route = self._routes.get(topic)
         if route is None:
             return
@@ -134,7 +133,7 @@ class Routes:
         route.data_bytes = data_bytes
         route.is_known = True
         if route_data is None:
-            route.refresh_ms = self._state.clock.monotonic_ms() + WAIT_MS  # it may be made any time
+            route.refresh_ms = self._state.clock.monotonic_ms() + WAIT_MS  # it may be created at any time
         waiting, route.waiting = route.waiting, []
         self._send(waiting)
 
@@ -144,19 +143,19 @@ class Routes:
             session.send(answer())
 
     def expire(self) -> None:
-        """Answer with what is known here those who have waited long enough."""
+        """Answer the requests that have waited long enough with the routes known here."""
         now_ms = self._state.clock.monotonic_ms()
         for route in self._routes.values():
             if not route.waiting or route.waiting[0][0] > now_ms:
                 continue
             due = [entry for entry in route.waiting if entry[0] <= now_ms]
             route.waiting = route.waiting[len(due) :]
-            route.refresh_ms = min(route.refresh_ms, now_ms)  # nobody knew: ask again
+            route.refresh_ms = min(route.refresh_ms, now_ms)  # no answer: ask again
             self._send(due)
 
 
 def _sound(topic: str, queue_datas: list[QueueData]) -> list[QueueData]:
-    """What a broker can have; whoever registers with a name server says what he likes."""
+    """Only data that a broker can have: name servers accept any registration."""
     sound: list[QueueData] = []
     room = MAX_ROUTE_QUEUES
     for data in queue_datas:
@@ -165,7 +164,7 @@ def _sound(topic: str, queue_datas: list[QueueData]) -> list[QueueData]:
             room -= data.read_queue_nums
         else:
             _log.warning(
-                "topic %s on broker %s is left out: it is said to have %d queues",
+                "topic %s on broker %s is ignored: its registration claims %d queues",
                 topic,
                 data.broker_name,
                 data.read_queue_nums,

@@ -1,8 +1,7 @@
-"""Where the next pop of a queue begins (PopMessageProcessor.getPopOffset, PopBufferMergeService; reference
-store-and-broker §12.4, §12.5).
+"""Start offsets of pops (PopMessageProcessor.getPopOffset, PopBufferMergeService).
 
-What was handed out moves the group's committed offset only when its check point is on the disk: until then nothing
-there says that these messages must come back. In between the next pop goes on from memory.
+A group's committed offset advances only when the check point is on disk, because until then nothing on disk would
+bring the messages back after a crash. In the meantime the next pop continues from an offset in memory.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from mqspark.message import RETRY_PREFIX
 __all__ = ["PopOffsets", "Step"]
 
 INIT_MIN = 0
-"""ConsumeInitMode: a group without an offset begins at the queue's first message, else at its last."""
+"""ConsumeInitMode: a group without an offset starts at the queue's first message; otherwise at its last."""
 
 _Key = tuple[str, str, int]
 
@@ -29,11 +28,11 @@ class _Ahead:
         self.next_offset = 0
         self.steps = 0
         self.is_void = False
-        """The offset was reset since."""
+        """The offset was reset in the meantime."""
 
 
 class Step:
-    """One pop's progress in one queue, to be taken when its check point is on the disk."""
+    """One pop's progress in one queue; it takes effect when the check point is on disk."""
 
     __slots__ = ("_ahead", "key", "next_offset")
 
@@ -49,13 +48,14 @@ class Step:
 
 class PopOffsets:
     def __init__(self, state: BrokerState, starts_in_memory: Callable[[str, int], bool]) -> None:
-        """``starts_in_memory(topic, queue id)``: a young queue, consumed from its start whatever was asked for."""
+        """``starts_in_memory(topic, queue id)``: whether the queue is young, so that new groups always consume it
+        from its start."""
         self._state = state
         self._starts_in_memory = starts_in_memory
         self._ahead: dict[_Key, _Ahead] = {}
 
     def peek(self, group: str, topic: str, queue_id: int, init_mode: int = INIT_MIN) -> int:
-        """Where a pop would begin; changes nothing."""
+        """The offset at which a pop would start; changes nothing."""
         offset = self._state.offsets.query(group, topic, queue_id)
         if offset < 0:
             offset = self._first(topic, queue_id, init_mode)
@@ -63,7 +63,8 @@ class PopOffsets:
         return offset if ahead is None else max(offset, ahead.next_offset)
 
     def begin(self, group: str, topic: str, queue_id: int, init_mode: int) -> tuple[int, bool]:
-        """Where this pop begins, and whether that is a reset. A group's first offset is committed at once."""
+        """The start offset of this pop, and whether it comes from a reset. A group's first offset is committed at
+        once."""
         offsets = self._state.offsets
         reset = offsets.take_reset(group, topic, queue_id)
         if reset is not None:
@@ -78,7 +79,7 @@ class PopOffsets:
         return (offset if ahead is None else max(offset, ahead.next_offset)), False
 
     def step(self, group: str, topic: str, queue_id: int, next_offset: int) -> Step:
-        """The next pop begins at ``next_offset``; to be settled."""
+        """The next pop starts at ``next_offset``. The step must be settled."""
         key = (topic, group, queue_id)
         ahead = self._ahead.get(key)
         if ahead is None:
@@ -88,7 +89,7 @@ class PopOffsets:
         return Step(key, ahead, next_offset)
 
     def settle(self, step: Step, *, is_durable: bool) -> None:
-        """Its check point is on the disk; or never will be."""
+        """The check point is on disk, or failed."""
         ahead = step.ahead
         ahead.steps -= 1
         if ahead.is_void:
@@ -101,7 +102,7 @@ class PopOffsets:
             del self._ahead[step.key]
 
     def void(self, group: str, topic: str, queue_id: int) -> None:
-        """The offset is set by another hand: what is on its way commits nothing any more."""
+        """The offset is set from elsewhere: pending steps commit nothing."""
         ahead = self._ahead.pop((topic, group, queue_id), None)
         if ahead is not None:
             ahead.is_void = True

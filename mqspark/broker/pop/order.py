@@ -1,9 +1,9 @@
-"""Ordered pops: a queue is blocked for its group until what was handed out of it is acknowledged or its time has run
-out (ConsumerOrderInfoManager, ConsumerOrderInfoLockManager; reference store-and-broker §12.9), and the file of that,
+"""Ordered pops: a queue is blocked for its group until the messages handed out are acknowledged or their
+invisible time has expired (ConsumerOrderInfoManager, ConsumerOrderInfoLockManager). Kept in
 ``consumerOrderInfo.json``.
 
-There are no check points: the group's committed offset stays before the first open message, and the next pop begins
-there again. A pop with the attempt id of the last one is that pop repeated, and not blocked by it.
+There are no check points: the committed offset stays at the first open message, and the next pop starts there
+again. A pop with the same attempt id as the last one is a retry of it, and is not blocked by it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from mqspark.protocol.receipts import NORMAL
 __all__ = ["ILLEGAL", "PopOrder"]
 
 ILLEGAL = -1
-"""An acknowledgement of a message that was not handed out."""
+"""Result for a message that was not handed out."""
 
 FORGET_MS = 24 * 3600 * 1000
-"""A queue that was not popped for so long is not kept (CLEAN_SPAN_FROM_LAST)."""
+"""A queue without pops for this time is dropped (CLEAN_SPAN_FROM_LAST)."""
 
 _Key = tuple[str, str, int]
 """topic, group, queue id"""
@@ -34,25 +34,25 @@ _Key = tuple[str, str, int]
 _QUEUE_BYTES = 3 * ENTRY_BYTES + 2 * CONTAINER_BYTES + 400
 _MESSAGE_BYTES = 2 * ENTRY_BYTES + 100
 _MAX_MESSAGES = 32
-"""That one pop hands out."""
+"""The most that one pop hands out."""
 _SPARE_TIMES = 1_000
 
 
 class _Info(Body):
-    """As it is in the file; absent members are left out."""
+    """As in the file; absent members are omitted."""
 
     attempt_id: str | None = field(default=None, name="a")
     acked: int = field(default=0, name="cm")
     """Bit i: message i is acknowledged."""
     invisible_time_ms: int | None = field(default=None, name="i")
     last_ms: int = field(default=0, name="l")
-    """Of the pop."""
+    """Time of the last pop."""
     steps: list[int] | None = field(default=None, name="o")
-    """The first queue offset, then each one's distance from it."""
+    """The first queue offset, then the distance of each other offset from it."""
     counts: dict[int, int] | None = field(default=None, name="oc")
-    """Queue offset → how often it was handed out before."""
+    """Queue offset → how often the message was handed out before."""
     next_visible_ms: dict[int, int] | None = field(default=None, name="ot")
-    """Queue offset → when it may be handed out again, where that was changed."""
+    """Queue offset → when the message may be handed out again, if that was changed."""
     pop_time: int = 0
 
     @property
@@ -61,7 +61,7 @@ class _Info(Body):
         return [steps[0], *(steps[0] + step for step in steps[1:])] if steps else []
 
     def visible_ms(self) -> int | None:
-        """When the last of what is open may be handed out again; None when nothing is."""
+        """When the last open message may be handed out again; None if none is open."""
         times = [
             (self.next_visible_ms or {}).get(offset, self.pop_time + (self.invisible_time_ms or 0))
             for index, offset in enumerate(self.offsets)
@@ -92,15 +92,15 @@ class PopOrder:
         )
         self._infos: dict[_Key, _Info] = {}
         self._free: list[tuple[int, _Key]] = []
-        """A heap: when a queue may be free again. What an entry says is checked when its time comes."""
+        """A heap of times at which a queue may be free again. Each entry is verified when its time comes."""
         self._free_at: dict[_Key, int] = {}
-        """The last such time of each, so that not every acknowledgement is an entry."""
+        """The latest such time of each queue, so that an acknowledgement need not add an entry."""
         self.generation = 0
 
     # --- events ---
 
     def admit(self, group: str, topic: str, attempt_id: str | None) -> None:
-        """For a pop of a queue. Raises TableFull."""
+        """Reserve an entry for a pop of the queue. Raises TableFull."""
         self.ledger.admit(
             _QUEUE_BYTES + _MAX_MESSAGES * _MESSAGE_BYTES + text_bytes(topic, group, attempt_id)
         )
@@ -123,8 +123,8 @@ class PopOrder:
         pop_time_ms: int,
         invisible_time_ms: int,
     ) -> list[str]:
-        """The queue is blocked now. Gives back the entries of ``orderCountInfo``: how often each message was handed out
-        before, and the least of it."""
+        """Block the queue. Returns the entries of ``orderCountInfo``: how often each message was handed out
+        before, and the minimum."""
         key = topic, group, queue_id
         old = self._infos.get(key)
         counts: dict[int, int] = {}
@@ -153,11 +153,12 @@ class PopOrder:
         return [*entries, f"{NORMAL} {queue_id} {least}"]
 
     def ack(self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int) -> int | None:
-        """Where the group's offset is now; None when it stays, ILLEGAL for a message that was not handed out."""
+        """The group's new offset; None if it does not change, ILLEGAL for a message that was not handed out."""
         key = topic, group, queue_id
         info = self._infos.get(key)
         if info is None:
-            # Forgotten in a crash, or for FORGET_MS: nobody knows whether what is before it was acknowledged.
+            # The state was lost in a crash or expired (FORGET_MS), so whether earlier messages were acknowledged
+            # is unknown.
             committed = max(0, self._state.offsets.query(group, topic, queue_id))
             return offset + 1 if offset == committed else None
         offsets = info.offsets
@@ -177,7 +178,7 @@ class PopOrder:
     def change(
         self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int, visible_ms: int
     ) -> bool:
-        """The message may be handed out again at ``visible_ms``; False when it is not in the hands of that pop."""
+        """The message may be handed out again at ``visible_ms``. False if that pop does not hold it."""
         key = topic, group, queue_id
         info = self._infos.get(key)
         if info is None or info.pop_time != pop_time_ms or offset not in info.offsets:
@@ -187,7 +188,7 @@ class PopOrder:
         return True
 
     def clear(self, topic: str, group: str, queue_id: int) -> None:
-        """The group's offset was set by another hand."""
+        """The group's offset was set from elsewhere."""
         if self._remove((topic, group, queue_id)):
             self.generation += 1
 
@@ -198,7 +199,7 @@ class PopOrder:
         return info is not None
 
     def freed(self) -> list[_Key]:
-        """Queues that time has unblocked since the last call."""
+        """Queues that became unblocked by time since the last call."""
         now_ms = self._state.clock.now_ms()
         freed = []
         while self._free and self._free[0][0] <= now_ms:
@@ -218,14 +219,14 @@ class PopOrder:
         if visible_ms is not None and self._free_at.get(key) != visible_ms:
             self._free_at[key] = visible_ms
             heapq.heappush(self._free, (visible_ms, key))
-            if len(self._free) > 2 * len(self._free_at) + _SPARE_TIMES:  # most of it is void by now
+            if len(self._free) > 2 * len(self._free_at) + _SPARE_TIMES:  # most entries are stale
                 self._free = [(free_ms, name) for name, free_ms in self._free_at.items()]
                 heapq.heapify(self._free)
 
     # --- file ---
 
     def snapshot(self) -> Callable[[], bytes]:
-        """What encodes the file, from a copy."""
+        """Returns the encoder of the file, which works on a copy."""
         self._forget()
         table: dict[str, dict[int, _Info]] = {}
         for (topic, group, queue_id), info in self._infos.items():

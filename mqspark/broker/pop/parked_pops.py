@@ -1,8 +1,7 @@
-"""Parked pops and notifications: requests of POP that found nothing and may wait (PopLongPollingService; reference
-store-and-broker §6.4).
+"""Parked pops and notifications: requests that found no message and wait (PopLongPollingService).
 
-They wait under (topic, group) and queue id, where -1 is any queue, and leave one at a time: what arrives goes to one
-of a group's consumers, not to all. Those whose connection is closed are dropped when they are next looked at.
+They wait under (topic, group) and queue id; -1 means any queue. An arrival wakes one request of a group, not all.
+Requests of closed connections are dropped when they are next examined.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ _WAITER_BYTES = 300
 _QUEUE_BYTES = ENTRY_BYTES + 700
 _PAIR_BYTES = 5 * ENTRY_BYTES + 3 * CONTAINER_BYTES
 SWEEP_INTERVAL_MS = 100
-"""A sweep looks at every waiter, so it is rationed."""
+"""A sweep visits every waiter, so its rate is limited."""
 
 
 class Waiter:
-    """A request that passed every check. ``deadline_ms`` is monotonic."""
+    """A validated request. ``deadline_ms`` is monotonic."""
 
     __slots__ = ("attempt_id", "deadline_ms", "group", "opaque", "queue_id", "session", "topic", "wanted")
 
@@ -57,7 +56,7 @@ class Waiter:
 
     @property
     def size_bytes(self) -> int:
-        """Without the filter."""
+        """Size in bytes, without the filter."""
         return _WAITER_BYTES + text_bytes(self.topic, self.group, self.attempt_id)
 
 
@@ -80,9 +79,9 @@ class ParkedPops(Generic[W]):
         self._filters = HeldFilters(self.ledger)
         self._clock = clock
         self._waiting: dict[tuple[str, str], dict[int, deque[W]]] = {}
-        """(topic, group) → queue id → waiters, the one that has waited longest first."""
+        """(topic, group) → queue id → waiters, oldest first."""
         self._groups: dict[str, set[str]] = {}
-        """topic → groups that wait for it."""
+        """topic → the groups that wait for it."""
         self._retries: dict[str, tuple[str, str]] = {}
         """retry topic → the (topic, group) that waits for it too."""
         self._next_sweep_ms: int | None = None
@@ -97,7 +96,7 @@ class ParkedPops(Generic[W]):
         )
 
     def park(self, waiter: W, *, first: bool = False) -> None:
-        """``first``: it was taken out in vain and has waited longest. Never refused: see ``has_room``."""
+        """``first``: it was woken in vain and goes back to the front. Never refuses: see ``has_room``."""
         self.ledger.note(waiter.size_bytes)
         self._filters.hold(waiter.wanted)
         key = (waiter.topic, waiter.group)
@@ -121,7 +120,8 @@ class ParkedPops(Generic[W]):
             self._next_sweep_ms = waiter.deadline_ms
 
     def interested(self, topic: str) -> list[tuple[str, str, bool]]:
-        """Whom a message in ``topic`` may concern: (topic, group, whether it is one of their retries)."""
+        """The waiters that a message in ``topic`` may concern: (topic, group, whether the topic is their retry
+        topic)."""
         found = [(topic, group, False) for group in self._groups.get(topic, ())]
         retried = self._retries.get(topic)
         if retried is not None:
@@ -129,11 +129,11 @@ class ParkedPops(Generic[W]):
         return found
 
     def queue_ids(self, topic: str, group: str) -> list[int]:
-        """Those for which anybody waits; any queue first."""
+        """Queue ids with waiters, "any queue" first."""
         return sorted(self._waiting.get((topic, group), ()))
 
     def take(self, topic: str, group: str, queue_id: int) -> W | None:
-        """The one that has waited longest for exactly this queue id, no longer parked."""
+        """Remove and return the oldest waiter for exactly this queue id."""
         waiters = self._waiting.get((topic, group), {}).get(queue_id)
         taken = None
         while waiters and taken is None:
@@ -146,7 +146,7 @@ class ParkedPops(Generic[W]):
         return taken
 
     def expired(self) -> list[W]:
-        """Those whose time is up, no longer parked."""
+        """Remove and return the waiters whose time is up."""
         now_ms = self._clock.monotonic_ms()
         if self._next_sweep_ms is None or now_ms < self._next_sweep_ms:
             return []

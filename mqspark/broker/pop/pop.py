@@ -1,8 +1,9 @@
-"""Handing out messages by POP (PopMessageProcessor; reference store-and-broker §12.4, remoting-protocol §5.6a).
+"""Handing out messages by POP (PopMessageProcessor).
 
-No client owns a queue. A pop takes the next messages of any queue, writes a check point of them into the revive log
-and hands them out, invisible to others for a while; the answer leaves when the check point is acked by the store.
-Messages that were not acknowledged in time come back through the group's retry topic (``mqspark.broker.pop.revive``).
+No client owns a queue. A pop takes the next messages of any queue, writes a check point for them to the revive
+log and hands them out; other consumers do not see them for the invisible time. The answer is sent when the store
+has acked the check point. Messages that are not acknowledged in time come back through the group's retry topic
+(``mqspark.broker.pop.revive``).
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ from mqspark.store.store import GetResult, GetStatus
 __all__ = ["MAX_MESSAGES", "Pops"]
 
 MAX_MESSAGES = 32
-"""Of one pop; RocketMQ refuses more."""
+"""Messages of one pop; RocketMQ refuses larger numbers."""
 
 MAX_UNSYNCED = 100_000
-"""Pops whose check points are not on the disk yet: seconds' worth, unless the disk hangs."""
+"""Pops whose check points are not on disk yet. Unless the disk hangs, this many take seconds."""
 
 _MOVED = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
 _NOTHING_WANTED = (GetStatus.NO_MATCHED_MESSAGE, GetStatus.OFFSET_FOUND_NULL, GetStatus.MESSAGE_WAS_REMOVING)
 
 
 class Pop(Waiter):
-    """A pop that passed every check."""
+    """A validated pop."""
 
     __slots__ = ("init_mode", "invisible_time_ms", "max_messages", "order")
 
@@ -110,15 +111,15 @@ class _Taking:
         self.count = 0
         self.size_bytes = 0
         self.rest = 0
-        """Messages left in the queues looked at."""
+        """Messages left in the queues that were examined."""
         self.end_offset = 0
-        """Of the last check point in the log."""
+        """End offset of the last check point in the log."""
         self.start_offsets: list[str] = []
         self.message_offsets: list[str] = []
         self.order_counts: list[str] = []
         self.steps: list[Step] = []
         self.problem: Exception | None = None
-        """Why messages that are there were not handed out."""
+        """Why existing messages were not handed out."""
 
     def ext(self, pop: Pop) -> dict[str, str]:
         ext = {
@@ -149,15 +150,15 @@ class Pops:
         self._log = log
         self._offsets = offsets
         self._answers = answers
-        """Until the log is acked: what clients are told."""
+        """Held until the log is acked: answers to clients."""
         self._durably = durably
-        """Until it is on the disk: how far groups are. Their file is synced, whatever the flush type, and must not
-        be ahead of the check points that bring messages back."""
+        """Held until the log is on disk: offsets of groups. Their file is synced whatever the flush type, and
+        must not be ahead of the check points that bring messages back."""
         self.parked: ParkedPops[Pop] = ParkedPops(
             state.clock, max_bytes=lambda: state.config.max_parked_bytes
         )
         self._given: dict[int, int] = {}
-        """session id → bytes given in this turn."""
+        """session id → bytes sent to it in this turn."""
         self._pops = 0
         self._last_end = 0
         self.handlers: dict[int, Handler] = {RequestCode.POP_MESSAGE: self.pop}
@@ -186,12 +187,12 @@ class Pops:
                     self.wake(waiting_topic, group, ANY_QUEUE if is_retry else queue_id)
 
     def wake(self, topic: str, group: str, queue_id: int) -> None:
-        """Serve parked pops that would look at the queue (ANY_QUEUE: at the retries), as far as there is anything."""
+        """Serve parked pops that would read the queue (ANY_QUEUE: the retries), as long as there are messages."""
         for waiting_for in self.parked.queue_ids(topic, group):
             if ANY_QUEUE not in (queue_id, waiting_for) and waiting_for != queue_id:
                 continue
             while (pop := self.parked.take(topic, group, waiting_for)) is not None:
-                if pop.session.room <= 0:  # what it would get now, others can have
+                if pop.session.room <= 0:  # leave the messages to other consumers
                     pop.session.send(_nothing(pop, self._new_taking(pop)))
                     continue
                 taking = self._take(pop)
@@ -260,7 +261,7 @@ class Pops:
         return Pop(session, command, header, wanted, state.clock.monotonic_ms() + wait_ms)
 
     def _park(self, pop: Pop) -> bool:
-        """False when too many are parked. One whose time is up is answered."""
+        """False if too many are parked. A pop whose time is up is answered."""
         config = self._state.config
         parked = self.parked
         if pop.deadline_ms <= self._state.clock.monotonic_ms():
@@ -275,7 +276,7 @@ class Pops:
         parked.park(pop)
         return True
 
-    # --- taking ---
+    # --- taking messages ---
 
     def _new_taking(self, pop: Pop) -> _Taking:
         if pop.order:
@@ -284,8 +285,8 @@ class Pops:
         return _Taking(self._state.clock.now_ms(), self._pops % self._log.queues)
 
     def _take(self, pop: Pop) -> _Taking:
-        """Take what there is, as RocketMQ does: retries first in one of five pops, else when there is room left.
-        Ordered messages are retried where they are."""
+        """Take messages as RocketMQ does: retries first in one of five pops, otherwise when there is room left.
+        Ordered messages are retried in their own queue."""
         state = self._state
         config = state.config
         taking = self._new_taking(pop)
@@ -305,7 +306,8 @@ class Pops:
         return taking
 
     def _take_retries(self, pop: Pop, taking: _Taking, luck: int) -> None:
-        """Of one kind only, as clients expect; by luck the one that is looked at first when there are two."""
+        """Take retries of one kind only, as clients expect. When there are two kinds, chance decides which is
+        read first."""
         config = self._state.config
         kinds = [(retry_topic_v1(pop.topic, pop.group), RETRY_V1)]
         if config.enable_retry_topic_v2:
@@ -326,7 +328,7 @@ class Pops:
     def _take_queue(self, pop: Pop, taking: _Taking, topic: str, queue_id: int, flag: str) -> None:
         try:
             self._take_of_queue(pop, taking, topic, queue_id, flag)
-        except OSError as error:  # it costs this pop alone, and not what it has taken already
+        except OSError as error:  # only this pop ends early; it keeps what it has taken
             taking.problem = taking.problem or error
 
     def _take_of_queue(self, pop: Pop, taking: _Taking, topic: str, queue_id: int, flag: str) -> None:
@@ -404,7 +406,7 @@ class Pops:
         offsets: list[int],
         result: GetResult,
     ) -> bool:
-        """False when that is impossible: the messages must not be handed out."""
+        """False if it cannot be written: the messages must not be handed out."""
         state = self._state
         key = CheckKey(topic, pop.group, queue_id, start, taking.pop_time_ms, state.config.broker_name)
         check_point = CheckPoint(key, pop.invisible_time_ms, [offset - start for offset in offsets])
@@ -420,7 +422,7 @@ class Pops:
     # --- answering ---
 
     def _answer(self, pop: Pop, taking: _Taking) -> None:
-        """When the check points are acked."""
+        """Called when the check points are acked."""
         session, opaque = pop.session, pop.opaque
         self._given[session.id] = self._given.get(session.id, 0) + taking.size_bytes
         ext = taking.ext(pop)
@@ -445,8 +447,8 @@ class Pops:
         self._settle(taking, answer)
 
     def _settle(self, taking: _Taking, action: Callable[[bool], None] | None = None) -> None:
-        """``action`` is run when the check points are acked, the steps are taken when they are on the disk; both in the
-        order of the pops."""
+        """``action`` runs when the check points are acked; the steps take effect when they are on disk. Both
+        happen in the order of the pops."""
         self._last_end = max(self._last_end, taking.end_offset)
         if action is not None:
             self._answers.when(self._last_end, action)
@@ -482,7 +484,8 @@ def _refusal(problem: Exception) -> Refusal:
 def _as_of_topic(
     topic: str, receipt: Receipt, offsets: list[int], buffers: Iterable[memoryview]
 ) -> Iterable[bytes]:
-    """Records of a retry topic under the name that the client subscribes to, with what it acknowledges them by."""
+    """Records of a retry topic, renamed to the topic that the client subscribes to, with the properties for the
+    acknowledgement."""
     remaining = iter(offsets)
     for buffer in buffers:
         position = 0

@@ -1,10 +1,9 @@
-"""Making messages visible again that were popped and not acknowledged in time (PopReviveService; reference
-store-and-broker §12.8).
+"""Revival of popped messages that were not acknowledged in time (PopReviveService).
 
-Check points and acknowledgements come up in the queues of the revive topic when they are due. Each queue is read once,
-in order; a check point is judged when everything that may acknowledge it has been read, and what is then still open is
-copied to the group's retry topic. The group's offset in the revive queue follows when the copies are on the disk, so
-that a crash at any moment brings a message back at least once.
+Check points and acknowledgements appear in the queues of the revive topic when they are due. Each queue is read
+once, in order. A check point is processed after everything that may acknowledge it has been read; messages still
+open then are copied to the group's retry topic. The group's offset in the revive queue advances when the copies
+are on disk, so after a crash at any point every message comes back at least once.
 """
 
 from __future__ import annotations
@@ -57,25 +56,25 @@ __all__ = ["PopRevival"]
 _log = sparing(__name__)
 
 GRACE_MS = ACK_INTERVAL_MS + 1_000
-"""A check point is judged when the records read are this much younger than its time: timed messages of one second
-come in any order."""
+"""A check point is processed when the records read are this much later than its time, because timed messages of
+one second come in any order."""
 
 IDLE_MS = 3_000
-"""When no timed message was late for so long, nothing of before is on its way any more."""
+"""When no timed message was late for this long, no earlier record can still arrive."""
 MAX_GAP_MS = 2_000
-"""After a pause, or when the clock was set forward, much may be late though nobody has seen it yet."""
+"""After a pause of the process or a forward clock step, late messages may not have been noticed yet."""
 
 TICK_MS = 200
 READ_MESSAGES = 64
 READ_BYTES = 1 << 20
 READS_A_TICK = 16
-"""For each queue, about 1,000 records: a bounded part of a turn."""
+"""Reads per queue and tick, about 1,000 records: a bounded part of a turn."""
 REVIVES_A_TICK = 256
 MAX_OPEN = 50_000
-"""Check points of one queue kept in memory: they come when they are due, so these are of three seconds."""
+"""Check points of one queue in memory. They arrive when they are due, so these cover three seconds."""
 MAX_EARLY_ACKS = 10_000
 MAX_EARLY_OFFSETS = 64
-"""Of one check point, which has no more."""
+"""Offsets of one check point, which has no more messages."""
 
 _RE_PUT_DELAYS_MS = tuple(
     1000 * seconds
@@ -84,7 +83,7 @@ _RE_PUT_DELAYS_MS = tuple(
 
 
 class _ReviveQueue:
-    """How far one queue has been read and judged."""
+    """How far one queue has been read and processed."""
 
     __slots__ = (
         "by_time",
@@ -101,21 +100,22 @@ class _ReviveQueue:
     def __init__(self, queue_id: int, next_offset: int, now_ms: int) -> None:
         self.queue_id = queue_id
         self.next_offset = next_offset
-        """Of the next record to read."""
+        """Offset of the next record to read."""
         self.open: dict[CheckKey, CheckPoint] = {}
-        """Check points to be judged, in the order of the queue."""
+        """Unprocessed check points in the order of the queue."""
         self.by_time: list[tuple[int, int, CheckKey]] = []
-        """A heap: revive time, revive offset, name. One whose offset is not the open one's is void."""
+        """A heap of (revive time, revive offset, key). An entry is stale if its offset differs from the open
+        check point's."""
         self.early_acks: dict[CheckKey, tuple[int, set[int]]] = {}
-        """Acknowledgements that came before their check points, and when they may be forgotten."""
+        """Acknowledgements that arrived before their check points, and when they may be dropped."""
         self.horizon_ms = 0
-        """Wall time: everything that was due by then has been read."""
+        """Wall time up to which all due records have been read."""
         self.last_read_ms = now_ms
         """Monotonic."""
         self.idle_since_ms = now_ms
-        """Monotonic: no timed message has been late since."""
+        """Monotonic time since which no timed message has been late."""
         self.looked_ms = 0
-        """Wall time when that was last looked at."""
+        """Wall time of that check."""
 
 
 class PopRevival:
@@ -150,19 +150,19 @@ class PopRevival:
         now_ms = state.clock.monotonic_ms()
         for queue_id in range(self._log.queues):
             done = state.offsets.query(REVIVE_GROUP, topic, queue_id)
-            # A crash may have cut the log before it: everything behind its end is new.
+            # A crash may have cut the log before this offset; everything past the log's end is then new.
             next_offset = min(done + 1, max(0, state.store.max_offset(topic, queue_id)))
             self._queues.append(_ReviveQueue(queue_id, next_offset, now_ms))
 
     def tick(self) -> int:
-        """Gives back the milliseconds until it wants to be called again."""
+        """Returns the ms until the next call."""
         is_busy = False
         for queue in self._queues:
             is_busy |= self._advance(queue)
         return 0 if is_busy else TICK_MS
 
     def behind(self) -> list[tuple[int, int]]:
-        """Of each revive queue: records that are not done with, and for how many ms the oldest of them has been due."""
+        """For each revive queue: the number of unprocessed records, and for how many ms the oldest has been due."""
         state, topic = self._state, self._log.topic
         store, now_ms = state.store, state.clock.now_ms()
         found = []
@@ -179,7 +179,7 @@ class PopRevival:
     # --- reading ---
 
     def _advance(self, queue: _ReviveQueue) -> bool:
-        """Read and judge; whether there is more to do at once."""
+        """Read and process. Returns whether there is more to do at once."""
         left = REVIVES_A_TICK
         for _ in range(READS_A_TICK):
             revived = self._judge(queue, left)
@@ -196,8 +196,8 @@ class PopRevival:
         return False
 
     def _look(self, queue: _ReviveQueue) -> None:
-        """What was due some time ago has been read, if no timed message has been late since: it may just have left the
-        timer, and not be visible yet."""
+        """If no timed message has been late since, everything due some time ago has been read. Not everything due
+        now: a message may just have left the timer and not be visible yet."""
         now_ms, mono_ms = self._state.clock.now_ms(), self._state.clock.monotonic_ms()
         has_jumped = now_ms - queue.looked_ms > MAX_GAP_MS
         queue.looked_ms = now_ms
@@ -209,7 +209,7 @@ class PopRevival:
             queue.horizon_ms = max(queue.horizon_ms, now_ms - IDLE_MS)
 
     def _read(self, queue: _ReviveQueue) -> bool:
-        """One run of records; False when there is none or no room for more."""
+        """Read one run of records. False if there is none, or no room for more."""
         if (
             max(len(queue.open), len(queue.by_time) // 2) >= MAX_OPEN
             or self.ledger.bytes >= self.ledger.bound
@@ -265,19 +265,20 @@ class PopRevival:
             self._pass_over(queue, record.queue_offset, error)
         due_ms = parse_number(find_property(properties, TIMER_DELIVER_MS.encode())) or 0
         entered_ms = parse_number(find_property(properties, TIMER_ENQUEUE_MS.encode())) or 0
-        # What was due already was stored at once, before earlier ones that the timer may still have.
+        # Records that were already due were stored at once, possibly before earlier ones that are still in the
+        # timer.
         if 0 < entered_ms <= record.store_timestamp_ms:
             # RocketMQ's timer delivers up to a second early.
             queue.horizon_ms = max(queue.horizon_ms, min(due_ms, record.store_timestamp_ms))
 
     def _pass_over(self, queue: _ReviveQueue, offset: int, why: Exception) -> None:
-        """A record that cannot be POP's: one that a client could write once, or a disk has changed."""
+        """A record that is not valid for POP: forged by a client of an earlier version, or damaged on disk."""
         self._state.stats.junk["revive"] += 1
-        _log.error("revive queue %d, offset %d is passed over: %s", queue.queue_id, offset, why)
+        _log.error("revive queue %d, offset %d is skipped: %s", queue.queue_id, offset, why)
 
     def _check_time(self, check_point: CheckPoint, record: Parts) -> None:
-        """Raises InvalidMessage for a check point whose time nobody can have asked for when it was stored: it would
-        hold the group's offset where it is until then."""
+        """Raises InvalidMessage for a check point whose time was impossible when it was stored: it would block
+        the group's offset until that time."""
         ahead_ms = check_point.revive_time_ms - record.store_timestamp_ms
         longest_ms = self._state.store_config.timer_max_delay_sec * 1000 + GRACE_MS
         if ahead_ms > longest_ms:
@@ -318,10 +319,11 @@ class PopRevival:
         if old is not None:
             self.ledger.free(_open_bytes(old))
 
-    # --- judging ---
+    # --- processing ---
 
     def _judge(self, queue: _ReviveQueue, most: int) -> int | None:
-        """Revive what the first check points leave open, about ``most`` messages; how many. None: not now."""
+        """Revive the open messages of the first check points, up to about ``most``. Returns their number; None:
+        not now."""
         revived = 0
         horizon_ms = min(queue.horizon_ms, self._state.clock.now_ms())
         while queue.by_time and revived < most:
@@ -346,8 +348,8 @@ class PopRevival:
         return revived
 
     def _commit(self, queue: _ReviveQueue) -> None:
-        """What is behind the first open check point, or read if there is none, is done with once the log is on the disk
-        as far as it is now."""
+        """Everything before the first open check point, or everything read if none is open, is done once the log
+        is on disk up to its present end."""
         first = next(iter(queue.open.values()), None)
         done = (queue.next_offset if first is None else first.revive_offset) - 1
         offsets, topic, queue_id = self._state.offsets, self._log.topic, queue.queue_id
@@ -367,7 +369,7 @@ class PopRevival:
         if state.topics.get(normal_topic(key.topic, key.group)) is None or (
             state.subscriptions.configured(key.group) is None
         ):
-            return  # deleted in the meantime: nobody will ever ask for these messages
+            return  # the topic or group was deleted
         for offset in offsets:
             record = self._original(key, offset)
             if record is not None:  # not expired in the meantime
@@ -376,7 +378,7 @@ class PopRevival:
                 except InvalidMessage as error:
                     _log.warning("message %d of %s is revived later: %s", offset, key.topic, error)
                     self._put_back(queue, check_point, offset)
-            check_point.ack(offset)  # done with, should one of the next have to wait
+            check_point.ack(offset)  # not copied again if a later message has to wait
 
     def _original(self, key: CheckKey, offset: int) -> Parts | None:
         result = self._state.store.get(key.topic, key.queue_id, offset, 1, 1)
@@ -389,13 +391,13 @@ class PopRevival:
         return take_apart(buffer)
 
     def _copy(self, check_point: CheckPoint, record: Parts) -> None:
-        """To the retry topic, as what was popped for the first time when it was."""
+        """Copy the message to the retry topic; its first pop time stays the original one."""
         key = check_point.key
         topic = self._retry_topic(key)
         table = decode_properties(record.properties)
         if record.reconsume_times == 0 or FIRST_POP_TIME not in table:
             table[FIRST_POP_TIME] = str(key.pop_time_ms)
-        table[ORIGIN_GROUP] = key.group  # by which RocketMQ finds pops that wait for it
+        table[ORIGIN_GROUP] = key.group  # RocketMQ finds waiting pops by it
         properties = encode_properties(table)
         times = min(record.reconsume_times + 1, MAX_RECONSUME_TIMES)
         copy = record._replace(born_host=self._host, reconsume_times=times)
@@ -403,7 +405,7 @@ class PopRevival:
         self._state.stats.revival(key.topic, key.group).revived += 1
 
     def _retry_topic(self, key: CheckKey) -> str:
-        """Made when it is first needed; the group begins it at its first message."""
+        """Created when it is first needed; the group starts at its first message."""
         topic = key.topic
         if not topic.startswith(RETRY_PREFIX):
             name = retry_topic_v2 if self._state.config.enable_retry_topic_v2 else retry_topic_v1
@@ -416,12 +418,12 @@ class PopRevival:
         return topic
 
     def _put_back(self, queue: _ReviveQueue, check_point: CheckPoint, offset: int) -> None:
-        """A check point for one message whose copy could not be stored."""
+        """Store a check point for one message whose copy could not be stored."""
         key = check_point.key._replace(start_offset=offset)
         tries = check_point.re_puts
         invisible_ms = check_point.invisible_time_ms
         if check_point.revive_time_ms <= self._state.clock.now_ms():
-            # No further ahead than the timer goes, which would refuse it for ever.
+            # Not beyond the timer's maximum delay, which the timer would always refuse.
             longest_ms = self._state.store_config.timer_max_delay_sec * 1000
             invisible_ms += min(_RE_PUT_DELAYS_MS[min(tries, len(_RE_PUT_DELAYS_MS) - 1)], longest_ms)
         again = CheckPoint(key, invisible_ms, [0], re_puts=tries + 1)
@@ -429,7 +431,7 @@ class PopRevival:
 
 
 def _open_bytes(check_point: CheckPoint) -> int:
-    """With its place in the heap."""
+    """Bytes of the check point with its heap entry."""
     key = check_point.key
     return 2 * ENTRY_BYTES + 500 + text_bytes(key.topic, key.group) + 40 * len(check_point.diffs)
 

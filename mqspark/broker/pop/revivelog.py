@@ -1,8 +1,8 @@
-"""What POP remembers, as messages of a system topic: check points (what was handed out) and acknowledgements
-(PopCheckPoint, AckMsg, BatchAckMsg; reference store-and-broker §12.1, §12.2).
+"""POP's state as messages of a system topic: check points (messages handed out) and acknowledgements
+(PopCheckPoint, AckMsg, BatchAckMsg).
 
-They are timed messages: a check point comes up in the revive topic a second before its messages become visible
-again, its acknowledgements at that very time, so that whoever reads the topic sees only what is due.
+They are timed messages. A check point appears in the revive topic one second before its messages become visible
+again, its acknowledgements at that very time, so a reader of the topic sees only due records.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = [
 ]
 
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
-"""Its offset in a revive queue is that of the last message done with, not of the next one."""
+"""Its offset in a revive queue is that of the last processed message, not of the next one."""
 
 CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
 
 ACK_INTERVAL_MS = 1_000
-"""A check point comes this much before its acknowledgements (PopAckConstants.ackTimeInterval)."""
+"""A check point is due this much before its acknowledgements (PopAckConstants.ackTimeInterval)."""
 
 
 class CheckKey(NamedTuple):
-    """What names a check point; an acknowledgement carries it."""
+    """The key of a check point; acknowledgements carry it."""
 
     topic: str
     group: str
@@ -52,7 +52,8 @@ class CheckKey(NamedTuple):
 
 
 class CheckPoint:
-    """Messages of one queue, handed out together. ``acked`` has bit i set when message i is done."""
+    """Messages of one queue that were handed out together. Bit i of ``acked`` is set when message i is
+    acknowledged."""
 
     __slots__ = ("acked", "diffs", "invisible_time_ms", "key", "re_puts", "revive_offset")
 
@@ -62,10 +63,10 @@ class CheckPoint:
         self.key = key
         self.invisible_time_ms = invisible_time_ms
         self.diffs = diffs
-        """Queue offsets, from the start offset."""
+        """Queue offsets relative to the start offset."""
         self.acked = acked
         self.re_puts = re_puts
-        """How often it was put back because its messages could not be revived."""
+        """How often it was stored again because its messages could not be revived."""
         self.revive_offset = -1
 
     @property
@@ -73,7 +74,7 @@ class CheckPoint:
         return self.key.pop_time_ms + self.invisible_time_ms
 
     def ack(self, offset: int) -> None:
-        """An offset that is none of its messages' changes nothing."""
+        """Mark a message. Offsets of other messages are ignored."""
         try:
             self.acked |= 1 << self.diffs.index(offset - self.key.start_offset)
         except ValueError:
@@ -85,7 +86,7 @@ class CheckPoint:
 
 
 class _Body(Body):
-    """Both bodies, as fastjson writes them: one letter or two, in older records the whole name."""
+    """Both bodies, as fastjson writes them: names of one or two letters, or the full names in older records."""
 
     t: str | None = None
     c: str | None = None
@@ -109,7 +110,7 @@ class _Body(Body):
     ack_offset: int = -1
 
     def key(self, broker_name: str) -> CheckKey:
-        """``broker_name``: this broker's, which some records leave out."""
+        """``broker_name`` is this broker's; some records omit it."""
         topic = self.t if self.t is not None else self.topic
         group = self.c if self.c is not None else self.consumer_group
         if topic is None or group is None:
@@ -125,12 +126,12 @@ class _Body(Body):
 
 
 MAX_MESSAGES = 64
-"""Of one check point: RocketMQ keeps the acknowledged ones in the bits of one byte count and one int."""
+"""Messages of one check point: RocketMQ keeps the acknowledged ones in the bits of a byte count and an int."""
 MAX_BODY_BYTES = 16 << 10
-"""Of one record: the numbers of so many messages, a topic, a group and a broker."""
+"""Bytes of one record: the offsets of MAX_MESSAGES messages, a topic, a group and a broker."""
 _MAX_QUEUE_ID = 1 << 31
 _MAX_NUMBER = 1 << 60
-"""Offsets, and milliseconds since the epoch: two of them still fit into a long."""
+"""The limit of offsets and of ms since the epoch; the sum of two still fits into a long."""
 
 
 def _parse(body: bytes | memoryview) -> _Body:
@@ -155,7 +156,7 @@ def _checked(key: CheckKey) -> CheckKey:
 
 
 def parse_check_point(body: bytes | memoryview, broker_name: str) -> CheckPoint:
-    """Raises InvalidMessage when a number in it cannot be one of a check point."""
+    """Raises InvalidMessage for numbers that no check point can have."""
     parsed = _parse(body)
     _check("n", parsed.n, MAX_MESSAGES + 1)
     _check("it", parsed.it, _MAX_NUMBER)
@@ -172,7 +173,7 @@ def parse_check_point(body: bytes | memoryview, broker_name: str) -> CheckPoint:
 
 
 def parse_ack(body: bytes | memoryview, broker_name: str) -> tuple[CheckKey, list[int]]:
-    """Of which check point, and which queue offsets. Raises InvalidMessage."""
+    """The check point's key and the acknowledged queue offsets. Raises InvalidMessage."""
     parsed = _parse(body)
     offsets = parsed.aol
     if offsets is None:
@@ -187,8 +188,8 @@ _quote = json.dumps
 
 
 class ReviveLog:
-    """Puts check points and acknowledgements. Every method gives back the end offset: nobody may rely on the record
-    before that is acked. They raise what ``Writer.put`` raises."""
+    """Stores check points and acknowledgements. Every method returns the end offset; callers must not rely on the
+    record before that offset is acked. Raises what ``Writer.put`` raises."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state

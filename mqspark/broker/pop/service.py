@@ -1,4 +1,4 @@
-"""POP as one part of a broker: its requests, what it waits for and what it does by time, in one place."""
+"""POP as one part of a broker: its request handlers, parked requests and background work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TICK_MS = 200
 
 
 class PopService:
-    """A Service, and what a broker calls at the turns of its loop."""
+    """A Service, plus the calls that a broker makes in each turn of its loop."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class PopService:
         order_file: ConfigFile,
         timer_is_idle: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``starts_in_memory(topic, queue id)``: a young queue that a new group consumes from its start;
-        ``timer_is_idle()``: no timed message is late."""
+        """``starts_in_memory(topic, queue id)``: whether the queue is young, so that new groups always consume it
+        from its start; ``timer_is_idle()``: no timed message is late."""
         self._answers, self._durably = Deferred(), Deferred()
         log = ReviveLog(state)
         offsets = PopOffsets(state, starts_in_memory)
@@ -74,7 +74,7 @@ class PopService:
         return min(TICK_MS, self._revival.tick())
 
     def revive_behind(self) -> list[tuple[int, int]]:
-        """By revive queue: records and ms."""
+        """For each revive queue: records and ms."""
         return self._revival.behind()
 
     def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
@@ -86,7 +86,7 @@ class PopService:
         self._watch.wake(topic, group, queue_id)
 
     def before_commit(self) -> None:
-        """The end of a turn, before the store writes what it brought."""
+        """Called at the end of a turn, before the store writes."""
         self._acks.end_turn()
 
     def end_turn(self) -> None:

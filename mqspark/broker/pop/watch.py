@@ -1,5 +1,5 @@
-"""Looking at what POP would hand out, without taking it: peek, notification, polling info (PeekMessageProcessor,
-NotificationProcessor, PollingInfoProcessor; reference store-and-broker §12.11)."""
+"""Requests that look at POP's messages without taking them: peek, notification, polling info
+(PeekMessageProcessor, NotificationProcessor, PollingInfoProcessor)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["PopWatch"]
 
 
 class _Notification(Waiter):
-    """A request that wants to know when there is something to pop."""
+    """A request that is answered when there is something to pop."""
 
     __slots__ = ("order",)
 
@@ -134,8 +134,8 @@ class PopWatch:
                     self.wake(waiting_topic, group, ANY_QUEUE if is_retry else queue_id)
 
     def wake(self, topic: str, group: str, queue_id: int) -> None:
-        """Tell one of those who wait for any queue and one of those who wait for this one (ANY_QUEUE: for each), if
-        there still is something."""
+        """Notify one waiter for any queue and one for this queue (ANY_QUEUE: one for each), if messages are still
+        there."""
         for waiting_for in self.parked.queue_ids(topic, group):
             if ANY_QUEUE not in (queue_id, waiting_for) and waiting_for != queue_id:
                 continue
@@ -162,7 +162,7 @@ class PopWatch:
     # --- polling info ---
 
     def polling_info(self, session: Session, command: Command) -> bytes:
-        """How many pops are parked for exactly this topic, group and queue id."""
+        """The number of pops parked for exactly this topic, group and queue id."""
         state = self._state
         header = command.header(PollingInfoRequestHeader)
         check_readable(state, session, command, "peeking message")
@@ -174,7 +174,7 @@ class PopWatch:
     # --- inside ---
 
     def _queues(self, name: str, group: str, queue_id: int, luck: int) -> Iterator[tuple[str, int]]:
-        """All that a pop would look at; the retries first in one of five."""
+        """The queues that a pop would read; retries first in one of five cases."""
         config = self._state.config
         retries = [retry_topic_v1(name, group)]
         if config.enable_retry_topic_v2:

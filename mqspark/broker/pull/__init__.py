@@ -1,1 +1,1 @@
-"""Serving pulls and looking messages up. Knows the state, no send."""
+"""Serving pulls and looking up messages. Knows the state, not send."""

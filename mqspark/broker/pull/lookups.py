@@ -1,5 +1,5 @@
 """Offsets and single messages: codes 12, 14, 15, 29 to 33 (ConsumerManageProcessor, AdminBrokerProcessor,
-QueryMessageProcessor; reference remoting-protocol §5.3)."""
+QueryMessageProcessor)."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from mqspark.protocol.session import Session
 __all__ = ["Lookups"]
 
 _PHYSICAL_OFFSET_AT = 28
-"""Where a stored record keeps its own physical offset (reference store-and-broker §2.1)."""
+"""Where a stored record keeps its own physical offset."""
 
 
 _NO_OFFSET = "Not found, do not set to zero, maybe this group boot first"
 _NO_YOUNG_QUEUE = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
-"""What RocketMQ's clients log of a group without an offset."""
+"""The texts that RocketMQ's clients log for a group without an offset."""
 _TAG_INDEX = "T"
 """Tags are not indexed; keys and unique keys are, as one kind."""
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_QUERY_BODY_BYTES = MAX_FRAME_BYTES - MAX_HEADER_BYTES
-"""No client takes a longer frame (RocketMQ would send it)."""
+"""No client accepts a longer frame (RocketMQ would send it)."""
 
 
 class Lookups:
@@ -68,8 +68,8 @@ class Lookups:
         return ok(command, {"offset": str(offset)})
 
     def starts_in_memory(self, topic: str, queue_id: int) -> bool:
-        """A young queue, which a new group consumes from its start whatever it asked for: message 0 is there
-        and not older than the share of memory that the page cache is reckoned to hold."""
+        """Whether the queue is young: message 0 still exists and is within the part of the log that is assumed to
+        be in the page cache. New groups always consume such a queue from its start."""
         store = self._state.store
         if store.min_offset(topic, queue_id) != 0:
             return False
@@ -124,7 +124,7 @@ class Lookups:
         return ok(command, {"offset": str(max(0, store.min_offset(header.topic, header.queue_id)))})
 
     def earliest_store_time(self, session: Session, command: Command) -> bytes:
-        """Of the queue's first message; -1 when there is none."""
+        """Store time of the queue's first message; -1 if there is none."""
         header = command.header(GetEarliestMsgStoretimeRequestHeader)
         store = self._state.store
         first = store.min_offset(header.topic, header.queue_id)
@@ -132,9 +132,9 @@ class Lookups:
         return ok(command, {"timestamp": str(timestamp)})
 
     def query_message(self, session: Session, command: Command) -> None:
-        """Records with a key or, as the request says, a unique key, in the order of the log. They may have another
-        key of the same hash: clients compare. When they are too many for a frame the newest are kept. They leave as
-        views of the log's files: an answer of 16 MB costs no memory."""
+        """Records with a key or, if the request says so, a unique key, in log order. The match is by hash, so
+        clients compare the keys. If they exceed a frame, the newest are returned. The answer consists of views of
+        the log's files, so it needs no memory of its own."""
         header = command.header(QueryMessageRequestHeader)
         store = self._state.store
         max_num = header.max_num

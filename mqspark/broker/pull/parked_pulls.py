@@ -1,8 +1,7 @@
-"""Parked pulls: requests that found nothing and may wait (PullRequestHoldService; reference remoting-protocol
-§8.5).
+"""Parked pulls: requests that found no message and wait (PullRequestHoldService).
 
-They wait under (topic, queue id) and leave when that queue grows past their offset or their time is up.
-Closing a connection cancels nothing: its pulls are dropped when they are next looked at.
+They wait under (topic, queue id) until that queue grows past their offset or their time is up. Pulls of a closed
+connection are dropped when they are next examined.
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ __all__ = ["Pull", "ParkedPulls"]
 
 MAX_BYTES = 256 << 20
 SWEEP_INTERVAL_MS = 200
-"""A sweep looks at every parked pull, so it is rationed; a suspension ends at most this much late. RocketMQ:
-5 s."""
+"""A sweep visits every parked pull, so its rate is limited; a suspension ends at most this much late. RocketMQ: 5
+s."""
 
 
 class Pull:
-    """A pull that passed every check. ``offset`` moves on while the pull is parked and finds only messages it
-    does not want."""
+    """A validated pull. ``offset`` advances while the pull is parked and finds only messages that do not match."""
 
     __slots__ = (
         "bulk",
@@ -73,7 +71,7 @@ class Pull:
 
 class ParkedPulls:
     def __init__(self, clock: Clock, max_bytes: Callable[[], int] = lambda: MAX_BYTES) -> None:
-        """``max_bytes``: of the filters that they keep."""
+        """``max_bytes``: the limit for the filters of parked pulls."""
         self.ledger = Ledger(
             "parkedPulls",
             max_bytes,
@@ -97,7 +95,8 @@ class ParkedPulls:
             self._filters.release(pull.wanted)
 
     def park(self, pull: Pull) -> None:
-        """``deadline_ms`` (monotonic) must be set. Never refused: who parks for a peer asks ``admit`` first."""
+        """``deadline_ms`` (monotonic) must be set. Never refuses; callers that park for a peer call ``admit``
+        first."""
         self._filters.hold(pull.wanted)
         key = (pull.topic, pull.queue_id)
         waiting = self._waiting.get(key)
@@ -110,7 +109,7 @@ class ParkedPulls:
             self._next_sweep_ms = pull.deadline_ms
 
     def arrived(self, topic: str, queue_id: int, max_offset: int) -> list[Pull]:
-        """The queue has grown: the pulls that may now find something, no longer parked."""
+        """The queue has grown: remove and return the pulls that may now find something."""
         key = (topic, queue_id)
         waiting = self._waiting.get(key)
         if waiting is None:
@@ -124,7 +123,7 @@ class ParkedPulls:
         return due
 
     def take(self, group: str, topic: str) -> list[Pull]:
-        """The group's pulls of any queue of the topic, no longer parked."""
+        """Remove and return the group's pulls of any queue of the topic."""
         taken: list[Pull] = []
         for key in [key for key in self._waiting if key[0] == topic]:
             waiting = self._waiting[key]
@@ -140,7 +139,7 @@ class ParkedPulls:
         return taken
 
     def expired(self) -> list[Pull]:
-        """The pulls whose time is up, no longer parked."""
+        """Remove and return the pulls whose time is up."""
         now_ms = self._clock.monotonic_ms()
         if self._next_sweep_ms is None or now_ms < self._next_sweep_ms:
             return []

@@ -1,7 +1,7 @@
-"""Serving pulls (PullMessageProcessor; reference remoting-protocol §8, store-and-broker §13.7).
+"""Serving pulls (PullMessageProcessor).
 
-A pull is checked once. Then it is served, or parked and served again when its queue grows. Records leave as
-memoryviews of the store's files: nothing here looks at a record, except for the properties that a filter wants.
+A pull is validated once. Then it is served, or parked and served again when its queue grows. Records are sent as
+memoryviews of the store's files; their content is read only for the properties that a filter needs.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDD
 )
 
 WOKEN_AT_ONCE = 64
-"""Parked pulls that are served in the turn that wakes them; the rest are served between the turns of others."""
+"""Parked pulls that are served in the turn that wakes them; the rest are served between other turns."""
 SERVED_AT_ONCE = 16
 
 BULK_BYTES_PER_TURN = 8 * 1024 * 1024
-"""A connection that was given so much in one turn gets no more in bulk: what waits for its socket stays bounded however
-many bulk pulls it has in flight."""
+"""Bytes of bulk pulls that one connection gets in one turn, so that the data waiting for its socket stays bounded
+however many bulk pulls it has in flight."""
 
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -62,11 +62,11 @@ _CODES = {
     "OFFSET_TOO_SMALL": ResponseCode.PULL_OFFSET_MOVED,
     "OFFSET_RESET": ResponseCode.PULL_OFFSET_MOVED,
 }
-"""Store status → response code; the two statuses of an empty queue depend on the offset too."""
+"""Store status → response code. The two statuses of an empty queue also depend on the offset."""
 
 
 def check_expression_type(config: BrokerConfig, kind: str | None) -> None:
-    """For another type than tags. Raises Refusal."""
+    """Refuse types other than tags where they are not enabled. Raises Refusal."""
     if kind != SQL92:
         raise Refusal(
             ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
@@ -89,11 +89,11 @@ class Pulls:
         self._get = state.store.get
         self.parked = ParkedPulls(state.clock, lambda: state.config.max_parked_bytes)
         self._woken: deque[tuple[Pull, Callable[[Pull], None]]] = deque()
-        """No longer parked, and not served yet."""
+        """Pulls that are no longer parked and not served yet."""
         self._woken_now = 0
         self._is_serving = False
         self._given: dict[int, int] = {}
-        """session id → bytes given in this turn."""
+        """session id → bytes sent to it in this turn."""
         self.handlers: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self.pull,
             RequestCode.LITE_PULL_MESSAGE: self.pull,
@@ -119,7 +119,7 @@ class Pulls:
                 "[OVERLOAD] this connection asks for more than it takes; retry later",
             )
         reset = state.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
-        if reset is not None:  # what the client would commit is from before the reset
+        if reset is not None:  # the client's commit offset is from before the reset
             self._answer_reset(pull, reset)
             return
         if header.sys_flag & PullFlag.COMMIT and header.commit_offset >= 0:
@@ -152,7 +152,7 @@ class Pulls:
         self._serve_rest()
 
     def answer_resets(self, group: str, topic: str) -> None:
-        """The group's offsets were reset: tell those of its pulls that are parked, at once."""
+        """The group's offsets were reset: answer its parked pulls at once."""
         for pull in self.parked.take(group, topic):
             self._wake(pull, self._answer_woken_reset)
         self._serve_rest()
@@ -169,7 +169,7 @@ class Pulls:
             self._wake(pull, self._serve_expired)
         self._serve_rest()
 
-    # --- many at once ---
+    # --- waking many pulls ---
 
     def _serve_woken(self, pull: Pull) -> None:
         if not self._serve_parked(pull, may_wait=True, woken=True):
@@ -179,7 +179,7 @@ class Pulls:
         self._serve_parked(pull, may_wait=False)
 
     def _wake(self, pull: Pull, serve: Callable[[Pull], None]) -> None:
-        """At once, unless it is one of many, or has to look at records."""
+        """Serve at once, unless the pull is one of many or has to read records."""
         if self._woken_now < WOKEN_AT_ONCE and not isinstance(pull.wanted, SqlFilter):
             self._woken_now += 1
             if pull.session.open:
@@ -250,7 +250,7 @@ class Pulls:
         return Pull(
             session,
             command.opaque,
-            group.group_name,  # not the request's own copy: it may wait long
+            group.group_name,  # shared, not the request's copy: a pull may wait long
             topic.name,
             header.queue_id,
             header.queue_offset,
@@ -264,7 +264,7 @@ class Pulls:
         )
 
     def _expression(self, header: PullMessageRequestHeader) -> Wanted:
-        """What an expression takes that came in the request."""
+        """Parse the filter expression of the request."""
         kind = header.expression_type
         wanted: Wanted
         try:
@@ -279,7 +279,7 @@ class Pulls:
         return wanted
 
     def _subscription(self, header: PullMessageRequestHeader) -> Wanted:
-        """What the group's heartbeats subscribe to."""
+        """The subscription from the group's heartbeats."""
         state = self._state
         group = state.clients.consumer(header.consumer_group)
         if group is None:
@@ -314,7 +314,7 @@ class Pulls:
     # --- serving ---
 
     def _serve_parked(self, pull: Pull, *, may_wait: bool, woken: bool = False) -> bool:
-        """``_serve`` where a fault of the disk must cost this pull alone, and nobody asks just now."""
+        """Like ``_serve``, but an error of the disk fails only this pull, and there is no caller to raise to."""
         try:
             if pull.session.room <= 0:
                 self._put_off(pull)
@@ -326,7 +326,7 @@ class Pulls:
             return True
 
     def _serve(self, pull: Pull, *, may_wait: bool, woken: bool = False) -> bool:
-        """Answer the pull; False when it found nothing and may wait, and nothing was answered."""
+        """Answer the pull. False if it found nothing and may wait; then nothing was answered."""
         state = self._state
         limits = state.store_config
         wanted = pull.wanted
@@ -364,13 +364,13 @@ class Pulls:
             return True
         code = _CODES.get(status)
         if code is None:  # NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE
-            status = "NO_MESSAGE_IN_QUEUE"  # a queue that nothing was ever sent to is an empty one
+            status = "NO_MESSAGE_IN_QUEUE"  # a queue without any messages counts as empty
             code = ResponseCode.PULL_OFFSET_MOVED if pull.offset else ResponseCode.PULL_NOT_FOUND
         next_offset = result.next_offset
         if may_wait and code is ResponseCode.PULL_NOT_FOUND:
             return False
         if woken and status == "NO_MATCHED_MESSAGE" and next_offset >= result.max_offset:
-            # What came is not wanted. Look no more at it, and do not make the client ask again for nothing.
+            # The messages do not match. Skip them, and do not make the client ask again.
             pull.offset = next_offset
             return False
         if code is ResponseCode.PULL_NOT_FOUND and pull.offset != pull.first_offset:
@@ -380,7 +380,7 @@ class Pulls:
         return True
 
     def _put_off(self, pull: Pull) -> None:
-        """Its client has not read what it was given before. When it has, it asks again."""
+        """The client has not read its earlier answers. It asks again when it has."""
         store = self._state.store
         ext = self._ext(
             pull,

@@ -1,9 +1,9 @@
 """The slaves of a master: what each has of the log, what it is sent next, and when enough of them have a message
-(DefaultHAService, DefaultHAConnection, GroupTransferService; reference store-and-broker §9.2, §5.7).
+(DefaultHAService, DefaultHAConnection, GroupTransferService).
 
-A slave is sent what consumers may see, so under SYNC_FLUSH no power cut here leaves it ahead of its master. It says
-what it has; one that asks for what this log does not hold, or claims more than it was sent, has another log and is let
-go (RocketMQ waits until its own log has grown that far, and sends what follows).
+A slave receives only what consumers may see, so under SYNC_FLUSH no power cut leaves it ahead of its master. A
+slave reports its position. One that asks for a position outside this log, or claims more than it was sent, has a
+different log and is disconnected. (RocketMQ waits until its own log has grown that far, and sends what follows.)
 
 Must not know sockets.
 """
@@ -28,7 +28,7 @@ RATE_MS = 1_000
 
 
 class Replica:
-    """One connection of a slave. ``Replicas.connect`` makes it."""
+    """One connection of a slave; created by ``Replicas.connect``."""
 
     def __init__(self, address: str, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
         self.address = address
@@ -40,36 +40,36 @@ class Replica:
         self._heard_ms = self._said_ms = self._rate_ms = clock.monotonic_ms()
         self._sent_bytes = self._counted_bytes = 0
         self.acked = -1
-        """What it has of the log; -1 before it has said so."""
+        """What it has of the log; -1 before its first report."""
         self.bytes_per_s = 0
 
     def received(self, data: bytes) -> None:
-        """Raises ProtocolError when it cannot be a slave of this log."""
+        """Raises ProtocolError if it cannot be a slave of this log."""
         self._heard_ms = self._clock.monotonic_ms()
         for position in self._reports.receive_data(data):
             if self._next is None:
                 self._next = self._first(position)
             elif position > self._next:
-                raise ProtocolError(f"it has {position} bytes of the log and was sent {self._next}")
+                raise ProtocolError(f"it reports {position} bytes of the log but was sent {self._next}")
             self.acked = position
 
     def _first(self, position: int) -> int:
-        """Where to begin for a slave that has ``position``: one without anything gets the newest segment only."""
+        """The start position for a slave at ``position``; an empty slave gets only the newest segment."""
         store = self._store
         if position == 0:
             return max(store.min_physical_offset, store.newest_segment_start)
         if not store.min_physical_offset <= position <= store.acked_offset:
             raise ProtocolError(
-                f"it wants the log from {position} on, which goes from {store.min_physical_offset} to"
-                f" {store.acked_offset} here"
+                f"it asks for the log from {position} on, but the log here spans {store.min_physical_offset} to"
+                f" {store.acked_offset}"
             )
         return position
 
     def data(self, limit_bytes: int) -> list[bytes | memoryview]:
-        """What goes out now: about ``limit_bytes`` of the log that it was not sent yet, in frames of at most
-        haTransferBatchSize, or where the log stands when that has not been said for haSendHeartbeatInterval.
+        """The next bytes to send: about ``limit_bytes`` of new log in frames of at most haTransferBatchSize, or a
+        heartbeat with the log's position when nothing was sent for haSendHeartbeatInterval.
 
-        Raises ProtocolError when that part of the log is gone, OSError when it cannot be mapped.
+        Raises ProtocolError if that part of the log was deleted, OSError if it cannot be mapped.
         """
         out: list[bytes | memoryview] = []
         if self._next is None:
@@ -77,7 +77,7 @@ class Replica:
         store, position, end = self._store, self._next, self._next + limit_bytes
         if position < store.min_physical_offset:
             raise ProtocolError(
-                f"it is at {position} of the log, which begins at {store.min_physical_offset} now"
+                f"it is at {position} of the log, which now starts at {store.min_physical_offset}"
             )
         while position < end:
             part = store.log_from(position, self._config.ha_transfer_batch_size)
@@ -96,7 +96,7 @@ class Replica:
 
     @property
     def is_silent(self) -> bool:
-        """Nothing was heard for haHousekeepingInterval."""
+        """Nothing was received for haHousekeepingInterval."""
         return self._clock.monotonic_ms() - self._heard_ms > self._config.ha_housekeeping_interval
 
     @property
@@ -106,7 +106,7 @@ class Replica:
         return self.acked >= 0 and lacking < self._config.ha_max_gap_not_in_sync
 
     def measure(self) -> None:
-        """Once a second or so: what was sent meanwhile."""
+        """Called about once a second: the bytes sent since the last call."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._rate_ms >= RATE_MS:
             self.bytes_per_s = (self._sent_bytes - self._counted_bytes) * 1000 // (now_ms - self._rate_ms)
@@ -144,7 +144,7 @@ class Replicas:
 
     @property
     def confirmed(self) -> int:
-        """How much of the log as many brokers have as a SYNC_MASTER waits for; this one always counts as one."""
+        """The log position that as many brokers have as a SYNC_MASTER waits for, this broker included."""
         slaves = self._config.in_sync_replicas - 1
         if slaves <= 0 or self._config.broker_role is not BrokerRole.SYNC_MASTER:
             return INT64_MAX

@@ -1,1 +1,1 @@
-"""Storing what producers and consumers send. Knows the state and the timers, no pull."""
+"""Storing what producers and consumers send. Knows the state and the timers, not pull."""

@@ -1,9 +1,11 @@
-"""Requests that waited too long are refused at once, so that their client goes elsewhere (BrokerFastFailure).
+"""Requests that waited too long are refused at once, so that their client can try another broker
+(BrokerFastFailure).
 
-RocketMQ looks through the queues of its thread pools every 10 ms. Here a request is handled as soon as its bytes are
-read, so what has waited is what was read late in a turn of the loop that took long. The shell measures that
-(``mqspark_server.lateness``) and asks ``sift``. What waits for the disk has been stored: its limit is syncFlushTimeout.
-What waits because its peer does not read its answers is not late through a fault of ours, and handled.
+RocketMQ checks the queues of its thread pools every 10 ms. Here a request is handled as soon as its bytes are
+read, so only requests read late in a long turn of the loop have waited. The shell measures that
+(``mqspark_server.lateness``) and calls ``sift``. A request that waits for the disk is already stored; its limit
+is syncFlushTimeout. A request that waits because its peer does not read answers is not the broker's delay, and is
+handled.
 """
 
 from __future__ import annotations
@@ -41,14 +43,14 @@ _ACKS = (
 
 
 class FastFail:
-    """``admin``: the codes of what tools ask. Other codes are never refused, as in RocketMQ."""
+    """``admin``: the codes of administration requests. Codes not listed are never refused, as in RocketMQ."""
 
     def __init__(self, config: BrokerConfig, admin: Iterable[int]) -> None:
         self._config = config
         self._admin = tuple(admin)
         self._limits_ms: dict[int, int] = {}
         self.patience_ms = _NEVER_MS
-        """Nothing that has waited less is refused."""
+        """Requests that waited less than this are never refused."""
         self.refused_count = 0
         self.refresh_settings()
 
@@ -68,7 +70,7 @@ class FastFail:
         self.patience_ms = min(self._limits_ms.values(), default=_NEVER_MS)
 
     def sift(self, session: Session, commands: list[Command], age_ms: int) -> list[Command]:
-        """Refuse those of ``commands`` for which ``age_ms`` is too much; the others are given back."""
+        """Refuse those of ``commands`` for which ``age_ms`` is too much; return the others."""
         kept = []
         for number, command in enumerate(commands):
             if command.is_response or age_ms < self._limits_ms.get(command.code, _NEVER_MS):

@@ -1,9 +1,8 @@
-"""Replies to requests: the broker passes a reply on to the client that waits for it (ReplyMessageProcessor;
-reference remoting-protocol §5.1, store-and-broker §16.8).
+"""Replies to requests: the broker forwards a reply to the client that waits for it (ReplyMessageProcessor).
 
-A request is an ordinary message whose properties name the client that waits. The consumer's reply comes as
-SEND_REPLY_MESSAGE, goes to that client as PUSH_REPLY_MESSAGE_TO_CLIENT over its own connection, and is answered when
-the client has taken it. It is also stored, in the cluster's reply topic.
+A request is an ordinary message whose properties name the waiting client. The consumer's reply arrives as
+SEND_REPLY_MESSAGE, is forwarded to that client as PUSH_REPLY_MESSAGE_TO_CLIENT over its own connection, and is
+answered when the client has accepted it. It is also stored in the cluster's reply topic.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from mqspark.protocol.session import Session
 __all__ = ["Replies"]
 
 _RESERVED_FLAGS = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6
-"""Not the sender's to choose."""
+"""Flags that a sender must not set."""
 
 _log = sparing(__name__)
 
@@ -66,7 +65,7 @@ class Replies:
             header = command.header(SendMessageRequestHeader)
         else:
             header = command.header(SendMessageRequestHeaderV2)
-        check_header(header)  # what it names goes on to a client
+        check_header(header)  # its names are forwarded to a client
         trace = self._trace()
         if not command.body:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "the reply has no body", trace)
@@ -89,7 +88,7 @@ class Replies:
         try:
             self._push(session, command, header, properties, done)
         finally:
-            # Stored whether somebody waits for it or not.
+            # The reply is stored whether a client waits for it or not.
             if self._state.config.store_reply_message_enable:
                 stored = self._store(session, command, header, topic, queue_id, properties)
                 if stored is not None:
@@ -99,7 +98,7 @@ class Replies:
     def _push(
         self, session: Session, command: Command, header: SendHeader, properties: dict[str, str], done: Done
     ) -> None:
-        """Raises Refusal when nobody can be told."""
+        """Raises Refusal when the client cannot be reached."""
         state, trace = self._state, self._trace()
         client_id = properties.get(REPLY_TO_CLIENT)
         if client_id is None:
@@ -138,7 +137,7 @@ class Replies:
         queue_id: int,
         properties: dict[str, str],
     ) -> Stored | None:
-        """None, and a word in the log, when it cannot be: what counts is that the reply arrives."""
+        """None, with a log line, if the reply cannot be stored; only its delivery counts."""
         draft = Draft(
             topic.name,
             queue_id,

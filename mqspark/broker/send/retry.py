@@ -1,9 +1,8 @@
-"""Messages that a consumer could not consume: code 36, retry topics and dead letters
-(AbstractSendMessageProcessor.consumerSendMsgBack, SendMessageProcessor.handleRetryAndDLQ; reference
-store-and-broker §13.3, remoting-protocol §5.2).
+"""Messages that a consumer failed to process: code 36, retry topics and dead letters
+(AbstractSendMessageProcessor.consumerSendMsgBack, SendMessageProcessor.handleRetryAndDLQ).
 
-A message that is sent back is stored again in ``%RETRY%group``, after a delay that grows with every attempt, and
-in ``%DLQ%group`` when it has had all of them. It keeps its body, properties and origin.
+A message that is sent back is stored again in ``%RETRY%group`` after a delay that grows with every attempt, and
+in ``%DLQ%group`` after the last attempt. It keeps its body, properties and origin.
 """
 
 from __future__ import annotations
@@ -41,24 +40,24 @@ __all__ = ["DEAD_LETTER_QUEUES", "SendBacks", "dead_letter_topic", "retry_limit"
 DEAD_LETTER_QUEUES = 1
 """DLQ_NUMS_PER_GROUP."""
 FIRST_RETRY_LEVEL = 3
-"""The delay level of the first attempt when the consumer names none; one more for each after it."""
+"""The delay level of the first retry when the consumer names none; each further retry adds one."""
 LIMIT_SINCE_VERSION = 121
-"""Older clients (before V3_4_9) may have anything in maxReconsumeTimes."""
+"""Clients before V3_4_9 may send any value in maxReconsumeTimes."""
 
 
 def retry_limit(config: SubscriptionGroupConfig, version: int, wanted: int | None) -> int:
-    """How often a message may be retried: what the consumer says goes before its group's configuration."""
+    """How often a message may be retried: the consumer's limit takes precedence over its group's."""
     return wanted if wanted is not None and version >= LIMIT_SINCE_VERSION else config.retry_max_times
 
 
 def dead_letter_topic(state: BrokerState, group: str) -> Topic:
-    """Made with the first dead letter."""
+    """Created with the first dead letter."""
     return state.topics.ensure(dlq_topic(group), DEAD_LETTER_QUEUES, needed=True)
 
 
 class _Failing:
-    """Stands before a session: what is not the answer ``done`` says why a store failed, which to the one who sends back
-    is always SYSTEM_ERROR."""
+    """Wraps a session for ``done``: a store failure is reported as SYSTEM_ERROR, as RocketMQ does for messages
+    sent back."""
 
     __slots__ = ("_done", "_session")
 
@@ -95,17 +94,17 @@ class SendBacks:
             )
         if not command.is_oneway:
             self._acks.check_busy(state.config.send_thread_pool_queue_capacity)
-        if group.retry_queue_nums <= 0:  # the group does not want its failures back
+        if group.retry_queue_nums <= 0:  # the group does not retry
             return ok(command)
         topic = state.topics.ensure(
             retry_topic(header.group),
             group.retry_queue_nums,
             sys_flag=UNIT_SUB if header.unit_mode else 0,
-            needed=True,  # there are as many as groups, which are counted
+            needed=True,  # one per group, and groups are limited
         )
         if not topic.config.perm & PERM_WRITE:
             raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden")
-        # A topic that is older than the group's setting may have fewer queues, and nobody reads others.
+        # A topic created before the group's setting may have fewer queues; consumers read only those.
         queues = max(1, min(group.retry_queue_nums, topic.read_queue_nums))
         draft = self._draft(header, group, command.version, queues)
         try:
@@ -127,7 +126,7 @@ class SendBacks:
         version: int,
         queues: int,
     ) -> Draft:
-        """The message at the offset, as it is stored again. Raises Refusal when there is none."""
+        """The message at the offset, as it is stored again. Raises Refusal if there is none."""
         state = self._state
         found = state.store.record_at(PhysicalOffset(header.offset))
         if found is None:

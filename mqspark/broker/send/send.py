@@ -1,10 +1,8 @@
-"""Storing what producers send (SendMessageProcessor, AbstractSendMessageProcessor; reference
-remoting-protocol §5.1).
+"""Storing what producers send (SendMessageProcessor, AbstractSendMessageProcessor).
 
-The path of one ordinary message is kept short: facts of a topic are looked up once (``Topic``), the property
-string is searched and extended but not taken apart, the answer is preformatted and waits in ``Acks``. A
-property string that holds a name which the broker must treat specially goes through ``_own``, which does
-take it apart.
+The path of a single ordinary message is short: the properties of a topic are cached (``Topic``), the property
+string is searched and extended but not parsed, and the answer is preformatted and waits in ``Acks``. A property
+string with a name that the broker handles specially goes through ``_own``, which parses it.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ def _value(text: str, mark: str) -> str | None:
 
 
 def _may_name_ours(text: str) -> bool:
-    """Whether one of these properties is the broker's business, or a value contains the name of one."""
+    """Whether one of these properties concerns the broker, or a value contains the name of one."""
     return (
         "MSG_REGION" in text
         or "TRACE_ON" in text
@@ -106,7 +104,8 @@ class Sends:
         store_host: bytes,
         once_known: Callable[[Session], Receiver],
     ) -> None:
-        """``once_known``: what is sent to its result goes on when the topics as they are now are known."""
+        """``once_known(session)`` returns a receiver that forwards answers once a name server knows the topics as
+        they are now."""
         self._state = state
         self._waiting = acks.waiting
         self._once_known = once_known
@@ -163,9 +162,9 @@ class Sends:
             if sys_flag & _UNAVAILABLE_FLAGS:
                 raise self._refusal(
                     ResponseCode.MESSAGE_ILLEGAL,
-                    f"sysFlag {sys_flag:#x} says inner batch, which is for the broker to say",
+                    f"sysFlag {sys_flag:#x} has the inner batch bit, which only the broker sets",
                 )
-            # They say how long the hosts in a record are, and the record's hosts are not the sender's to choose.
+            # These bits give the length of the hosts in a record, which the sender cannot choose.
             sys_flag &= ~_BROKER_FLAGS
         if topic.multi_tag:
             sys_flag |= MULTI_TAGS
@@ -185,7 +184,7 @@ class Sends:
             self._send_draft(session, command, header, topic, queue_id, sys_flag, text)
             return
         text = f"\x02{text}"
-        # The last one counts if there are several, as in the map that every reader makes of them.
+        # If there are several, the last one counts, as in the map that every reader builds.
         start = text.rfind("\x02UNIQ_KEY\x01") + 10
         unique_id = text[start : text.index("\x02", start)] if start > 9 else ""
         if not unique_id:
@@ -221,7 +220,8 @@ class Sends:
             self._waiting.append((end_offset, session, frame))
 
     def _first_send(self, session: Session, command: Command, header: SendHeader) -> None:
-        """To a topic that the send makes: its producer may ask a name server for it as soon as it is answered."""
+        """The first send to a topic, which creates it. Its producer may ask a name server for it as soon as it is
+        answered."""
         self._admit(session, header, None)
         before = len(self._waiting)
         self.send(session, command)
@@ -230,7 +230,7 @@ class Sends:
             self._waiting.append((end_offset, self._once_known(session), frame))
 
     def admit(self, session: Session, header: SendHeader) -> tuple[Topic, int]:
-        """Topic and queue id of a message that does not come by ``send``, after the same checks."""
+        """Topic and queue id of a message that does not come through ``send``, after the same checks."""
         topic = self._topic(header.topic)
         if topic is None or not topic.plain or self._start_ms:
             topic = self._admit(session, header, topic)
@@ -258,7 +258,7 @@ class Sends:
         sys_flag: int,
         text: str,
     ) -> None:
-        """A message with a property that is the broker's business."""
+        """A message with a property that concerns the broker."""
         properties = self._own(text)
         unique_id = properties.get(UNIQ_KEY)
         if not unique_id:
@@ -293,15 +293,15 @@ class Sends:
             )
 
     def _recall_handle(self, draft: Draft, unique_id: str) -> str | None:
-        """Of a message that waits for its time."""
+        """The recall handle of a delayed message."""
         topic, due_ms = draft.properties.get(REAL_TOPIC), parse_number(draft.properties.get(TIMER_OUT_MS))
         if draft.topic != TIMER_TOPIC or topic is None or due_ms is None or topic.startswith(RETRY_PREFIX):
             return None
-        # The handle is read as a deliver time again.
+        # The handle's text is parsed as a delivery time again.
         return encode_recall_handle(topic, self._state.config.broker_name, due_ms + 1, unique_id)
 
     def _prepare(self, draft: Draft) -> None:
-        """Make a half message of a prepared one."""
+        """Turn a prepared message into a half message."""
         properties = draft.properties
         if properties.get(TRANSACTION_PREPARED, "").lower() != "true":
             if draft.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT_TYPE):
@@ -310,10 +310,10 @@ class Sends:
                     f"sysFlag {draft.sys_flag:#x} says transaction, but the property"
                     f" {TRANSACTION_PREPARED} does not",
                 )
-            # That something was committed is for the broker to say.
+            # Only the broker may mark a message as committed.
             draft.sys_flag &= ~TRANSACTION_MASK
         elif draft.reconsume_times > 0 and delay_level(properties.get(DELAY)) > 0:
-            # A consumer's retry of what was committed long ago, by a client that keeps all properties.
+            # A consumer's retry of a committed message, by a client that keeps all properties.
             draft.sys_flag &= ~TRANSACTION_MASK
         elif self._state.config.reject_transaction_message:
             raise self._refusal(
@@ -372,7 +372,8 @@ class Sends:
                 ResponseCode.SYSTEM_ERROR, f"a batch of {len(body)} bytes exceeds the limit of {limit}"
             )
         try:
-            # Each is stored with its own properties alone: no id of the batch hides its own (RocketMQ since 5.4).
+            # Each member is stored with only its own properties: the batch's id does not hide its own (RocketMQ
+            # since 5.4).
             many = self._many(topic, body)
             if many is not None:
                 count = len(many)
@@ -425,7 +426,7 @@ class Sends:
 
     @staticmethod
     def _many(topic: Topic, body: bytes | memoryview) -> Many | None:
-        """The members of a batch that is worth it, when none of them needs a look of its own."""
+        """The members of a large batch as columns; None if a member needs individual handling."""
         if topic.inner_batch:
             return None
         many = many_of(body)
@@ -495,10 +496,10 @@ class Sends:
             ext["recallHandle"] = recall_handle
         return encode_response(opaque, ResponseCode.SUCCESS, ext)
 
-    # --- what is not ordinary ---
+    # --- uncommon cases ---
 
     def _admit(self, session: Session, header: SendHeader, topic: Topic | None) -> Topic:
-        """The checks of a topic that is new or has a rule of its own, in RocketMQ's order."""
+        """The checks for a new topic or one with a rule of its own, in RocketMQ's order."""
         state = self._state
         start_ms = state.config.start_accept_send_request_time_stamp
         if state.clock.now_ms() < start_ms:
@@ -550,8 +551,8 @@ class Sends:
         return self._refusal(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
 
     def _is_dead(self, session: Session, header: SendHeader, version: int, group: str) -> bool:
-        """Whether a message for the retry topic of ``group`` has had all its attempts, or belongs to a group that
-        consumes in order: its consumer retries where it is, and sends only what it gives up."""
+        """Whether a message for the retry topic of ``group`` is a dead letter: it has had all its attempts, or
+        the group consumes in order. Ordered consumers retry locally and send back only messages they give up."""
         config = self._state.subscriptions.find(group, session)
         if config is None:
             raise self._refusal(
@@ -561,8 +562,8 @@ class Sends:
         return (header.reconsume_times or 0) > limit or self._state.locks.is_held(group)
 
     def _check_batch(self, text: str) -> None:
-        """The batch's own properties. A member's own delay, which RocketMQ's client refuses to send, is kept and not
-        heeded (DefaultMessageStore.asyncPutMessages)."""
+        """Check the batch's own properties. A delay of a single member is stored but has no effect
+        (DefaultMessageStore.asyncPutMessages); RocketMQ's client refuses to send one."""
         properties = decode_properties(text) if "DELAY" in text or "TIMER_DELIVER_MS" in text else {}
         if delay_level(properties.get(DELAY)) > 0 or not _TIMED.isdisjoint(properties):
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be delayed")
@@ -573,7 +574,7 @@ class Sends:
             raise self._refusal(ResponseCode.MESSAGE_ILLEGAL, "a message of a batch cannot be transactional")
 
     def _own(self, text: str) -> dict[str, str]:
-        """The sender's properties without what the broker sets itself and POP_CK."""
+        """The sender's properties without those that the broker sets itself, and without POP_CK."""
         properties = decode_properties(text)
         for name in (MSG_REGION, TRACE_ON, CLUSTER, "POP_CK"):
             properties.pop(name, None)

@@ -1,1 +1,1 @@
-"""What the processors share: tables kept in ``config/``, who is connected, drafts, held answers, counters."""
+"""State shared by the processors: tables kept in ``config/``, connected clients, drafts, held answers, counters."""

@@ -1,7 +1,7 @@
-"""Answers to sends, held back until what they promise is true.
+"""Answers to sends, held back until their guarantee is met.
 
-Sends are stored in order, so their answers wait in order: one number, the position in the log up to which the
-store's flush type is satisfied, releases everything below it.
+Sends are stored in order, so their answers wait in order. One number, the log position up to which the store's
+flush type is satisfied, releases all answers below it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Acks", "Deferred", "Receiver"]
 
 
 class Receiver(Protocol):
-    """A session, or what stands before one."""
+    """A session, or a wrapper around one."""
 
     def send(self, buffer: bytes | memoryview, /, *more: bytes | memoryview) -> None: ...
 
@@ -30,18 +30,18 @@ class Acks:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.times = PutTimes()
-        """Of what was released."""
+        """Waiting times of the released answers."""
         self.waiting: deque[tuple[int, Receiver, bytes]] = deque()
-        """(end offset in the log, who gets it, the frame that says success)."""
+        """(end offset in the log, receiver, the success frame)."""
         self._turns: deque[tuple[int, int]] = deque()
-        """(end offset, monotonic ms) at the end of each turn that added something: one clock reading for many
-        sends."""
+        """(end offset, monotonic ms) at the end of each turn that added something; many sends share one clock
+        reading."""
 
     def __len__(self) -> int:
         return len(self.waiting)
 
     def check_busy(self, capacity: int) -> None:
-        """Raises Refusal when so many wait already."""
+        """Raises Refusal when too many wait already."""
         if len(self.waiting) >= capacity:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY,
@@ -49,12 +49,12 @@ class Acks:
             )
 
     def end_turn(self) -> None:
-        """Date everything that has been added since the last call."""
+        """Set the time of everything that has been added since the last call."""
         if self.waiting and (not self._turns or self._turns[-1][0] < self.waiting[-1][0]):
             self._turns.append((self.waiting[-1][0], self._clock.monotonic_ms()))
 
     def release(self, acked: int) -> None:
-        """Send what ends at or before position ``acked`` of the log."""
+        """Send the answers whose messages end at or before position ``acked`` of the log."""
         waiting, turns = self.waiting, self._turns
         if not waiting or waiting[0][0] > acked:
             return
@@ -72,12 +72,12 @@ class Acks:
         self._forget_turns()
 
     def fail(self, remark: str) -> None:
-        """The store took a message and could not keep its promise: nobody who waits is told that it did."""
+        """The store accepted messages and could not keep its guarantee: answer all waiting sends with an error."""
         self._answer(None, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
     def expire(self, timeout_ms: int, code: int, remark: str, *, up_to: int | None = None) -> None:
-        """Sends that waited longer, and end at or before ``up_to``, are told so: the message is stored, but perhaps not
-        where it was to be."""
+        """Answer sends that waited too long and end at or before ``up_to``: the message is stored, but perhaps
+        not as safely as asked for."""
         oldest_ms = self._clock.monotonic_ms() - timeout_ms
         late = None
         for end_offset, added_ms in self._turns:
@@ -91,8 +91,7 @@ class Acks:
         waiting = self.waiting
         while waiting and (up_to is None or waiting[0][0] <= up_to):
             _, session, frame = waiting.popleft()
-            # Rare, so the facts are taken from the frame that was going to be sent rather than kept beside
-            # it.
+            # Rare, so the fields are parsed from the prepared frame instead of stored with it.
             (success,) = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES).receive_data(frame)
             session.send(encode_response(success.opaque, code, success.ext, remark=remark))
         self._forget_turns()
@@ -104,7 +103,7 @@ class Acks:
 
 
 class Deferred:
-    """What is done when the log is acked, or durable, up to a position; in the order of the positions."""
+    """Actions that run when the log is acked, or durable, up to a position; in the order of the positions."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, Callable[[bool], None]]] = deque()
@@ -113,8 +112,8 @@ class Deferred:
         return len(self._waiting)
 
     def when(self, end_offset: int, action: Callable[[bool], None]) -> None:
-        """``action(True)`` when everything before ``end_offset`` is, ``action(False)`` when it never will be. Offsets
-        must not go back."""
+        """Call ``action(True)`` when everything before ``end_offset`` is acked (durable), ``action(False)`` when
+        it never will be. Offsets must not decrease."""
         self._waiting.append((end_offset, action))
 
     def release(self, position: int) -> None:

@@ -1,4 +1,4 @@
-"""Attributes of topics as tools change them: ``+key=value`` and ``-key`` (TopicAttributes, AttributeUtil)."""
+"""Changes of topic attributes by tools: ``+key=value`` and ``-key`` (TopicAttributes, AttributeUtil)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["attribute_changes", "changed_attributes"]
 _MESSAGE_TYPES = frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"})
 _ABSENT_TYPES = frozenset({"PRIORITY", "LITE"})
 _IMMUTABLE = {"queue.type": ("SimpleCQ", "BatchCQ"), "cleanup.policy": ("DELETE", "COMPACTION")}
-"""Topic attributes that only a new topic may be given, with their values, the one that holds without it first."""
+"""Attributes that only a new topic may be given, with their values; the first is the default."""
 
 
 def attribute_changes(text: str | None) -> dict[str, str | None]:

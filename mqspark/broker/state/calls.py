@@ -1,7 +1,6 @@
-"""What the broker asks of its clients and wants an answer to (Broker2Client): who is asked, until when, and who
-waits for the answer.
+"""Requests of the broker to its clients (Broker2Client): who was asked, until when, and who waits for the answer.
 
-Bounded in number; an answer that comes late, or that nobody asked for, is dropped.
+Their number is bounded. Late and unrequested answers are dropped.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from mqspark.protocol.session import Session
 __all__ = ["MAX_CALLS", "CallFailed", "Calls", "Done"]
 
 MAX_CALLS = 1_000
-"""Requests to clients that may be unanswered at one time."""
+"""Requests to clients that may be unanswered at the same time."""
 
 
 class CallFailed(enum.Enum):

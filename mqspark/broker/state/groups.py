@@ -1,9 +1,9 @@
-"""Who is connected: producer groups and consumer groups, kept alive by heartbeats (ProducerManager,
-ConsumerManager; reference store-and-broker §13.1, remoting-protocol §5.4).
+"""Connected clients: producer groups and consumer groups, kept alive by heartbeats (ProducerManager,
+ConsumerManager).
 
-Events come in (heartbeat, unregister, connection lost, time passed); out comes what the caller must do: the
-groups whose members have to be told to rebalance. A client id is one member of a group: when it comes back on
-a new connection, that one replaces the old.
+Input is events: heartbeat, unregister, connection lost, time passed. Output is the groups whose members must be
+told to rebalance. A client id is one member of a group: when it reconnects, the new connection replaces the old
+one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mqspark.protocol.session import Session
 __all__ = ["ClientGroups", "ConsumerGroup", "Member", "Subscription", "TAG"]
 
 TAG = "TAG"
-"""The expression type of tag filters; None and "" mean it too."""
+"""The expression type of tag filters; None and "" mean it, too."""
 
 _MEMBER_BYTES = ENTRY_BYTES + 216
 _SESSION_BYTES = ENTRY_BYTES + CONTAINER_BYTES + 32
@@ -66,7 +66,7 @@ class Subscription:
             self.size_bytes += filter_bytes(data.sub_string)
 
     def wanted(self) -> Wanted:
-        """A filter is compiled when it is first asked for: a heartbeat may bring more of them than are used.
+        """The compiled filter. Compiled at first use, because a heartbeat may bring many that are never used.
 
         Raises InvalidFilter.
         """
@@ -104,8 +104,8 @@ class ConsumerGroup:
         return self.message_model == "BROADCASTING"
 
     def subscribe(self, subscriptions: Iterable[SubscriptionData], default_version: int) -> bool:
-        """Take a heartbeat's subscriptions; whether topics were added or removed. A changed expression is not
-        a change. Raises TableFull."""
+        """Apply a heartbeat's subscriptions. Returns whether topics were added or removed; a changed expression
+        does not count. Raises TableFull."""
         wanted = set()
         changed = False
         for data in subscriptions:
@@ -128,7 +128,7 @@ class ConsumerGroup:
         return changed
 
     def forget(self) -> None:
-        """The group is gone: what it and its subscriptions took is free."""
+        """The group is gone: free the memory of the group and its subscriptions."""
         for subscription in self.subscriptions.values():
             self._ledger.free(subscription.size_bytes)
         self._ledger.free(_GROUP_BYTES + text_bytes(self.name))
@@ -157,7 +157,7 @@ class ClientGroups:
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[str, Member]] = {}
         self._groups_of: dict[int, set[str]] = {}
-        """session id → names of the groups it may be a member of, so that a lost connection costs what it
+        """session id → names of the groups it may be a member of, so a lost connection costs only as much as it
         used."""
         self.consumer = self._consumers.get
 
@@ -225,7 +225,7 @@ class ClientGroups:
             self._on_change(group)
 
     def refresh(self, name: str, client_id: str, session: Session) -> bool:
-        """A heartbeat without subscriptions; False when the member is unknown and must send them."""
+        """A heartbeat without subscriptions. False if the member is unknown and must send them."""
         group = self._consumers.get(name)
         member = None if group is None else group.members.get(client_id)
         if group is None or member is None:
@@ -246,7 +246,7 @@ class ClientGroups:
             self._leave(group, client_id)
 
     def disconnected(self, session: Session) -> None:
-        """The connection is gone: whatever was registered over it leaves at once."""
+        """The connection is closed: everything registered over it is removed at once."""
         names = self._groups_of.pop(session.id, ())
         if names:
             self.ledger.free(_SESSION_BYTES + sum(map(_name_bytes, names)), len(names))
@@ -265,7 +265,7 @@ class ClientGroups:
         return found is not None and client_id in found.members
 
     def seen_all(self) -> None:
-        """As if a heartbeat of every member came: for whoever moves the clock faster than clients can follow."""
+        """Treat every member as just seen. For code that moves the clock faster than clients can follow."""
         now_ms = self._clock.monotonic_ms()
         groups = [group.members for group in self._consumers.values()]
         for members in (*self._producers.values(), *groups):
@@ -273,7 +273,7 @@ class ClientGroups:
                 member.last_seen_ms = now_ms
 
     def expire(self, timeout_ms: int) -> None:
-        """Members without a heartbeat for ``timeout_ms`` leave."""
+        """Remove members without a heartbeat for ``timeout_ms``."""
         oldest_ms = self._clock.monotonic_ms() - timeout_ms
         for name, members in list(self._producers.items()):
             for client_id in [key for key, member in members.items() if member.last_seen_ms < oldest_ms]:
@@ -295,7 +295,7 @@ class ClientGroups:
         language: int,
         version: int,
     ) -> bool:
-        """Whether the member is new. Raises TableFull."""
+        """Returns whether the member is new. Raises TableFull."""
         member = members.get(client_id)
         joined = member is None
         groups = self._groups_of.get(session.id)
@@ -318,7 +318,7 @@ class ClientGroups:
         group.forget()
 
     def _end_if_empty(self, group: str) -> None:
-        """Of producers."""
+        """For producer groups."""
         if not self._producers.get(group, True):
             del self._producers[group]
             self.ledger.free(_GROUP_BYTES + text_bytes(group))
@@ -346,5 +346,5 @@ def _member_bytes(client_id: str) -> int:
 
 
 def _name_bytes(group: str) -> int:
-    """In the notes of a session."""
+    """Bytes of a name in a session's table."""
     return ENTRY_BYTES + text_bytes(group)

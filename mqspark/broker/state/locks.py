@@ -1,8 +1,7 @@
-"""Which client of a group may consume a queue in order (RebalanceLockManager; reference store-and-broker
-§13.6).
+"""Queue locks: which client of a group may consume a queue in order (RebalanceLockManager).
 
-A lock lives 60 s after its last renewal; clients renew every 20 s. Only this broker's queues: strict mode, in
-which a majority of replicas must agree, needs replicas.
+A lock expires 60 s after its last renewal; clients renew every 20 s. Locks cover only this broker's queues:
+RocketMQ's strict mode, in which a majority of replicas must agree, is not available.
 """
 
 from __future__ import annotations
@@ -35,9 +34,11 @@ class QueueLocks:
         """group → queue → (client id, monotonic ms of the last renewal)."""
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """The queues that ``client_id`` now holds: its own are renewed, free and expired ones are taken.
+        """Returns the queues that ``client_id`` now holds: its own locks are renewed, free and expired ones are
+        taken.
 
-        Raises TableFull; what was locked by then stays so."""
+        Raises TableFull; locks taken before that stay.
+        """
         now_ms = self._clock.monotonic_ms()
         oldest_ms = now_ms - self._config.rebalance_lock_max_live_time
         ledger = self.ledger
@@ -52,7 +53,7 @@ class QueueLocks:
                 if holder is None:
                     ledger.charge(_lock_bytes(queue, client_id))
                 elif holder[0] == client_id:
-                    client_id = holder[0]  # the text that is kept already
+                    client_id = holder[0]  # share the stored string
                 elif holder[1] < oldest_ms:
                     ledger.resize(_lock_bytes(queue, holder[0]), _lock_bytes(queue, client_id))
                 else:
@@ -69,7 +70,7 @@ class QueueLocks:
             self.ledger.free(_GROUP_BYTES + text_bytes(group))
 
     def renew_all(self, is_alive: Callable[[str, str], bool]) -> None:
-        """As if every holder renewed its locks for which ``is_alive(group, client_id)``: for whoever moves the clock
+        """Renew the locks of every holder for which ``is_alive(group, client_id)``. For code that moves the clock
         faster than clients can follow."""
         now_ms = self._clock.monotonic_ms()
         for group, holders in self._holders.items():
@@ -78,7 +79,7 @@ class QueueLocks:
                     holders[queue] = (client_id, now_ms)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Another client's lock is left alone."""
+        """Unlock the client's queues; other clients' locks stay."""
         holders = self._holders.get(group)
         if holders is None:
             return
@@ -89,20 +90,20 @@ class QueueLocks:
         self._end_if_empty(group)
 
     def holders(self) -> dict[str, dict[MessageQueue, str]]:
-        """group → queue → client id of every lock that is not forgotten yet."""
+        """group → queue → client id of every lock in the table."""
         return {
             group: {queue: client_id for queue, (client_id, _) in holders.items()}
             for group, holders in self._holders.items()
         }
 
     def is_held(self, group: str) -> bool:
-        """Whether a client of the group holds any lock that is alive."""
+        """Whether a client of the group holds any lock that has not expired."""
         oldest_ms = self._clock.monotonic_ms() - self._config.rebalance_lock_max_live_time
         holders = self._holders.get(group, {})
         return any(renewed_ms >= oldest_ms for _, renewed_ms in holders.values())
 
     def expire(self) -> None:
-        """Forget dead locks, so that groups that come and go do not add up."""
+        """Remove expired locks, so that short-lived groups do not accumulate."""
         oldest_ms = self._clock.monotonic_ms() - self._config.rebalance_lock_max_live_time
         for group, holders in list(self._holders.items()):
             for queue in [queue for queue, (_, renewed_ms) in holders.items() if renewed_ms < oldest_ms]:

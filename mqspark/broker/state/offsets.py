@@ -1,7 +1,8 @@
-"""Committed consumer offsets (ConsumerOffsetManager; reference store-and-broker §13.4) and their file.
+"""Committed consumer offsets (ConsumerOffsetManager) and their file.
 
-An offset is the next one to consume. A smaller value than the stored one is accepted: that is how a consumer
-seeks back. Pull offsets (how far a group was served) and pending resets live in memory only.
+An offset is that of the next message to consume. A smaller value than the stored one is accepted, because
+consumers seek back that way. Pull offsets (how far a group was served) and pending resets are kept in memory
+only.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _QUEUE_BYTES = 128
 
 
 def is_brokers_own(topic: str, group: str) -> bool:
-    """Whether the group is one of the broker's that reads a topic of the broker's."""
+    """Whether the group is the broker's own and the topic is one that the broker reads."""
     return group.startswith(SYSTEM_GROUP_PREFIX) and is_broker_topic(topic)
 
 
@@ -51,8 +52,8 @@ class ConsumerOffsets:
         lmq: bool = False,
         max_bytes: Callable[[], int] = lambda: MAX_BYTES,
     ) -> None:
-        """``lmq``: groups that read light message queues have one offset a topic, whatever the queue, and a table of
-        their own in the file (LmqConsumerOffsetManager)."""
+        """``lmq``: a group that reads light message queues has one offset per topic, whatever the queue id, in a
+        table of its own in the file (LmqConsumerOffsetManager)."""
         self.ledger = Ledger(
             "offsets",
             max_bytes,
@@ -72,9 +73,10 @@ class ConsumerOffsets:
         self.generation = 0
 
     def admit(self, group: str, topic: str, queue_id: int | None = None) -> None:
-        """What a peer asks for may become an offset of this queue, or (None) of some of the topic's queues.
+        """Check that a peer may store an offset of this queue, or (None) of some of the topic's queues.
 
-        Raises TableFull."""
+        Raises TableFull.
+        """
         queues = self._table.get((topic, group))
         if queues is None:
             self.ledger.admit(_pair_bytes((topic, group)) + _QUEUE_BYTES)
@@ -82,10 +84,11 @@ class ConsumerOffsets:
             self.ledger.admit(_QUEUE_BYTES)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, *, is_brokers: bool = False) -> None:
-        """How far the broker itself is in a topic of its own (POP's revival, transactions) only it says
-        (``is_brokers``): what anyone else commits there changes nothing.
+        """Store an offset. For the broker's own groups on its own topics (POP's revival, transactions) only the
+        broker may (``is_brokers``); commits by others are ignored.
 
-        Never refused for want of room: who commits for a peer asks ``admit`` first."""
+        Never refuses for lack of room; callers that commit for a peer call ``admit`` first.
+        """
         if not is_brokers and is_brokers_own(topic, group):
             return
         if self._lmq and is_lmq(group):
@@ -106,7 +109,7 @@ class ConsumerOffsets:
         queues[queue_id] = offset
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
-        """The pending reset if there is one, else the stored offset, else NOT_FOUND."""
+        """The pending reset if there is one, otherwise the stored offset, otherwise NOT_FOUND."""
         if (reset := self.pending_reset(group, topic, queue_id)) is not None:
             return reset
         if self._lmq and is_lmq(group):
@@ -119,7 +122,7 @@ class ConsumerOffsets:
         return dict(self._table.get((topic, group), {}))
 
     def pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Not kept when there is no room: nobody relies on it."""
+        """Not stored when the table is full; nothing depends on it."""
         queues = self._pulled.get((topic, group))
         if queues is not None and queue_id in queues:
             queues[queue_id] = offset
@@ -130,9 +133,10 @@ class ConsumerOffsets:
         return self._pulled.get((topic, group), {}).get(queue_id, NOT_FOUND)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """The next pull of the queue is told to go to ``offset``, which is stored at once as well.
+        """The next pull of the queue is redirected to ``offset``, which is also stored at once.
 
-        Raises TableFull."""
+        Raises TableFull.
+        """
         if is_brokers_own(topic, group):
             return
         self.ledger.admit(2 * (_pair_bytes((topic, group)) + _QUEUE_BYTES))
@@ -168,7 +172,7 @@ class ConsumerOffsets:
         return list(self._table)
 
     def clone(self, source: str, target: str, topic: str) -> int:
-        """Replace the target's offsets of ``topic`` by the source's; how many there are. Raises TableFull."""
+        """Replace the target's offsets of ``topic`` with the source's. Returns their number. Raises TableFull."""
         queues = self._table.get((topic, source))
         if queues is None or is_brokers_own(topic, target):
             return 0
@@ -209,7 +213,7 @@ class ConsumerOffsets:
         )
 
     def snapshot(self) -> Callable[[], bytes]:
-        """What encodes the file, from a copy."""
+        """Returns the encoder of the file, which works on a copy."""
         wrapper = self.wrapper()
         if self._lmq:
             plain = wrapper.offset_table
@@ -229,7 +233,8 @@ class ConsumerOffsets:
         )
 
     def wrapper_in_slices(self) -> Work[ConsumerOffsetSerializeWrapper]:
-        """``wrapper``, between whose slices offsets may be committed: each queue's is one that it had."""
+        """Like ``wrapper``, in slices. Offsets may be committed between slices; each entry is an offset that the
+        queue had during the call."""
         table: dict[str, dict[int, int]] = {}
         done = 0
         for (topic, group), queues in list(self._table.items()):
@@ -241,7 +246,7 @@ class ConsumerOffsets:
         return ConsumerOffsetSerializeWrapper(offset_table=table, data_version=self.data_version)
 
     def load(self, data: bytes) -> None:
-        """From ``consumerOffset.json`` or ``lmqConsumerOffset.json``. Raises ProtocolError when it is neither."""
+        """From ``consumerOffset.json`` or ``lmqConsumerOffset.json``. Raises ProtocolError for a malformed file."""
         wrapper = decode_table(LmqConsumerOffsetSerializeWrapper, data)
         light = {key: {LMQ_QUEUE_ID: offset} for key, offset in wrapper.lmq_offset_table.items()}
         for key, queues in sound_only("offsets", wrapper.offset_table | light, separator="@").items():

@@ -1,4 +1,4 @@
-"""How long messages took from being added to being acked, counted by time (StoreStatsService)."""
+"""How long messages took from append to ack, as a histogram (StoreStatsService)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ BOUNDS_MS = tuple(
         range(1999, 10_000, 1000),
     )
 )
-"""A time is counted under the first bound that is not below it, in whole ms; above the last is one more count."""
+"""A time counts in the first bucket whose bound, in whole ms, is not below it; one more bucket is above the last
+bound."""
 
 CLASSES_MS = (
     ("<=0ms", 0), ("0~10ms", 9), ("10~50ms", 49), ("50~100ms", 99), ("100~200ms", 199), ("200~500ms", 499),
@@ -29,7 +30,7 @@ LONGEST_CLASS = "10s~"
 
 
 class PutTimes:
-    """Counts of the current period and of the one before it, which is shown. Who owns it says when one ends."""
+    """Counts of the current period and of the previous one, which is shown. The owner ends a period."""
 
     __slots__ = ("_current", "_shown", "longest_ms")
 
@@ -37,7 +38,7 @@ class PutTimes:
         self._current = _no_counts()
         self._shown = _no_counts()
         self.longest_ms = 0
-        """Since the start."""
+        """The longest since the start."""
 
     def record(self, time_ms: int, count: int) -> None:
         self._current[bisect_left(BOUNDS_MS, time_ms)] += count
@@ -59,7 +60,7 @@ class PutTimes:
         return " ".join(texts)
 
     def below(self, share: float) -> float:
-        """The bound in ms within which this share of them stayed; 0.0 when there were none."""
+        """The bound in ms that this share of the messages did not exceed; 0.0 when there were none."""
         wanted, passed = sum(self._shown) * share, 0
         for bound_ms, count in zip(BOUNDS_MS, self._shown, strict=False):
             passed += count

@@ -1,9 +1,10 @@
-"""What the tables of ``config/`` may say, compared with the store when a broker starts.
+"""Range checks of the tables in ``config/`` against the store when a broker starts.
 
-A file can be whole JSON and say what no broker has written: 2,147,483,647 queues, an offset of -5. Such a value is
-taken from the file's ``.bak``, when that has a possible one, or from the store's queues, and it is told (``damage``).
-Where nothing tells how far a group or a delay level had come, it begins again where its queue does: a message comes
-twice rather than never. ``fsck`` asks the same of a directory that no broker works on (``found_in_tables``).
+A file can be valid JSON with values that no broker has written: 2,147,483,647 queues, an offset of -5. Such a
+value is replaced from the file's ``.bak``, if that has a possible value, or from the store's queues, and is
+reported (``damage``). Where the progress of a group or a delay level cannot be recovered, it restarts at the
+beginning of its queue: a message is delivered twice rather than never. ``fsck`` applies the same checks to an
+offline directory (``found_in_tables``).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Bounds", "found_in_tables", "heal_delays", "heal_groups", "heal_offsets", "heal_topics"]
 
 _CUT_MESSAGES = 1 << 20
-"""An offset so far behind the end of its queue may have been true before the log was cut; one farther was never."""
+"""An offset at most this far past the end of its queue may have been valid before the log was cut; one farther
+never was."""
 _DEFAULT_QUEUES = 8
 
 
@@ -50,7 +52,7 @@ class Bounds(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class _Said:
-    """A value that cannot be, and what stands for it."""
+    """An impossible value and its replacement."""
 
     what: str
     value: object
@@ -61,12 +63,12 @@ class _Said:
         return Damage(
             "config.range",
             outcome,
-            f"{self.what} is {self.value}, which cannot be: {self.taken} {self.source}",
+            f"{self.what} is {self.value}, which is impossible: {self.taken} {self.source}",
         )
 
 
 def heal_topics(topics: Topics, bounds: Bounds, note: Note) -> None:
-    """Numbers of queues and permissions of ``topics.json``."""
+    """Queue counts and permissions of ``topics.json``."""
     queues: dict[str, list[int]] | None = None
     for topic in topics:
         config = topic.config
@@ -84,23 +86,23 @@ def heal_topics(topics: Topics, bounds: Bounds, note: Note) -> None:
             if not 0 <= value <= MAX_QUEUES:
                 setattr(healed, name, count)
                 said = _Said(
-                    f"topics.json: {name} of {topic.name}", value, count, "is taken, as its queues say"
+                    f"topics.json: {name} of {topic.name}", value, count, "is used, the number of its queues"
                 )
                 note(said.damage(Outcome.HEALED))
         if not 0 <= config.perm < 16:
             healed.perm = 6
-            said = _Said(f"topics.json: perm of {topic.name}", config.perm, 6, "is taken")
+            said = _Said(f"topics.json: perm of {topic.name}", config.perm, 6, "is used")
             note(said.damage(Outcome.LOST))
         topics.put(healed)
 
 
 def heal_groups(groups: SubscriptionGroups, note: Note) -> None:
-    """Numbers of retry queues of ``subscriptionGroup.json``."""
+    """The retryQueueNums of ``subscriptionGroup.json``."""
     for name in groups.names():
         config = groups.configured(name)
         if config is not None and not 0 <= config.retry_queue_nums <= MAX_QUEUES:
             said = _Said(
-                f"subscriptionGroup.json: retryQueueNums of {name}", config.retry_queue_nums, 1, "is taken"
+                f"subscriptionGroup.json: retryQueueNums of {name}", config.retry_queue_nums, 1, "is used"
             )
             note(said.damage(Outcome.LOST))
             config.retry_queue_nums = 1
@@ -115,14 +117,14 @@ def heal_offsets(
     *,
     lmq: bool,
 ) -> None:
-    """Offsets of ``consumerOffset.json`` that are negative or behind the end of their queue."""
+    """Offsets of ``consumerOffset.json`` that are negative or past the end of their queue."""
     known: ConsumerOffsets | None = None
     is_loaded = False
     for topic, group in offsets.pairs():
         light = lmq and is_lmq(group)
         for queue_id, value in offsets.queues(group, topic).items():
             low, high = bounds.min_offset(topic, queue_id), bounds.max_offset(topic, queue_id)
-            # Of a queue without messages nothing is known: its topic may have been deleted.
+            # A queue without messages says nothing: its topic may have been deleted.
             end = (1 << 62) if light or low < 0 else high
             if 0 <= value <= end:
                 continue
@@ -131,21 +133,21 @@ def heal_offsets(
             before = known.queues(group, topic).get(queue_id, -1) if known is not None else -1
             what = f"consumerOffset.json: the offset of {group} in {topic}/{queue_id}"
             if 0 <= before <= end:
-                note(_Said(what, value, before, "is taken from the .bak").damage(Outcome.HEALED))
+                note(_Said(what, value, before, "is used, from the .bak").damage(Outcome.HEALED))
                 taken = before
             elif end < value <= end + _CUT_MESSAGES:
-                note(_Said(what, value, end, "is taken, where the queue ends").damage(Outcome.HEALED))
+                note(_Said(what, value, end, "is used, the end of the queue").damage(Outcome.HEALED))
                 taken = end
             else:
                 taken = max(low, 0)
-                note(_Said(what, value, taken, "is taken, where the queue begins").damage(Outcome.LOST))
+                note(_Said(what, value, taken, "is used, the start of the queue").damage(Outcome.LOST))
             offsets.commit(group, topic, queue_id, taken)
 
 
 def heal_delays(
     table: dict[int, int], backup: Mapping[int, int], bounds: Bounds, note: Note
 ) -> dict[int, int]:
-    """What ``delayOffset.json`` should have said for the levels where it cannot be right."""
+    """Replacements for impossible offsets of delay levels in ``delayOffset.json``."""
     healed: dict[int, int] = {}
     for level, value in table.items():
         end = bounds.max_offset(SCHEDULE_TOPIC, level - 1)
@@ -155,19 +157,19 @@ def heal_delays(
         what = f"delayOffset.json: the offset of level {level}"
         if 0 <= before <= end:
             healed[level] = before
-            note(_Said(what, value, before, "is taken from the .bak").damage(Outcome.HEALED))
+            note(_Said(what, value, before, "is used, from the .bak").damage(Outcome.HEALED))
         elif end < value <= end + _CUT_MESSAGES:
             healed[level] = end
-            note(_Said(what, value, end, "is taken, where the queue ends").damage(Outcome.HEALED))
+            note(_Said(what, value, end, "is used, the end of the queue").damage(Outcome.HEALED))
         else:
             healed[level] = max(bounds.min_offset(SCHEDULE_TOPIC, level - 1), 0)
-            text = "is taken, where its queue begins: messages may be delivered again"
+            text = "is used, the start of its queue: messages may be delivered again"
             note(_Said(what, value, healed[level], text).damage(Outcome.LOST))
     return healed
 
 
 class _Offline:
-    """The bounds of a directory that no broker works on."""
+    """The bounds of a directory that is not in use by a broker."""
 
     def __init__(self, store: OfflineStore) -> None:
         self._queues: dict[tuple[str, int], ConsumeQueue | BatchQueue] = {
@@ -191,7 +193,7 @@ class _Offline:
 
 
 def found_in_tables(store: OfflineStore, clock: Clock) -> list[Damage]:
-    """What a start would say to the tables of ``config/``, which are only read."""
+    """What a start would report about the tables of ``config/``. Read-only."""
     found: list[Damage] = []
     note = found.append
     config, bounds = BrokerConfig(), _Offline(store)

@@ -1,9 +1,8 @@
-"""What a SQL92 filter takes of a queue: the store's records, looked at by their properties only (reference
-store-and-broker §14.2).
+"""SQL92 filters: the records of a queue whose properties match.
 
-A get by tags compares hashes in the ConsumeQueue and never sees a record; here every candidate's properties are read
-from the log. Whoever asks chooses the filter, so one get is bounded in records looked at (maxFilterMessageSize, as
-for tags) and in work. The reader goes on where the last one ended.
+A get by tags compares hashes in the ConsumeQueue and reads no record; here every candidate's properties are read
+from the log. The client chooses the filter, so one get is bounded in examined records (maxFilterMessageSize, as
+for tags) and in work. The reader continues where the last get ended.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from mqspark.store.store import GetResult, GetStatus, MessageStore
 __all__ = ["HeldFilters", "Wanted", "get_selected", "get_wanted"]
 
 Wanted = frozenset[int] | SqlFilter | None
-"""What a subscription takes: tags by their hashes, what a filter is TRUE for, or everything."""
+"""What a subscription selects: tags by their hashes, records for which a filter is TRUE, or everything."""
 
 FIRST_WINDOW = 64
-"""Records asked of the store at first; twice as many each time that does not suffice."""
+"""Records read from the store at first; the number doubles each time it is not enough."""
 MAX_WORK = 40_000
 """Operators evaluated in one get, about 5 ms; long properties count more."""
 PROPERTIES_STEP_BYTES = 256
@@ -32,15 +31,15 @@ _HELD_BYTES = 200
 
 
 class HeldFilters:
-    """The filters that parked requests keep, each weighed once however many share it."""
+    """The filters that parked requests hold. A filter shared by several requests is counted once."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._uses: dict[int, int] = {}
-        """By the filter's identity: requests that keep it."""
+        """Filter identity → requests that hold it."""
 
     def room_for(self, wanted: Wanted) -> int:
-        """Bytes that it would take more."""
+        """The additional bytes that holding it takes."""
         return 0 if wanted is None or id(wanted) in self._uses else _filter_bytes(wanted)
 
     def hold(self, wanted: Wanted) -> None:
@@ -74,7 +73,8 @@ def get_selected(
     wanted: SqlFilter,
     max_examined: int,
 ) -> GetResult:
-    """``MessageStore.get`` of the records for which ``wanted`` is TRUE, among ``max_examined`` from ``offset`` on."""
+    """``MessageStore.get`` for the records for which ``wanted`` is TRUE, among at most ``max_examined`` from
+    ``offset`` on."""
     selection = _Selection(max(1, max_messages), max_bytes, wanted)
     end = offset + max_examined
     position = offset
@@ -83,7 +83,7 @@ def get_selected(
         found = store.get(topic, queue_id, position, min(window, end - position), MAX_WINDOW_BYTES)
         if found.status is GetStatus.FOUND:
             if found.count != found.next_offset - position and window > 1:
-                # Something in between is gone. One by one there is no doubt which record has which offset.
+                # A record in between is missing. One record at a time, the offsets are unambiguous.
                 window = 1
                 continue
             position = selection.examine(found.buffers, position)
@@ -116,7 +116,7 @@ def get_wanted(
     max_bytes: int,
     wanted: Wanted,
 ) -> GetResult:
-    """``MessageStore.get`` of what ``wanted`` takes, whichever kind it is."""
+    """``MessageStore.get`` for either kind of ``wanted``."""
     if not isinstance(wanted, SqlFilter):
         return store.get(topic, queue_id, offset, max_messages, max_bytes, wanted)
     max_examined = max(max_messages, store.config.max_filter_message_size // ENTRY_BYTES)
@@ -124,7 +124,7 @@ def get_wanted(
 
 
 class _Selection:
-    """The records taken so far; neighbours in the log are one buffer."""
+    """The selected records so far; neighbours in the log share one buffer."""
 
     __slots__ = ("_max_bytes", "_max_messages", "_wanted", "_work", "buffers", "count", "full", "size_bytes")
 
@@ -137,10 +137,11 @@ class _Selection:
         self.count = 0
         self.size_bytes = 0
         self.full = False
-        """It takes no more, or has worked enough."""
+        """No more fits, or the work limit is reached."""
 
     def examine(self, buffers: list[memoryview], offset: int) -> int:
-        """Look at records of consecutive offsets, from ``offset`` on, until full; the offset to go on at."""
+        """Examine records of consecutive offsets from ``offset`` on, until full. Returns the offset at which to
+        continue."""
         for buffer in buffers:
             offset = self._examine(buffer, offset)
             if self.full:
@@ -157,7 +158,7 @@ class _Selection:
                 size, properties = peek_properties(buffer, position)
                 taken = matches(properties)
             except InvalidMessage:
-                # The store gives whole records with a sound head; what is in this one cannot be told.
+                # The store returns whole records with a valid head, but this one's content cannot be parsed.
                 size, properties, taken = int.from_bytes(buffer[position : position + 4]), b"", False
             if taken:
                 if self.count and self.size_bytes + size > self._max_bytes:

@@ -47,4 +47,4 @@ class BrokerState:
     calls: Calls
     long_work: LongWork = field(default_factory=LongWork)
     ahead_ms: int = 0
-    """How far somebody has moved our clock ahead of those that clients go by."""
+    """How far the broker's clock has been moved ahead of its clients' clocks."""

@@ -1,7 +1,7 @@
 """Counters of a broker and the rates that the tools of RocketMQ show (StoreStatsService, BrokerStatsManager).
 
-Hot paths add to plain integers; every 10 s ``sample`` notes the totals, and a rate is a difference of two
-notes.
+Hot paths add to plain integers. Every 10 s ``sample`` records the totals; a rate is the difference of two
+samples.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ SAMPLE_INTERVAL_MS = 10_000
 MINUTE_SAMPLES = 7
 TEN_MINUTE_SAMPLES = 61
 TICKS_PER_HOUR_NOTE = 60
-"""A row's hour is noted every ten minutes."""
+"""A row is sampled for its hour every ten minutes."""
 TICKS_PER_DAY_NOTE = 360
-"""A row's day is noted every hour."""
+"""A row is sampled for its day every hour."""
 DAY_MS = 86_400_000
 GROUP_TABLES = "GROUP_GET_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS"
-"""With rows by topic@group."""
+"""Tables with a row for each topic@group."""
 BROKER_TABLES = "BROKER_PUT_NUMS", "BROKER_GET_NUMS"
-"""With one row, by the name of the cluster."""
+"""Tables with one row, named after the cluster."""
 
 
 MAX_BYTES = 512 << 20
 _COUNTER_BYTES = ENTRY_BYTES + 176
 _REVIVAL_BYTES = ENTRY_BYTES + 4_000
-"""With counters of each revive queue."""
+"""With counters for each revive queue."""
 _METER_BYTES = ENTRY_BYTES + 1_200
-"""With all notes that it can have."""
+"""With all samples that it can have."""
 
 
 class Totals:
-    """Notes of a total: (ms, total), oldest first."""
+    """Samples of a total: (ms, total), oldest first."""
 
     __slots__ = ("_length", "_notes")
 
     def __init__(self, length: int = MINUTE_SAMPLES) -> None:
         self._length = 2 * length
         self._notes = array("q")
-        """ms and total in turn: a broker has such notes of every topic and group."""
+        """ms and total alternately, compact because a broker has one for every topic and group."""
 
     def note(self, now_ms: int, total: int) -> None:
         notes = self._notes
@@ -57,7 +57,7 @@ class Totals:
             del notes[:2]
 
     def per_second(self, samples: int = MINUTE_SAMPLES) -> float:
-        """The mean rate between the last note and the one ``samples`` - 1 before it."""
+        """The mean rate between the last sample and the one ``samples`` - 1 before it."""
         notes = self._notes
         if len(notes) < 4:
             return 0.0
@@ -71,9 +71,8 @@ class Totals:
 
 
 class Meter:
-    """One row of a table over the last minute, hour and day (StatsItem). A row that is new was 0 one interval
-    before its first note, so that what made it appear is counted.
-    """
+    """One row of a table over the last minute, hour and day (StatsItem). A new row counts from 0 one interval
+    before its first sample, so that the event that created it is included."""
 
     __slots__ = ("day", "hour", "minute")
 
@@ -94,7 +93,7 @@ class Meter:
 
 
 class Traffic:
-    """What one group was given from one topic."""
+    """What one group received from one topic."""
 
     __slots__ = ("bytes", "messages")
 
@@ -104,7 +103,7 @@ class Traffic:
 
 
 class Revival:
-    """Records of POP's revive log about one group and one topic. A kind is a tag of it, ck or ack."""
+    """Records of POP's revive log about one group and one topic. The kind is the record's tag, ck or ack."""
 
     __slots__ = ("put", "read", "revived")
 
@@ -126,8 +125,8 @@ class Stats:
         cluster: str = "DefaultCluster",
         max_bytes: Callable[[], int] = lambda: MAX_BYTES,
     ) -> None:
-        """``log_end``: where the log ends at the start. ``max_bytes``: of rows by topic and group; one that has no room
-        is counted in the totals alone."""
+        """``log_end``: the end of the log at start. ``max_bytes``: the limit of rows by topic and group; beyond
+        it, events count only in the totals."""
         self.ledger = Ledger(
             "statistics",
             max_bytes,
@@ -154,9 +153,9 @@ class Stats:
         self.sent_back: dict[tuple[str, str], int] = {}
         """(topic, group) → messages that consumers sent back."""
         self.revivals: dict[tuple[str, str], Revival] = {}
-        """(topic, group) → what of it is in the revive log."""
+        """(topic, group) → its records in the revive log."""
         self.junk: Counter[str] = Counter()
-        """Records of the broker's own topics that were passed over because they are none: of ``revive``."""
+        """Invalid records of the broker's own topics that were skipped, by reason."""
         self._totals = {
             name: Totals(TEN_MINUTE_SAMPLES) for name in ("put", "found", "missed", "pulls", "transferred")
         }
@@ -197,7 +196,7 @@ class Stats:
         return found
 
     def _has_room(self, row_bytes: int, *names: str) -> bool:
-        """For a row, which then counts."""
+        """Whether there is room for a row; if so, its bytes are counted."""
         size_bytes = row_bytes + text_bytes(*names)
         has_room = self.ledger.has_room(size_bytes)
         if has_room:
@@ -205,7 +204,7 @@ class Stats:
         return has_room
 
     def watch(self, name: str, total: Callable[[], int]) -> None:
-        """Sample a total that is counted elsewhere, too."""
+        """Sample a total that is also counted elsewhere."""
         self._watched[name] = total
         self._totals[name] = Totals(TEN_MINUTE_SAMPLES)
 
@@ -257,7 +256,7 @@ class Stats:
         self._drop(lambda topic, of: of == group)
 
     def _drop(self, is_gone: Callable[[str, str], bool]) -> None:
-        """The rows of a (topic, group; "" where a table has none) that is gone."""
+        """Remove the rows of a deleted (topic, group); "" where a table has none."""
         counters: tuple[dict[tuple[str, str], Any], ...] = (self.gets, self.sent_back, self.revivals)
         for counted in counters:
             row_bytes = _REVIVAL_BYTES if counted is self.revivals else _COUNTER_BYTES
@@ -272,16 +271,16 @@ class Stats:
 
     @property
     def is_full_minute(self) -> bool:
-        """The last sample was the last of a minute."""
+        """Whether the last sample completed a minute."""
         return self._ticks % (MINUTE_SAMPLES - 1) == 0
 
     def per_second(self, table: str, key: str) -> float:
-        """Over the last minute; 0.0 for what nothing is known of."""
+        """Over the last minute; 0.0 if unknown."""
         meter = self._tables[table].get(key)
         return 0.0 if meter is None else meter.minute.per_second()
 
     def meter(self, table: str, key: str) -> Meter | None:
-        """None when nothing is known."""
+        """None if unknown."""
         return self._tables.get(table, {}).get(key)
 
     def rates(self, name: str) -> str:

@@ -1,5 +1,4 @@
-"""What is configured for each consumer group (SubscriptionGroupManager; reference store-and-broker §13.2) and
-its file."""
+"""The configuration of consumer groups (SubscriptionGroupManager) and its file."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ _BUILT_IN = (
 
 
 _MADE = "groupsMade"
-"""Of a session: how many groups its requests have made."""
+"""Session key: how many groups its requests have created."""
 
 
 class SubscriptionGroups:
@@ -61,7 +60,7 @@ class SubscriptionGroups:
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
         self.lmq = False
-        """Whether groups that read light message queues are there without being in the table
+        """Whether groups that read light message queues exist without being in the table
         (LmqSubscriptionGroupManager)."""
 
     def __contains__(self, group: str) -> bool:
@@ -74,11 +73,12 @@ class SubscriptionGroups:
         return list(self._table)
 
     def find(self, group: str, session: Session) -> SubscriptionGroupConfig | None:
-        """The configuration; made on the spot, for the peer of ``session``, when auto-creation allows.
-        None for an unknown or illegal name. A group of light message queues has the usual one and is not kept, for
-        there may be millions.
+        """The group's configuration; created here for the peer of ``session`` if auto-creation allows it. None
+        for an unknown or illegal name. A group of light message queues gets the default configuration, which is
+        not stored, because there may be millions of such groups.
 
-        Raises TableFull."""
+        Raises TableFull.
+        """
         found = self._table.get(group)
         if found is not None:
             return found
@@ -100,7 +100,7 @@ class SubscriptionGroups:
         return created
 
     def configured(self, group: str) -> SubscriptionGroupConfig | None:
-        """What is in the table; makes nothing."""
+        """The entry of the table; creates nothing."""
         return self._table.get(group)
 
     def put(self, config: SubscriptionGroupConfig) -> None:
@@ -146,7 +146,7 @@ class SubscriptionGroups:
         self._changed()
 
     def touch(self) -> None:
-        """A configuration has changed in place."""
+        """A configuration was modified in place."""
         self._changed()
 
     def _weigh_all(self) -> None:
@@ -171,8 +171,8 @@ class SubscriptionGroups:
         )
 
     def snapshot(self) -> Callable[[], bytes]:
-        """What encodes the file. Configurations are replaced, never changed, so another thread may look at
-        them."""
+        """Returns the encoder of the file. Configurations are replaced, never modified, so another thread may
+        read them."""
         wrapper = self.wrapper()
         return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
 

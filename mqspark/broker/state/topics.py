@@ -1,7 +1,6 @@
-"""The topics of this broker (TopicConfigManager; reference store-and-broker §16.7) and their file.
+"""The topics of this broker (TopicConfigManager) and their file.
 
-A ``Topic`` is what the hot paths look at: plain attributes taken from the configuration once, and the
-counters of its traffic.
+A ``Topic`` is for the hot paths: plain attributes copied from the configuration, and traffic counters.
 """
 
 from __future__ import annotations
@@ -49,7 +48,8 @@ UNIT, UNIT_SUB = 0x1, 0x2
 """Bits of topicSysFlag (TopicSysFlag)."""
 
 MAX_QUEUES = 65_536
-"""Of one topic; RocketMQ has no bound, but several requests cost as much as a topic has queues."""
+"""The limit for one topic. RocketMQ has none, but several requests have a cost proportional to the number of
+queues."""
 SCHEDULE_QUEUES = 18
 BENCHMARK_QUEUES = 1024
 
@@ -89,7 +89,7 @@ class Topic:
         self.get_count = 0
         self.send_forbidden = is_broker_topic(self.name)
         self.commits_only = self.name == SINK_DECISIONS_TOPIC
-        """Nothing but what was a half message may enter it."""
+        """Whether only committed half messages may be stored in it."""
         self.retry_of = self.name.removeprefix(RETRY_PREFIX) if self.name.startswith(RETRY_PREFIX) else None
         """The group whose retry topic this is."""
         self.configure(config)
@@ -108,7 +108,7 @@ class Topic:
         self.plain = not (
             self.order or self.send_forbidden or self.commits_only or self.inner_batch or self.retry_of
         )
-        """A send needs no check but that of its queue id."""
+        """Copy the configuration, so that a send only needs to check its queue id."""
 
     def describe(self) -> str:
         """As RocketMQ prints a TopicConfig in its remarks."""
@@ -127,10 +127,10 @@ class Topic:
 
 
 class Topics:
-    """``generation`` counts changes, so that a caller can tell whether they are saved and published."""
+    """``generation`` counts changes, so that callers can tell whether they are saved and published."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, *, lmq: bool = False) -> None:
-        """``lmq``: light message queues are topics of one queue by their names and never in the table
+        """``lmq``: a light message queue is a topic of one queue, recognised by its name and never in the table
         (LmqTopicConfigManager)."""
         self._config = config
         self._clock = clock
@@ -177,7 +177,7 @@ class Topics:
         return _topic(DEFAULT_TOPIC, self._config.default_topic_queue_nums, PERM_INHERIT | PERM_READ_WRITE)
 
     def is_system(self, name: str) -> bool:
-        """One that an operator may neither change nor delete."""
+        """Whether operators may neither change nor delete it."""
         return name in self._built_in or is_system_topic(name)
 
     def __iter__(self) -> Iterator[Topic]:
@@ -199,9 +199,11 @@ class Topics:
         return [name for name in self._table if self.is_system(name)]
 
     def put(self, config: TopicConfig, *, needed: bool = False) -> Topic:
-        """Create or replace; an equal configuration changes nothing, nor does that of a light message queue.
+        """Create or replace a topic. An equal configuration changes nothing; neither does the configuration of a
+        light message queue.
 
-        Raises TableFull."""
+        Raises TableFull.
+        """
         if self._lmq and is_lmq(config.topic_name):
             return Topic(_topic(config.topic_name, 1))
         topic = self._table.get(config.topic_name)
@@ -231,7 +233,7 @@ class Topics:
             self._changed()
 
     def auto_create(self, name: str, template_name: str, client_queue_nums: int) -> Topic | None:
-        """What a send to an unknown topic makes of its ``defaultTopic``; None when that is no template."""
+        """Create an unknown topic from the send's ``defaultTopic``; None if that is not a template."""
         template = self._table.get(template_name)
         if template is None or not template.config.perm & PERM_INHERIT:
             return None
@@ -247,8 +249,8 @@ class Topics:
         )
 
     def ensure(self, name: str, queues: int, *, sys_flag: int = 0, needed: bool = False) -> Topic:
-        """A readable and writable topic for the broker's own purposes (retry topics); an existing one is left
-        as it is. Raises TableFull, but not for one that is ``needed``."""
+        """Create a readable and writable topic for the broker's own purposes (retry topics); an existing one
+        stays unchanged. Raises TableFull unless the topic is ``needed``."""
         topic = self._table.get(name)
         if topic is not None:
             return topic
@@ -258,9 +260,9 @@ class Topics:
         return self.put(config, needed=needed)
 
     def follow_auto_create_setting(self) -> None:
-        """The template exists, and has its inherit bit, exactly while autoCreateTopicEnable is on. (In RocketMQ it
-        loses the bit for ever once that is turned off.) An operator's queue numbers are kept.
-        """
+        """Keep the template topic and its inherit bit while autoCreateTopicEnable is on, and only then.
+        (RocketMQ's template loses the bit for ever once the setting is turned off.) The operator's queue counts
+        are kept."""
         template = self._table.get(DEFAULT_TOPIC)
         if not self._config.auto_create_topic_enable:
             self.remove(DEFAULT_TOPIC)
@@ -272,8 +274,8 @@ class Topics:
             self.put(config)
 
     def set_order(self, ordered: frozenset[str]) -> None:
-        """The name server's ordered topics, as a registration's answer brings them; others keep what they
-        are."""
+        """Apply the name server's list of ordered topics from a registration's answer; other topics stay
+        unchanged."""
         for name in ordered:
             topic = self._table.get(name)
             if topic is not None and not topic.order:
@@ -283,7 +285,7 @@ class Topics:
                 self._changed()
 
     def touch(self) -> None:
-        """Something outside that the registration carries has changed (the broker's own permission)."""
+        """Something else in the registration has changed (the broker's own permission)."""
         self._changed()
 
     def _changed(self) -> None:
@@ -299,14 +301,13 @@ class Topics:
         )
 
     def snapshot(self) -> Callable[[], bytes]:
-        """What encodes the file. Configurations are replaced, never changed, so another thread may look at
-        them."""
+        """Returns the encoder of the file. Configurations are replaced, never modified, so another thread may
+        read them."""
         wrapper = self.wrapper()
         return lambda: fastjson.dumps_pretty(to_document(wrapper)).encode()
 
     def load(self, data: bytes) -> None:
-        """From ``topics.json``. What the file says goes before the built-in system topics. Raises
-        ProtocolError."""
+        """Load ``topics.json``. The file takes precedence over the built-in system topics. Raises ProtocolError."""
         wrapper = decode_table(TopicConfigSerializeWrapper, data)
         table = sound_only("topics", wrapper.topic_config_table, accepts=_is_kept)
         for name, config in table.items():
@@ -319,8 +320,8 @@ class Topics:
 
 
 def check_kept_topic(name: str) -> None:
-    """What a broker may have in its table: POP's newer retry topics have a plus in their names, which nobody may
-    choose. Raises InvalidMessage."""
+    """Check a topic of the broker's table. POP's newer retry topics have a plus sign in their names, which
+    requests may not use. Raises InvalidMessage."""
     check_topic(name.replace("+", "_", 1) if name.startswith(RETRY_PREFIX) else name)
 
 

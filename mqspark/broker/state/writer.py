@@ -1,8 +1,9 @@
-"""Storing a message that is not ordinary: one whose properties were taken apart, or one of the broker's own.
+"""Storing messages that need more than the fast path: messages with parsed properties, and the broker's own.
 
-Ordinary sends have a shorter path (``mqspark.broker.send.send``). Everything else - delayed, timed and transactional
-messages, retries, dead letters, deliveries - is a ``Draft`` given to ``Writer.put``. *Diversions* see each draft
-first and may send it elsewhere: a delayed message to the schedule topic, a prepared one to the half topic.
+Ordinary sends have a shorter path (``mqspark.broker.send.send``). Everything else (delayed, timed and
+transactional messages, retries, dead letters, deliveries) is a ``Draft`` passed to ``Writer.put``. *Diversions*
+see each draft first and may redirect it: a delayed message to the schedule topic, a prepared one to the half
+topic.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ __all__ = ["Diversion", "Draft", "Stored", "Writer"]
 
 _CRC_NAME = CRC32.encode()
 _HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
-"""The store sets them by the hosts it is given."""
+"""Set by the store from the hosts it is given."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """A message that is about to be stored. The topic must be in the broker's table."""
+    """A message about to be stored. The topic must be in the broker's table."""
 
     topic: str
     queue_id: int
@@ -53,20 +54,20 @@ class Draft:
     reconsume_times: int = 0
     prepared_offset: int = 0
     tags_code: int | None = None
-    """None: the hash of the tags, as almost always."""
+    """None: the hash of the tags, which is the usual case."""
     is_commit: bool = False
-    """It was a half message, and its producer group has decided."""
+    """It was a half message that its producer group committed."""
 
 
 class Stored(NamedTuple):
     queue_offset: int
     physical_offset: int
     end_offset: int
-    """The position in the log that must be acked before anyone may be told of the message (``Acks``)."""
+    """The log position that must be acked before anyone may learn of the message (``Acks``)."""
 
 
 Diversion = Callable[[Draft], None]
-"""Changes where a draft goes, or nothing. Raises Refusal when the message cannot be taken."""
+"""May redirect a draft. Raises Refusal if the message cannot be accepted."""
 
 
 class Writer:
@@ -76,11 +77,11 @@ class Writer:
         self._stats = stats
         self._multi_dispatch = store.config.multi_dispatch
         self.diversions: list[Diversion] = []
-        """Asked in this order, each with what the one before made of the draft."""
+        """Called in this order; each sees the draft as the previous one left it."""
 
     def put(self, draft: Draft) -> Stored:
-        """Append; the end of the turn writes it. Raises Refusal, and what ``MessageStore.put`` raises (InvalidMessage
-        also for a topic that takes committed transactions only)."""
+        """Append; written at the end of the turn. Raises Refusal, and what ``MessageStore.put`` raises
+        (InvalidMessage also for a topic that accepts committed transactions only)."""
         for divert in self.diversions:
             divert(draft)
         topic = self._topics.get(draft.topic)
@@ -95,7 +96,7 @@ class Writer:
             code = java_hashes[tags] if tags else 0
         if topic is not None and topic.inner_batch:
             self._store.use_batch_queues(topic.name)
-        draft.properties.pop(CRC32, None)  # of the record that it was read from
+        draft.properties.pop(CRC32, None)  # belongs to the record that it was read from
         stored = self._append(
             draft.topic,
             draft.queue_id,
@@ -122,8 +123,8 @@ class Writer:
         sys_flag: int,
         prepared_offset: int,
     ) -> Stored:
-        """Append messages (flag, body, properties) to one queue, all or none, past the diversions. Gives back where
-        the first begins. Raises what ``MessageStore.put`` raises."""
+        """Append messages (flag, body, properties) to one queue, all or none, bypassing the diversions. Returns
+        where the first one starts. Raises what ``MessageStore.put`` raises."""
         target = self._topics.get(topic)
         if target is not None and target.commits_only:
             raise InvalidMessage(f"{topic} takes no batches", field="topic")
@@ -143,11 +144,11 @@ class Writer:
         return Stored(first_offset, position, end)
 
     def relay(self, record: Parts, topic: str, queue_id: int, properties: bytes) -> Stored:
-        """Store a record again elsewhere, past the diversions: what had to wait is on its way.
+        """Store a record again elsewhere, bypassing the diversions; for messages whose wait is over.
 
         Raises what ``MessageStore.put`` raises.
         """
-        if _CRC_NAME in properties:  # of the record that it was read from
+        if _CRC_NAME in properties:  # belongs to the record that it was read from
             found = decode_properties(properties)
             found.pop(CRC32, None)
             properties = encode_properties(found)
@@ -186,7 +187,7 @@ class Writer:
         reconsume_times: int,
         prepared_offset: int,
     ) -> Stored:
-        """Into its queue, and into the light message queues that it names."""
+        """Append to the queue, and to the light message queues that the message names."""
         if self._multi_dispatch and allows_dispatch(topic):
             names = find_property(properties, MULTI_DISPATCH.encode())
             if names is not None:

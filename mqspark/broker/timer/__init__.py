@@ -1,1 +1,1 @@
-"""Messages for later: delay levels, timer messages, recall."""
+"""Delayed messages: delay levels, timer messages, recall."""

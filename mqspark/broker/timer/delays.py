@@ -1,15 +1,15 @@
-"""Delay levels (ScheduleMessageService, HookUtils; reference store-and-broker §10.1).
+"""Delay levels (ScheduleMessageService, HookUtils).
 
 A message with the property DELAY is stored in SCHEDULE_TOPIC_XXXX instead, in the queue of its level, where the
-tags code of a queue entry is the deliver time. Each level is a queue in time order, so only its first message
-has to be looked at. One that is due is stored again under its real topic, with the properties it has.
+tags code of a queue entry is the delivery time. Each level's queue is in time order, so only its first message is
+examined. A due message is stored again under its real topic, with its properties unchanged.
 
-How far a level has come is its *delay offset*. The one that is saved covers only deliveries that are on the
-disk: a crash can bring a message twice, never not at all.
+The progress of a level is its *delay offset*. The saved one covers only deliveries that are on disk: after a
+crash a message may be delivered twice, but none is lost.
 
-Clock steps. A step ahead makes messages due. After a step back the deliver times in the queue may lie further
-ahead than the level's whole delay; RocketMQ then delivers at once, perhaps too early. Here such messages wait one
-whole delay from when that is noticed, by the clock that does not step.
+Clock steps. A forward step makes messages due. After a backward step, delivery times may be further ahead than
+the level's full delay. RocketMQ then delivers at once, perhaps too early. Here such messages wait for one full
+delay from then on, by the monotonic clock.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ __all__ = ["NOWHERE", "DelayOffsets", "Delays", "can_wait", "delay_level", "real
 _log = sparing(__name__)
 
 BATCH_MESSAGES = 128
-"""What one level delivers in a tick; then it is the next one's turn, and the clients'."""
+"""Messages that one level delivers in a tick; then other levels and clients have their turn."""
 BATCH_BYTES = 1 << 20
-"""The same in bytes; the last message may exceed it."""
+"""The same limit in bytes; the last message may exceed it."""
 IDLE_MS = 60_000
-"""Nothing waits: somebody else will ask for a tick before."""
+"""Nothing waits; an arrival causes an earlier tick."""
 RETRY_MS = 100
-"""After a put that failed (DELAY_FOR_A_WHILE)."""
+"""Pause after a failed put (DELAY_FOR_A_WHILE)."""
 NOWHERE = "its properties name no topic and queue where it may go"
-"""Why a message that waited is passed over."""
+"""Why a waiting message is skipped."""
 _NO_DESTINATIONS = frozenset(
     topic.encode()
     for topic in (
@@ -82,14 +82,14 @@ _NO_DESTINATIONS = frozenset(
         TRANS_CHECK_MAX_TIME_TOPIC,
     )
 )
-"""Topics whose messages the broker itself takes further: one would go round for ever, or decide about a transaction.
-RocketMQ lets anyone send to the timer topic, and name them."""
+"""Topics that the broker itself processes: delivering into one would loop forever, or decide a transaction.
+RocketMQ lets anyone send to the timer topic and name such a target."""
 _EXT_ADDRESS_BELOW = -(1 << 31)
-"""A tags code below is the address of a ConsumeQueueExt unit, which nobody writes here."""
+"""A smaller tags code is the address of a ConsumeQueueExt unit, which is never written here."""
 
 
 def delay_level(text: str | None) -> int:
-    """The value of DELAY, 0 without one. Raises Refusal when it is not a 32-bit integer."""
+    """The value of DELAY, 0 if absent. Raises Refusal if it is not a 32-bit integer."""
     if text is None:
         return 0
     try:
@@ -102,15 +102,15 @@ def delay_level(text: str | None) -> int:
 
 
 def can_wait(draft: Draft) -> bool:
-    """Whether the properties for delay apply: not to a half message, whose time begins at the commit."""
+    """Whether delay properties apply. Not to a half message, whose delay starts with the commit."""
     kind = draft.sys_flag & TRANSACTION_MASK
     return kind in (0, TRANSACTION_COMMIT_TYPE) and draft.topic != TRANS_HALF_TOPIC
 
 
 def real_queue(properties: bytes) -> tuple[str, int] | None:
-    """Topic and queue id where a diverted message is going; None when its properties do not say, or name a topic where
-    it must not go."""
-    # The broker has put them last, so most messages of a queue end alike.
+    """The target topic and queue id of a diverted message; None if its properties do not name them, or name a
+    forbidden topic."""
+    # The broker appends these properties last, so most messages of a queue end alike.
     start = properties.rfind(b"\x02REAL_TOPIC\x01")
     return _real_queues[properties if start < 0 else properties[start + 1 :]] or _real_queues[properties]
 
@@ -130,20 +130,19 @@ class DelayOffsets:
     """``delayOffset.json``: level → the first offset that may not have been delivered."""
 
     def __init__(self, clock: Clock, version_step: int, durable: Callable[[], int]) -> None:
-        """``durable`` says how much of the log is on the disk."""
+        """``durable`` returns how much of the log is on disk."""
         self._clock = clock
         self._version_step = version_step
         self._durable = durable
         self._waiting: deque[tuple[int, int, int]] = deque()
-        """(position in the log that must be on the disk first, level, offset), in the order of the log."""
+        """(log position that must be on disk first, level, offset), in log order."""
         self._steps = 0
         self._generation = 0
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.table: dict[int, int] = {}
 
     def advance(self, level: int, offset: int, position: int) -> None:
-        """``level`` has come to ``offset``, which is true for good once the log is on the disk up to
-        ``position``."""
+        """``level`` has advanced to ``offset``; this may be saved when the log is on disk up to ``position``."""
         self._waiting.append((position, level, offset))
 
     @property
@@ -160,7 +159,7 @@ class DelayOffsets:
         return self._generation
 
     def load(self, data: bytes) -> None:
-        """Raises ProtocolError when it is not that file."""
+        """Raises ProtocolError for a malformed file."""
         wrapper = decode_table(DelayOffsetSerializeWrapper, data)
         self.table = dict(wrapper.offset_table)
         if wrapper.data_version is not None:
@@ -174,7 +173,7 @@ class DelayOffsets:
 
 
 class _Level:
-    """One level and how far it has come."""
+    """One level and its progress."""
 
     __slots__ = ("delay_ms", "next_offset", "number", "released_at_ms", "released_end")
 
@@ -184,7 +183,7 @@ class _Level:
         self.next_offset = 0
         self.released_end = 0
         self.released_at_ms = 0
-        """Monotonic. Offsets before ``released_end`` are due then whatever their deliver time is."""
+        """Monotonic. From then on offsets before ``released_end`` are due, whatever their delivery time."""
 
     @property
     def queue_id(self) -> int:
@@ -206,13 +205,13 @@ class Delays:
         self._saved = SavedTable(self.offsets, file)
         self.handlers: dict[int, Handler] = {RequestCode.GET_ALL_DELAY_OFFSET: self.all_offsets}
         self._stuck: dict[int, str] = {}
-        """Levels that stand still → why."""
+        """Blocked levels → why."""
         self.skipped_count = 0
-        """Queue entries that led to no message that could be delivered."""
+        """Queue entries without a deliverable message."""
 
     def divert(self, draft: Draft) -> None:
-        """Send a draft with a positive delay level to the schedule topic. Raises Refusal for a level that is no
-        number."""
+        """Redirect a draft with a positive delay level to the schedule topic. Raises Refusal for a level that is
+        not a number."""
         if not can_wait(draft):
             return
         properties = draft.properties
@@ -260,11 +259,11 @@ class Delays:
         return (self._saved,)
 
     def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        """Nothing to do: no level is shorter than the time between two ticks."""
+        """Does nothing: every level is longer than the time between two ticks."""
 
     def tick(self) -> int:
         wait_ms = IDLE_MS
-        # Nobody shall see a message that was stored before it was due, so the date that it gets counts.
+        # No message may have a store time before its delivery time, so the store's timestamp counts.
         now_ms = self._store.next_store_time_ms
         for level in self._levels:
             if level.next_offset < self._store.max_offset(SCHEDULE_TOPIC, level.queue_id):
@@ -272,7 +271,7 @@ class Delays:
         return wait_ms
 
     def _deliver(self, level: _Level, now_ms: int) -> int:
-        """Store again what is due, up to the bounds; gives back when to look again, in ms."""
+        """Store due messages again, within the limits. Returns the ms until the next look."""
         store = self._store
         offset, entries = store.entries(SCHEDULE_TOPIC, level.queue_id, level.next_offset, BATCH_MESSAGES)
         room_bytes = BATCH_BYTES
@@ -286,8 +285,8 @@ class Delays:
             try:
                 self._send_on(position)
             except (StoreReadOnly, NotNow, MessageTooLarge) as error:
-                # The message stays where it is, and those behind it wait with it.
-                problem = f"delay level {level.number} stands still at offset {offset}: {error}"
+                # The message stays in its queue, and later ones wait behind it.
+                problem = f"delay level {level.number} is blocked at offset {offset}: {error}"
                 if self._stuck.get(level.number) != problem:
                     self._stuck[level.number] = problem
                     _log.error("%s", problem)
@@ -303,7 +302,7 @@ class Delays:
         return wait_ms
 
     def _time_left_ms(self, level: _Level, offset: int, position: int, tags_code: int, now_ms: int) -> int:
-        """How long the message has to wait; 0 or less: it is due."""
+        """Remaining wait of the message in ms; 0 or less: it is due."""
         if tags_code < _EXT_ADDRESS_BELOW:
             record = self._store.parts_at(position)
             tags_code = record.store_timestamp_ms + level.delay_ms if record is not None else 0
@@ -337,11 +336,11 @@ class Delays:
 
     @property
     def problem(self) -> str | None:
-        """Why a level stands still, or None."""
+        """Why a level is blocked, or None."""
         return next(iter(self._stuck.values()), None)
 
     def runtime_info(self) -> dict[str, str]:
-        """Rows of code 28: how far each level is, and how far its queue."""
+        """Rows of code 28: the offset of each level, and the end of its queue."""
         return {
             f"scheduleMessageOffset_{level.number}": f"{level.next_offset},{end}"
             for level in self._levels

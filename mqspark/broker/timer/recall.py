@@ -1,8 +1,8 @@
-"""Taking a timer message back by the handle that its producer got: code 370 (RecallMessageProcessor,
-RecallMessageHandle; reference store-and-broker §10.3).
+"""Cancel a timer message with the handle that its producer received: code 370 (RecallMessageProcessor,
+RecallMessageHandle).
 
-What is stored is a timer message of its own that names the other one and falls into the same slot of the wheel;
-when the slot's time has come neither is delivered.
+A recall is stored as a timer message that names the other one, in the same slot of the wheel. When the slot is
+due, neither is delivered.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Recalls"]
 _TAG = "_RECALL_TAG_"
 _BODY = b"0"
 _REMARK = "not set any response code"
-"""Of a success, too: RocketMQ leaves what a new response says."""
+"""Also of a success: RocketMQ leaves the default remark of a new response."""
 
 
 class Recalls:

@@ -1,7 +1,7 @@
-"""Which messages wait for their time, and in which slot of the wheel (HookUtils.handleScheduleMessage; reference
-store-and-broker §10.2.1).
+"""Which messages become timer messages, and in which slot of the wheel they wait
+(HookUtils.handleScheduleMessage).
 
-A deliver time belongs to the tick that ends at it or that it lies in: the slot is over when it has come.
+A delivery time belongs to the tick that ends at it or contains it; the slot is due when that tick is over.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TimerGate:
         self._precision_ms = state.store_config.timer_precision_ms
 
     def divert(self, draft: Draft) -> None:
-        """Send a draft with a deliver time that is not over to the timer topic. Raises Refusal."""
+        """Redirect a draft with a future delivery time to the timer topic. Raises Refusal."""
         properties = draft.properties
         if not (
             TIMER_DELIVER_MS in properties or TIMER_DELAY_MS in properties or TIMER_DELAY_SEC in properties
@@ -54,7 +54,7 @@ class TimerGate:
         config = self._state.store_config
         if not config.timer_wheel_enable:
             if is_system_topic(draft.topic):
-                return  # the check points of POP can do without
+                return  # POP's check points work without the wheel
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 "accurate timer message is not enabled, timerWheelEnable is false",
@@ -102,7 +102,7 @@ class TimerGate:
         excess = slot.messages - limit if slot is not None else 0
         if excess <= 0:
             return
-        # As RocketMQ computes it: the fuller, the rarer a refusal, until all are refused.
+        # RocketMQ's formula: above the limit a random share is refused; above twice the limit, all.
         if excess >= limit or self._state.random.randrange(1000) > 1000 * excess / (limit + 0.1):
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,

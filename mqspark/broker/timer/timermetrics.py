@@ -1,5 +1,4 @@
-"""How many timer messages wait for each topic: ``config/timermetrics`` (TimerMetrics; reference store-and-broker
-§1.4)."""
+"""How many timer messages wait, by topic: ``config/timermetrics`` (TimerMetrics)."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ class _Metrics(Body):
 
 
 class TimerMetrics:
-    """Counts of topics that are gone are forgotten when the table is saved; a topic that has no room is not counted."""
+    """Counts of deleted topics are removed when the table is saved. Topics beyond the size limit are not counted."""
 
     def __init__(
         self, clock: Clock, topics: Topics, max_bytes: Callable[[], int] = lambda: MAX_BYTES
@@ -52,9 +51,9 @@ class TimerMetrics:
         self._table: dict[str, tuple[int, int]] = {}
         """topic → messages, ms of the last change."""
         self.enqueued: dict[str, int] = {}
-        """topic → what was added since the start."""
+        """topic → messages added since the start."""
         self.dequeued: dict[str, int] = {}
-        """topic → what was taken away since the start."""
+        """topic → messages removed since the start."""
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self.generation = 0
 
@@ -73,11 +72,11 @@ class TimerMetrics:
         return self._table.get(topic, (0, 0))[0]
 
     def counts(self) -> dict[str, int]:
-        """topic → messages that wait."""
+        """topic → waiting messages."""
         return {topic: count for topic, (count, _) in self._table.items()}
 
     def load(self, data: bytes) -> None:
-        """Raises ProtocolError when it is not that file."""
+        """Raises ProtocolError for a malformed file."""
         found = decode_table(_Metrics, data)
         self._table = {
             topic: (metric.count, metric.time_stamp)
@@ -103,7 +102,7 @@ class TimerMetrics:
         return lambda: encode_body(found)
 
     def wrapper(self) -> Body:
-        """The table as it is now, as the file and slaves have it."""
+        """A copy of the table, in the form used by the file and by slaves."""
         return _Metrics(
             timing_count={topic: _Metric(*entry) for topic, entry in self._table.items()},
             data_version=self.data_version,

@@ -1,27 +1,27 @@
-"""Timer messages: delivery at any time up to timerMaxDelaySec (TimerMessageStore, HookUtils; reference
-store-and-broker §10.2).
+"""Timer messages: delivery at any time up to timerMaxDelaySec ahead (TimerMessageStore, HookUtils).
 
-A message with TIMER_DELIVER_MS, TIMER_DELAY_MS or TIMER_DELAY_SEC is stored in rmq_sys_wheel_timer with the tick in
-whose slot of the wheel it belongs (TIMER_OUT_MS). Each call of ``tick``
+A message with TIMER_DELIVER_MS, TIMER_DELAY_MS or TIMER_DELAY_SEC is stored in rmq_sys_wheel_timer with the tick
+of its slot in the wheel (TIMER_OUT_MS). Each call of ``tick``
 
-    enqueues    what is new in that queue: one record in the timer log, at the head of its slot's chain
+    enqueues    new messages of that queue: one record each in the timer log, at the head of its slot's chain
     dequeues    the slots whose tick is over: their messages are stored again under their real topic, in the order
-                of their deliver times, those of one time in the order in which they came
+                of their delivery times; messages of equal time keep their order of arrival
 
-A tick is the time from a multiple of timerPrecisionMs to the next one, and a message belongs into the last one that
-ends at its deliver time or before it is over: it is never early. Who is due first in a slot is late by a tick already
-when it ends, so the earliest go first: then the time that a full slot takes adds to the lateness of those with time to
-spare. Deliver times further ahead than the wheel goes are put into it again on the way.
+A tick is the time from a multiple of timerPrecisionMs to the next one. A message belongs to the last tick that
+ends at or contains its delivery time, so it is never early. The first due message of a slot is already late by
+one tick when the tick ends. Delivering the earliest first therefore adds the time that a full slot takes to the
+messages that have slack. Delivery times beyond the wheel's range re-enter the wheel on the way.
 
-A slot may hold deletions: messages that name another one, which then is not delivered
+A slot may hold deletions: messages that name another one, which is then not delivered
 (``mqspark.broker.timer.recall``).
 
-What the checkpoint says is only what is on the disk: after a crash messages may come twice, never not at all. So a
-delivered slot keeps its chain until the deliveries are on the disk, and what comes meanwhile joins the chain; then the
-slot is emptied, or begins behind what was delivered.
+The checkpoint covers only what is on disk: after a crash messages may be delivered twice, but none is lost. A
+delivered slot therefore keeps its chain until the deliveries are on disk, and messages that arrive in the
+meantime join the chain. Then the slot is emptied, or starts after what was delivered.
 
-When the clock goes back, so does the reading of the wheel. (RocketMQ goes on from where it was, and delivers what is
-due before that at once.) A slot that is half delivered then, or when the broker stops, gets the rest anew.
+When the clock goes back, so does the reading of the wheel. (RocketMQ continues from its old position and delivers
+at once what is due before it.) If a slot is half delivered at that time, or when the broker stops, its remaining
+messages are put into it again.
 """
 
 from __future__ import annotations
@@ -71,26 +71,26 @@ _log = sparing(__name__)
 
 
 BATCH_MESSAGES = 512
-"""What is enqueued, and what is delivered, in one call of ``tick``."""
+"""Messages enqueued, and messages delivered, in one call of ``tick``."""
 BATCH_BYTES = 1 << 20
-"""The same for the bytes of messages; the last may exceed it."""
+"""The same limit for the bytes of messages; the last one may exceed it."""
 IDLE_MS = 60_000
 BUSY_MS = 50
 LOOK_AHEAD_MESSAGES = 256
 RETRY_MS = 100
 _READS_A_DELIVERY = 4
-"""So many messages of a chain are looked at in the time that one takes to be stored."""
+"""Chain records that can be read in the time that storing one message takes."""
 BLANK_SLOTS = 60
-"""TIMER_BLANK_SLOTS: ticks by which a message stays away from where the wheel meets itself."""
+"""TIMER_BLANK_SLOTS: the distance in ticks that a message keeps from the point where the wheel wraps around."""
 NEVER_ENQUEUED = (1 << 63) - 1
-"""TIMER_ENQUEUE_MS of a message that was due before it got into the wheel."""
+"""TIMER_ENQUEUE_MS of a message that was due before it entered the wheel."""
 _NEVER_MS = 1 << 62
 _LAST_RECORDS = 1024
-"""Of the timer log, among which the last message of the queue is looked for."""
+"""The number of last timer log records that are searched for the last message of the queue."""
 
 
 class _Walk:
-    """A slot that is being delivered: first its chain is read, then its messages are stored."""
+    """A slot during its delivery: first its chain is read, then its messages are stored."""
 
     __slots__ = (
         "cursor",
@@ -110,24 +110,24 @@ class _Walk:
         self.tick = slot.tick
         self.messages = slot.messages
         self.floor = floor
-        """What its chain holds before this position has been delivered."""
+        """Chain records before this position have been delivered."""
         self.newest = self.cursor = slot.last
-        """The next record of its chain to look at, ``NONE`` at the end."""
+        """The next record of the chain to read, ``NONE`` at the end."""
         self.records = array("q")
-        """Of the messages that are to be delivered, newest first, and once the chain is read latest first; taken from
-        the end."""
+        """Records of messages to deliver: newest first while the chain is read, then latest delivery time first.
+        Taken from the end."""
         self.due_ms = array("q")
-        """Beside them, their deliver times, until the chain is read."""
+        """Their delivery times, until the chain is read."""
         self.deleted: set[str] = set()
-        """Keys of messages."""
+        """Keys of deleted messages."""
         self.topics: list[str] = []
-        """Of the deletions that say so."""
+        """The topics of these deletions."""
         self.is_read = False
         self.older: _Walk | None = None
-        """How far an older part of the chain was read ahead; it joins when the cursor comes to where that began."""
+        """An older part of the chain that was read ahead; joined when the cursor reaches its start."""
 
     def join(self, older: _Walk) -> None:
-        """What was read ahead follows."""
+        """Append the part that was read ahead."""
         self.records += older.records
         self.due_ms += older.due_ms
         self.deleted |= older.deleted
@@ -136,18 +136,18 @@ class _Walk:
         self.older = None
 
     def sort(self) -> None:
-        """The chain is read: the earliest to the end."""
+        """Called when the chain is read: moves the earliest messages to the end."""
         self.is_read = True
         due_ms = np.frombuffer(self.due_ms, np.int64)
         self.due_ms = array("q")
-        if (due_ms[1:] <= due_ms[:-1]).all():  # so it is when all have the same delay
+        if (due_ms[1:] <= due_ms[:-1]).all():  # the usual case: all have the same delay
             return
         order = np.argsort(-due_ms, kind="stable")
         self.records = array("q", np.frombuffer(self.records, np.int64)[order].tobytes())
 
 
 class Timers:
-    """Diversion (``timergate``) and service (``mqspark.broker.service``) of the timer messages."""
+    """Diversion (``timergate``) and background service (``mqspark.broker.service``) for timer messages."""
 
     def __init__(self, state: BrokerState, files: TimerFiles, metrics_file: ConfigFile) -> None:
         config = state.store_config
@@ -169,24 +169,25 @@ class Timers:
         self._stats.watch("timer_dequeued", lambda: sum(metrics.dequeued.values()))
         self._saved_metrics = SavedTable(self.metrics, metrics_file)
         self._queue_offset = 0
-        """In the timer topic: messages before it are enqueued."""
+        """Messages of the timer topic before this offset are enqueued."""
         self._read_tick = 0
-        """No earlier slot has anything to deliver; 0 until there is one."""
+        """Earlier slots have nothing to deliver; 0 until there is one."""
         self._walk: _Walk | None = None
         self._ahead: _Walk | None = None
-        """What of the slot that is over next is read already."""
+        """What has been read ahead of the slot that is due next."""
         self._floors: dict[int, int] = {}
-        """Ticks whose slots were delivered up to a position of the timer log, but perhaps not on the disk yet."""
+        """Ticks whose slots were delivered up to a position of the timer log, but perhaps not on disk yet."""
         self._new_floors: dict[int, int] = {}
-        """Those that are not in ``_undurable`` yet."""
+        """The entries that are not in ``_undurable`` yet."""
         self._undurable: deque[tuple[int, TimerCheckpoint, dict[int, int]]] = deque()
-        """(position in the log that must be on the disk, what may be saved then, whose chains may be cut then)."""
+        """(log position that must be on disk, the checkpoint that may be saved then, the ticks whose chains may
+        be cut then)."""
         self._due = TimerCheckpoint()
-        """What may be saved now."""
+        """The checkpoint that may be saved now."""
         self._known: set[int] = set()
-        """Messages that a crash left in the timer log behind its checkpoint: positions in the CommitLog."""
+        """CommitLog positions of messages that a crash left in the timer log past its checkpoint."""
         self._rebuilt_before = 0
-        """Queue offsets that the checkpoint knew as enqueued although their records are gone."""
+        """Queue offsets below this were enqueued according to the checkpoint, but their records are lost."""
         self._next_flush_ms = 0
         self.divert = TimerGate(state, files.wheel).divert
         self.handlers: dict[int, Handler] = {
@@ -194,7 +195,7 @@ class Timers:
             RequestCode.GET_TIMER_METRICS: self.all_metrics,
         }
         self.problem: str | None = None
-        """Why timer messages are not delivered just now, or None."""
+        """Why timer messages are not delivered at present, or None."""
         self._is_broken = False
         self.skipped_count = 0
 
@@ -231,13 +232,13 @@ class Timers:
         low = max(0, self._store.min_offset(TIMER_TOPIC, 0))
         self._queue_offset = max(low, min(queue_offset, end))
         read_tick = saved.read_time_ms // self._precision_ms
-        # What the log has got behind the checkpoint may be for earlier ticks, when the clock had gone back.
+        # Records past the checkpoint may belong to earlier ticks, if the clock had gone back.
         self._read_tick = self._wheel.next_used(1, read_tick) or read_tick
         self._due = saved
 
     def _first_unknown(self) -> int:
-        """The queue offset behind that of the timer log's last message that can be found; some of those before it may
-        have been put there again."""
+        """The queue offset after that of the timer log's last message that can be found. Messages before it may
+        be enqueued again."""
         for start in reversed(self._timer_log.files_from(0)):
             _, records = self._timer_log.records(start)
             for low in range(max(len(records) - _LAST_RECORDS, 0), -1, -_LAST_RECORDS):
@@ -254,27 +255,27 @@ class Timers:
         return (self._saved_metrics,)
 
     def arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        """Nothing to do: every tick of the wheel begins with a look at the queue."""
+        """Does nothing: every tick starts by reading the queue."""
 
     def tick(self) -> int:
         if not self._store.max_offset(TIMER_TOPIC, 0) or self._is_broken:
             return IDLE_MS
-        # Nobody shall see a message that was stored before it was due, so the date that it gets counts.
+        # No message may have a store time before its delivery time, so the store's timestamp counts.
         now_ms = self._store.next_store_time_ms
         now_tick = now_ms // self._precision_ms
         offset = self._queue_offset
         try:
-            self._timer_log.write()  # what a shortage has left
+            self._timer_log.write()  # left over from a resource shortage
             self._go_back(now_ms)
             enqueued = self._enqueue(now_ms, now_tick)
             dequeued = self._dequeue(now_ms, now_tick)
         except (StoreReadOnly, NotNow) as error:
-            # Nothing is lost: what was to be done is found again in the queue and in the wheel.
-            self._report(f"timer messages stand still: {error}")
+            # Nothing is lost: the queue and the wheel still hold what has to be done.
+            self._report(f"timer messages are blocked: {error}")
             return RETRY_MS
         except OSError as error:
             if is_shortage(error):
-                self._report(f"timer messages stand still: {error}")
+                self._report(f"timer messages are blocked: {error}")
                 return RETRY_MS
             self._broke(error)
             return IDLE_MS
@@ -283,11 +284,11 @@ class Timers:
         if enqueued or dequeued or self._look_ahead(now_tick):
             return 0
         wait_ms = (now_tick + 1) * self._precision_ms - now_ms
-        # While many come, the end of a tick shall not find a second's worth of them.
+        # Under load, the backlog at the end of a tick must stay below a second's worth of messages.
         return min(wait_ms, BUSY_MS) if self._queue_offset != offset else wait_ms
 
     def _broke(self, error: OSError) -> None:
-        # The wheel in memory may say more than the log's file: only a restart finds out what is there.
+        # The wheel in memory may be ahead of the log's file; only a restart can tell what the file has.
         self._is_broken = True
         self._files.failed(error)
         self._report(f"the timer log failed, timer messages wait for a restart of the broker: {error}")
@@ -300,7 +301,7 @@ class Timers:
     # --- into the wheel -------------------------------------------------------------------------------------
 
     def _enqueue(self, now_ms: int, now_tick: int) -> bool:
-        """Whether there is more to do at once."""
+        """Returns whether there is more to do at once."""
         offset, entries = self._store.entries(TIMER_TOPIC, 0, self._queue_offset, BATCH_MESSAGES)
         if not entries:
             return False
@@ -344,7 +345,7 @@ class Timers:
         magic = DELETE if is_delete else 0
         if tick - now_tick >= self._window:
             magic |= ROLL
-            # Far ones come again after the whole window, those not so far after half of it.
+            # Far messages re-enter after the whole window, nearer ones after half of it.
             is_near = tick - now_tick - self._window < self._window // 3
             tick = now_tick + (self._window // 2 if is_near else self._window)
         slot = self._wheel.get(tick)
@@ -367,7 +368,7 @@ class Timers:
     # --- out of the wheel -----------------------------------------------------------------------------------
 
     def _dequeue(self, now_ms: int, now_tick: int) -> bool:
-        """Whether there is more to do at once."""
+        """Returns whether there is more to do at once."""
         room = BATCH_MESSAGES
         end = self._store.max_physical_offset + BATCH_BYTES
         while room > 0 and self._store.max_physical_offset < end:
@@ -403,7 +404,7 @@ class Timers:
         return None
 
     def _begin(self, tick: int) -> _Walk | None:
-        """None when the slot has nothing to deliver."""
+        """None if the slot has nothing to deliver."""
         slot = self._wheel.get(tick)
         if slot is None:
             return None
@@ -411,8 +412,8 @@ class Timers:
         return _Walk(slot, floor) if slot.last >= floor else None
 
     def _look_ahead(self, now_tick: int) -> bool:
-        """Read the chain of the slot that is over next, while there is nothing else to do: its first message is late
-        already when it is over. Whether there is more to read."""
+        """Read the chain of the next due slot ahead while there is nothing else to do, because its first message
+        is already late when the slot is due. Returns whether there is more to read."""
         ahead = self._ahead
         if ahead is None or ahead.tick != now_tick:
             ahead = self._ahead = self._begin(now_tick)
@@ -423,7 +424,7 @@ class Timers:
         return ahead.cursor != NONE
 
     def _follow(self, walk: _Walk, room: int) -> int:
-        """Read on in a slot's chain; how much work that was."""
+        """Read on in a slot's chain. Returns the amount of work done."""
         steps = 0
         while walk.cursor != NONE and steps < room * _READS_A_DELIVERY:
             at = walk.cursor
@@ -457,8 +458,8 @@ class Timers:
             walk.topics.append(properties.get(REAL_TOPIC, ""))
 
     def _deliver(self, walk: _Walk, now_ms: int) -> None:
-        """The first due of the slot's messages that are left. Raises StoreReadOnly, DiskFull; it is still there
-        then."""
+        """Deliver the earliest message left in the slot. Raises StoreReadOnly, DiskFull; the message then stays
+        in the slot."""
         found = self._find(walk, walk.records[-1], now_ms)
         if found is not None:
             entry, record = found
@@ -466,7 +467,7 @@ class Timers:
         walk.records.pop()
 
     def _find(self, walk: _Walk, at: int, now_ms: int) -> tuple[TimerRecord, Parts] | None:
-        """A message of the slot; None when it is deleted or cannot be read."""
+        """A message of the slot; None if it is deleted or cannot be read."""
         entry = self._timer_log.record(at)
         record = self._store.parts_at(entry.position) if entry is not None else None
         if entry is None or record is None:
@@ -476,8 +477,8 @@ class Timers:
             properties = record.properties
             unique_id = (find_property(properties, b"UNIQ_KEY") or b"").decode("utf-8", "replace")
             topic = (find_property(properties, b"REAL_TOPIC") or b"").decode("utf-8", "replace")
-            # With the topic up to RocketMQ 5.3, and later if appendTopicForTimerDeleteKey says so.
-            # What the broker has put there for itself, POP's check points above all, nobody takes back.
+            # The key includes the topic up to RocketMQ 5.3, and later if appendTopicForTimerDeleteKey is set. The
+            # broker's own messages, above all POP's check points, cannot be deleted.
             is_deleted = unique_id in walk.deleted or f"{topic}+{unique_id}" in walk.deleted
             if is_deleted and not is_broker_topic(topic):
                 self.metrics.add(topic, -1, now_ms)
@@ -488,19 +489,19 @@ class Timers:
         floor = walk.newest + RECORD_BYTES
         self._floors[walk.tick] = self._new_floors[walk.tick] = floor
         slot = self._wheel.get(walk.tick)
-        if slot is not None:  # it may have got more since
+        if slot is not None:  # it may have grown since
             self._wheel.put(walk.tick, slot.first, slot.last, slot.messages - walk.messages)
         self._walk = None
 
     def _go_back(self, now_ms: int) -> None:
-        """With the clock, if it has gone back."""
+        """Move the reading of the wheel back if the clock has gone back."""
         now_tick = now_ms // self._precision_ms
         self._read_tick = min(self._read_tick, now_tick)
         if self._walk is not None and self._walk.tick >= now_tick:
             self._interrupt(now_ms)
 
     def _interrupt(self, now_ms: int) -> None:
-        """Deliver no more of the slot: what is left of it gets into it anew. Raises DiskFull, OSError."""
+        """Stop delivering the slot: put its remaining messages into it again. Raises DiskFull, OSError."""
         walk = self._walk
         slot = self._wheel.get(walk.tick) if walk is not None and walk.is_read else None
         if walk is None or slot is None:
@@ -511,7 +512,8 @@ class Timers:
         for at in reversed(walk.records):
             found = self._find(walk, at, now_ms)
             if found is not None:
-                # Behind all that the slot holds: should the power go before this is on the disk, that is still there.
+                # New records go after everything in the slot, so a power cut before they are on disk leaves the
+                # old ones in place.
                 last = self._timer_log.add(last, *found[0][2:8])
                 count += 1
         self._timer_log.write()
@@ -519,8 +521,7 @@ class Timers:
         self._finish(walk)
 
     def _put(self, record: Parts, enqueue_ms: int, now_ms: int, *, is_roll: bool) -> None:
-        """Store a timer message again: on its way to its topic, or for another round. Raises StoreReadOnly,
-        DiskFull."""
+        """Store a timer message again, to its topic or for another round. Raises StoreReadOnly, DiskFull."""
         target = real_queue(record.properties)
         if target is None:
             self._skip(record.physical_offset, NOWHERE)
@@ -529,7 +530,7 @@ class Timers:
         try:
             properties = _stamped(record.properties, enqueue_ms, now_ms, is_roll=is_roll)
             if len(properties) > MAX_PROPERTIES_BYTES:
-                properties = record.properties  # rather without the stamps than not at all
+                properties = record.properties  # deliver without the time stamps
             self._state.writer.relay(record, topic, queue_id, properties)
         except (InvalidMessage, MessageTooLarge) as error:
             self._skip(record.physical_offset, str(error))
@@ -543,7 +544,7 @@ class Timers:
     # --- checkpoints ----------------------------------------------------------------------------------------
 
     def _note(self) -> None:
-        """What is true now may be saved when the log is on the disk up to here."""
+        """Note the present state; it may be saved when the log is on disk up to here."""
         last = self._undurable[-1][1] if self._undurable else self._due
         reached = replace(
             self._due,
@@ -576,7 +577,7 @@ class Timers:
                     self._wheel.put(tick, floor, slot.last, slot.messages)
 
     def jobs(self, *, final: bool = False) -> list[Job]:
-        """What has to be put on the disk, if that is due. ``final``: ``tick`` is not called any more."""
+        """Blocking work that is due. ``final``: ``tick`` is not called any more."""
         now_ms = self._clock.monotonic_ms()
         if final and not self._is_broken:
             self._end()
@@ -613,7 +614,7 @@ class Timers:
         self._note()
 
     def is_idle(self) -> bool:
-        """No timer message is late: all that have come are in the wheel, and what is due has left it."""
+        """No timer message is late: all that arrived are in the wheel, and all due ones have left it."""
         is_enqueued = self._queue_offset >= self._store.max_offset(TIMER_TOPIC, 0)
         behind_ms = self._clock.now_ms() - self._read_tick * self._precision_ms
         return is_enqueued and (not self._read_tick or behind_ms < 2 * self._precision_ms)
@@ -634,8 +635,8 @@ class Timers:
 
 
 def _due_ms(message: Parts) -> int:
-    """The deliver time, as far as it can be told from the message: what had to go round again does not say from when a
-    delay counts."""
+    """The delivery time as far as the message tells it. A message that re-enters the wheel does not say when its
+    delay started."""
     properties = message.properties
     for name, unit_ms, since_ms in (
         (b"TIMER_DELAY_SEC", 1000, message.store_timestamp_ms),
@@ -654,7 +655,7 @@ def _deletes(properties: bytes) -> bool:
 
 
 def _stamped(properties: bytes, enqueue_ms: int, now_ms: int, *, is_roll: bool) -> bytes:
-    """The message's properties with when it got into the wheel and out of it."""
+    """The message's properties with the times at which it entered and left the wheel."""
     if is_roll or b"TIMER_ENQUEUE_MS" in properties:
         found = decode_properties(properties)
         found[TIMER_ENQUEUE_MS] = str(enqueue_ms)

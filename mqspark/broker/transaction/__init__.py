@@ -1,1 +1,1 @@
-"""Half messages and what becomes of them."""
+"""Transactions: half messages, decisions and checks."""

@@ -1,13 +1,14 @@
-"""Half messages that hold a whole batch: transactions of thousands of rows for the price of a few messages.
+"""Half messages that hold a whole batch: transactions of thousands of rows at the cost of a few messages.
 
-RocketMQ takes no transactional batch, so this is ours alone. A producer sends the body of a batch send as *one*
-prepared message whose property ``MQSPARK_BATCH`` says how many messages are in it and which system flags they have
-(``count:flags``). Until it is decided it is a half message as any other, with the same op message in the end. Its
-commit puts every message of the batch into the real queue, one behind the other, each pointing back at the half
-message (prepared transaction offset); by that a start finds what a crash let through, down to the single message.
+RocketMQ has no transactional batches; this is an extension. A producer sends the body of a batch send as *one*
+prepared message. Its property ``MQSPARK_BATCH`` gives the number of messages and their system flags
+(``count:flags``). Until it is decided it is a half message like any other, with the same op message in the end.
+Its commit appends every message of the batch to the real queue, each with the offset of the half message
+(prepared transaction offset). From that offset a start finds which messages of a commit were stored before a
+crash.
 
-Nobody is asked for such a transaction: it is open until its producer decides, or until it is older than files are
-kept. Must not know sockets or time.
+Such a transaction is never checked: it stays open until its producer decides, or until it is older than
+fileReservedTime. Must not know sockets or time.
 """
 
 from __future__ import annotations
@@ -55,16 +56,16 @@ __all__ = [
 ]
 
 MAX_MEMBERS = 0x7FFF
-"""So that the records of one commit stay far below a segment of the log; and a BatchCQ record holds no more."""
+"""The records of one commit stay far below a segment of the log; a BatchCQ record holds no more, either."""
 _PROPERTIES_ROOM = 32
-"""For a separator and for the CRC that the store may add."""
+"""Room for a separator and for the CRC that the store may append."""
 _FLAGS = COMPRESSED | COMPRESSION_MASK
 _MARKS = (MSG_REGION, TRACE_ON, CLUSTER)
 _NOT_IN_A_BATCH = frozenset(
     {DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TRANSACTION_PREPARED, TRANSACTION_BATCH}
 )
 _MARKS_OF_THESE = (b"DELAY", b"TIMER_", b"TRAN_MSG", TRANSACTION_BATCH.encode())
-"""Each of these names holds one of them."""
+"""Each of these names contains one of them."""
 
 Item = tuple[int, bytes, bytes]
 """Flag, body, properties."""
@@ -75,7 +76,7 @@ class Members(NamedTuple):
     queue_id: int
     sys_flag: int
     suffix: bytes
-    """Of properties: what the broker says of itself."""
+    """Properties that the broker appends."""
     body: bytes
 
     @property
@@ -88,18 +89,18 @@ class Members(NamedTuple):
 
     @property
     def together(self) -> Sequence[Item] | Many:
-        """The same, as columns when they are many."""
+        """The same members, as columns when there are many."""
         many = many_of(self.body)
         return self.items if many is None else many.with_suffix(self.suffix)
 
 
 def member_count(half: Half) -> int:
-    """How many messages the half message holds; 0 for an ordinary one."""
+    """The number of messages in the half message; 0 for an ordinary one."""
     return _count_and_flags(half.properties.get(TRANSACTION_BATCH))[0]
 
 
 def check_batch(draft: Draft) -> None:
-    """Raises InvalidMessage for a half message that says it holds a batch and could not be committed as one."""
+    """Raises InvalidMessage for a half message that claims to hold a batch and could not be committed as one."""
     text = draft.properties.get(TRANSACTION_BATCH)
     if text is None or draft.topic != TRANS_HALF_TOPIC:
         return
@@ -110,7 +111,7 @@ def check_batch(draft: Draft) -> None:
             field="properties",
         )
     if draft.properties.get(REAL_TOPIC) == SINK_DECISIONS_TOPIC:
-        # The messages of a batch say themselves whose they are.
+        # The members of a batch themselves say which query they belong to.
         raise InvalidMessage(f"{SINK_DECISIONS_TOPIC} takes no batches", field="topic")
     if not _NOT_IN_A_BATCH.isdisjoint(draft.properties.keys() - {TRANSACTION_PREPARED, TRANSACTION_BATCH}):
         raise InvalidMessage("a transactional batch cannot be delayed", field="properties")
@@ -130,8 +131,8 @@ def check_batch(draft: Draft) -> None:
 
 
 def _look(body: bytes) -> tuple[int, int, list[bytes]]:
-    """How many members, how long the longest properties are, and those that may have one of the names in
-    ``_NOT_IN_A_BATCH``."""
+    """The number of members, the length of the longest properties, and the members that may have one of the names
+    in ``_NOT_IN_A_BATCH``."""
     many = many_of(body)
     if many is not None and not many.any_has(*_MARKS_OF_THESE):
         return len(many), many.largest[1], []
@@ -141,9 +142,9 @@ def _look(body: bytes) -> tuple[int, int, list[bytes]]:
 
 
 def members(half: Half) -> Members | None:
-    """What its commit puts into its queue; None when the half message does not say where it belongs.
+    """The messages that its commit appends to its queue; None if the half message does not name its target.
 
-    Properties as of an ordinary batch send: each message's own, then what the broker says of itself.
+    Properties as in an ordinary batch send: each message's own, then those that the broker appends.
     """
     target = half.real_queue
     if target is None:
@@ -153,14 +154,14 @@ def members(half: Half) -> Members | None:
 
 
 def _inner_properties(half: Half) -> bytes:
-    """Of the one record that its commit is in a BatchCQ topic."""
+    """Properties of the single record that its commit is in a BatchCQ topic."""
     own = (REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_PREPARED, TRANSACTION_BATCH)
     return encode_properties({name: value for name, value in half.properties.items() if name not in own})
 
 
 def commit_batch(state: BrokerState, half: Half, items: Sequence[Item] | None = None) -> Stored:
-    """Store all its messages, or these. Raises what ``MessageStore.put`` raises, InvalidMessage also when the half
-    message does not say where it belongs."""
+    """Store all its messages, or the given ones. Raises what ``MessageStore.put`` raises; InvalidMessage also if
+    the half message does not name its target."""
     batch = members(half)
     if batch is None:
         raise InvalidMessage("the half message names no real topic and queue", field="properties")
@@ -175,7 +176,7 @@ def commit_batch(state: BrokerState, half: Half, items: Sequence[Item] | None = 
             batch.sys_flag,
             parts.physical_offset,
         )
-    # One record, never there in part; a start knows it by the half message's identity.
+    # One record is never stored in part; a start finds it by the half message's identity.
     count = member_count(half)
     state.store.use_batch_queues(topic.name)
     stored = state.store.put_inner_batch(
@@ -196,9 +197,8 @@ def commit_batch(state: BrokerState, half: Half, items: Sequence[Item] | None = 
 
 
 def still_missing(items: Sequence[Item], found: Sequence[tuple[bytes, bytes]]) -> list[Item]:
-    """Those of ``items`` that are not among ``found`` (body and properties, in the order of the queue): a crash can
-    leave any part of them. Of equal ones it does not matter which was found. The store may have put a CRC behind the
-    properties."""
+    """The ``items`` that are not among ``found`` (body and properties, in queue order); a crash can leave any
+    subset. Equal items are interchangeable. The store may have appended a CRC to the properties."""
     rest, index = [], 0
     for item in items:
         if index < len(found) and found[index][0] == item[1] and found[index][1].startswith(item[2]):

@@ -1,14 +1,13 @@
-"""Half messages as values: what a transactional message looks like in each of its states, which of them are
-decided, and what a check does with one (TransactionalMessageBridge, TransactionalMessageServiceImpl; reference
-store-and-broker §11).
+"""Half messages as values: the form of a transactional message in each state, which messages are decided, and the
+result of a check (TransactionalMessageBridge, TransactionalMessageServiceImpl).
 
     half       what the producer sent, in RMQ_SYS_TRANS_HALF_TOPIC with its real topic and queue among the properties
     op         in RMQ_SYS_TRANS_OP_HALF_TOPIC: the queue offsets of half messages that are decided
-    committed  the message in its real queue, pointing back at the half message
+    committed  the message in its real queue, with the offset of the half message
 
-A half message that has to be checked is stored again at the end of its queue, so that those behind it have their
-turn: a transaction is a chain of copies, of which the last one counts. All copies have the ``Identity`` of the
-first. Must not know the store, sockets or time.
+A half message that has to be checked is stored again at the end of its queue, so that it does not block later
+ones. A transaction is thus a chain of copies, of which the last one counts. All copies have the same
+``Identity``. Must not know the store, sockets or time.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ __all__ = [
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 FIRST_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
-"""On a copy made while the message was immune: the queue offset of the first one."""
+"""Set on a copy made while the message was immune: the queue offset of the first copy."""
 TRANSACTION_ID = "__transactionId__"
 
 _WAITING = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
@@ -65,7 +64,7 @@ _HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
 
 
 class Identity(NamedTuple):
-    """What all copies of one half message have in common, and no two attempts to send it."""
+    """What all copies of one half message share, and different attempts to send it do not."""
 
     unique_id: str
     born_timestamp_ms: int
@@ -73,7 +72,7 @@ class Identity(NamedTuple):
 
 
 class Half:
-    """A half message as it is stored."""
+    """A half message as stored."""
 
     __slots__ = ("parts", "properties")
 
@@ -104,12 +103,12 @@ class Half:
 
     @property
     def is_resumed(self) -> bool:
-        """It was given up, and somebody wants it checked anew."""
+        """It was given up, and an operator wants it checked again."""
         return self.properties.get(CHECK_TIMES) == "0" and FIRST_OFFSET not in self.properties
 
     @property
     def first_offset(self) -> int | None:
-        """Of a copy made while it was immune."""
+        """Set on a copy made while it was immune."""
         return _integer(self.properties.get(FIRST_OFFSET))
 
     @property
@@ -119,7 +118,7 @@ class Half:
 
     @property
     def is_batch(self) -> bool:
-        """It holds many messages (``mqspark.broker.transaction.halfbatches``), and nobody is asked for it."""
+        """It holds many messages (``mqspark.broker.transaction.halfbatches``) and is never checked."""
         return TRANSACTION_BATCH in self.properties
 
     @property
@@ -129,7 +128,7 @@ class Half:
         return 0 if text is None else -1 if number is None else number
 
     def immunity_ms(self, timeout_ms: int) -> tuple[int, bool]:
-        """How long after its birth nobody asks for it, and whether the producer said so."""
+        """How long after its birth it is not checked, and whether the producer set that time."""
         text = self.properties.get(IMMUNITY_SECONDS)
         if text is None:
             return timeout_ms, False
@@ -137,7 +136,7 @@ class Half:
         return (timeout_ms if seconds is None or seconds == -1 else seconds * 1000), True
 
     def is_late(self, now_ms: int, timeout_ms: int) -> bool:
-        """Whether the producer, who asked for a time of its own, has let it pass: only a check decides now."""
+        """Whether the producer's own immunity time has passed; then only a check decides."""
         text = self.properties.get(IMMUNITY_SECONDS)
         if not text:
             return False
@@ -148,9 +147,9 @@ class Half:
         return now_ms - self.parts.born_timestamp_ms > age_ms
 
     def committed(self) -> Draft | None:
-        """The message that consumers will see; None when the half message does not say where it belongs.
+        """The message that consumers will see; None if the half message does not name its target.
 
-        As RocketMQ 5.5 makes it. (5.3 leaves the real topic and queue among the properties.)
+        In the form of RocketMQ 5.5. (5.3 keeps the real topic and queue among the properties.)
         """
         target = self.real_queue
         if target is None:
@@ -160,7 +159,7 @@ class Half:
             name: value for name, value in self.properties.items() if name not in (REAL_TOPIC, REAL_QUEUE_ID)
         }
         if not _WAITING.isdisjoint(properties):
-            # It waits elsewhere first; RocketMQ drops the property from such a message only.
+            # The message is delayed first; RocketMQ drops the property only from such a message.
             properties.pop(TRANSACTION_PREPARED, None)
         return Draft(
             target[0],
@@ -177,23 +176,23 @@ class Half:
         )
 
     def checked_properties(self) -> dict[str, str]:
-        """Of the copy that a check is sent for."""
+        """Properties of the copy that a check is sent for."""
         return {**self.properties, CHECK_TIMES: str(self.check_count + 1)}
 
     def resumed_properties(self) -> dict[str, str]:
-        """Of what was given up and is to be checked anew."""
+        """Properties of a message that was given up and will be checked again."""
         kept = {name: value for name, value in self.properties.items() if name != FIRST_OFFSET}
         return {**kept, CHECK_TIMES: "0"}
 
     def immune_properties(self) -> dict[str, str]:
-        """Of the copy of a message that is still immune. RocketMQ counts such copies as checks, and so can give a
-        transaction up before it has asked for it once; here they are not counted."""
+        """Properties of the copy of a message that is still immune. RocketMQ counts such copies as checks, so it
+        can give up a transaction before its first check; here they are not counted."""
         first = self.properties.get(FIRST_OFFSET, str(self.offset))
         return {**self.properties, FIRST_OFFSET: first}
 
 
 def divert_prepared(draft: Draft) -> None:
-    """Make a half message of what a producer sent."""
+    """Turn a producer's message into a half message."""
     properties = draft.properties
     unique_id = properties.get(UNIQ_KEY)
     if unique_id:
@@ -212,21 +211,21 @@ class Rules(NamedTuple):
     timeout_ms: int
     check_max: int
     reserved_ms: int
-    """A half message that is older is given up."""
+    """Older half messages are given up."""
     keep_from: int = 0
-    """A batch that lies before this position of the log is stored again, so that a start has not far to read."""
+    """A batch before this log position is stored again, to limit how much a start has to read."""
 
 
 class Verdict(enum.Enum):
     WAIT = "wait"
-    """Too young, and so is whatever follows."""
+    """Too young, like everything that follows."""
     RENEW = "renew"
-    """Immune for longer than others: store it again, ask nobody."""
+    """Still immune: store it again without a check."""
     CHECK = "check"
     """Store it again and ask a producer of the group."""
     GIVE_UP = "give up"
     KEEP = "keep"
-    """Leave it where it is and go on behind it."""
+    """Leave it in place and continue behind it."""
 
 
 def judge(half: Half, now_ms: int, rules: Rules) -> Verdict:
@@ -243,19 +242,19 @@ def judge(half: Half, now_ms: int, rules: Rules) -> Verdict:
     return Verdict.CHECK
 
 
-# --- which are decided --------------------------------------------------------------------------------------
+# --- decisions --------------------------------------------------------------------------------------------
 
 
 class Decisions:
-    """For every half message from ``base`` on whether it is decided; those before are done with.
+    """Whether each half message from ``base`` on is decided; earlier ones are finished.
 
-    One byte a message. ``base`` moves over decided messages and over those that were stored again.
+    One byte per message. ``base`` advances over decided messages and over those that were stored again.
     """
 
     def __init__(self, base: int, op_base: int) -> None:
         self.base = base
         self.op_base = op_base
-        """The first op message that names a half message which is not done with."""
+        """The first op message that names an unfinished half message."""
         self._flags = bytearray()
         self._extents: deque[tuple[int, int]] = deque()
         """(offset of an op message, highest half offset in it) from ``op_base`` on."""
@@ -265,7 +264,7 @@ class Decisions:
 
     @property
     def decided_count(self) -> int:
-        """Of those from ``base`` on."""
+        """Counts messages from ``base`` on."""
         return self._flags.count(1)
 
     def is_decided(self, offset: int) -> bool:
@@ -273,13 +272,13 @@ class Decisions:
         return index < 0 or (index < len(self._flags) and self._flags[index] != 0)
 
     def next_open(self, offset: int) -> int:
-        """The first one from ``offset`` on that is not decided."""
+        """The first undecided message from ``offset`` on."""
         index = max(offset - self.base, 0)
         found = self._flags.find(0, index)
         return self.base + (found if found >= 0 else max(index, len(self._flags)))
 
     def decide(self, offset: int) -> bool:
-        """False when it was decided already."""
+        """False if it was decided already."""
         index = offset - self.base
         if index < 0:
             return False
@@ -291,12 +290,12 @@ class Decisions:
         return True
 
     def note_op(self, op_offset: int, offsets: Iterable[int]) -> None:
-        """An op message is stored: it must stay as long as one of its half messages may be read again."""
+        """An op message was stored; it is needed as long as one of its half messages may be read again."""
         self._extents.append((op_offset, max(offsets, default=-1)))
         self._drop_ops()
 
     def pass_to(self, offset: int) -> None:
-        """Everything before ``offset`` is done with."""
+        """Everything before ``offset`` is finished."""
         if offset > self.base:
             del self._flags[: offset - self.base]
             self.base = offset
@@ -312,7 +311,7 @@ class Decisions:
 
 
 def op_body(offsets: Iterable[int], max_chars: int) -> tuple[bytes, list[int]]:
-    """The body of one op message, ``off1,off2,…,``, and which of ``offsets`` are in it: the first, until it has
+    """The body of one op message, ``off1,off2,…,``, and those of ``offsets`` that it holds: the first ones, up to
     ``max_chars`` characters."""
     taken: list[int] = []
     texts: list[str] = []
@@ -327,7 +326,7 @@ def op_body(offsets: Iterable[int], max_chars: int) -> tuple[bytes, list[int]]:
 
 
 def op_offsets(body: bytes | memoryview) -> list[int]:
-    """What an op message names; words that are no offsets are passed over. (Before 5.0 an op message named one,
+    """The offsets in an op message; malformed words are skipped. (Before 5.0 an op message held one offset
     without a comma.)"""
     words = bytes(body).split(b",")
     return [int(word) for word in words if word.isdigit() and len(word) < 20]

@@ -1,8 +1,8 @@
-"""What a start makes of the half messages that it finds: which are decided, which copy of a transaction counts,
-and which commits were stored without the op message that would say so.
+"""Recovery of half messages at start: which are decided, which copy of a transaction counts, and which commits
+were stored without their op message.
 
-A crash leaves behind what was only in memory: up to transactionOpBatchInterval of decisions, and offsets of the
-group that are some seconds old. Both are made good from the log, so that nothing is committed twice.
+A crash loses what was only in memory: up to transactionOpBatchInterval of decisions, and some seconds of the
+group's offsets. Both are recovered from the log, so that nothing is committed twice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from mqspark.store.store import MessageStore
 __all__ = ["GROUP", "Recovered", "recover"]
 
 GROUP = "CID_RMQ_SYS_TRANS"
-"""The consumer group that keeps how far half and op messages are done with."""
+"""The consumer group whose offsets are the progress in the half and op topics."""
 READ_MESSAGES = 64
 READ_BYTES = 1 << 20
 _COPY_MARKS = (CHECK_TIMES.encode(), FIRST_OFFSET.encode())
@@ -54,7 +54,8 @@ class Recovered:
     unwritten: list[int] = field(default_factory=list)
     """Decided half messages that no op message names."""
     rests: list[tuple[Half, list[Item]]] = field(default_factory=list)
-    """Batches whose commit a crash let through in part, and what they lack, in the order of their half messages."""
+    """Batches whose commit a crash left incomplete, and the missing messages, in the order of their half
+    messages."""
 
 
 def recover(state: BrokerState) -> Recovered:
@@ -81,8 +82,8 @@ def _saved_offset(state: BrokerState, topic: str) -> int:
 
 
 def _find_copies(store: MessageStore, recovered: Recovered, half_end: int, done_before: set[int]) -> None:
-    """Before a crash a message may have been stored again whose first copy is read again now: of all copies only
-    the last counts, and if one is decided all are, up to where it was resumed."""
+    """Before a crash a message may have been stored again whose first copy is read again now. Of all copies only
+    the last counts, and if one is decided all are, back to where it was resumed."""
     decisions = recovered.decisions
     base = decisions.base
     copies: dict[Identity, int] = {}
@@ -114,8 +115,7 @@ def _find_copies(store: MessageStore, recovered: Recovered, half_end: int, done_
 
 
 def _find_commits(store: MessageStore, recovered: Recovered, half_end: int, levels: int) -> None:
-    """A commit is stored behind its half message, in the queue where it was going or, delayed, in the one where
-    it waits."""
+    """A commit is stored after its half message, in its target queue or, if delayed, in the queue where it waits."""
     decisions = recovered.decisions
     open_halves: dict[tuple[str, int], tuple[int, dict[Identity, int]]] = {}
     batches: dict[int, _Batch] = {}
@@ -154,7 +154,7 @@ def _find_commits(store: MessageStore, recovered: Recovered, half_end: int, leve
 
 @dataclass(slots=True)
 class _Batch:
-    """An open half message that holds a batch, and the queue offsets of those of its messages that are stored."""
+    """An open half message that holds a batch, and the queue offsets of its messages that are stored."""
 
     half: Half
     count: int
@@ -174,7 +174,7 @@ def _rest(store: MessageStore, batch: _Batch) -> list[Item]:
 
 
 def _destinations(half: Half, levels: int) -> list[tuple[str, int]]:
-    """Where the commit of a half message may have been stored; ``levels``: how many levels of delay there are."""
+    """Queues in which the commit of a half message may be stored; ``levels``: the number of delay levels."""
     queues = [] if half.real_queue is None else [half.real_queue]
     level = half.properties.get(DELAY, "")
     if level.isascii() and level.isdigit() and int(level) > 0:
@@ -187,7 +187,7 @@ def _destinations(half: Half, levels: int) -> list[tuple[str, int]]:
 def _read(
     store: MessageStore, topic: str, queue_id: int, offset: int, end: int, marks: tuple[bytes, ...] = ()
 ) -> Iterator[Parts]:
-    """Visible records of a queue from ``offset`` to ``end``; with ``marks``, at least those that hold one of
+    """Visible records of a queue from ``offset`` to ``end``; with ``marks``, at least those that contain one of
     them."""
     while offset < end:
         result = store.get(topic, queue_id, offset, READ_MESSAGES, READ_BYTES)

@@ -1,14 +1,14 @@
 """Transactional messages in a broker (TransactionalMessageServiceImpl, EndTransactionProcessor,
-TransactionalMessageCheckService; reference store-and-broker §11): END_TRANSACTION, op messages, checks.
+TransactionalMessageCheckService): END_TRANSACTION, op messages, checks.
 
 What differs from RocketMQ, and why:
 
-- A transaction is decided once. A second END_TRANSACTION, or one for a copy that a check has replaced, finds the
-  transaction as it is: RocketMQ would deliver the message again.
-- What is decided counts at once, not when the op message is written some seconds later, so nothing that is decided
-  is asked for. After a crash the commits whose op message was lost are found where they were stored.
-- A half message may hold a whole batch (``halfbatches``). While it is open it stays where it is, and others are
-  looked at behind it.
+- A transaction is decided once. A second END_TRANSACTION, or one for a copy that a check has replaced, changes
+  nothing; RocketMQ would deliver the message again.
+- A decision counts at once, not when the op message is written some seconds later, so decided transactions are
+  never checked. After a crash, commits without an op message are found where they were stored.
+- A half message may hold a whole batch (``halfbatches``). While it is open it stays in place, and checks continue
+  behind it.
 - A check is sent when the copy it names is acked, and the offsets that are saved cover only what is on the disk.
 """
 
@@ -65,29 +65,30 @@ _log = sparing(__name__, lines=5)
 
 OP_TAG = "d"
 SLICE_MESSAGES = 256
-"""Half messages that one tick looks at; then it is the clients' turn."""
+"""Half messages examined in one tick."""
 SLICE_BYTES = 1 << 20
-"""Of copies made in one tick; the last one may exceed it."""
+"""Bytes of copies made in one tick; the last one may exceed it."""
 MAX_COPIES = 200_000
-"""Transactions whose current copy is remembered under the identity of the first. With more, the oldest is forgotten:
-an END_TRANSACTION for its first copy then changes nothing, and the next check decides."""
+"""Transactions whose current copy is remembered under the identity of the first. Beyond this, the oldest is
+dropped: an END_TRANSACTION for its first copy then changes nothing, and the next check decides."""
 MAX_COPIES_BYTES = 128 << 20
 MAX_ABSENT = 1_000
-"""Producer groups of which one round says that nobody is there."""
+"""Producer groups that one round logs as having no live member."""
 READ_BYTES = 1 << 20
 UNWRITTEN_BYTES = 64 << 20
-"""Of the log that one turn may append by commits of batches: a small request commits up to a whole message."""
+"""Bytes of the log that one turn may append by commits of batches, because a small request can commit a whole
+message's worth."""
 BATCH_KEEP_BYTES = 128 << 20
-"""An open batch is stored again when the log has grown by that. A start reads so much for it, and what a killed query
-left behind costs its own size once for that."""
+"""An open batch is stored again when the log has grown by this much. That limits what a start has to read, and a
+batch abandoned by a killed query costs its own size once per this much log."""
 _STORE_ERRORS = (StoreReadOnly, NotNow)
 _PUT_ERRORS = (*_STORE_ERRORS, MessageTooLarge, InvalidMessage)
 ACK_WAIT_MS = 5
-"""Between two looks at whether the copies of a slice are acked."""
+"""Pause between two checks whether the copies of a slice are acked."""
 
 
 class _Check(NamedTuple):
-    """A check that is sent when its copy is acked."""
+    """A check request that is sent when its copy is acked."""
 
     group: str
     offset: int
@@ -96,7 +97,8 @@ class _Check(NamedTuple):
 
 
 class Transactions:
-    """Handlers and service (``mqspark.broker.service``). Half messages come from ``mqspark.broker.send.send``."""
+    """Handlers and background service (``mqspark.broker.service``). Half messages come from
+    ``mqspark.broker.send.send``."""
 
     def __init__(self, state: BrokerState, acks: Acks, store_host: bytes) -> None:
         self._state = state
@@ -116,18 +118,18 @@ class Transactions:
         self._unwritten_chars = 0
         self._checks: deque[_Check] = deque()
         self._round_end: int | None = None
-        """Where the half queue ended when the round of checks that is under way began."""
+        """The end of the half queue at the start of the present round of checks."""
         self._round_next = 0
-        """Where it goes on. Before lie only those that are decided or that it kept."""
+        """Where the round continues. Everything before is decided or was kept in place."""
         self._first_kept: int | None = None
         self._rests: list[tuple[Half, list[Item]]] = []
-        """Commits of batches that a crash let through in part, and what they lack."""
+        """Commits of batches that a crash left incomplete, and the missing messages."""
         self._unsaved: deque[tuple[int, int, int]] = deque()
-        """(position in the log that must be on the disk first, half offset, op offset)."""
+        """(log position that must be on disk first, half offset, op offset)."""
         self._saved = (0, 0)
         self._turn = 0
         self._absent: set[str] = set()
-        """Producer groups that this round of checks found nobody of."""
+        """Producer groups without a live member in this round."""
         self._problem: str | None = None
         now_ms = state.clock.monotonic_ms()
         self._last_round_ms = self._last_ops_ms = now_ms
@@ -139,7 +141,7 @@ class Transactions:
     # --- requests ---
 
     def end(self, session: Session, command: Command) -> bytes | None:
-        """END_TRANSACTION: the producer has decided, or still does not know."""
+        """END_TRANSACTION: the producer has decided, or does not know yet."""
         header = command.header(EndTransactionRequestHeader)
         decision = header.commit_or_rollback
         if decision not in (0, TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE):
@@ -178,7 +180,7 @@ class Transactions:
         return None
 
     def resume_check(self, session: Session, command: Command) -> bytes:
-        """Ask again for a transaction that was given up: its message goes back, its checks counted anew."""
+        """Check a transaction again that was given up: its message is stored again and its check count restarts."""
         header = command.header(ResumeCheckHalfMessageRequestHeader)
         try:
             _, _, position = decode_offset_id(header.msg_id or "")
@@ -202,7 +204,7 @@ class Transactions:
         return ok(command, remark="Put message back to RMQ_SYS_TRANS_HALF_TOPIC success.")
 
     def _remember(self, identity: Identity, offset: int) -> None:
-        """Its current copy."""
+        """Remember the current copy."""
         self._forget(identity)
         copies, ledger = self._copies, self.ledger
         ledger.note(_copy_bytes(identity))
@@ -224,7 +226,7 @@ class Transactions:
         return Half(parts)
 
     def _current(self, half: Half) -> int | None:
-        """The copy that counts of an open transaction; None when it is decided or given up."""
+        """The current copy of an open transaction; None if it is decided or given up."""
         if not self._decisions.is_decided(half.offset):
             return half.offset
         current = self._copies.get(half.identity)
@@ -238,7 +240,7 @@ class Transactions:
 
     @staticmethod
     def _stored(put: Callable[[], Stored]) -> Stored:
-        """Of a commit, or the refusal of it."""
+        """The result of a commit, or its refusal."""
         try:
             return put()
         except (InvalidMessage, MessageTooLarge) as error:
@@ -249,7 +251,7 @@ class Transactions:
     # --- batches ---
 
     def check_draft(self, draft: Draft) -> None:
-        """A diversion: what could not be committed is refused now."""
+        """A diversion that refuses half messages which could not be committed."""
         if draft.topic != TRANS_HALF_TOPIC:
             return
         try:
@@ -258,7 +260,7 @@ class Transactions:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
 
     def _batch_to_end(self, half: Half) -> Half:
-        """Refused when it may have been given up, for then its END_TRANSACTION would change nothing."""
+        """Refused if the batch may have been given up, because its END_TRANSACTION would then change nothing."""
         hours = self._state.store_config.file_reserved_time
         if half.is_older(self._state.clock.now_ms(), hours * 3_600_000):
             raise Refusal(
@@ -266,7 +268,9 @@ class Transactions:
                 f"the batch is older than {hours} hours (fileReservedTime) and may have been given up",
             )
         if self._store.unwritten_bytes > UNWRITTEN_BYTES:
-            raise Refusal(ResponseCode.SYSTEM_BUSY, "[OVERLOAD] much is waiting to be written; retry later")
+            raise Refusal(
+                ResponseCode.SYSTEM_BUSY, "[OVERLOAD] too much data waits to be written; retry later"
+            )
         try:
             self._complete_commits()
         except _STORE_ERRORS as error:
@@ -274,7 +278,7 @@ class Transactions:
         return half
 
     def _commit_batch(self, half: Half, current: int) -> Stored:
-        """``current``: the copy that a start would find; the members point back at it."""
+        """``current`` is the copy that a start would find; the members carry its offset."""
         if current != half.offset:
             result = self._store.get(TRANS_HALF_TOPIC, 0, current, 1, READ_BYTES)
             if not result.buffers:
@@ -283,7 +287,7 @@ class Transactions:
         return self._stored(lambda: commit_batch(self._state, half))
 
     def _complete_commits(self) -> None:
-        """What was committed in part before a crash was decided."""
+        """Complete commits that were stored in part before a crash."""
         while self._rests:
             half, items = self._rests[0]
             commit_batch(self._state, half, items)
@@ -301,7 +305,7 @@ class Transactions:
     # --- op messages ---
 
     def _write_ops(self) -> None:
-        """All of them, so that no decision is older than the op messages behind it."""
+        """Writes all of them, so that no decision is older than the op messages behind it."""
         config = self._state.config
         while self._unwritten:
             body, taken = op_body(self._unwritten, config.transaction_op_msg_max_size)
@@ -378,19 +382,19 @@ class Transactions:
 
     @property
     def open_count(self) -> int:
-        """Half messages that are not decided, as far as they are acked."""
+        """Undecided half messages that are acked."""
         decisions = self._decisions
         return max(0, self._store.max_offset(TRANS_HALF_TOPIC, 0) - decisions.base - decisions.decided_count)
 
     def stop(self) -> None:
-        """Before the store is closed."""
+        """Called before the store is closed."""
         self._write_ops()
 
     # --- checks ---
 
     def _check_some(self, round_end: int) -> int | None:
-        """A slice of the round; where the round ends, or None when it has ended: everything is looked at, or a
-        message is too young or cannot be stored again."""
+        """One slice of the round. Returns where to continue; None at the end of the round: everything was
+        examined, or a message is too young or cannot be stored again."""
         config, decisions, store = self._state.config, self._decisions, self._store
         rules = Rules(
             config.transaction_time_out,
@@ -426,7 +430,7 @@ class Transactions:
                     round_end = offset
                     break
                 if self._first_kept is not None:
-                    # It cannot be passed, but its copy counts now.
+                    # The round cannot pass it, but its new copy counts.
                     if verdict is Verdict.GIVE_UP:
                         self._decide(half.identity, offset)
                     decisions.decide(offset)
@@ -441,7 +445,7 @@ class Transactions:
         return round_end if offset < round_end else None
 
     def _treat(self, half: Half, verdict: Verdict) -> bool:
-        """Whether the message is done with where it is."""
+        """Returns whether the message is finished at its place."""
         if verdict is Verdict.WAIT:
             return False
         if verdict is Verdict.GIVE_UP:
@@ -461,7 +465,7 @@ class Transactions:
         return True
 
     def _give_up(self, half: Half) -> None:
-        """Park the message where an operator finds it."""
+        """Move the message to the topic for unresolved transactions."""
         topic = self._state.topics.ensure(TRANS_CHECK_MAX_TIME_TOPIC, 1, needed=True)
         self._put_copy(half.parts, topic.name, half.properties)
         self._forget(half.identity)
@@ -509,14 +513,14 @@ class Transactions:
         self._checks.append(_Check(half.group, stored.queue_offset, header, body))
 
     def _send(self, check: _Check) -> None:
-        """To one live producer of the group, each in turn."""
+        """Send the check to one live producer of the group, in turn."""
         members = [
             member for member in self._state.clients.producer_members(check.group) if member.session.open
         ]
         if not members:
             if check.group not in self._absent and len(self._absent) < MAX_ABSENT:
                 self._absent.add(check.group)
-                _log.warning("nobody of producer group %s is there to be asked for transactions", check.group)
+                _log.warning("producer group %s has no live member to check transactions with", check.group)
             return
         self._turn += 1
         session = members[self._turn % len(members)].session
@@ -531,7 +535,7 @@ class Transactions:
         )
 
     def _save_offsets(self) -> None:
-        """Tell the group's offsets, as far as everything that was stored again before is on the disk."""
+        """Save the group's offsets, limited to what was stored again and is on disk."""
         due: tuple[int, int] | None = None
         durable = self._store.flushed_offset
         while self._unsaved and self._unsaved[0][0] <= durable:

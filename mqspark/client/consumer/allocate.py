@@ -2,7 +2,7 @@
 
 Every member computes this on its own from the same two lists, so the lists must be sorted alike everywhere
 (``sort_queues``, ``sort_clients``: Java's string order) and hold every client once. Facts: the
-AllocateMessageQueue* classes; reference client-semantics §3.3.
+AllocateMessageQueue* classes.
 """
 
 from __future__ import annotations

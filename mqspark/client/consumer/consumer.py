@@ -1,7 +1,7 @@
 """A member of a consumer group: its subscriptions, its share of the queues, where to start.
 
 Push, pop and lite pull consumers differ in what they do with a queue once it is theirs: they say so through
-``QueueOwner``. Facts: RocketMQ's RebalanceImpl, RebalancePushImpl; reference client-semantics §3.2, §3.6.
+``QueueOwner``. Facts: RocketMQ's RebalanceImpl, RebalancePushImpl.
 """
 
 from __future__ import annotations

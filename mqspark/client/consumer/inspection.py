@@ -1,6 +1,5 @@
-"""What a consumer says of itself when a tool asks (GET_CONSUMER_RUNNING_INFO). Facts: RocketMQ's ConsumerRunningInfo;
-reference client-semantics §1.8.
-"""
+"""What a consumer says of itself when a tool asks (GET_CONSUMER_RUNNING_INFO). Facts: RocketMQ's
+ConsumerRunningInfo."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Where a group's progress is kept: at the brokers (clustering) or in a file of this host (broadcasting).
 
-Facts: RocketMQ's RemoteBrokerOffsetStore and LocalFileOffsetStore; reference client-semantics §3.9.
+Facts: RocketMQ's RemoteBrokerOffsetStore and LocalFileOffsetStore.
 """
 
 from __future__ import annotations

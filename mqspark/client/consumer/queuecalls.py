@@ -1,6 +1,5 @@
 """What a consumer asks of the broker that has a queue: offsets, messages, to take one back. Facts: RocketMQ's
-PullAPIWrapper, MQAdminImpl; reference client-semantics §3.4, §3.5, §3.6.
-"""
+PullAPIWrapper, MQAdminImpl."""
 
 from __future__ import annotations
 

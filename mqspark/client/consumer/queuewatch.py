@@ -1,6 +1,5 @@
-"""Which queues a topic has, looked at again and again, for programs that assign queues by themselves. Facts: RocketMQ's
-TopicMessageQueueChangeListener; reference client-semantics §4.
-"""
+"""Which queues a topic has, looked at again and again, for programs that assign queues by themselves. Facts:
+RocketMQ's TopicMessageQueueChangeListener."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """When a consumer looks again at who reads what, and what changes then. No sockets: the clock comes in.
 
-Facts: RocketMQ's RebalanceService and RebalanceImpl; reference client-semantics §3.2.
+Facts: RocketMQ's RebalanceService and RebalanceImpl.
 """
 
 from __future__ import annotations

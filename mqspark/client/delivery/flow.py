@@ -1,6 +1,5 @@
-"""When a push consumer stops pulling a queue for a moment. Facts: RocketMQ's DefaultMQPushConsumerImpl.pullMessage,
-RebalancePushImpl.messageQueueChanged; reference client-semantics §3.3.
-"""
+"""When a push consumer stops pulling a queue for a moment. Facts: RocketMQ's
+DefaultMQPushConsumerImpl.pullMessage, RebalancePushImpl.messageQueueChanged."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What of one queue is cached and not yet consumed: the offsets between the last commit and the last pull.
 
-The offset to commit is the smallest that is still being worked on, never the last one that finished, so a
-crash loses nothing. Facts: RocketMQ's ProcessQueue; reference client-semantics §3.4, §3.5. Knows no sockets
-and no threads: whoever calls it owns it.
+The offset to commit is the smallest that is still being worked on, never the last one that finished, so a crash
+loses nothing. Facts: RocketMQ's ProcessQueue. Knows no sockets and no threads: whoever calls it owns it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What becomes of a send. Facts: RocketMQ's SendResult, SendStatus, LocalTransactionState; reference
-client-semantics §2.3, §2.9.
-"""
+"""What becomes of a send. Facts: RocketMQ's SendResult, SendStatus, LocalTransactionState."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Message trace: who sent a message and who consumed it, as messages of their own in a trace topic, in the format that
-RocketMQ's tools read. Facts: AsyncTraceDispatcher, TraceDataEncoder, SendMessageTraceHookImpl,
-EndTransactionTraceHookImpl, ConsumeMessageTraceHookImpl; reference client-semantics §2.15.
+"""Message trace: who sent a message and who consumed it, as messages of their own in a trace topic, in the format
+that RocketMQ's tools read. Facts: AsyncTraceDispatcher, TraceDataEncoder, SendMessageTraceHookImpl,
+EndTransactionTraceHookImpl, ConsumeMessageTraceHookImpl.
 
-Tracing must never hold up what it traces: records wait in a bounded buffer, and what does not fit, or cannot be sent,
-is dropped and counted.
+Tracing must never hold up what it traces: records wait in a bounded buffer, and what does not fit, or cannot be
+sent, is dropped and counted.
 """
 
 from __future__ import annotations

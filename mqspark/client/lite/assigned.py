@@ -1,6 +1,5 @@
 """One queue of a lite pull consumer: what is fetched, what was handed out, what is consumed. Facts: RocketMQ's
-AssignedMessageQueue; reference client-semantics §4. No sockets.
-"""
+AssignedMessageQueue. No sockets."""
 
 from __future__ import annotations
 

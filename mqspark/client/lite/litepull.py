@@ -1,6 +1,5 @@
-"""The lite pull consumer: the user's program asks for messages. Facts: RocketMQ's
-DefaultLitePullConsumerImpl and AssignedMessageQueue; reference client-semantics §4.
-"""
+"""The lite pull consumer: the user's program asks for messages. Facts: RocketMQ's DefaultLitePullConsumerImpl and
+AssignedMessageQueue."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The POP consumer: the brokers hand out messages one pop at a time, no member of the group owns a queue. Facts:
-RocketMQ's DefaultMQPushConsumerImpl.popMessage, ConsumeMessagePopConcurrentlyService, RebalanceImpl; reference
-client-semantics §3.11.
-"""
+RocketMQ's DefaultMQPushConsumerImpl.popMessage, ConsumeMessagePopConcurrentlyService, RebalanceImpl."""
 
 from __future__ import annotations
 

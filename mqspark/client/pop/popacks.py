@@ -1,5 +1,5 @@
-"""Acknowledging popped messages: what listeners finish in one turn of the loop goes to each broker in one request.
-Facts: RocketMQ's MQClientAPIImpl.batchAckMessageAsync, BatchAckMessageRequestBody; reference client-semantics §3.11.
+"""Acknowledging popped messages: what listeners finish in one turn of the loop goes to each broker in one
+request. Facts: RocketMQ's MQClientAPIImpl.batchAckMessageAsync, BatchAckMessageRequestBody.
 
 Nothing here fails for good: a message that is not acknowledged comes again.
 """

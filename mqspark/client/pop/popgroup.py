@@ -1,6 +1,5 @@
-"""A member of a group whose queues are chosen by the brokers, not by the members among themselves. Facts: RocketMQ's
-RebalanceImpl.getRebalanceResultFromBroker, QueryAssignmentProcessor; reference client-semantics §3.2.
-"""
+"""A member of a group whose queues are chosen by the brokers, not by the members among themselves. Facts:
+RocketMQ's RebalanceImpl.getRebalanceResultFromBroker, QueryAssignmentProcessor."""
 
 from __future__ import annotations
 

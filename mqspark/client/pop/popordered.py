@@ -1,9 +1,9 @@
 """Ordered pops as their consumer sees them: one message of a queue at a time, in the order of the queue.
 
-``PoppedQueue`` decides what may run; ``PoppedInOrder`` gives it to the listener and keeps the queues. The broker hands
-out more of a queue only when everything handed out before is acknowledged or visible again, so a queue stays ours as
-long as one message of it does: the last one, which is renewed while the others are worked on. Facts: RocketMQ's
-ConsumerOrderInfoManager, PopMessageProcessor; reference store-and-broker §12.9.
+``PoppedQueue`` decides what may run; ``PoppedInOrder`` gives it to the listener and keeps the queues. The broker
+hands out more of a queue only when everything handed out before is acknowledged or visible again, so a queue
+stays ours as long as one message of it does: the last one, which is renewed while the others are worked on.
+Facts: RocketMQ's ConsumerOrderInfoManager, PopMessageProcessor.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """What a pop brings: messages, where they are stored, and the receipts that acknowledge them. Facts: RocketMQ's
-MQClientAPIImpl.processPopResponse, ExtraInfoUtil; reference client-semantics §3.11.
-"""
+MQClientAPIImpl.processPopResponse, ExtraInfoUtil."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Messages that are sent one by one, put together on their way: those of one topic that come within some milliseconds
-travel and are stored as a batch, and each sender gets its own result. Facts: RocketMQ's ProduceAccumulator; reference
-client-semantics §2.8.
-"""
+"""Messages that are sent one by one, put together on their way: those of one topic that come within some
+milliseconds travel and are stored as a batch, and each sender gets its own result. Facts: RocketMQ's
+ProduceAccumulator."""
 
 from __future__ import annotations
 

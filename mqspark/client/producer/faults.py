@@ -1,7 +1,6 @@
 """Which queue the next message goes to, and which brokers to leave alone for a while. No sockets.
 
-Facts: RocketMQ's MQFaultStrategy, LatencyFaultToleranceImpl, TopicPublishInfo; reference
-client-semantics §2.4.
+Facts: RocketMQ's MQFaultStrategy, LatencyFaultToleranceImpl, TopicPublishInfo.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Messages before they are sent: what is wrong with them, their properties as text, which queue the caller wants.
-Facts: RocketMQ's Validators, MessageBatch, SelectMessageQueueByHash; reference client-semantics §2.2, §2.7, §2.13.
-"""
+Facts: RocketMQ's Validators, MessageBatch, SelectMessageQueueByHash."""
 
 from __future__ import annotations
 

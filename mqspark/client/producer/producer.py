@@ -1,4 +1,4 @@
-"""The producer, as programs hold it. Facts: RocketMQ's DefaultMQProducerImpl; reference client-semantics §2."""
+"""The producer, as programs hold it. Facts: RocketMQ's DefaultMQProducerImpl."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Requests that wait for a reply. Facts: RocketMQ's DefaultMQProducerImpl.request, RequestFutureHolder, MessageUtil and
-ClientRemotingProcessor.receiveReplyMessage; reference client-semantics §2.10.
+"""Requests that wait for a reply. Facts: RocketMQ's DefaultMQProducerImpl.request, RequestFutureHolder,
+MessageUtil and ClientRemotingProcessor.receiveReplyMessage.
 
-A request is an ordinary message; whoever consumes it sends a reply, which a broker pushes to the client that is named
-in both. The two belong together by a correlation id. Must not know how messages are sent.
+A request is an ordinary message; whoever consumes it sends a reply, which a broker pushes to the client that is
+named in both. The two belong together by a correlation id. Must not know how messages are sent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""How much may be under way at once: the back-pressure of a producer. Facts: RocketMQ's backPressureForAsyncSendNum and
-backPressureForAsyncSendSize; reference client-semantics §2.1.
-"""
+"""How much may be under way at once: the back-pressure of a producer. Facts: RocketMQ's
+backPressureForAsyncSendNum and backPressureForAsyncSendSize."""
 
 from __future__ import annotations
 

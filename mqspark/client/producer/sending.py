@@ -1,9 +1,9 @@
 """Messages on their way: attempts, answers, retries on other brokers, the last word on each.
 
 The usual send makes no task and no dict: the route, the connection and everything of the header that does not
-change are looked up in one step, and the response settles the caller's future. Whatever is unusual (no
-route yet, no connection, a large body to compress, a retry) goes through ``Sender._dispatch``. Facts: RocketMQ's
-DefaultMQProducerImpl.sendDefaultImpl; reference client-semantics §2.3.
+change are looked up in one step, and the response settles the caller's future. Whatever is unusual (no route yet,
+no connection, a large body to compress, a retry) goes through ``Sender._dispatch``. Facts: RocketMQ's
+DefaultMQProducerImpl.sendDefaultImpl.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """The queues a producer may send to, each with everything of its requests that does not change. Facts: RocketMQ's
-TopicPublishInfo, SendMessageRequestHeaderV2; reference client-semantics §2.3, §2.4.
-"""
+TopicPublishInfo, SendMessageRequestHeaderV2."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""The transactional producer. Facts: RocketMQ's TransactionMQProducer, DefaultMQProducerImpl.sendMessageInTransaction
-and checkTransactionState; reference client-semantics §2.9.
+"""The transactional producer. Facts: RocketMQ's TransactionMQProducer,
+DefaultMQProducerImpl.sendMessageInTransaction and checkTransactionState.
 
     prepare   the message is stored by the broker, where no consumer sees it
     execute   the caller's local transaction
     end       COMMIT shows the message to consumers, ROLLBACK drops it, UNKNOWN leaves it
     check     the broker asks any producer of the group what became of a message that is still undecided
 
-END_TRANSACTION has no answer: when it gets lost, a check makes up for it. So ``check`` must know the outcome of every
-local transaction, of this process and of others in the group, and say UNKNOWN as long as one is under way.
+END_TRANSACTION has no answer: when it gets lost, a check makes up for it. So ``check`` must know the outcome of
+every local transaction, of this process and of others in the group, and say UNKNOWN as long as one is under way.
 """
 
 from __future__ import annotations

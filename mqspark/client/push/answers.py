@@ -1,6 +1,4 @@
-"""What a push consumer answers when its broker asks on a tool's behalf (ClientRemotingProcessor; reference
-client-semantics §1.7).
-"""
+"""What a push consumer answers when its broker asks on a tool's behalf (ClientRemotingProcessor)."""
 
 from __future__ import annotations
 

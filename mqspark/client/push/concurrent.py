@@ -1,9 +1,8 @@
 """Consuming in no order: messages to the listener as they come, failed ones back to the broker.
 
-A failed message is handed to its broker (CONSUMER_SEND_MSG_BACK), which delivers it again after a delay through the
-group's retry topic, or keeps it in the dead-letter topic; from then on it is done here. Only when no broker takes it
-is it delivered again from the cache. Facts: RocketMQ's ConsumeMessageConcurrentlyService; reference client-semantics
-§3.5.
+A failed message is handed to its broker (CONSUMER_SEND_MSG_BACK), which delivers it again after a delay through
+the group's retry topic, or keeps it in the dead-letter topic; from then on it is done here. Only when no broker
+takes it is it delivered again from the cache. Facts: RocketMQ's ConsumeMessageConcurrentlyService.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Queue locks at the brokers, for consumers that keep order. Facts: RocketMQ's RebalanceImpl; reference
-client-semantics §3.7, remoting-protocol §5.4.
-"""
+"""Queue locks at the brokers, for consumers that keep order. Facts: RocketMQ's RebalanceImpl."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 ``OrderedQueue`` decides what may run; ``Ordered`` gives it to the listener and keeps the locks. A failed message
 rests its queue for a moment and is delivered again, here, before any later one. Facts: RocketMQ's
-ConsumeMessageOrderlyService and RebalanceImpl.lockAll; reference client-semantics §3.7.
+ConsumeMessageOrderlyService and RebalanceImpl.lockAll.
 """
 
 from __future__ import annotations

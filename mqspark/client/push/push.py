@@ -1,7 +1,5 @@
 """The push consumer: pulls ahead, hands messages to a listener, commits in order. Facts: RocketMQ's
-DefaultMQPushConsumerImpl; reference client-semantics §3. What becomes of the messages is decided in ``concurrent`` and
-``ordered``.
-"""
+DefaultMQPushConsumerImpl. What becomes of the messages is decided in ``concurrent`` and ``ordered``."""
 
 from __future__ import annotations
 

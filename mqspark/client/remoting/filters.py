@@ -1,6 +1,5 @@
-"""What a consumer wants of a topic, by tags or by SQL92, and whether the brokers will filter for it. Facts: RocketMQ's
-FilterAPI and MQClientInstance.checkClientInBroker; reference client-semantics §3.8.
-"""
+"""What a consumer wants of a topic, by tags or by SQL92, and whether the brokers will filter for it. Facts:
+RocketMQ's FilterAPI and MQClientInstance.checkClientInBroker."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What the next heartbeat to a broker says. Facts: RocketMQ's MQClientInstance.sendHeartbeatToBrokerV2, HeartbeatData,
-ClientManageProcessor; reference client-semantics §1.6. No sockets.
+"""What the next heartbeat to a broker says. Facts: RocketMQ's MQClientInstance.sendHeartbeatToBrokerV2,
+HeartbeatData, ClientManageProcessor. No sockets.
 
-Version 2 saves repeating the subscriptions: a heartbeat carries a fingerprint of all that it says, and one without
-subscriptions will do where the broker has noted the same fingerprint. A broker that had another one for a group, or
-none, answers that the subscriptions changed, and gets them again with the next heartbeat.
+Version 2 saves repeating the subscriptions: a heartbeat carries a fingerprint of all that it says, and one
+without subscriptions will do where the broker has noted the same fingerprint. A broker that had another one for a
+group, or none, answers that the subscriptions changed, and gets them again with the next heartbeat.
 """
 
 from __future__ import annotations

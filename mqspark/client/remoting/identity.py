@@ -1,6 +1,4 @@
-"""Who a client is: its options, its name servers, its client id. Facts: RocketMQ's ClientConfig; reference
-client-semantics §1.1, §1.2.
-"""
+"""Who a client is: its options, its name servers, its client id. Facts: RocketMQ's ClientConfig."""
 
 from __future__ import annotations
 

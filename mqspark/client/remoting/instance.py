@@ -1,8 +1,7 @@
-"""What one client identity needs whatever it does: name servers, routes, heartbeats, the server's own
-requests.
+"""What one client identity needs whatever it does: name servers, routes, heartbeats, the server's own requests.
 
-Producers and consumers are its ``Member``s. Facts: RocketMQ's MQClientInstance and ClientConfig; reference
-client-semantics §1. Must not know how messages are sent, pulled or consumed.
+Producers and consumers are its ``Member``s. Facts: RocketMQ's MQClientInstance and ClientConfig. Must not know
+how messages are sent, pulled or consumed.
 """
 
 from __future__ import annotations

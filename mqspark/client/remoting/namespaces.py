@@ -1,8 +1,7 @@
 """Namespaces: several applications on one cluster, each with its own topics and groups under plain names.
 
-Within a namespace ``N`` the topic ``T`` is ``N%T`` for the cluster, the group ``G`` is ``N%G`` and its retry topic
-``%RETRY%N%G``. System topics and groups belong to everybody. Facts: RocketMQ's NamespaceUtil; reference
-client-semantics §2.11.
+Within a namespace ``N`` the topic ``T`` is ``N%T`` for the cluster, the group ``G`` is ``N%G`` and its retry
+topic ``%RETRY%N%G``. System topics and groups belong to everybody. Facts: RocketMQ's NamespaceUtil.
 """
 
 from __future__ import annotations

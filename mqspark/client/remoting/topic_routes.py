@@ -1,11 +1,10 @@
-"""What a route means: the queues a producer may choose, those a consumer may read, and the brokers'
-addresses.
+"""What a route means: the queues a producer may choose, those a consumer may read, and the brokers' addresses.
 
-What a route says is not believed as it is: whoever registers with a name server writes it. Counts and addresses that
-no broker can have are left out, and queues are spans, not lists, so that a route costs what its brokers cost.
+What a route says is not believed as it is: whoever registers with a name server writes it. Counts and addresses
+that no broker can have are left out, and queues are spans, not lists, so that a route costs what its brokers
+cost.
 
-Facts: RocketMQ's MQClientInstance (topicRouteData2TopicPublishInfo and its neighbours); reference
-client-semantics §1.5. No sockets.
+Facts: RocketMQ's MQClientInstance (topicRouteData2TopicPublishInfo and its neighbours). No sockets.
 """
 
 from __future__ import annotations

@@ -1,18 +1,21 @@
-"""Compacted queues: the last value of each key, at its original offset, in files of ours beside RocketMQ's.
+"""Compacted queues: the last value of each key at its original offset, in files of this project beside
+RocketMQ's.
 
-    mqspark.compacted/<topic>/<queue id>/current     which generation counts, and up to which offset (JSON)
-    mqspark.compacted/<topic>/<queue id>/<n>.log     the kept records, as they were in the CommitLog, back to back
+    mqspark.compacted/<topic>/<queue id>/current     the current generation, and its end offset (JSON)
+    mqspark.compacted/<topic>/<queue id>/<n>.log     the kept records, as they were in the CommitLog, contiguous
     mqspark.compacted/<topic>/<queue id>/<n>.queue   28 bytes each: queue offset i64, position in <n>.log i64, size i32,
                                                      tags code i64 (little-endian), by offset
 
-Offsets below ``end`` come from the generation, all others from the log, so what arrives after a compaction is read as
-ever. What lies between them, because the log has expired under a RocketMQ broker, comes from what that has compacted
-(``mqspark.store.compaction.rocketcompaction``). ``current`` is replaced by renaming when the files it names
-are on disk: a read sees one generation, never a mix.
-The generation before stays until the next one comes, for readers that are about to open it.
+Offsets below ``end`` come from the generation, all others from the log, so records that arrive after a
+compaction are read as usual. When the log of a RocketMQ broker has expired in between, the offsets in the gap
+come from RocketMQ's own compaction (``mqspark.store.compaction.rocketcompaction``). ``current`` is replaced
+by renaming once the files it names are on disk, so a read sees one generation, never a mix. The previous
+generation stays until the next one, for readers that are about to open it.
 
-Compaction itself is a Spark job (``mqspark_jobs.compact``), a process of its own; the store reads here and never
-writes. Both go through the file layer. Semantics: reference store-and-broker §18. Must not know the CommitLog.
+Compaction itself is a Spark job (``mqspark_jobs.compact``) in a separate process; the store only reads here.
+Both use the file layer. The semantics are those of RocketMQ's CompactionStore.
+
+Must not know the CommitLog.
 """
 
 from __future__ import annotations
@@ -55,20 +58,20 @@ __all__ = [
 COMPACTED = "mqspark.compacted"
 KEPT_DTYPE = np.dtype([("offset", "<i8"), ("position", "<i8"), ("size", "<i4"), ("tags_code", "<i8")])
 _LOOK_MS = 1000
-"""How old the knowledge of ``current`` may be."""
+"""How long the content of ``current`` is cached."""
 _WRITE_BYTES = 1 << 20
 _PHYSICAL_OFFSET = struct.Struct(">q")
 _PHYSICAL_OFFSET_AT = 28
-"""In a record."""
+"""Offset in a record."""
 
 
 @dataclass(slots=True, frozen=True)
 class Current:
-    """What ``current`` says."""
+    """The content of ``current``."""
 
     generation: int
     end: int
-    """Offsets below are in the generation, or compacted away."""
+    """Offsets below this are in the generation, or were compacted away."""
     messages: int
     size_bytes: int
 
@@ -79,8 +82,8 @@ def read_current(directory: Path, files: FileLayer | None = None) -> Current | N
 
 
 def publish(directory: Path, current: Current, files: FileLayer | None = None) -> None:
-    """Make a complete generation the one that counts, then remove those that nobody can be about to open. Raises
-    OSError."""
+    """Make a complete generation the current one, then remove those that no reader can be about to open.
+    Raises OSError."""
     files = files or OsFiles.like(directory)
     temporary = directory / "current.tmp"
     fd = files.open(temporary, create=True)
@@ -90,7 +93,7 @@ def publish(directory: Path, current: Current, files: FileLayer | None = None) -
         files.sync(fd)
     finally:
         files.close(fd)
-    # First the names of the files that ``current`` means, then its own.
+    # The names of the files that ``current`` refers to must be on disk before its own.
     files.sync_directory(directory)
     files.rename(temporary, directory / "current")
     files.sync_directory(directory)
@@ -101,8 +104,8 @@ def publish(directory: Path, current: Current, files: FileLayer | None = None) -
 
 
 def compaction_topics(root: Path) -> list[str]:
-    """Those that the broker's table says to have cleanup.policy=COMPACTION, sorted. ``root``: storePathRootDir. Raises
-    ConfigError when there is no table or it is none."""
+    """The topics with cleanup.policy=COMPACTION in the broker's table, sorted. ``root``: storePathRootDir.
+    Raises ConfigError when the table is missing or invalid."""
     path = root / "config" / "topics.json"
     data = OsFiles().read(path)
     if data is None:
@@ -119,7 +122,7 @@ def compaction_topics(root: Path) -> list[str]:
 
 
 def is_compacted(root: Path, topic: str) -> bool:
-    """Whether the log alone is not what the broker serves of a topic. ``root``: storePathRootDir."""
+    """Whether the broker serves more than the log for this topic. ``root``: storePathRootDir."""
     topic_name = path_below(root / COMPACTED, topic).name
     return topic_name in OsFiles().names(root / COMPACTED) or compacted_by_rocketmq(root, topic)
 
@@ -130,7 +133,7 @@ class Generation:
     __slots__ = ("__weakref__", "_fd", "_files", "_view", "current", "entries")
 
     def __init__(self, directory: Path, current: Current, files: FileLayer | None = None) -> None:
-        """Raises FileNotFoundError when it was replaced twice meanwhile."""
+        """Raises FileNotFoundError when the generation was replaced twice in the meantime."""
         self.current = current
         self._files = files = files or OsFiles()
         path, budget = directory / f"{current.generation}.queue", MapBudget()
@@ -157,7 +160,7 @@ class Generation:
         return self._view[position : position + size]
 
     def record(self, offset: int) -> memoryview:
-        """Raises KeyError for an offset that is not kept."""
+        """The record at this offset. Raises KeyError when it was not kept."""
         index = int(self.entries["offset"].searchsorted(offset))
         if index == len(self.entries) or int(self.entries["offset"][index]) != offset:
             raise KeyError(offset)
@@ -167,7 +170,7 @@ class Generation:
     def get(
         self, offset: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None
     ) -> tuple[list[memoryview], int, int]:
-        """Kept records from ``offset`` on, how many, and where the reader goes on."""
+        """Kept records from ``offset`` on, their number, and the offset at which the reader continues."""
         first = int(self.entries["offset"].searchsorted(offset))
         rest = self.entries[first:]
         if tag_codes:
@@ -183,7 +186,7 @@ class Generation:
 
 
 def _whole(files: FileLayer, path: Path) -> bytes:
-    """Of a file that cannot be mapped."""
+    """The content of a file that cannot be mapped."""
     fd = files.open_read(path)
     try:
         return files.read_at(fd, files.length(fd), 0)
@@ -192,7 +195,7 @@ def _whole(files: FileLayer, path: Path) -> bytes:
 
 
 class CompactedQueues:
-    """What of a store's queues is compacted, as its broker serves it."""
+    """The compacted queues of a store, as its broker serves them."""
 
     def __init__(self, root: Path, files: FileLayer, monotonic_ms: Callable[[], int]) -> None:
         self._store = root
@@ -202,7 +205,7 @@ class CompactedQueues:
         self._topics: frozenset[str] = frozenset()
         self._topics_at_ms = -_LOOK_MS
         self._known: dict[tuple[str, int], tuple[int, Generation | None]] = {}
-        # RocketMQ does not serve the directory as long as we do: nothing of this changes.
+        # Cached: RocketMQ does not run on the directory at the same time, so this does not change.
         self._their_topics: set[str] | None = None
         self._theirs: dict[tuple[str, int], RocketCompaction] = {}
 
@@ -214,7 +217,7 @@ class CompactedQueues:
         found = self._theirs.get((topic, queue_id))
         if found is None:
             found = RocketCompaction(self._store, topic, queue_id, self._files)
-            if not found:  # anybody may ask for any queue id: only what is there is kept
+            if not found:  # clients may ask for any queue id: cache only existing queues
                 return None
             self._theirs[topic, queue_id] = found
         return found
@@ -234,7 +237,7 @@ class CompactedQueues:
                 known = None
             elif known is None or known.current != current:
                 known = Generation(directory, current, self._files)
-            if known is not None:  # anybody may ask for any queue id
+            if known is not None:  # clients may ask for any queue id
                 self._known[(topic, queue_id)] = now_ms, known
             else:
                 self._known.pop((topic, queue_id), None)
@@ -250,7 +253,8 @@ class CompactedQueues:
         tag_codes: frozenset[int] | None,
         log_bounds: Callable[[str, int], tuple[int, int]],
     ) -> GetResult | None:
-        """None for what is not compacted: the log has it. ``log_bounds``: which offsets of a queue that are."""
+        """Kept records, or None for what is not compacted and must be read from the log. ``log_bounds``:
+        returns the offsets of a queue that the log has."""
         generation = self._generation(topic, queue_id)
         theirs = self._rocketmq(topic, queue_id)
         if (generation is None and theirs is None) or offset < 0:
@@ -267,7 +271,7 @@ class CompactedQueues:
         return GetResult(status, following, 0, max_offset, buffers, count, sum(map(len, buffers)))
 
     def begins(self, topic: str, queue_id: int) -> bool:
-        """Whether reading may begin at 0, whatever the log still has."""
+        """Whether reading may begin at 0, even if the log begins later."""
         return self._generation(topic, queue_id) is not None or self._rocketmq(topic, queue_id) is not None
 
     def leave_out(self, deleted: Mapping[str, int]) -> None:
@@ -278,7 +282,7 @@ class CompactedQueues:
                 self.forget(topic)
 
     def _is_before(self, topic: str, position: int) -> bool:
-        """Whether the records that are kept of it lay before a position of the log."""
+        """Whether the kept records of a topic come from before a position of the log."""
         for name in self._files.names(path_below(self._root, topic)):
             directory = path_below(self._root, topic) / name
             current = read_current(directory, self._files)
@@ -290,8 +294,8 @@ class CompactedQueues:
         return True
 
     def forget(self, topic: str) -> None:
-        """The topic was deleted: its generations go, and what RocketMQ has compacted of it. RocketMQ itself leaves that
-        and then takes no message of a new topic of the name until its offsets are higher."""
+        """Remove the generations of a deleted topic, and RocketMQ's compaction of it. RocketMQ keeps the
+        latter, and then accepts no message of a new topic of the same name until its offsets are higher."""
         for key in [key for key in self._theirs if key[0] == topic]:
             del self._theirs[key]
         if self._their_topics is not None:
@@ -304,7 +308,7 @@ class CompactedQueues:
 
 
 class GenerationWriter:
-    """Writes ``<n>.log`` and ``<n>.queue`` under names of its own; ``finish`` makes them durable."""
+    """Writes ``<n>.log`` and ``<n>.queue`` under temporary names; ``finish`` makes them durable."""
 
     def __init__(self, directory: Path, name: str, files: FileLayer | None = None) -> None:
         files = files or OsFiles.like(directory.parent.parent)
@@ -317,7 +321,7 @@ class GenerationWriter:
         self.size_bytes = 0
 
     def append(self, record: bytes | memoryview, offset: int, tags_code: int) -> None:
-        """In ascending order of offsets."""
+        """Append a record. Offsets must be ascending."""
         self._queue.write(np.array([(offset, self.size_bytes, len(record), tags_code)], KEPT_DTYPE).tobytes())
         self._log.write(record)
         self.size_bytes += len(record)
@@ -329,7 +333,7 @@ class GenerationWriter:
 
 
 class _Growing:
-    """A file that is written from its beginning to its end, a MiB at a time."""
+    """A file that is written sequentially, a MiB at a time."""
 
     __slots__ = ("__weakref__", "_buffer", "_close", "_fd", "_files", "_length")
 
@@ -337,7 +341,7 @@ class _Growing:
         self._files = files
         self._fd = files.open(path, create=True)
         self._close = weakref.finalize(self, files.close, self._fd)
-        files.set_length(self._fd, 0)  # of an earlier attempt
+        files.set_length(self._fd, 0)  # left from an earlier attempt
         self._buffer = bytearray()
         self._length = 0
 

@@ -1,15 +1,15 @@
-"""RocketMQ's own compacted queues, read where they lie: what a store directory that comes from there has kept.
+"""Reads RocketMQ's own compacted queues, in a store directory that comes from RocketMQ.
 
     compaction/compactionLog/<topic>/<queue id>/<position>    records as in a CommitLog, with their queue offsets; their
                                                               physical offset is the position in this log
 
-``compaction/compactionCq`` beside it says the same once more and is not needed. A compaction writes its files to
-``compacting``, renames those that they replace to ``<position>.delete``, moves its own up and unlinks the others, so
-after a kill a record may be in any of these; a replica fetches what it lacks to ``replicating`` (CompactionLog;
-reference store-and-broker §18.1). All are read: of a key the newest offset counts, whatever else is there.
+``compaction/compactionCq`` repeats this information and is not needed. A compaction writes its files to
+``compacting``, renames those that they replace to ``<position>.delete``, moves its own up and unlinks the
+others. So after a kill a record may be in any of these. A replica fetches missing records to ``replicating``
+(CompactionLog). All directories are read: of a key the newest offset counts.
 
-Nothing is written here: a broker serves from it what its log has no longer, and the job ``compact`` makes generations
-of ours out of it (``mqspark.store.compaction.compacted``).
+Nothing is written here. A broker serves from these files what its log no longer has, and the job ``compact``
+converts them into generations (``mqspark.store.compaction.compacted``).
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ COMPACTION = "compaction"
 
 _QUEUE_OFFSET_AT = 20
 _LOOK_AT = 4096
-"""Records that one read looks at when a tag filter takes few of them."""
+"""Records that one read examines when few of them match a tag filter."""
 _PLACES = ("", "compacting", "replicating")
 _REPLACED = ".delete"
 
 
 def compacted_by_rocketmq(root: Path, topic: str) -> bool:
-    """Whether it has anything of the topic. ``root``: storePathRootDir."""
+    """Whether RocketMQ has compacted anything of the topic. ``root``: storePathRootDir."""
     name = path_below(root / COMPACTION, "compactionLog", topic).name
     return name in topics_compacted_by_rocketmq(root, OsFiles())
 
 
 def topics_compacted_by_rocketmq(root: Path, files: FileLayer) -> set[str]:
-    """``root``: storePathRootDir."""
+    """The topics that RocketMQ has compacted. ``root``: storePathRootDir."""
     return set(files.names(root / COMPACTION / "compactionLog"))
 
 
 class RocketCompaction:
-    """One queue; false when RocketMQ has compacted nothing of it."""
+    """One queue. Its truth value is False when RocketMQ has compacted nothing of it."""
 
     def __init__(self, root: Path, topic: str, queue_id: int, files: FileLayer | None = None) -> None:
         """``root``: storePathRootDir."""
@@ -81,13 +81,13 @@ class RocketCompaction:
                     yield records.view, positions
 
     def offsets(self, low: int, high: int) -> list[int]:
-        """Which of [low, high) it keeps, ascending. The first call reads all files."""
+        """The kept offsets in [low, high), ascending. The first call reads all files."""
         offsets, _, _ = self._known or self._look()
         first, last = offsets.searchsorted([low, high])
         return [int(offset) for offset in offsets[first:last]]
 
     def record(self, offset: int) -> tuple[memoryview, int]:
-        """The record at a queue offset, and its tags code. Raises KeyError for one that is not kept."""
+        """The record at a queue offset, and its tags code. Raises KeyError when it was not kept."""
         offsets, views, positions = self._known or self._look()
         index = int(offsets.searchsorted(offset))
         if index == len(offsets) or int(offsets[index]) != offset:
@@ -102,9 +102,11 @@ class RocketCompaction:
     def get(
         self, offset: int, end: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None
     ) -> tuple[list[memoryview], int]:
-        """Kept records of the offsets [``offset``, ``end``), at least one if any matches, and where the reader goes on.
+        """Kept records of the offsets [``offset``, ``end``), at least one if any matches, and the offset at
+        which the reader continues.
 
-        The first call reads all files."""
+        The first call reads all files.
+        """
         offsets, views, positions = self._known or self._look()
         first, last = offsets.searchsorted([offset, end]).tolist()
         looked_at = min(last, first + _LOOK_AT)
@@ -121,7 +123,7 @@ class RocketCompaction:
         return buffers, end if looked_at == last else int(offsets[looked_at])
 
     def _look(self) -> tuple[Ints, Ints, Ints]:
-        """Queue offsets ascending, and for each its view and its position there."""
+        """Ascending queue offsets, and for each its view and its position there."""
         columns: list[tuple[Ints, Ints, Ints]] = []
         for view, positions in self.runs():
             if not self._views or self._views[-1] is not view:
@@ -134,7 +136,7 @@ class RocketCompaction:
             self._known = (nothing, nothing, nothing)
         else:
             offsets, views, positions = (np.concatenate(column) for column in zip(*columns, strict=True))
-            # Of an offset that is there twice the later copy counts.
+            # Of a duplicate offset the later copy counts.
             order = np.argsort(offsets[::-1], kind="stable")
             order = len(offsets) - 1 - order
             first = np.flatnonzero(np.diff(offsets[order], prepend=-1))

@@ -3,12 +3,12 @@
 A broker reports the paths of its store and log, and anybody can pretend to be a broker. Two conditions must
 hold before a file is opened:
 
-* The broker knows the directory. At start it writes a secret there (``mqspark.nonce``). A reader sends a challenge, and
-  the broker answers with an HMAC of the challenge and of the paths it reports. The reader computes the same with the
-  secret that it finds in the directory. The secret itself is never sent.
-* The operator of the reader allows the directory. By default it has to belong to the reading user or to root, and
-  nobody else may write there. Otherwise it has to lie in one of the listed directories, whoever owns it. Symbolic
-  links cannot lead out of it.
+* The broker knows the directory. At start it writes a secret there (``mqspark.nonce``). A reader sends a
+  challenge, and the broker answers with an HMAC of the challenge and of the paths it reports. The reader
+  computes the same with the secret that it finds in the directory. The secret itself is never sent.
+* The operator of the reader allows the directory. By default it has to belong to the reading user or to root,
+  and nobody else may write there. Otherwise it has to lie in one of the listed directories, whoever owns it.
+  Symbolic links cannot lead out of it.
 
 Must not know what is in the files.
 """

@@ -1,16 +1,16 @@
-"""The index: which records have a key (IndexService; store-and-broker §4). ``indexfile.py`` says how a file looks.
+"""The index of records by key (IndexService). ``indexfile.py`` describes the format of a file.
 
-Files are named by the local time of their creation and follow one another; only the last one grows. A file knows a
-key by its hash: what is found may have another key of the same hash, and whoever asked compares.
+Files are named by the local time of their creation; only the last one grows. A file knows keys only by their
+hashes, so a found record may have another key with the same hash, and the caller compares.
 
-The index is made from the log and never the other way round: it follows behind, ``position`` says how far, and after
-a crash it is cut back to what is surely on disk. Two things say what that is:
+The index is derived from the log. It follows the log up to ``position``, and after a crash it is cut back to
+what is certainly on disk. Two sources tell what that is:
 
-* Our mark, a small file in the store's root: the header of the last file at a moment before its contents were synced,
-  and the position at that moment. What a file has beyond it is taken back: the slots are corrected, the entries will be
-  written over. The mark never speaks of more than the log has on disk.
-* Without it (a RocketMQ broker was here last) RocketMQ's rule: a file that ends after the checkpoint's index timestamp
-  is not safe. It is removed and made again.
+* The mark, a small file in the store's root: the header of the last file at a moment before its contents were
+  synced, and the position at that moment. What a file has beyond it is undone: the slots are corrected, and
+  the entries will be overwritten. The mark never covers more than what the log has on disk.
+* Without it (a RocketMQ broker ran last) RocketMQ's rule: a file that ends after the checkpoint's index
+  timestamp is not safe. It is removed and built again.
 
 Must not know the log's files; ``indexer.py`` reads them.
 """
@@ -49,11 +49,11 @@ _NAME_DIGITS = 17
 
 @dataclass(slots=True, frozen=True)
 class _Mark:
-    """A moment of the index: every record before ``position``, and no other, is in it."""
+    """State of the index at a moment: it has exactly the records before ``position``."""
 
     position: int
     name: str
-    """Of the last file; "-" without one."""
+    """Name of the last file; "-" without one."""
     header: Header
 
     def encode(self) -> bytes:
@@ -70,13 +70,13 @@ class _Mark:
 
 
 def marked_position(data: bytes | None) -> int:
-    """What the mark says: every record of the log before it is in the index. 0 without one."""
+    """The position of the mark: every record of the log before it is in the index. 0 without a mark."""
     mark = _Mark.decode(data) if data else None
     return mark.position if mark is not None else 0
 
 
 class IndexJob:
-    """Sync what the index has written, then say so in the mark. Blocking; any thread; keeps its error."""
+    """Syncs what the index has written, then writes the mark. Blocking, in any thread. Keeps its error."""
 
     __slots__ = ("_directory", "_file", "_files", "_finish", "_mark", "error", "paths")
 
@@ -96,7 +96,7 @@ class IndexJob:
         self._mark = mark
         self._finish = finish
         self.error: OSError | NotNow | None = None
-        """DiskFull: all is synced, but for want of space nothing says so."""
+        """DiskFull: everything is synced, but the mark could not be written."""
 
     def run(self) -> None:
         files = self._files
@@ -105,7 +105,7 @@ class IndexJob:
                 try:
                     fd = files.open(path)
                 except FileNotFoundError:
-                    continue  # retention removed it since
+                    continue  # retention has removed it
                 try:
                     files.sync(fd)
                 finally:
@@ -124,7 +124,7 @@ class IndexJob:
 
 
 class MessageIndex:
-    """All index files of a store. Belongs to the thread of the store."""
+    """All index files of a store. Belongs to the store's thread."""
 
     def __init__(
         self,
@@ -137,7 +137,8 @@ class MessageIndex:
         budget: MapBudget | None = None,
         note: Note = lambda damage: None,
     ) -> None:
-        """``now_ms``: wall time, for the names of new files. ``budget``: of address space. ``note`` hears of damage."""
+        """``now_ms``: wall time, for the names of new files. ``budget``: of address space. ``note``: receives
+        damage."""
         self._note = note
         self._directory = directory
         self._mark_file = ConfigFile(mark_path, files)
@@ -147,33 +148,34 @@ class MessageIndex:
         self._shape = shape
         self._dirty: dict[Path, None] = {}
         self._full: IndexFile | None = None
-        """The newest full file that is written but not synced."""
+        """The newest full file, while it is written but not synced."""
         self._already = -1
-        """Records up to this one are in the index although ``position`` lies before them."""
+        """Records up to this one are already in the index, although ``position`` is before them."""
         self._kept = self._fresh = _Mark(0, "-", Header())
         self._marked: _Mark | None = None
-        """What the mark on disk says."""
+        """The mark on disk."""
         self._job: IndexJob | None = None
-        """Under way, or failed."""
+        """The running job, or the failed one."""
         self.index_files: list[IndexFile] = []
         self.ignored_files: list[str] = []
-        """Found in the directory, but not index files that can be read."""
+        """Files in the directory that are not readable index files."""
         self.position = 0
-        """Every record of the log before it is in the index."""
+        """Every record of the log before this position is in the index."""
         self.full_timestamp_ms = 0
-        """What RocketMQ's checkpoint says of the index: the end of the last full file that is synced."""
+        """The index timestamp of RocketMQ's checkpoint: the end of the last full file that is synced."""
         self.failed: str | None = None
-        """Why the index is not written any more, or None."""
+        """Why the index is no longer written, or None."""
         self.full_disk: str | None = None
-        """Why the last sync could not be noted, so that a crash now would cost more work, or None."""
+        """Why the last mark could not be written, or None. A crash would then repeat more work."""
 
     # --- load -------------------------------------------------------------------------------------------------
 
     def load(self, *, clean: bool, safe_timestamp_ms: int) -> None:
-        """Find the files and ``position``. ``clean``: whoever was here last stopped by itself, so all is there;
-        otherwise what is not surely on disk is taken back. ``safe_timestamp_ms``: the checkpoint's index timestamp.
+        """Find the files and ``position``. ``clean``: the last process stopped cleanly, so everything is on
+        disk; otherwise what may be missing on disk is undone. ``safe_timestamp_ms``: the checkpoint's index
+        timestamp.
 
-        Raises DiskFull or OSError. ``cut`` must follow.
+        Raises DiskFull or OSError. ``cut`` must be called next.
         """
         files = self._files
         files.make_directory(self._directory)
@@ -187,9 +189,9 @@ class MessageIndex:
             if not is_ours or (file is None and len(name) != _NAME_DIGITS):
                 self.ignored_files.append(name)
             elif file is None and name not in files.names(self._directory):
-                continue  # what a crash left that was making it
+                continue  # left from a crash during its creation
             elif damaged or file is None or not self._follows(file):
-                # What follows it is made anew, too: the index has no holes.
+                # The files after it are rebuilt, too: the index has no gaps.
                 if file is None:
                     files.rename(self._directory / name, self._directory / f"{name}.damaged")
                     self.ignored_files.append(name)
@@ -199,13 +201,13 @@ class MessageIndex:
             else:
                 self.index_files.append(file)
         if damaged:
-            text = f"index/{damaged} is cut or damaged; the index is made anew from there on"
+            text = f"index/{damaged} is truncated or damaged; the index is rebuilt from there on"
             self._note(Damage("index.damaged", Outcome.HEALED, text))
         if self.index_files:
             self._shape = self.index_files[-1].shape
         mark = _Mark.decode(self._mark_file.load() or b"")
         if not (self._continue(mark) if clean else self._return_to(mark)):
-            # Never to be believed again: a file that comes may bear the name in it.
+            # The old mark must not count any more: a new file may get the name in it.
             self._remove_mark()
             if clean:
                 self._trust_all()
@@ -217,7 +219,7 @@ class MessageIndex:
         self._kept = self._fresh = self._now()
 
     def _follows(self, file: IndexFile) -> bool:
-        """Whether what its header says goes on behind the file before it."""
+        """Whether a file's header continues the file before it."""
         header = file.header
         before = self.index_files[-1].header.end_position if self.index_files else 0
         if header.next_number <= 1:
@@ -236,13 +238,13 @@ class MessageIndex:
         finally:
             self._files.close(fd)
         if not length:
-            self._files.remove(path)  # a crash while it was made
+            self._files.remove(path)  # left from a crash during its creation
         if shape is None or header.next_number > shape.entries:
             return None
         return IndexFile(path, shape, header, self._files, self.maps)
 
     def _continue(self, mark: _Mark | None) -> bool:
-        """After a clean stop of ours."""
+        """Continue after a clean stop of this broker."""
         last = self._now()
         if mark is None or (mark.name, mark.header) != (last.name, last.header):
             return False
@@ -251,13 +253,13 @@ class MessageIndex:
         return True
 
     def _trust_all(self) -> None:
-        """After a clean stop of RocketMQ's. Records behind the last one with a key are looked at again: nobody says how
-        many there are."""
+        """Continue after a clean stop of RocketMQ. Records after the last one with a key are read again,
+        because their number is not recorded."""
         if self.index_files:
             self.position = self._already = self.index_files[-1].header.end_position
 
     def _return_to(self, mark: _Mark | None) -> bool:
-        """After a crash."""
+        """Undo what may not be on disk after a crash."""
         if mark is None:
             return False
         names = [file.name for file in self.index_files]
@@ -277,7 +279,7 @@ class MessageIndex:
         return True
 
     def _keep_safe(self, safe_timestamp_ms: int) -> None:
-        # From the first on that is not safe, whatever those behind it look like.
+        # Everything from the first unsafe file on is removed, whatever the later files contain.
         safe = 0
         for file in self.index_files:
             if not 0 < file.header.end_timestamp_ms <= safe_timestamp_ms:
@@ -285,14 +287,15 @@ class MessageIndex:
             safe += 1
         self._drop_from(safe)
         if self.index_files:
-            # The keys of that record may have gone on in the next file.
+            # Further keys of that record may have been in the next file.
             self.position = self.index_files[-1].header.end_position
             self._already = self.position - 1
 
     def cut(self, end: int) -> None:
-        """Take back whatever the index says of the log at or behind ``end``, where the log ends.
+        """Remove everything about the log at or after ``end``, the end of the log.
 
-        Blocking when there was such a thing: the mark must not speak of it any more. Raises DiskFull, OSError.
+        Blocks when there is something to remove, because the mark must not refer to it. Raises DiskFull,
+        OSError.
         """
         self._drop_while(lambda file: file.header.begin_position >= end)
         if self.index_files and self.index_files[-1].header.end_position >= end:
@@ -311,7 +314,7 @@ class MessageIndex:
         self._kept = self._fresh = self._now()
 
     def disable(self, reason: str) -> None:
-        """Nothing is found and nothing written until the next start."""
+        """Find and write nothing until the next start."""
         self.failed = reason
         self.index_files = []
         self.maps.clear()
@@ -340,9 +343,10 @@ class MessageIndex:
     # --- write ------------------------------------------------------------------------------------------------
 
     def put(self, keys: KeyColumns, position: int) -> None:
-        """The keys of all records of the log between ``self.position`` and ``position``, which it then is.
+        """Add the keys of all records between ``self.position`` and ``position``, and move ``self.position``
+        there.
 
-        Raises DiskFull or OSError; the same call may be made again, and goes on where this one ended.
+        Raises DiskFull or OSError. The same call may be repeated and continues where it ended.
         """
         if self._already >= 0:
             keys = _behind(keys, self._already)
@@ -361,7 +365,7 @@ class MessageIndex:
         self.position = position
 
     def skip(self, position: int) -> None:
-        """There are no records between ``self.position`` and ``position``, which it then is."""
+        """Move ``self.position`` to ``position``: there are no records in between."""
         self.position = position
 
     def _roll(self) -> None:
@@ -370,7 +374,7 @@ class MessageIndex:
         if self.index_files:
             old = self.index_files[-1]
             self._full = old
-            # Names must ascend, whatever the clock does.
+            # Names must ascend even when the clock goes back.
             name = max(name, f"{int(old.name) + 1:017d}")
             header = Header(
                 old.header.end_timestamp_ms,
@@ -383,7 +387,8 @@ class MessageIndex:
         self.index_files.append(file)
 
     def delete_before(self, min_physical_offset: int) -> int:
-        """Remove files that speak only of records which the log no longer has, never the last; gives back how many."""
+        """Remove files that only refer to records before the log's start, never the last file. Returns the
+        number removed."""
         count = 0
         while len(self.index_files) > 1 and self.index_files[0].header.end_position < min_physical_offset:
             self._remove(self.index_files.pop(0))
@@ -393,16 +398,18 @@ class MessageIndex:
     # --- sync -------------------------------------------------------------------------------------------------
 
     def note_durable(self, position: int) -> None:
-        """The log is on disk up to there: the mark may speak of the newest moment of the index that this covers.
+        """Note that the log is on disk up to ``position``: the mark may use the newest state of the index
+        covered by it.
 
-        Of two moments the older is kept until the log has the newer."""
+        Of two states the older one is kept until the log has reached the newer.
+        """
         if self._fresh.position <= position:
             self._kept, self._fresh = self._fresh, self._now()
             if self._fresh.position <= position:
                 self._kept = self._fresh
 
     def begin_sync(self) -> IndexJob | None:
-        """A job that makes the index durable, or None when that is not needed or one is under way."""
+        """A job that makes the index durable, or None when that is not needed or a job is running."""
         if self.failed is not None or self._job is not None or self._kept == self._marked:
             return None
         self._job = self._new_job(self._kept)
@@ -418,7 +425,7 @@ class MessageIndex:
                 return
             self._job = None
             self.full_disk = str(job.error) if job.error is not None else None
-            if isinstance(job.error, OSError):  # nobody knows how much is synced: the next job syncs it
+            if isinstance(job.error, OSError):  # how much is synced is unknown: the next job syncs it again
                 self._dirty = {**dict.fromkeys(paths), **self._dirty}
                 self._full = self._full or full
                 return
@@ -435,7 +442,7 @@ class MessageIndex:
         return _Mark(self.position, self.index_files[-1].name, self.index_files[-1].header)
 
     def close(self) -> None:
-        """Forget the mappings. After a failure the files go that may not be what they seem: they are made again."""
+        """Drop the mappings. After a failure, files in doubt are removed; they will be rebuilt."""
         if self.failed is not None:
             paths = self._dirty if self._job is None else {**self._dirty, **dict.fromkeys(self._job.paths)}
             wrong = [number for number, file in enumerate(self.index_files) if file.path in paths]
@@ -454,8 +461,8 @@ class MessageIndex:
         return header.end_timestamp_ms, header.end_position
 
     def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets of records that have this key or one of the same hash, newest first, stored between the two
-        times (inclusive, with the grain of a second). Follows IndexService.queryOffset."""
+        """Physical offsets of records that have this key or one of the same hash, newest first, stored
+        between the two times (inclusive, in whole seconds). Follows IndexService.queryOffset."""
         key_hash = index_hash(topic, key)
         found: dict[int, None] = {}
         for file in reversed(self.index_files):

@@ -1,8 +1,8 @@
-"""Lets the index follow the log: reads what is new, slice by slice, and puts its keys.
+"""Lets the index follow the log: reads new records in slices and adds their keys.
 
-The index is always made this way, whether records just arrived, are indexed again after a crash, or lie in a
-directory that had no index. So it never decides whether a message is accepted: on a full disk it waits, and after any
-other error it is left alone until the next start, while the log goes on.
+The index is always built this way, for new records, after a crash, and for a directory without an index. It
+never decides whether a message is accepted. On a full disk it waits. After any other error it stays as it is
+until the next start, while the log continues.
 
 Must not know queues.
 """
@@ -24,27 +24,27 @@ from mqspark.store.log.stretch import LogWindow
 __all__ = ["Indexer"]
 
 _SLICE_RECORDS = 2048
-"""That are indexed at once: who waits for it waits one to two milliseconds. Half of that is the same for one record."""
+"""Records indexed at once. A slice takes one to two milliseconds; half of that is independent of its size."""
 _WINDOW_BYTES = 2 << 20
-"""Of log that is indexed at once, at most."""
+"""Most bytes of the log that are indexed at once."""
 _STEP_BYTES = 512 << 10
-"""Of log that arrives before it is indexed, at least, however small the records of a slice are."""
+"""Bytes of the log to collect before they are indexed, however small the records are."""
 _TIME_SHARE = 0.1
-"""Of a busy thread's time that goes into the index as long as it is not too far behind: a burst is indexed after it."""
+"""Share of a busy thread's time for the index while it is not too far behind. A burst is indexed afterwards."""
 _MAX_CREDIT_MS = 20
 _MAX_BEHIND_BYTES = 256 << 20
 _QUERY_BYTES = _MAX_BEHIND_BYTES + 2 * _WINDOW_BYTES
 _IDLE_BYTES = 16 << 20
 _IDLE_INTERVAL_MS = 1000
 _SYNC_INTERVAL_MS = 10_000
-"""A sync writes every slot page that was touched, which under load is all of them; after a crash so much of the log
-is indexed again."""
+"""A sync writes every touched slot page, which under load is all of them. After a crash, the log of this
+interval is indexed again."""
 _SIZE_MAGIC = struct.Struct(">ii")
 _MAGIC_PREFIX = b"\xda\xa3\x20"
 
 
 class Indexer:
-    """``end`` is always where a record ends that consumers may see, ``durable`` what the log has synced."""
+    """``end``: end of the last record that consumers may see. ``durable``: end of what the log has synced."""
 
     __slots__ = (
         "_credit_ms",
@@ -85,9 +85,9 @@ class Indexer:
         self._next_idle_ms = 0
         self._next_sync_ms = 0
         self._without_keys: deque[tuple[int, int]] = deque()
-        """Stretches of the log in front of the index, in order, that need no look."""
+        """Ranges of the log ahead of the index, in order, whose records have no keys."""
         self.full_disk: str | None = None
-        """Why the index cannot go on just now, or None."""
+        """Why the index is waiting for disk space, or None."""
 
     @property
     def problem(self) -> str | None:
@@ -98,7 +98,8 @@ class Indexer:
         return max(end - self._index.position, 0)
 
     def open(self, end: int, *, clean: bool, safe_timestamp_ms: int) -> None:
-        """The log was recovered and ends at ``end``. An index that cannot be opened keeps no store from opening."""
+        """Start after recovery of a log that ends at ``end``. A failure disables the index; the store opens
+        nevertheless."""
         index = self._index
         self._next = end + self._slice_bytes
         self._credited_ms = self._monotonic_ms()
@@ -112,8 +113,8 @@ class Indexer:
     # --- follow -----------------------------------------------------------------------------------------------
 
     def arrived(self, end: int, durable: int) -> None:
-        """After every dispatch. Small groups are collected, and the work gets its share of the time, more only when
-        the index is too far behind."""
+        """Call this after every dispatch. Small groups are collected, and the index gets its share of the
+        time, and more only when it is too far behind."""
         if end < self._next:
             return
         arrived = end - self._next + self._slice_bytes
@@ -139,9 +140,10 @@ class Indexer:
             stretches.append((start, end))
 
     def follow(self, end: int, durable: int, max_bytes: int) -> bool:
-        """Index what lies before ``end``, but not much more than ``max_bytes``; gives back whether ``end`` is reached.
+        """Index the log before ``end``, in this call not much more than ``max_bytes``. Returns whether
+        ``end`` is reached.
 
-        Never raises: a full disk is met again by the next call, another error ends the index (``problem``).
+        Never raises. A full disk is retried by the next call; another error ends the index (``problem``).
         """
         log, index, without_keys = self._log, self._index, self._without_keys
         if index.failed is not None:
@@ -160,7 +162,7 @@ class Indexer:
                 segment = log.segment_of(index.position)
                 if segment is not None:
                     self._slice(segment, min(end, segment.end, low))
-                else:  # retention was faster
+                else:  # retention has removed it
                     index.skip(min((s.start for s in log.segments if s.start > index.position), default=end))
             self.full_disk = None
         except NotNow as error:
@@ -176,12 +178,12 @@ class Indexer:
     def find(
         self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, end: int, durable: int
     ) -> list[int]:
-        """``MessageIndex.find``, after catching up with what arrived lately (but not with an old backlog)."""
+        """``MessageIndex.find``, after catching up with recent records (but not with a large backlog)."""
         self.follow(end, durable, _QUERY_BYTES)
         return self._index.find(topic, key, limit, begin_ms, end_ms)
 
     def idle(self, end: int, durable: int) -> IndexJob | None:
-        """Catch up, once a second however often it is called; from time to time a job that makes the index durable."""
+        """Catch up, at most once a second. Returns, at intervals, a job that makes the index durable."""
         now_ms = self._monotonic_ms()
         if now_ms >= self._next_idle_ms:
             self._next_idle_ms = now_ms + _IDLE_INTERVAL_MS
@@ -192,7 +194,8 @@ class Indexer:
         return self._index.begin_sync()
 
     def close(self, end: int, durable: int) -> None:
-        """Blocking: catch up, sync. RocketMQ takes the index of a store that was closed for complete."""
+        """Catch up and sync. Blocking. RocketMQ assumes that the index of a cleanly closed store is
+        complete."""
         self.follow(end, durable, end)
         job = self._index.begin_sync()
         if job is not None:
@@ -204,7 +207,7 @@ class Indexer:
         index, start = self._index, segment.start
         limit = min(end, index.position + self._slice_bytes)
         run = self._window.read_run(segment, index.position, limit, verify_crc=False, min_records=1)
-        if run is None:  # damage, or a record that is longer than the window
+        if run is None:  # damage, or a record longer than the window
             view, low, high = self._log.around(segment, index.position, min(end, start + segment.length))
             run = read_run(view, low, high, index.position - low, verify_crc=False, min_records=1)
         if run is not None:
@@ -215,7 +218,8 @@ class Indexer:
             index.skip(self._behind_gap(segment, index.position, end))
 
     def _behind_gap(self, segment: Segment, position: int, end: int) -> int:
-        """Where to go on when no record begins at ``position``: the segment is over there, or something is damaged."""
+        """Where to continue when no record begins at ``position``: the segment ends there, or something is
+        damaged."""
         stop = min(end, segment.start + segment.length)
         size, magic = 0, 0
         if position + BLANK_BYTES <= stop:

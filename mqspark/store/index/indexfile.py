@@ -1,12 +1,12 @@
-"""One file of the index: a hash table on disk, in RocketMQ's layout (IndexFile, IndexHeader; store-and-broker §4.1).
+"""One file of the index: a hash table on disk, in RocketMQ's format (IndexFile, IndexHeader).
 
     header   40 bytes: begin and end timestamp i64, begin and end physical offset i64, slots in use i32, next number i32
     slots    i32 each: number of the newest entry whose hash falls into the slot, 0 without one
     entries  20 bytes: hash i32, physical offset i64, seconds since the begin timestamp i32, number of the entry that
              was the slot's newest before i32. Entry 0 is never written, so numbers start at 1.
 
-Stores go only into ranges that were allocated (see files.py): header and slots when a file is made, the entries in
-steps ahead of the writer. A file of RocketMQ's 420 MB costs 20 MB when it is new.
+Stores go only into allocated ranges (see files.py): header and slots are allocated at creation, the entries
+in steps ahead of the writer. One of RocketMQ's 420 MB files costs 20 MB when it is new.
 
 Must not know the log, nor the other files.
 """
@@ -40,7 +40,8 @@ _MIN_STEP_BYTES = 1 << 16
 _MAX_STEP_BYTES = 8 << 20
 _MAX_SECONDS = 0x7FFFFFFF
 _MAX_HOPS = 20_000
-"""Entries that a query visits one by one; behind them it reads the entries as columns (a key that millions share)."""
+"""Entries that a query visits one by one. After that it scans the entries as columns (a key shared by
+millions)."""
 _BLOCK_ENTRIES = 1 << 18
 _MAX_MAPPED_FILES = 8
 
@@ -48,11 +49,11 @@ Entries = npt.NDArray[Any]
 
 
 class Shape(NamedTuple):
-    """How many slots and entries the files have (maxHashSlotNum, maxIndexNum)."""
+    """Numbers of slots and entries of the files (maxHashSlotNum, maxIndexNum)."""
 
     slots: int
     entries: int
-    """Entry 0 included."""
+    """Including entry 0."""
 
     @property
     def entries_at(self) -> int:
@@ -68,14 +69,14 @@ DEFAULT_SHAPE = Shape(5_000_000, 20_000_000)
 
 class Header(NamedTuple):
     begin_timestamp_ms: int = 0
-    """Store time of the first key; while there is none, the end of the file before."""
+    """Store time of the first key; before there is one, the end of the previous file."""
     end_timestamp_ms: int = 0
     begin_position: int = 0
     end_position: int = 0
     """Physical offset of the last record with a key."""
     used_slots: int = 0
     next_number: int = 1
-    """Of the entry that comes next."""
+    """Number of the next entry."""
 
     @classmethod
     def decode(cls, data: bytes) -> Header:
@@ -87,7 +88,7 @@ class Header(NamedTuple):
 
 
 class IndexFile:
-    """One file. ``header`` is what its first bytes say."""
+    """One file. ``header`` is the content of its first bytes."""
 
     __slots__ = ("_allocated", "_files", "_maps", "header", "name", "path", "shape")
 
@@ -95,7 +96,7 @@ class IndexFile:
         self._files = files
         self._maps = maps
         self._allocated = 0
-        """Entries below have blocks."""
+        """Entries below this number have allocated blocks."""
         self.path = path
         self.name = path.name
         self.shape = shape
@@ -108,7 +109,7 @@ class IndexFile:
     # --- write ------------------------------------------------------------------------------------------------
 
     def create(self) -> None:
-        """Raises DiskFull or OSError; leaves no file behind then."""
+        """Create the file. Raises DiskFull or OSError and leaves no file behind then."""
         with disk_full_as_typed(f"index file {self.name}"):
             fd = self._files.open(self.path, create=True)
             try:
@@ -121,7 +122,7 @@ class IndexFile:
                 self._files.close(fd)
 
     def put(self, keys: KeyColumns) -> int:
-        """Add as many as fit and give back how many. Raises DiskFull or OSError with nothing changed."""
+        """Add as many keys as fit and return their number. Raises DiskFull or OSError with nothing changed."""
         header, shape = self.header, self.shape
         count = header.next_number
         taken = min(len(keys.hashes), shape.entries - count)
@@ -142,7 +143,7 @@ class IndexFile:
         rows["position"] = positions
         rows["seconds"] = _seconds(timestamps_ms, begin_ms)
         if count == 1:
-            # RocketMQ reckons the first entry from the begin that the file inherited.
+            # RocketMQ computes the first entry from the begin timestamp inherited from the previous file.
             rows["seconds"][0] = first_seconds[0]
         rows["previous"] = previous
         self._set_header(
@@ -159,7 +160,7 @@ class IndexFile:
         return taken
 
     def cut(self, header: Header) -> None:
-        """Take back the entries from ``header.next_number`` on. Raises DiskFull or OSError."""
+        """Remove the entries from ``header.next_number`` on. Raises DiskFull or OSError."""
         self._reserve(0)
         mapping, slots, entries = self._maps.writable(self)
         count = header.next_number
@@ -168,14 +169,14 @@ class IndexFile:
             newest = np.zeros(self.shape.slots, dtype=np.int32)
             for low in range(1, count, _BLOCK_ENTRIES):
                 high = min(low + _BLOCK_ENTRIES, count)
-                # Of several in one slot the last assignment stays.
+                # The last assignment to a slot wins.
                 newest[entries["hash"][low:high].astype(np.int64) % self.shape.slots] = np.arange(low, high)
             slots[wrong] = newest[wrong]
         self._set_header(header._replace(used_slots=int(np.count_nonzero(slots))), mapping)
 
     def header_before(self, position: int) -> Header:
-        """What the header would be without the records at or behind ``position``. The end timestamp is up to a
-        second late: entries tell no more."""
+        """The header without the records at or after ``position``. The end timestamp is up to a second late,
+        the resolution of entries."""
         header = self.header
         positions = self._maps.entries(self, 1, header.next_number)["position"]
         count = 1 + int(np.searchsorted(positions, position))
@@ -190,7 +191,7 @@ class IndexFile:
         mapping[:HEADER_BYTES] = header.encode()
 
     def _reserve(self, count: int) -> None:
-        """Blocks for so many more entries, and for header and slots."""
+        """Allocate blocks for more entries, and for header and slots."""
         if self.header.next_number + count > self._allocated:
             with disk_full_as_typed(f"index file {self.name}"):
                 fd = self._files.open(self.path)
@@ -214,13 +215,13 @@ class IndexFile:
     # --- read -------------------------------------------------------------------------------------------------
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether the file may hold keys of that time, both ends included (IndexFile.isTimeMatched)."""
+        """Whether the file may have keys of that time, both ends included (IndexFile.isTimeMatched)."""
         header = self.header
         return begin_ms <= header.end_timestamp_ms and end_ms >= header.begin_timestamp_ms
 
     def find(self, key_hash: int, limit: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets of records with that hash and a time in [begin_ms, end_ms], newest first. Times have the
-        grain of a second, counted from the file's begin."""
+        """Physical offsets of records with that hash and a time in [begin_ms, end_ms], newest first. Times
+        have a resolution of a second, counted from the file's begin."""
         found: dict[int, None] = {}
         header = self.header
         if header.next_number <= 1:
@@ -231,7 +232,7 @@ class IndexFile:
         (number,) = _SLOT.unpack_from(*self._at(view, slot_at, _SLOT_BYTES))
         above = header.next_number
         hops = 0
-        # Every entry points to an older one: damage can end a chain, not close it.
+        # Every entry points to an older one: damage can end a chain, but not make it a cycle.
         while 0 < number < above and len(found) < limit:
             if hops == _MAX_HOPS:
                 self._scan(number + 1, key_hash, limit, begin_ms, end_ms, found)
@@ -251,7 +252,7 @@ class IndexFile:
         return list(found)
 
     def _at(self, view: mmap | None, low: int, count: int) -> tuple[mmap | bytes, int]:
-        """What holds these bytes of the file, and where in it they are."""
+        """The buffer with these bytes of the file, and their place in it."""
         return (view, low) if view is not None else (self._maps.copied(self, low, count), 0)
 
     def _scan(
@@ -263,7 +264,7 @@ class IndexFile:
         end_ms: int,
         found: dict[int, None],
     ) -> None:
-        """The same as following the chain from entry ``end`` - 1 on, for chains too long to follow."""
+        """Search as if following the chain from entry ``end`` - 1 on. For chains too long to follow."""
         low_seconds = -((self.header.begin_timestamp_ms - begin_ms) // 1000)
         high_seconds = (end_ms - self.header.begin_timestamp_ms) // 1000
         for high in range(end, 1, -_BLOCK_ENTRIES):
@@ -288,9 +289,9 @@ def _seconds(timestamps_ms: Ints, begin_ms: int) -> Ints:
 
 
 def _link(slot: Ints, count: int, slots: npt.NDArray[Any]) -> tuple[Ints, int]:
-    """Make keys the entries ``count``, ``count`` + 1, … of their slots. Gives back the entry before each in its slot,
-    and how many slots were empty."""
-    # By slot, then by age. Sorting numbers is many times faster than sorting indexes by numbers.
+    """Make keys the entries ``count``, ``count`` + 1, … of their slots. Returns the previous entry of each in
+    its slot, and the number of slots that were empty."""
+    # By slot, then by age. Sorting values is many times faster than argsort.
     ordered = np.sort(slot << 32 | np.arange(len(slot)))
     order = ordered & 0xFFFFFFFF
     ordered >>= 32
@@ -312,8 +313,8 @@ def _link(slot: Ints, count: int, slots: npt.NDArray[Any]) -> tuple[Ints, int]:
 
 
 class IndexMaps:
-    """The files mapped now, at most so many; the least recently used goes first and is unmapped by the last array
-    on it. A file that is only read is mapped read-only, or copied where it cannot be mapped."""
+    """The mapped files, up to a limit. The least recently used is evicted first; the last array on it unmaps
+    it. A file that is only read is mapped read-only, or copied where it cannot be mapped."""
 
     __slots__ = ("_budget", "_files", "_maps", "_writable")
 
@@ -358,7 +359,7 @@ class IndexMaps:
         return np.frombuffer(data, dtype=ENTRY_DTYPE)
 
     def copied(self, file: IndexFile, low: int, count: int) -> bytes:
-        """Bytes of the file; zeros for those that it does not have any more."""
+        """Bytes of the file; zeros for those that it no longer has."""
         fd = self._files.open_read(file.path)
         try:
             return self._files.read_at(fd, count, low).ljust(count, b"\0")
@@ -379,7 +380,7 @@ class IndexMaps:
         return mapping
 
     def _drop_oldest(self) -> bool:
-        """Whether there was one."""
+        """Returns False when nothing is mapped."""
         if not self._maps:
             return False
         name, mapping = self._maps.popitem(last=False)
@@ -409,7 +410,8 @@ def _entries(mapping: mmap, shape: Shape) -> Entries:
 
 
 def find_shape(files: FileLayer, fd: int, length: int, header: Header) -> Shape | None:
-    """Of a file made with other settings: its last entry has the header's end offset, and its slot says so."""
+    """The shape of a file made with other settings: its last entry has the header's end offset, and its slot
+    points to it."""
     last = header.next_number - 1
     needle = struct.pack(">q", header.end_position)
     for low, high in reversed(list(files.data_ranges(fd, HEADER_BYTES, length))):

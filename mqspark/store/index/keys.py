@@ -1,16 +1,17 @@
-"""What of stored records goes into the index, for a run of them at once and without a loop over its records.
+"""Extracts index keys from stored records, for a run at once and without a loop over its records.
 
-A record is found under its ``UNIQ_KEY`` and under each word of its ``KEYS`` (IndexService.buildIndex; reference
-store-and-broker §4.2). The index knows a key only by the Java hash of ``topic#key``. Here the topics and properties of
-all records of a run are laid end to end, ``topic # 0x02 properties 0x02 topic # …``, and everything is arithmetic on
-that one array:
+A record is found under its ``UNIQ_KEY`` and under each word of its ``KEYS`` (IndexService.buildIndex). The
+index knows a key only by the Java hash of ``topic#key``. Here the topics and properties of all records of a
+run are concatenated as ``topic # 0x02 properties 0x02 topic # …``, and everything is arithmetic on that
+array:
 
-* A property is where its name stands between a 0x02 and a 0x01; its value ends before the next 0x02.
-* 31 is odd, so it has an inverse modulo 2^32, and one running sum of ``byte[i] · 31^-i`` gives the hash of every
-  substring: hash of [a, b) = 31^(b-1) · (sum[b] - sum[a]).
+* A property is where its name stands between a 0x02 and a 0x01. Its value ends before the next 0x02.
+* 31 is odd, so it has an inverse modulo 2^32, and one running sum of ``byte[i] · 31^-i`` gives the hash of
+  every substring: hash of [a, b) = 31^(b-1) · (sum[b] - sum[a]).
 
-Only keys outside ASCII are hashed one by one: Java hashes UTF-16 units, the log holds UTF-8. Most records come in few
-layouts (``mqspark.store.log.record_tables``), in which keys are columns; then all this is not needed for them.
+Only keys outside ASCII are hashed one by one: Java hashes UTF-16 units, the log holds UTF-8. Most records
+have one of few layouts (``mqspark.store.log.record_tables``) in which keys are columns; these skip the search
+above.
 
 Must not know files.
 """
@@ -34,13 +35,13 @@ __all__ = ["Ints", "KeyColumns", "index_hash", "run_keys"]
 Ints = npt.NDArray[np.int64]
 
 _PAD = bytes(16)
-"""Before the first topic, so that looking back for a name stays inside."""
+"""Padding before the first topic, so that looking back for a name stays inside the array."""
 _UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big")
 _KEYS = int.from_bytes(b"\x02KEYS", "big")
 _LAST_FIVE_BYTES = (1 << 40) - 1
 
 _MAX_TEXT_BYTES = 1 << 17
-"""Length of the tables of powers; a slice with more text is cut in two. No single record has as much."""
+"""Length of the tables of powers. A slice with more text is split; no single record is as large."""
 _powers = np.full(_MAX_TEXT_BYTES, 31, dtype=np.uint32)
 _powers[0] = 1
 POWERS = np.cumprod(_powers, dtype=np.uint32)
@@ -51,7 +52,7 @@ INVERSE_POWERS = np.cumprod(_powers, dtype=np.uint32)
 
 
 class KeyColumns(NamedTuple):
-    """One row a key, in the order in which RocketMQ would put them."""
+    """One row per key, in the order in which RocketMQ would add them."""
 
     hashes: Ints
     positions: Ints
@@ -64,7 +65,7 @@ _NO_INTS: Ints = np.empty(0, dtype=np.int64)
 
 
 def index_hash(topic: str, key: str) -> int:
-    """The hash an index entry carries: without sign, and 0 for the one that has no positive (IndexFile)."""
+    """The hash of an index entry: the absolute value, and 0 for the number without one (IndexFile)."""
     value = abs(java_hash(f"{topic}#{key}"))
     return value if value < 1 << 31 else 0
 
@@ -108,14 +109,14 @@ def _all_keys(view: memoryview, texts: _Texts, layouts: Sequence[Layout], rest: 
 
 
 class _Found(NamedTuple):
-    """One row a key, ascending by record; those of a record in their order."""
+    """One row per key, ascending by record; the keys of a record in their order."""
 
     rows: Ints
     hashes: Ints
 
 
 def _layout_keys(layout: Layout) -> tuple[_Found, Ints]:
-    """The keys of a layout, and the rows whose KEYS have their spaces elsewhere than the first row has them."""
+    """The keys of a layout, and the rows whose KEYS have their spaces at other places than the first row."""
     spans = []
     odd = _NO_INTS
     low, high = layout.values.get(b"UNIQ_KEY", (0, 0))
@@ -149,7 +150,8 @@ def _text_keys(view: memoryview, texts: _Texts, rows: Ints) -> _Found:
     text = np.frombuffer(buffer, dtype=np.uint8)
     lengths = ends - starts + 1
     topics = np.cumsum(lengths) - lengths + len(_PAD) + 1
-    # Between topic and properties stands the properties' length: now the '#' of the key and the 0x02 of the first name.
+    # The properties' length lies between topic and properties; here the '#' of the key and a 0x02 take its
+    # place.
     properties = topics + texts.properties[rows] - starts
     text[properties - 2] = 0x23
     text[properties - 1] = 0x02
@@ -178,7 +180,7 @@ def _find_keys(text: npt.NDArray[np.uint8], topics: Ints) -> tuple[Ints, Ints, I
             np.add.at(within, first, 1)
             np.add.at(within, last, -1)
             spaces = spaces[np.cumsum(within)[:-1] > 0]
-            # The words lie apart and in order, so starts and ends pair up when each is sorted.
+            # The words are disjoint and in order, so sorted starts and ends pair up.
             low = np.sort(np.concatenate((low, spaces + 1)))
             high = np.sort(np.concatenate((high, spaces)))
             words = high > low
@@ -194,7 +196,8 @@ def _find_keys(text: npt.NDArray[np.uint8], topics: Ints) -> tuple[Ints, Ints, I
 
 
 def _values(names: Ints, stops: Ints, topics: Ints) -> tuple[Ints, Ints, Ints]:
-    """Row, start and end of the values behind these 0x01; of several of a row the last counts, empty ones do not."""
+    """Row, start and end of the values after these 0x01. Of several values in a row the last counts; empty
+    ones do not count."""
     low = names + 1
     high = stops[np.searchsorted(stops, low)]
     if (high == low).any():
@@ -207,7 +210,7 @@ def _values(names: Ints, stops: Ints, topics: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _hash(text: npt.NDArray[np.uint8], topic_low: Ints, topic_high: Ints, low: Ints, high: Ints) -> Ints:
-    """Of ``topic#`` followed by the key, for every key."""
+    """Hash of ``topic#`` followed by the key, for every key."""
     sums = np.zeros(len(text) + 1, dtype=np.uint32)
     np.cumsum(text * INVERSE_POWERS[: len(text)], dtype=np.uint32, out=sums[1:])
     topic_hash = POWERS[topic_high - 1] * (sums[topic_high] - sums[topic_low])

@@ -1,9 +1,9 @@
-"""The log read on from a position, record after record, as recovery and every tool does it.
+"""Reads the log from a position on, record after record, for recovery and all tools.
 
-Runs of valid records are looked at together (``scan``). A damaged record is stepped over: by its own length when a
-valid record (or the segment's end) follows there, else by searching for the next message magic whose record is valid
-and says that it lies where it lies. The length is trusted first because a message body may contain bytes that look
-like a record at the right place; the search could serve them, the length does not.
+Runs of valid records are checked together (``scan``). A damaged record is skipped: by its own length when a
+valid record (or the segment's end) follows there, otherwise by a search for the next message magic whose
+record is valid and has the right position. The length is tried first because a message body may contain bytes
+that look like a record at the right position. The search could return such a record; the length cannot.
 
 Must not know queues.
 """
@@ -34,7 +34,7 @@ _MAGIC_PREFIX = b"\xda\xa3\x20"
 
 
 class LogReader(ABC):
-    """What becomes of the records is for who inherits."""
+    """The base of readers; subclasses process the records."""
 
     def __init__(self, log: CommitLog, *, verify_crc: bool, verify_property_crc: bool) -> None:
         self._log = log
@@ -46,18 +46,18 @@ class LogReader(ABC):
 
     @abstractmethod
     def _take(self, record: CheckedRecord, position: int) -> None:
-        """A valid record."""
+        """Process a valid record."""
 
     @abstractmethod
     def _take_run(self, run: Run) -> None:
-        """``_take`` for all records of a run."""
+        """Process all records of a run, as ``_take`` does."""
 
     @abstractmethod
     def _take_damaged(self, record: CheckedRecord, position: int) -> None:
-        """A damaged record whose lengths and place are right, so its head may be."""
+        """Process a damaged record whose lengths and position are correct, so its head is probably intact."""
 
     def _scan(self, start: int) -> int:
-        """Every record from ``start`` on; gives back where the log ends."""
+        """Read every record from ``start`` on. Returns the end of the log."""
         end = start
         for segment in self._log.segments:
             if segment.end <= start:
@@ -106,7 +106,7 @@ class LogReader(ABC):
         return read_run(view, low, high, position - low, verify_crc=False, min_records=1)
 
     def _step_over(self, end: int, position: int) -> None:
-        """Something valid is at ``position``; what lies between it and the last valid thing is damaged."""
+        """Note what lies between the last valid record and the valid one at ``position`` as damaged."""
         if end < position:
             self.damaged.append((end, position))
             segment = self._log.segment_of(end)
@@ -146,7 +146,7 @@ class LogReader(ABC):
         return bool(magic == BLANK_MAGIC and size == segment.end - position)
 
     def _next_valid(self, segment: Segment, position: int, data_end: int) -> int | None:
-        """The next place in this segment, behind a damaged one, with a valid record or the blank one."""
+        """The next position in this segment, after a damaged one, with a valid record or the blank record."""
         if position + BLANK_BYTES <= data_end:
             view, at, _ = self._log.around(segment, position, position + BLANK_BYTES)
             (size,) = _I32.unpack_from(view, at)
@@ -168,5 +168,5 @@ class LogReader(ABC):
         )
 
     def _data_end(self, segment: Segment, position: int) -> int:
-        """Behind it the file holds nothing but zeros, which are not looked at."""
+        """End of the data in this segment. After it the file has only zeros, which are not read."""
         return max((high for _, high in self._log.data_ranges(segment, position)), default=position)

@@ -1,9 +1,10 @@
-"""Records that look alike: runs of topics and properties with the same names at the same places.
+"""Tables of similar records: runs of records whose topics and property names are the same, at the same
+places.
 
-What a producer sends mostly differs in the values of its properties, not in their names, order and lengths. Such
-records are rows of a table: names and separators are compared with those of the first of them, all rows at once, and
-then a property is a column, so a hash of it is one step a byte for all rows. What is alike with too few others, has
-bytes outside ASCII, or could be read in two ways is left for who reads records one by one.
+Messages of one producer mostly differ in the values of their properties, not in names, order and lengths.
+Such records form a table: names and separators are compared with those of a sample in all rows at once. A
+property is then a column that is hashed one byte step at a time for all rows. Records that resemble too few
+others, have bytes outside ASCII, or are ambiguous are left to a reader of single records.
 
 Must not know what the properties mean.
 """
@@ -22,7 +23,7 @@ Ints = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
 
 MIN_ROWS = 96
-"""Below, setting up the table costs more than it saves."""
+"""Below this number, setting up the table costs more than it saves."""
 _MAX_LAYOUTS = 8
 _MAX_WIDTH = 512
 _EACH_BYTE = np.uint64(0x0101010101010101)
@@ -34,24 +35,25 @@ _BITS_32 = (1 << 32) - 1
 
 @dataclass(slots=True)
 class Layout:
-    """Rows whose topic and properties are alike."""
+    """Rows with the same topic and the same property layout."""
 
     rows: Ints
-    """Which of the records that were asked about, ascending."""
+    """Indexes of the records, ascending."""
     table: npt.NDArray[np.uint8]
-    """A line for each: its topic, the two bytes of the properties' length, its properties."""
+    """A row per record: its topic, the two bytes of the properties' length, its properties."""
     topic_bytes: int
     values: dict[bytes, tuple[int, int]]
-    """Property to the columns [from, to) of its value; ASCII, without control characters below 0x03."""
+    """Property → columns [from, to) of its value; ASCII, without control characters below 0x03."""
     sample: bytes
-    """One of the lines."""
+    """One of the rows."""
     varies: npt.NDArray[np.bool_]
-    """For each column whether lines may differ there from the sample."""
+    """For each column, whether rows may differ there from the sample."""
 
     def hashes(
         self, low: int, high: int, *, seed: npt.NDArray[np.uint32] | None = None
     ) -> npt.NDArray[np.uint32]:
-        """Java's hash of columns [low, high) of every row; behind ``seed``, the hash of what stands before."""
+        """Java's hash of columns [low, high) of every row, continued from ``seed``, the hash of the text
+        before."""
         same = 0
         for letter, varies in zip(self.sample[low:high], self.varies[low:high].tolist(), strict=True):
             same = (same * 31 + (0 if varies else letter)) & _BITS_32
@@ -67,10 +69,10 @@ class Layout:
 
 
 def find_layouts(view: memoryview, topics: Ints, properties: Ints, ends: Ints) -> tuple[list[Layout], Ints]:
-    """The layouts among these records, and the rows that have none.
+    """The layouts among these records, and the rows without one.
 
-    ``topics``, ``properties``: where the topic and the properties of each begin in ``view``, the properties' two length
-    bytes before them; ``ends``: where the properties end.
+    ``topics``, ``properties``: where the topic and the properties of each record begin in ``view``, with the
+    two length bytes before the properties. ``ends``: where the properties end.
     """
     left = _Left(np.arange(len(topics)), topics, properties - topics, ends - topics)
     layouts: list[Layout] = []
@@ -86,8 +88,8 @@ def find_layouts(view: memoryview, topics: Ints, properties: Ints, ends: Ints) -
 
 
 class _Left(NamedTuple):
-    """Records that have no layout yet: which, where their topics begin, and how far from there properties begin and
-    end."""
+    """Records without a layout so far: their indexes, where their topics begin, and how far from there their
+    properties begin and end."""
 
     rows: Ints
     topics: Ints
@@ -99,7 +101,7 @@ class _Left(NamedTuple):
 
 
 def _like(view: memoryview, left: _Left) -> Layout | None:
-    # The middle one: the first of a run may be the last of a kind.
+    # The middle one: the first of a run may be the last of its kind.
     middle = len(left.rows) // 2
     start, head, width = int(left.topics[middle]), int(left.heads[middle]), int(left.widths[middle])
     padded = -(-width // 8) * 8
@@ -138,8 +140,8 @@ def _like(view: memoryview, left: _Left) -> Layout | None:
 
 
 def _all_letters(words: _Words, ones: _Words, zeros: _Words, changes: _Words, free: _Words) -> bool:
-    """Whether all bytes of values are from 0x20 to 0x7F, which those of nearly all records are: a look at the columns
-    that are not the same in all lines."""
+    """Whether all bytes of values are from 0x20 to 0x7F, as in nearly all records. Checks only the columns
+    that differ between rows."""
     wanted = free & _LETTER_BITS
     if (ones & free & _HIGH_BITS).any():
         return False
@@ -147,14 +149,14 @@ def _all_letters(words: _Words, ones: _Words, zeros: _Words, changes: _Words, fr
     columns = np.flatnonzero((changes != 0) & (same & wanted != wanted))
     if len(columns):
         letters = words[:, columns]
-        letters |= letters << np.uint64(1)  # bit 6 is set where it or bit 5 was
+        letters |= letters << np.uint64(1)  # sets bit 6 where it or bit 5 was set
         same[columns] = _fold(np.bitwise_and, letters)
     return bool((same & wanted == wanted).all())
 
 
 def _odd(words: _Words, model: _Words, free: _Words, fixed: _Words) -> npt.NDArray[np.bool_]:
-    """The lines that differ from the model outside values, or have other bytes in them than those from 0x03 to 0x7F."""
-    # What is not a value stands in as a letter.
+    """Mask of the rows that differ from the model outside values, or have value bytes outside 0x03 to 0x7F."""
+    # Bytes outside values are replaced by a letter.
     values_only = words & free
     values_only |= _PLAIN & ~free
     odd = values_only - _EACH_BYTE * np.uint64(3)
@@ -167,7 +169,8 @@ def _odd(words: _Words, model: _Words, free: _Words, fixed: _Words) -> npt.NDArr
 
 
 def _fold(function: np.ufunc, words: _Words) -> _Words:
-    """All lines in one, by AND or OR: halves laid upon each other, which is faster than ``reduce`` over short lines."""
+    """Combine all rows by AND or OR. Folding halves onto each other is faster than ``reduce`` over short
+    rows."""
     while len(words) > 1:
         half = (len(words) + 1) // 2
         words = function(words[:half], words[-half:])
@@ -180,7 +183,8 @@ def _words(octets: npt.NDArray[np.integer]) -> _Words:
 
 
 def _values(text: bytes, at: int) -> dict[bytes, tuple[int, int]] | None:
-    """Where the properties' values are; None for what is not plainly name 0x01 value 0x02 and so on, each name once."""
+    """The places of the property values; None unless the text is a plain sequence of name 0x01 value 0x02
+    without a repeated name."""
     values: dict[bytes, tuple[int, int]] = {}
     while at < len(text):
         name_end = text.find(b"\x01", at)

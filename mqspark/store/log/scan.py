@@ -1,8 +1,10 @@
-"""Many records of the log at once: what recovery reads when nothing is wrong.
+"""Checks many records of the log at once: the fast path of recovery.
 
-The same rules as ``mqspark.record.check_record`` and ``Recovery._record_at``, as columns: the chain of sizes
-is walked one by one, everything else is gathered for the whole run. A run ends before the first record that
-breaks a rule; who called looks at that one by itself. Must not know queues or files.
+The rules are those of ``mqspark.record.check_record`` and ``Recovery._record_at``, applied to columns: only
+the chain of sizes is followed step by step. A run ends before the first record that breaks a rule; the caller
+checks that one alone.
+
+Must not know queues or files.
 """
 
 from __future__ import annotations
@@ -24,29 +26,29 @@ __all__ = ["Run", "chain", "read_run", "tags_codes"]
 
 MAX_RUN_RECORDS = 16384
 MIN_RUN_RECORDS = 32
-"""Below, setting up the columns costs more than looking at the records one by one."""
+"""Below this number, setting up the columns costs more than checking the records one by one."""
 _SHORT_RECORD_BYTES = 512
-"""Up to here reading all bytes for magics is faster than a step in Python a record."""
+"""Up to this size, searching all bytes for magics is faster than one Python step per record."""
 _WINDOW_BYTES = 1 << 20
 _MAGIC_BYTE = 0xDA
-"""Both magics begin with it."""
+"""The first byte of both magics."""
 _FEW = 32
 _MAX_ROW_BYTES = 512
-"""Longer property strings are looked at one by one."""
+"""Longer property strings are processed one by one."""
 _MAX_HASHED_BYTES = 32
 _STOP = 0x02
 _TAGS = b"TAGS\x01"
 _I32 = struct.Struct(">i")
 _EVEN_RECORDS = 1024
-"""So many records of one size are a run of their own."""
+"""Number of records of one size that form a run of their own."""
 _V6_HOSTS = BORN_HOST_V6 | STORE_HOST_V6
 _MAX_TOPIC_BYTES = 256
-"""Longer names are looked at one by one."""
+"""Longer names are processed one by one."""
 _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
-"""Masks of the first so many bytes of a little-endian word."""
+"""Masks of the first n bytes of a little-endian word."""
 _BODIES_AT_ONCE = 2048
 _COPIED_BODY_BYTES = 448
-"""Python keeps memory for objects up to 512 bytes at hand."""
+"""Python has a fast allocator for objects up to 512 bytes."""
 _IPV6_EXTRA_BYTES = 12
 _STORE_TIMESTAMP_AT = 56
 _HEAD = np.dtype(
@@ -69,7 +71,7 @@ class Run:
     """Columns of consecutive valid records."""
 
     end: int
-    """Where the last one ends, relative to the view."""
+    """End of the last record, relative to the view."""
     positions: Int64s
     """Physical offsets."""
     sizes: Int64s
@@ -84,12 +86,12 @@ class Run:
     topic_starts: Int64s
     property_starts: Int64s
     property_ends: Int64s
-    """Of the encoded properties, relative to the view, as ``topic_starts`` is."""
+    """Ends of the encoded properties, relative to the view, as ``topic_starts`` is."""
     _alike: tuple[list[Layout], Int64s] | None = None
 
     @property
     def end_position(self) -> int:
-        """The physical offset where the last one ends."""
+        """Physical offset of the end of the last record."""
         return int(self.positions[-1]) + int(self.sizes[-1])
 
     def properties_of(self, index: int) -> bytes:
@@ -97,12 +99,12 @@ class Run:
 
     @property
     def properties(self) -> list[bytes]:
-        """Of every record; made anew at each call."""
+        """Encoded properties of every record; a new list at each call."""
         bounds = zip(self.property_starts.tolist(), self.property_ends.tolist(), strict=True)
         return [self.view[first:last].tobytes() for first, last in bounds]
 
     def alike(self) -> tuple[list[Layout], Int64s]:
-        """The layouts of the records, and those that have none; looked for once."""
+        """The layouts of the records and the indexes of those without one; computed once."""
         if self._alike is None:
             self._alike = find_layouts(self.view, self.topic_starts, self.property_starts, self.property_ends)
         return self._alike
@@ -130,8 +132,8 @@ def read_run(
 ) -> Run | None:
     """The valid records from ``low`` on, at most 16,384, none of them beyond ``limit``.
 
-    None when the first is not one, or when there cannot be ``min_records``.
-    ``base`` is the physical offset of the view's first byte.
+    None when the first is not valid, or when there cannot be ``min_records``. ``base`` is the physical offset
+    of the view's first byte.
     """
     found = _even_run(view, low, limit, base) or _any_run(view, low, limit, base, min_records)
     if found is None:
@@ -172,7 +174,8 @@ def read_run(
 
 
 class _Records(NamedTuple):
-    """Columns of records one after the other, of which the first ones are good: the others' places mean nothing."""
+    """Columns of consecutive records, of which the first ones are valid. The values of the others are
+    meaningless."""
 
     good: npt.NDArray[np.bool_]
     heads: npt.NDArray[np.void]
@@ -186,7 +189,7 @@ class _Records(NamedTuple):
 
 
 def _any_run(view: memoryview, low: int, limit: int, base: int, min_records: int) -> _Records | None:
-    """None when there are fewer than ``min_records``."""
+    """The records of a run of mixed sizes. None when there are fewer than ``min_records``."""
     starts, position = chain(view, low, limit)
     if len(starts) < min_records:
         return None
@@ -207,7 +210,7 @@ def _any_run(view: memoryview, low: int, limit: int, base: int, min_records: int
     good = (heads["magic"] == MAGIC_V1) | is_wide
     good &= (body_lengths >= 0) & (body_starts + body_lengths + 2 + topic_length_bytes <= ends)
     if not good.all():
-        # Where a record is not good its lengths point anywhere: let them point at itself.
+        # The lengths of an invalid record are arbitrary: replace them by zero.
         body_lengths = np.where(good, body_lengths, 0)
         body_starts = np.where(good, body_starts, starts)
     body_ends = body_starts + body_lengths
@@ -227,8 +230,8 @@ def _any_run(view: memoryview, low: int, limit: int, base: int, min_records: int
 
 
 def _even_run(view: memoryview, low: int, limit: int, base: int) -> _Records | None:
-    """The same for very many records with all lengths alike: then a field of theirs is a column that lies there
-    already. None when it is not so."""
+    """The same for very many records with equal lengths, whose fields are strided columns of the view. None
+    when the records differ."""
     if limit - low < MIN_RECORD_BYTES:
         return None
     (size,) = _I32.unpack_from(view, low)
@@ -277,11 +280,13 @@ def _even_run(view: memoryview, low: int, limit: int, base: int) -> _Records | N
 
 
 def _crcs(view: memoryview, starts: Int64s, lengths: Int64s) -> Int64s:
-    """Of the bodies, as records have them. What a CRC costs is the call, until a body has some kilobytes."""
+    """CRCs of the bodies, in the form that records have. Below some kilobytes the cost of a CRC is that of
+    the call."""
     length = int(lengths[0])
     crcs = np.empty(len(starts), np.int64)
     if 0 < length <= _COPIED_BODY_BYTES and (lengths == length).all():
-        # Small objects made all at once cost less than a slice each, as long as they stay in the processor's cache.
+        # Creating all small objects at once is cheaper than one slice each, while they fit into the
+        # processor's cache.
         every = np.ndarray((len(view) - length + 1,), f"V{length}", buffer=view, strides=(1,))
         for low in range(0, len(starts), _BODIES_AT_ONCE):
             bodies = every[starts[low : low + _BODIES_AT_ONCE]].tolist()
@@ -294,7 +299,7 @@ def _crcs(view: memoryview, starts: Int64s, lengths: Int64s) -> Int64s:
 
 
 def chain(view: memoryview, low: int, limit: int) -> tuple[Int64s, int]:
-    """Where records begin if each ends where its size says, and where the last of them ends; at most 16,384."""
+    """Starts of the records when each ends where its size says, and the end of the last one; at most 16,384."""
     unpack_size = _I32.unpack_from
     last_head = limit - MIN_RECORD_BYTES
     (size,) = unpack_size(view, low) if low <= last_head else (0,)
@@ -318,7 +323,7 @@ def chain(view: memoryview, low: int, limit: int) -> tuple[Int64s, int]:
 
 
 def _even_chain(view: memoryview, low: int, limit: int, size: int) -> tuple[Int64s, int] | None:
-    """The same when all records up to there, or very many, have the first one's size."""
+    """The same when all records, or very many, have the size of the first."""
     most = min((limit - low) // size, MAX_RUN_RECORDS)
     if most < MIN_RUN_RECORDS:
         return None
@@ -329,9 +334,10 @@ def _even_chain(view: memoryview, low: int, limit: int, size: int) -> tuple[Int6
 
 
 def _short_chain(view: memoryview, low: int, limit: int) -> tuple[Int64s, int] | None:
-    """The same by looking for all magics at once, which is faster than a step a record when these are short.
+    """The same by searching for all magics at once, which is faster for short records.
 
-    Ends before a place where the chain and the magics disagree, for a body may hold a magic; None when that is soon.
+    Ends before a position where the chain and the magics disagree, because a body may contain a magic. None
+    when that is soon.
     """
     window = min(limit, low + _WINDOW_BYTES) - low
     octets = np.frombuffer(view[low : low + window], np.uint8)
@@ -342,7 +348,7 @@ def _short_chain(view: memoryview, low: int, limit: int) -> tuple[Int64s, int] |
     ends = at + every[at].byteswap()
     linked = ends[:-1] == at[1:]
     count = _leading(linked) + 1
-    # The last one's size is vouched for by nobody.
+    # Nothing confirms the size of the last one.
     while count and (
         count > len(at) or not at[count - 1] + MIN_RECORD_BYTES <= ends[count - 1] <= limit - low
     ):
@@ -353,10 +359,10 @@ def _short_chain(view: memoryview, low: int, limit: int) -> tuple[Int64s, int] |
 
 
 def _distinct(view: memoryview, starts: Int64s, ends: Int64s) -> tuple[Int64s, list[bytes]]:
-    """The different texts among these places, and for each place the index of its own.
+    """The distinct texts at these places, and for each place the index of its text.
 
-    The first text is looked for in all places at once, then the first of those that are left, and so on as long as that
-    finds many.
+    All places are compared with the first text, then the remaining ones with the first of those, and so on
+    while each comparison finds many.
     """
     lengths = ends - starts
     ids = np.full(len(starts), -1, np.int64)
@@ -389,8 +395,8 @@ def _distinct(view: memoryview, starts: Int64s, ends: Int64s) -> tuple[Int64s, l
 def _words_of(
     view: memoryview, starts: Int64s, lengths: Int64s
 ) -> tuple[list[npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]:
-    """These texts as columns of eight bytes, zeros behind their ends; and which of them are: not those that are very
-    long, or lie at the very end of the view."""
+    """The texts as columns of eight bytes, padded with zeros, and a mask of the texts included. Very long
+    texts and those at the very end of the view are not."""
     last = len(view) - 8
     is_in = lengths <= _MAX_TOPIC_BYTES
     widest = int(lengths.max(initial=0, where=is_in))
@@ -413,8 +419,8 @@ def _words_of(
 def tags_codes(view: memoryview, starts: Int64s, ends: Int64s) -> Int64s:
     """The hash of the tags in each of these encoded property strings, 0 without tags.
 
-    The strings become the rows of a table, each with 0x02 before it and behind it; a property's name then stands
-    between a 0x02 and a 0x01, and its value ends at the next 0x02.
+    The strings become the rows of a table, with 0x02 before and after each. A property name then lies between
+    a 0x02 and a 0x01, and its value ends at the next 0x02.
     """
     codes = np.zeros(len(starts), np.int64)
     if not len(starts):
@@ -443,7 +449,7 @@ def tags_codes(view: memoryview, starts: Int64s, ends: Int64s) -> Int64s:
 def _tags_values(
     text: npt.NDArray[np.uint8], stops: Int64s, width: int, lengths: Int64s
 ) -> tuple[Int64s, Int64s, Int64s]:
-    """Row, start and end of the last TAGS in each row that has any."""
+    """Row, start and end of the last TAGS of each row that has one."""
     at = stops[stops < len(text) - len(_TAGS) - 1]
     for distance, letter in enumerate(_TAGS, 1):
         at = at[text[at + distance] == letter]
@@ -457,7 +463,7 @@ def _tags_values(
 
 
 def _hash(text: npt.NDArray[np.uint8], low: Int64s, high: Int64s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
-    """Java's hash of each text, and whether it is right: only short ASCII ones are hashed here."""
+    """Java's hash of each text, and whether it is valid: only short ASCII texts are hashed here."""
     lengths = high - low
     is_plain = lengths <= _MAX_HASHED_BYTES
     hashes = np.zeros(len(low), np.uint32)
@@ -470,12 +476,12 @@ def _hash(text: npt.NDArray[np.uint8], low: Int64s, high: Int64s) -> tuple[Int64
 
 
 def _leading(good: npt.NDArray[np.bool_]) -> int:
-    """How many are true before the first that is not."""
+    """Number of true values before the first false one."""
     return len(good) if good.all() else int(np.argmin(good))
 
 
 class _Columns:
-    """Big-endian integers at any byte of a view. A place too near to the end reads the last one that fits."""
+    """Big-endian integers at any byte of a view. A place too close to the end reads the last one that fits."""
 
     def __init__(self, view: memoryview, limit: int) -> None:
         self._view = view
@@ -485,12 +491,12 @@ class _Columns:
         width = int(dtype[-1])
         shape = (self._limit - width + 1,)
         every = np.ndarray(shape, dtype, buffer=self._view, strides=(1,))
-        # Native integers swapped afterwards: gathering a foreign byte order takes twice as long.
+        # Native integers are swapped afterwards: gathering a foreign byte order takes twice as long.
         values: Int64s = every[np.minimum(places, shape[0] - 1)].byteswap().astype(np.int64)
         return values
 
     def heads(self, starts: Int64s) -> npt.NDArray[np.void]:
-        """``_HEAD`` of each: one step for all fields."""
+        """``_HEAD`` at each start: one step for all fields."""
         shape = (self._limit - _HEAD.itemsize + 1,)
         every = np.ndarray(shape, f"V{_HEAD.itemsize}", buffer=self._view, strides=(1,))
         heads: npt.NDArray[np.void] = every[starts].view(_HEAD)

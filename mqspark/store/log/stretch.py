@@ -1,10 +1,9 @@
-"""A copy of a stretch of the log, for who reads on from record to record.
+"""A copied window of the log, for sequential reading.
 
-Copying bytes out of the page cache costs a tenth of what the page faults of a mapping cost that is touched for the
-first time, and what is looked at next is in the processor's cache. Single records at odd places are better looked at
-in ``CommitLog.view``.
+Copying bytes from the page cache costs a tenth of the page faults of a fresh mapping, and the bytes read next
+are in the processor's cache. For single records at scattered positions ``CommitLog.view`` is better.
 
-Must not know what becomes of the records.
+Must not know how the records are used.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ WINDOW_BYTES = 4 << 20
 
 
 class LogWindow:
-    """Bytes that are read once more are not looked for again: only for parts of the log that do not change."""
+    """Window for sequential reads. It is not refreshed, so it is only for parts of the log that do not
+    change."""
 
     __slots__ = ("_buffer", "_end", "_log", "_start", "_window_bytes")
 
@@ -28,7 +28,7 @@ class LogWindow:
         self._window_bytes = window_bytes
         self._buffer = memoryview(bytearray())
         self._start = self._end = 0
-        """As positions of the log."""
+        """Log positions of the window."""
 
     def read_run(
         self,
@@ -42,7 +42,7 @@ class LogWindow:
     ) -> Run | None:
         """``scan.read_run`` from ``position`` on, up to the physical offset ``limit`` of this segment.
 
-        The run's view is good until the next call. Raises OSError.
+        The run's view is valid until the next call. Raises OSError.
         """
         if limit - position < min_records * MIN_RECORD_BYTES:
             return None
@@ -61,13 +61,14 @@ class LogWindow:
             )
             if run is not None or is_fresh or self._end >= limit:
                 return run
-            self._end = position  # a rest that is too short: go on with a new copy that begins there
+            self._end = position  # the rest is too short: continue with a copy that begins there
 
     def _fill(self, segment: Segment, position: int, limit: int) -> None:
         size = min(limit - position, self._window_bytes)
         if len(self._buffer) < size:
-            # glibc takes the largest block that was freed for the measure of what it keeps at hand: without this
-            # one, of which no page is touched, the columns of every run are given back and cleared anew.
+            # glibc keeps as much free memory as the largest freed block. This block, of which no page is
+            # touched, sets that size; without it the columns of every run would be returned to the kernel and
+            # zeroed again.
             del self._buffer
             bytearray(self._window_bytes)
             self._buffer = memoryview(bytearray(size))

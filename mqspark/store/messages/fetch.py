@@ -1,8 +1,8 @@
-"""Records by queue offset and by place: what consumers are given, as slices of the mapped log.
+"""Reads messages by queue offset and by log position, as slices of the mapped log.
 
-Queue offset -> entries (a numpy view of the mapped queue file, tag hashes compared on the whole range) -> runs of the
-log that lie together. What is far behind the end of the log probably has to come from the disk, so one read takes
-less of it (reference store-and-broker §3.6).
+Queue offset -> entries (a numpy view of the mapped queue file; tag hashes are compared for the whole range)
+-> contiguous runs of the log. Records far behind the end of the log probably come from the disk, so one read
+returns fewer of them.
 
 Must not write, and must not know who asks.
 """
@@ -37,17 +37,17 @@ _MAGIC_MASK = ~0x0C
 _MAGIC = MAGIC_V1 & _MAGIC_MASK
 _HEAD_BYTES = np.arange(8)
 _MIN_COLUMN_ENTRIES = 64
-"""Below, the steps of the columns cost more than a loop."""
+"""Below this number, the column operations cost more than a loop."""
 _MAX_DAMAGED = 1000
 _NO_RECORD_BYTES = 256
-"""Zeros, more than the head of a record."""
+"""Zeros, longer than the head of a record."""
 _LARGE_BYTES = 1 << 20
-"""A record is asked how long it is before so much is copied because its entry says so."""
+"""From this size on, the record's own size is checked before the bytes are copied."""
 _SIZE_MAGIC = struct.Struct(">ii")
 
 
 class GetStatus(enum.Enum):
-    """RocketMQ's names (GetMessageStatus)."""
+    """Names as in RocketMQ (GetMessageStatus)."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -64,18 +64,17 @@ class GetStatus(enum.Enum):
 class GetResult:
     status: GetStatus
     next_offset: int
-    """Where the reader goes on."""
+    """Offset at which the reader continues."""
     min_offset: int
     max_offset: int
     buffers: list[memoryview] = field(default_factory=list)
-    """Records back to back; those that lie together in the log are one buffer. Valid as long as they are
-    held."""
+    """Contiguous records; those adjacent in the log share a buffer. Valid as long as they are held."""
     count: int = 0
     size_bytes: int = 0
 
 
 class Fetcher:
-    """Reads one open store. ``visible_end``: where the last record ends that consumers may see."""
+    """Reads one open store. ``visible_end``: end of the last record that consumers may see."""
 
     def __init__(
         self,
@@ -93,16 +92,16 @@ class Fetcher:
         self._memory_bytes = physical_memory_bytes()
         self.get_count = 0
         self.got_count = 0
-        """Messages handed out."""
+        """Number of returned messages."""
         self.damaged_reads = 0
-        """Records passed over because they are not what their queue entry, or their CRC, says."""
+        """Number of records skipped because they do not match their queue entry or their CRC."""
         self.damaged: dict[int, None] = {}
-        """Offsets of the log at which recovery or a read met damage: the first thousand."""
+        """Log offsets at which recovery or a read found damage: the first thousand."""
         self._written_from = 0
 
     def begin(self, end: int, damaged: list[tuple[int, int]]) -> None:
-        """The log was recovered and ends at ``end``: what lies before comes from the disk, and it is checked when it is
-        read. ``damaged``: ranges that recovery stepped over."""
+        """Start after recovery of a log that ends at ``end``. Records before it come from the disk and are
+        checked when they are read. ``damaged``: ranges that recovery skipped."""
         self._written_from = end
         self.damaged.clear()
         self._note([low for low, _ in damaged])
@@ -124,12 +123,13 @@ class Fetcher:
         *,
         bulk: bool = False,
     ) -> GetResult:
-        """Visible messages from ``offset`` on: at least one, if any matches, then up to both limits, and less of what
-        is probably not in memory (``bulk``: as many bytes of that as others get from memory).
+        """Visible messages from ``offset`` on: at least one, if any matches, then up to both limits. The
+        limits are lower for what is probably not in memory (``bulk`` raises its byte limit to that of
+        memory).
 
-        ``tag_codes``: hashes that pass; none or empty lets all pass. It compares hashes only, so the reader
-        compares the text. An inner batch counts as its messages and is given whole, also when ``offset`` is in
-        its middle. Follows DefaultMessageStore.getMessage (reference store-and-broker §3.6).
+        ``tag_codes``: hashes to accept; none or empty accepts all. Only hashes are compared, so the reader
+        compares the text. An inner batch counts as its messages and is returned whole, even when ``offset``
+        lies inside it. Follows DefaultMessageStore.getMessage.
         """
         self.get_count += 1
         max_messages = max(max_messages, 1)
@@ -155,7 +155,7 @@ class Fetcher:
             chosen = entries[matched[:max_messages]]
         else:
             chosen = entries
-        # A record of a light queue names the topic that it was sent to.
+        # A record of a light queue has the topic that it was sent to.
         of = None if is_lmq(topic) else queue
         places = range(offset, offset + len(chosen)) if matched is None else matched[:max_messages] + offset
         buffers, found, count = self._take(chosen, max_bytes, of, places, bulk=bulk)
@@ -176,12 +176,12 @@ class Fetcher:
         *,
         bulk: bool = False,
     ) -> tuple[list[memoryview], int, int]:
-        """The records of as many of these as one read takes, as few slices of the log; how many records they are, and
-        how many entries were looked at. ``queue`` and ``places``, its offsets: what records that come from the disk
-        have to say of themselves; without a queue that is not known.
+        """The records of as many entries as one read may return, as few slices of the log, their number, and
+        the number of entries examined. ``queue`` and ``places``, its offsets, are the values expected in
+        records from the disk; without a queue they are unknown.
 
-        A record whose head does not say what its entry says is left out: one wrong size would make a client
-        drop every record behind it. So is one whose body was damaged on the disk.
+        A record whose head contradicts its entry is left out: one wrong size would make a client drop every
+        record after it. A record whose body was damaged on the disk is left out, too.
         """
         if len(entries) < _MIN_COLUMN_ENTRIES:
             return self._take_few(entries, max_bytes, queue, places, bulk)
@@ -212,7 +212,7 @@ class Fetcher:
         places: range | Int64s,
         bulk: bool,
     ) -> tuple[list[memoryview], int, int]:
-        """As the columns do it (``_within``, ``_runs``), in one loop."""
+        """``_take`` for few entries: the work of ``_within`` and ``_runs`` in one loop."""
         log = self._log
         check_from = self._written_from if self._config.check_crc_on_read else 0
         oldest = log.min_offset
@@ -227,7 +227,7 @@ class Fetcher:
         positions, all_sizes = entries["position"].tolist(), entries["size"].tolist()
         for position, size, offset in zip(positions, all_sizes, offsets, strict=True):
             if position < oldest or size == FILLER_SIZE:
-                size = 0  # takes no part in the limits
+                size = 0  # does not count towards the limits
             elif total:
                 if total + size > max_bytes:
                     break
@@ -236,7 +236,7 @@ class Fetcher:
             looked_at += 1
             if not size:
                 continue
-            total += max(size, 0)  # a damaged entry may say anything
+            total += max(size, 0)  # a damaged entry may have any size
             if not base <= position < segment_end:
                 segment = log.segment_of(position)
                 if segment is None:
@@ -270,7 +270,8 @@ class Fetcher:
         return [view[low:high] for view, low, high in runs], found, looked_at
 
     def _cold(self, bulk: bool) -> tuple[int, int, int]:
-        """Where what is probably not in memory ends; how many bytes and messages of that a read takes."""
+        """The log position before which records are probably not in memory, and the limits of bytes and
+        messages for them."""
         config = self._config
         before = self._log.position - self._memory_bytes * config.access_message_in_memory_max_ratio // 100
         if bulk:
@@ -282,12 +283,13 @@ class Fetcher:
         )
 
     def _within(self, entries: Entries, max_bytes: int, bulk: bool) -> tuple[Int64s, Int64s]:
-        """Positions and sizes of as many of these as one read takes; size 0: there is no such record any more."""
+        """Positions and sizes of as many entries as one read may return. Size 0: the record no longer
+        exists."""
         log = self._log
         sizes: Int64s = entries["size"].astype(np.int64)
         positions: Int64s = entries["position"].astype(np.int64)
         if int(positions[0]) < log.min_offset or int(sizes.max()) == FILLER_SIZE:
-            # Fillers and records already deleted take no part in the limits.
+            # Fillers and deleted records do not count towards the limits.
             sizes[(positions < log.min_offset) | (sizes == FILLER_SIZE)] = 0
         count = len(sizes)
         cold_before, cold_bytes, cold_count = self._cold(bulk)
@@ -299,7 +301,7 @@ class Fetcher:
         if int(sizes[:count].sum()) > max_bytes:
             count = int(sizes.cumsum().searchsorted(max_bytes, "right"))
         if count < len(sizes):
-            # The first record comes whatever its size, even behind fillers.
+            # The first record is returned whatever its size, even after fillers.
             count = max(count, int(np.argmax(sizes > 0)) + 1)
             return positions[:count], sizes[:count]
         return positions, sizes
@@ -324,7 +326,7 @@ class Fetcher:
         ends = entries["base"].astype(np.int64) + entries["count"]
         chosen, chosen_ends = entries, ends
         if tag_codes:
-            # A batch without tags of its own may hold any.
+            # A batch without tags of its own may contain any tag.
             matched = _matching(entries, None, tag_codes | {0})
             if not len(matched):
                 return GetResult(GetStatus.NO_MATCHED_MESSAGE, int(ends[-1]), low, high)
@@ -346,14 +348,14 @@ class Fetcher:
         queue: ConsumeQueue | None,
         offsets: Int64s | None,
     ) -> tuple[list[memoryview], int]:
-        """The records as few slices of the log, and how many they are; size 0 means none."""
+        """The records as few slices of the log, and their number. Size 0 means no record."""
         log = self._log
         buffers: list[memoryview] = []
         found = 0
         if not sizes.all():
             offsets = offsets[sizes > 0] if offsets is not None else None
             positions, sizes = positions[sizes > 0], sizes[sizes > 0]
-        while len(positions):  # once for each segment, and a range seldom spans two
+        while len(positions):  # once per segment; a range rarely spans two
             segment = log.segment_of(int(positions[0]))
             if segment is None:
                 positions, sizes = positions[1:], sizes[1:]
@@ -398,8 +400,8 @@ class Fetcher:
     def _copied(
         self, segment: Segment, starts: Int64s, ends: Int64s, good: npt.NDArray[np.bool_]
     ) -> tuple[memoryview, Int64s, Int64s, npt.NDArray[np.bool_]]:
-        """Copies of the good ones of some records, where they begin and end in that, and which are good: none so long
-        that it has to say so itself, and does not."""
+        """Copies of the valid records, their bounds in the copy, and a mask of the valid ones. A very long
+        record must confirm its size before it is copied."""
         log = self._log
         good &= ends <= log.length_now(segment)
         for index in np.flatnonzero(good & (ends - starts > _LARGE_BYTES)).tolist():
@@ -426,7 +428,7 @@ class Fetcher:
         queue: ConsumeQueue | None,
         offsets: Int64s | None,
     ) -> npt.NDArray[np.bool_]:
-        """Which of these, which come from the disk, are whole."""
+        """Mask of the intact records among those from the disk."""
         if queue is None or offsets is None or self._has_seals:
             whole = np.zeros(len(starts), np.bool_)
         else:
@@ -447,7 +449,7 @@ class Fetcher:
         return self._config.enabled_append_prop_crc or self._config.force_verify_prop_crc
 
     def _is_sound(self, view: memoryview, position: int, queue: ConsumeQueue | None, offset: int) -> bool:
-        """Whether a record that comes from the disk is whole, and the one that its queue's entry means."""
+        """Whether a record from the disk is intact and is the one of its queue entry."""
         record = check_record(view, 0, len(view), verify_crc=True, verify_property_crc=self._has_seals)
         if record.verdict is not Verdict.VALID:
             return False
@@ -456,7 +458,7 @@ class Fetcher:
         return queue is None or (record.topic, record.queue_id, record.queue_offset) == (*queue.key, offset)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
-        """The visible record that begins there, or None. Any number may be asked for."""
+        """The visible record that begins at this offset, or None. Any number is allowed."""
         log = self._log
         segment = log.segment_of(physical_offset)
         limit = min(self._visible_end(), segment.start + segment.length if segment else 0)
@@ -470,7 +472,7 @@ class Fetcher:
         return view[low : low + record.size_bytes]
 
     def parts_at(self, physical_offset: int) -> Parts | None:
-        """The same, taken apart."""
+        """As ``record_at``, split into parts."""
         log = self._log
         segment = log.segment_of(physical_offset)
         if segment is None:
@@ -484,7 +486,7 @@ class Fetcher:
 
 
 def _outside(offset: int, low: int, high: int) -> GetResult:
-    """The answer for an offset that no message has."""
+    """The answer for an offset outside the queue."""
     if high == 0:
         return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
     if offset < low:
@@ -497,15 +499,15 @@ def _outside(offset: int, low: int, high: int) -> GetResult:
 def heads_agree(
     view: memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Whether at every start there are the size and the magic of a record of that size."""
+    """Whether at every start there are the size and magic of a record of that size."""
     heads = np.frombuffer(view, dtype=np.uint8)[starts[:, None] + _HEAD_BYTES].view(">i4")
     agree: npt.NDArray[np.bool_] = (heads[:, 0] == sizes) & ((heads[:, 1] & _MAGIC_MASK) == _MAGIC)
     return agree
 
 
 def _matching(entries: Entries, ext: QueueExt | None, tag_codes: frozenset[int]) -> npt.NDArray[np.intp]:
-    """Indexes whose tags code is wanted. Addresses that lead nowhere pass: the hash is lost, and the reader compares
-    anyway."""
+    """Indexes of the entries with a wanted tags code. Dangling ext addresses pass: their hash is lost, and
+    the reader compares the text anyway."""
     codes = resolve_tags_codes(ext, entries["tags_code"].astype(np.int64))
     mask = codes < EXT_ADDRESS_BELOW
     for code in tag_codes:

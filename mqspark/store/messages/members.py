@@ -1,8 +1,9 @@
-"""The members of a large batch send as columns, and the records that they become: no Python object a member.
+"""The members of a large batch send as columns, and the resulting records, without a Python object per
+member.
 
-What a batch holds is walked once, from size to size; everything else is arithmetic on columns and one join of slices.
-For thousands of small members that is a third of what it costs to take them one by one; below ``MIN_MEMBERS`` the
-columns cost more than they save (``mqspark.record.split_batch``). Members that are all alike are better taken as a
+A batch is walked once, from size to size. Everything else is arithmetic on columns and one join of slices.
+For thousands of small members that takes a third of the time of single processing. Below ``MIN_MEMBERS`` the
+columns cost more than they save (``mqspark.record.split_batch``). Members with equal lengths are faster as a
 table (``mqspark.store.messages.membertable``).
 
 Must not know queues or files.
@@ -40,7 +41,8 @@ MIN_MEMBERS = 64
 
 _SIZE = struct.Struct(">i")
 HEAD_BYTES = 20
-"""Of a member: size, magic, CRC, flag, body length. Magic and CRC are not looked at (MessageDecoder.decodeMessage)."""
+"""Head of a member: size, magic, CRC, flag, body length. Magic and CRC are ignored, as in
+MessageDecoder.decodeMessage."""
 MIN_BYTES = HEAD_BYTES + 2
 
 
@@ -61,7 +63,7 @@ HEAD_DTYPES = tuple(_head_dtype(born, store) for store, born in ((8, 8), (8, 20)
 
 
 class Head(NamedTuple):
-    """What the records of a batch have in common."""
+    """What all records of a batch have in common."""
 
     magic: int
     queue_id: int
@@ -79,7 +81,7 @@ class Head(NamedTuple):
         return HEAD_DTYPES[(self.sys_flag >> 4) & 3]
 
     def packed(self, size: int = 0, body_bytes: int = 0) -> bytes:
-        """As bytes, zeros where records differ."""
+        """As bytes, with zeros in the fields that differ between records."""
         # fmt: off
         return HEADS[(self.sys_flag >> 4) & 3].pack(
             size, self.magic, 0, self.queue_id, 0, 0, 0, self.sys_flag, self.born_timestamp_ms, self.born_host,
@@ -95,7 +97,7 @@ class Head(NamedTuple):
         positions: Ints,
         first_queue_offset: int,
     ) -> None:
-        """Say in heads of this ``dtype`` where records always differ."""
+        """Set the fields that always differ in heads of this ``dtype``."""
         count = len(heads)
         heads["crc"] = np.fromiter(map(crc32, bodies), np.uint32, count) & 0x7FFFFFFF
         heads["flag"] = flags
@@ -104,14 +106,14 @@ class Head(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of records that follow each other."""
+    """Sizes of consecutive records."""
 
     each: Ints | int
-    """A number when it is that of all."""
+    """A number when all have the same size."""
     total: int
 
     def positions(self, first: int) -> Ints:
-        """Where they begin, if the first does there."""
+        """Positions of the records when the first is at ``first``."""
         if isinstance(self.each, int):
             return np.arange(first, first + self.total, self.each)
         return np.cumsum(self.each) - self.each + first
@@ -119,7 +121,7 @@ class Sizes(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class MemberColumns:
-    """Places are relative to ``data``, the body of the send."""
+    """Members of a batch. Places are relative to ``data``, the body of the send."""
 
     data: bytes
     flags: npt.NDArray[np.int32]
@@ -127,7 +129,7 @@ class MemberColumns:
     body_ends: Ints
     ends: Ints
     tails: list[bytes]
-    """What follows a body in a record: the properties' length, two bytes, and they themselves."""
+    """What follows a body in a record: the two bytes of the properties' length, and the properties."""
     tail_bytes: Ints
 
     @classmethod
@@ -138,7 +140,7 @@ class MemberColumns:
             return None
         columns = None if starts is None else cls._at(data, np.array(starts, np.int64))
         if columns is None:
-            split_batch(data)  # says where, and what is wrong
+            split_batch(data)  # raises with the place and the reason
             raise InvalidMessage("a batch item has impossible lengths", field="body")
         return columns
 
@@ -160,7 +162,7 @@ class MemberColumns:
         return cls(data, flags, body_starts, body_ends, ends, tails, ends - body_ends)
 
     def with_suffix(self, suffix: bytes) -> MemberColumns:
-        """The same with more properties behind those of every member. ``suffix``: encoded, as they are."""
+        """A copy with more properties after those of every member. ``suffix``: encoded in the same way."""
         joined = b"\x02" + suffix
         mores = [suffix if len(tail) == 2 or tail[-1] == 2 else joined for tail in self.tails]
         tail_bytes = self.tail_bytes + np.fromiter(map(len, mores), np.int64, len(mores))
@@ -170,7 +172,7 @@ class MemberColumns:
         return replace(self, tails=tails, tail_bytes=tail_bytes)
 
     def items(self) -> list[tuple[int, bytes, bytes]]:
-        """Flag, body and properties of each, as ``mqspark.record.split_batch`` gives them."""
+        """Flag, body and properties of each member, as ``mqspark.record.split_batch``."""
         each = zip(
             self.flags.tolist(), self.body_starts.tolist(), self.body_ends.tolist(), self.tails, strict=True
         )
@@ -180,7 +182,8 @@ class MemberColumns:
         return len(self.ends)
 
     def any_has(self, *texts: bytes) -> bool:
-        """Whether properties may hold one of them; bodies, which are many times longer, are not looked through."""
+        """Whether the properties may contain one of the texts. Bodies, which are many times longer, are not
+        searched."""
         joined = b"".join(self.tails)
         return any(text in joined for text in texts)
 
@@ -194,12 +197,12 @@ class MemberColumns:
         return int((self.body_ends - self.body_starts).max()), int(self.tail_bytes.max()) - 2
 
     def sizes(self, overhead_bytes: int) -> Sizes:
-        """Of the records; ``overhead_bytes``: of all that is not body or properties."""
+        """Sizes of the records. ``overhead_bytes``: everything but body and properties."""
         sizes = self.body_ends - self.body_starts + self.tail_bytes + (overhead_bytes - 2)
         return Sizes(sizes, int(sizes.sum()))
 
     def tags_codes(self) -> Ints | int:
-        """``mqspark.record.tags_code`` of every member, or of all."""
+        """``mqspark.record.tags_code`` of every member, or one for all."""
         if not self.any_has(b"TAGS\x01"):
             return 0
         return tags_codes(memoryview(self.data), self.body_ends + 2, self.ends)
@@ -207,7 +210,7 @@ class MemberColumns:
     def records(
         self, head: Head, sizes: Ints | int, positions: Ints, first_queue_offset: int
     ) -> bytes | memoryview:
-        """All records, back to back."""
+        """All records, contiguous."""
         data, count = self.data, len(self)
         common = head.packed()
         heads = np.full(count, np.frombuffer(common, head.dtype)[0])
@@ -224,14 +227,14 @@ class MemberColumns:
 
 
 def queue_entries(positions: Ints, sizes: Ints | int, codes: Ints | int) -> bytes:
-    """The ConsumeQueue entries of such records."""
+    """The ConsumeQueue entries of these records."""
     found = np.empty(len(positions), ENTRY_DTYPE)
     found["position"], found["size"], found["tags_code"] = positions, sizes, codes
     return found.tobytes()
 
 
 def _starts(data: bytes) -> list[int] | None:
-    """Where members begin if each ends where its size says; None when one cannot."""
+    """Starts of the members when each ends where its size says; None when a size is impossible."""
     unpack, at, last = _SIZE.unpack_from, 0, len(data) - MIN_BYTES
     starts: list[int] = []
     append = starts.append

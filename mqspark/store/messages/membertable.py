@@ -1,9 +1,9 @@
-"""The members of a batch as a table, when all are of one layout, as what a DataFrame's rows become mostly is.
+"""The members of a batch as a table, when all have the same layout, as the rows of a DataFrame mostly do.
 
-The batch is an array of structures, one a member, and so are its records: each field is one strided copy of a column,
-and nothing but the CRC of a body is a call a member. For thousands of small members that is a fifth of what it costs to
-find out where each one begins (``mqspark.store.messages.members``); from ``MIN_ALIKE`` on it costs less than
-to take them one by one (``mqspark.record.split_batch``), and they leave for the log in one piece.
+The batch is an array of structures, one per member, and so are its records. Each field is one strided copy of
+a column; only the CRC of a body takes a call per member. For thousands of small members this takes a fifth of
+the time of finding the start of each (``mqspark.store.messages.members``). From ``MIN_ALIKE`` on it is
+cheaper than single processing (``mqspark.record.split_batch``), and the records enter the log as one piece.
 
 Must not know queues or files.
 """
@@ -23,21 +23,22 @@ from mqspark.store.messages.members import HEAD_BYTES, MIN_BYTES, MIN_MEMBERS, H
 __all__ = ["MIN_ALIKE", "Many", "MemberTable", "many_of"]
 
 MIN_ALIKE = 12
-"""With 8 a known layout saves a fifteenth of what they cost one by one, less than it takes to make a new one."""
+"""At 8 members a known layout saves a fifteenth of the cost of single processing, less than a new layout
+costs."""
 
 Ints = npt.NDArray[np.int64]
 
 _SIZE = struct.Struct(">i")
 _LENGTH = struct.Struct(">h")
-"""Of the properties."""
+"""Length of the properties."""
 _FLAG_AT, _BODY_LENGTH_AT = 12, 16
 _LAYOUTS = 256
-"""A producer's batches have few; making one costs some microseconds."""
+"""Limit of cached layouts. A producer's batches have few; creating one takes some microseconds."""
 
 
 @functools.lru_cache(_LAYOUTS)
 def _member_dtype(size: int, body_bytes: int) -> np.dtype[np.void]:
-    """Lengths, which have to be alike, are bytes; the tail begins with that of the properties."""
+    """The lengths, which must be equal, are compared as bytes. The tail begins with the properties' length."""
     body_end = HEAD_BYTES + body_bytes
     return np.dtype(
         {
@@ -53,7 +54,7 @@ def _member_dtype(size: int, body_bytes: int) -> np.dtype[np.void]:
 def _record_dtype(
     head: np.dtype[np.void], body_bytes: int, topic_bytes: int, tail_bytes: int
 ) -> np.dtype[np.void]:
-    """``common`` is the head once more, as bytes: whole heads are copied so in a tenth of the time."""
+    """``common`` is the head once more, as bytes: copying whole heads takes a tenth of the time."""
     body_at = head.itemsize
     topic_at = body_at + body_bytes
     tail_at = topic_at + topic_bytes
@@ -69,18 +70,20 @@ def _record_dtype(
 
 @dataclass(slots=True)
 class MemberTable:
-    """What ``MemberColumns`` is, for members whose bodies, and whose properties, are of one length."""
+    """The counterpart of ``MemberColumns`` for members with equal body lengths and equal property lengths."""
 
     members: npt.NDArray[np.void]
-    """Of a ``_member_dtype``."""
+    """Array of a ``_member_dtype``."""
     tails: bytes
-    """What follows the bodies in the records, back to back: the properties' length, two bytes, and they themselves."""
+    """What follows the bodies in the records, contiguous: the two bytes of the properties' length, and the
+    properties."""
     largest: tuple[int, int]
     """Bytes of each body and of each member's properties."""
 
     @classmethod
     def of(cls, data: bytes | memoryview) -> MemberTable | None:
-        """None when there are fewer than ``MIN_ALIKE``, or when they are not alike (or not members)."""
+        """None when there are fewer than ``MIN_ALIKE`` members, when their lengths differ, or when they are
+        malformed."""
         if len(data) < MIN_ALIKE * MIN_BYTES:
             return None
         (size,), (body,) = _SIZE.unpack_from(data), _SIZE.unpack_from(data, _BODY_LENGTH_AT)
@@ -97,7 +100,8 @@ class MemberTable:
         return cls(members, members["tail"].tobytes(), (body, size - body_end - 2))
 
     def with_suffix(self, suffix: bytes) -> Many:
-        """As ``MemberColumns.with_suffix``; no table when only some properties need a separator before it."""
+        """As ``MemberColumns.with_suffix``. Not a table when only some properties need a separator before the
+        suffix."""
         body, properties = self.largest
         if properties:
             finished = self.tails[properties + 1 :: properties + 2].count(b"\x02")

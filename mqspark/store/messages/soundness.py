@@ -1,8 +1,9 @@
-"""Which records of one queue are surely whole, one or many as columns: what is asked of all that a consumer is given
-from the disk.
+"""Fast checks that records of one queue are intact, for one record or for many as columns. Every record that
+a consumer gets from the disk is checked.
 
-Says yes only to what is plain: hosts of IPv4, the queue's own topic, offset and place, lengths that agree, a body with
-its CRC. Whoever asked looks at the others one by one (``mqspark.record.check_record``).
+Returns True only for the common case: IPv4 hosts, the queue's own topic, offset and position, consistent
+lengths, and a body that matches its CRC. The caller checks the others one by one
+(``mqspark.record.check_record``).
 
 Must not know files.
 """
@@ -26,7 +27,8 @@ Int64s = npt.NDArray[np.int64]
 
 _HEAD = HEAD_DTYPES[0]
 _read_head = struct.Struct(">4i4xqqi44xi").unpack_from
-"""Size, magic, CRC, queue, queue offset, place, system flag and length of the body: of the same bytes."""
+"""Size, magic, CRC, queue id, queue offset, physical offset, system flag and body length, at their places in
+a record."""
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 
 
@@ -38,8 +40,8 @@ def are_surely_sound(
     queue: ConsumeQueue,
     offsets: Int64s,
 ) -> npt.NDArray[np.bool_]:
-    """One for each record [start, end) of ``view``, whose first byte is the log's ``base`` (or one for each, where they
-    were copied together); ``offsets``: what the queue says theirs are."""
+    """One result for each record [start, end) of ``view``. ``base`` is the log position of the view's first
+    byte, or one number per record when they were copied together. ``offsets``: the expected queue offsets."""
     topic = np.frombuffer(queue.topic_field, np.uint8)
     last = len(view) - _HEAD.itemsize
     every = np.ndarray((last + 1,), f"V{_HEAD.itemsize}", buffer=view, strides=(1,))
@@ -54,7 +56,7 @@ def are_surely_sound(
     good &= heads["queue_id"] == queue.queue_id
     good &= heads["queue_offset"] == offsets
     good &= (body_ends >= body_starts) & (properties <= ends)
-    # Where it is not, the lengths point anywhere: look at the file's beginning instead.
+    # The lengths of an invalid record are arbitrary: read at the start of the file instead.
     at = np.where(good, body_ends, 0)
     octets = np.frombuffer(view, np.uint8)
     good &= (octets[at[:, None] + np.arange(len(topic))] == topic).all(axis=1)
@@ -70,7 +72,7 @@ def are_surely_sound(
 def is_surely_sound(
     view: memoryview, start: int, end: int, position: int, queue: ConsumeQueue, offset: int
 ) -> bool:
-    """One record, ``start`` to ``end`` of ``view``."""
+    """Check one record, from ``start`` to ``end`` of ``view``."""
     if end > len(view):
         return False
     size, magic, crc, queue_id, queue_offset, physical_offset, sys_flag, body_bytes = _read_head(view, start)

@@ -1,10 +1,11 @@
-"""BatchConsumeQueues: the queues of a topic with ``queue.type=BatchCQ``, where a record holds several messages.
+"""BatchConsumeQueues: the queues of a topic with ``queue.type=BatchCQ``, where a record holds several
+messages.
 
-An entry (46 bytes) says of an inner-batch record where it is, when it was stored, the queue offset of its first
-message and how many it holds (BatchConsumeQueue; reference store-and-broker §3.4). Entries lie back to back from the
-beginning of the queue's space, whatever their offsets: the array of entries is a ConsumeQueue whose offsets are entry
-numbers, and this class is the way between those and the offsets of messages. A lost record needs no filler here: the
-next entry says where it begins.
+An entry (46 bytes) has the position of an inner-batch record, its store time, the queue offset of its first
+message and the number of messages (BatchConsumeQueue). Entries are contiguous from the beginning of the
+queue's space, whatever their offsets. The array of entries is a ConsumeQueue whose offsets are entry numbers;
+this class maps them to message offsets. A lost record needs no filler, because the next entry has its own
+base offset.
 
 Must not know the log.
 """
@@ -52,7 +53,7 @@ BATCH_DTYPE = np.dtype(
 )
 NO_COMPACTED_OFFSET = -1
 MAX_BATCH = 0x7FFF
-"""Messages in one record."""
+"""Most messages in one record."""
 
 
 class BatchEntry(NamedTuple):
@@ -71,8 +72,8 @@ class BatchEntry(NamedTuple):
 
 
 class BatchQueue:
-    """One queue, in offsets of messages. ``max_offset`` is what consumers may see, ``next_offset`` what the next put
-    gets."""
+    """One queue, in offsets of messages. ``max_offset``: end of what consumers may see. ``next_offset``:
+    offset of the next put."""
 
     __slots__ = ("_max_offset", "array", "entries", "next_offset")
 
@@ -80,7 +81,7 @@ class BatchQueue:
         self.array = array
         """The entries, by number."""
         self.entries = bytearray()
-        """Of the records appended since the last commit, not yet visible."""
+        """Entries of the records appended since the last commit, not visible yet."""
         self._max_offset = -1
         self.next_offset = 0
 
@@ -104,17 +105,17 @@ class BatchQueue:
 
     @property
     def min_offset(self) -> int:
-        """Of the first record that the log still has; the max offset when there is none."""
+        """Offset of the first record that the log still has; the max offset when there is none."""
         first = self.entry(self.array.min_offset) if self.array.min_offset < self.array.max_offset else None
         return first.base if first is not None else self.max_offset
 
     def reserve(self) -> None:
-        """Allocate room for one more entry. Raises DiskFull, nothing changed then."""
+        """Allocate room for one more entry. Raises DiskFull with nothing changed."""
         if self.array.next_offset >= self.array.reserved_end:
             self.array.reserve(1)
 
     def add(self, entry: BatchEntry) -> None:
-        """Append, to be seen after the next commit. Its room was reserved."""
+        """Append an entry, visible after the next commit. Its room must be reserved."""
         self.entries += entry.pack()
         self.array.next_offset += 1
         self.next_offset = entry.base + entry.messages
@@ -125,22 +126,22 @@ class BatchQueue:
         self._max_offset = -1
 
     def recovered(self) -> None:
-        """The array is as long as it will be: offsets go on behind it."""
+        """Set the offsets from the array, once recovery has finished it."""
         self._max_offset = -1
         self.next_offset = self.max_offset
 
     def entry(self, number: int) -> BatchEntry | None:
-        """Visible or not; None when no file holds it."""
+        """The entry, visible or not; None when no file has it."""
         data = self.array.packed_entry(number)
         return BatchEntry(*BATCH_ENTRY.unpack(data)) if data is not None else None
 
     def read(self, number: int, limit: int) -> Entries:
-        """Visible entries from a number on, up to ``limit`` of them and the end of that file."""
+        """Visible entries from a number on, up to ``limit`` of them and the end of their file."""
         return self.array.read(number, limit)
 
     def number_of(self, offset: int) -> int:
-        """Of the entry that holds an offset of [min_offset, max_offset), or of the next one when the record is
-        lost."""
+        """Number of the entry that contains an offset of [min_offset, max_offset), or of the next one when
+        the record is lost."""
         low, high = self.array.min_offset, self.array.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -152,7 +153,8 @@ class BatchQueue:
         return low
 
     def offset_by_time(self, timestamp_ms: int) -> int:
-        """Of the first message of the first record stored at or after a time; the max offset when there is none."""
+        """Offset of the first message of the first record stored at or after a time; the max offset when
+        there is none."""
         low, high = self.array.min_offset, self.array.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -166,7 +168,8 @@ class BatchQueue:
 
 
 class BatchTable(QueueTable):
-    """All BatchConsumeQueues of a store. ``queues`` are their arrays, ``batch_queues`` the queues themselves."""
+    """All BatchConsumeQueues of a store. ``queues`` are their arrays, ``batch_queues`` the queues
+    themselves."""
 
     __slots__ = ("batch_queues",)
 
@@ -215,9 +218,10 @@ class BatchTable(QueueTable):
 
 
 def batch_topics(topics_file: Path, files: FileLayer) -> set[str]:
-    """The topics that a broker's table says to have BatchCQ queues: needed when the queues themselves are gone.
+    """The topics with BatchCQ queues according to the broker's topic table, in case the queues themselves are
+    gone.
 
-    A table that cannot be read names none here; the broker, whose file it is, says so.
+    Empty when the table cannot be read; the broker reports that.
     """
     data = ConfigFile(topics_file, files).load()
     if data is None or b"BatchCQ" not in data:

@@ -1,7 +1,7 @@
 """The tags code of a queue entry: one function for dispatch and recovery, so that both write the same entry.
 
 In SCHEDULE_TOPIC_XXXX it is the deliver time, elsewhere the hash of the tags
-(CommitLog.checkMessageAndReturnSize; reference store-and-broker §2.9, §3.2).
+(CommitLog.checkMessageAndReturnSize).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _UNKNOWN_LEVEL_MS = 1_000
 
 
 class DelayLevels:
-    """``messageDelayLevel`` parsed: level 1 is the first. Raises ConfigError when a level is not number and
-    unit."""
+    """``messageDelayLevel`` parsed; the first level is 1. Raises ConfigError when a level is not a number and
+    a unit."""
 
     def __init__(self, text: str) -> None:
         self.delays_ms: list[int] = []
@@ -31,18 +31,18 @@ class DelayLevels:
             self.delays_ms.append(int(word[:-1]) * unit)
 
     def deliver_time_ms(self, level: int, store_timestamp_ms: int) -> int:
-        """Levels above the highest count as the highest."""
+        """Deliver time of a level. Levels above the highest count as the highest."""
         level = min(level, len(self.delays_ms))
         return store_timestamp_ms + (self.delays_ms[level - 1] if level > 0 else _UNKNOWN_LEVEL_MS)
 
     def tags_code_of(self, record: CheckedRecord) -> int:
-        """Of a record read back from the log."""
+        """Tags code of a record read from the log."""
         code = tags_code(record.properties)
         if record.topic == SCHEDULE_TOPIC:
             return self.schedule_tags_code(record.properties, code, record.store_timestamp_ms)
         return code
 
     def schedule_tags_code(self, properties: bytes, tags_code: int, store_timestamp_ms: int) -> int:
-        """What an entry of SCHEDULE_TOPIC_XXXX carries instead of ``tags_code``."""
+        """Tags code of an entry of SCHEDULE_TOPIC_XXXX; ``tags_code`` is that of the tags."""
         level = parse_number(find_property(properties, b"DELAY"))
         return self.deliver_time_ms(level, store_timestamp_ms) if level else tags_code

@@ -1,4 +1,4 @@
-"""The queue files that are mapped now."""
+"""The cache of mapped queue files."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ __all__ = ["Entries", "MappedFiles"]
 Entries = npt.NDArray[Any]
 
 _MARK = ""
-"""Among the maps in the order of their use: those before it were not used since ``drop_idle`` was last called."""
+"""Marker among the maps, which are ordered by last use: maps before it were not used since the last
+``drop_idle``."""
 
 
 class Tail(Protocol):
-    """A queue that keeps at hand the map of the file it appends to."""
+    """A queue that keeps the map of the file it appends to."""
 
     tail_used: bool
-    """Since the map was last looked for a place among the idle ones."""
+    """Whether the queue used the map since it was last checked for being idle."""
 
     def tail_unmapped(self) -> None: ...
 
 
 class MappedFiles:
-    """Whole queue files as arrays of entries: the least recently used goes first, and what nobody looked at for a
-    while goes, too. Files that are only read are mapped read-only; what cannot be mapped is copied.
+    """Whole queue files as arrays of entries. The least recently used file is unmapped first; idle files are
+    unmapped as well. Files that are only read are mapped read-only, and files that cannot be mapped are
+    copied.
 
-    A Python mapping keeps a descriptor, hence the bound. A map that leaves is not closed: the last array on
-    it does.
+    A Python mapping keeps a descriptor, hence the limit. An evicted map is not closed: the last array on it
+    closes it.
     """
 
     __slots__ = ("_budget", "_dtype", "_files", "_limit", "_maps", "_tails", "_writable")
@@ -79,8 +81,8 @@ class MappedFiles:
             self._files.close(fd)
 
     def tail(self, path: str, owner: Tail) -> mmap | None:
-        """The map of a file that ``owner`` appends to and may use until it is told otherwise; None when another would
-        have to leave for it, or there is no room for it: then it is written without a map."""
+        """The map of a file for ``owner`` to append to, until the owner is notified. None when it does not
+        fit without evicting another one: the file is then written without a map."""
         if path not in self._maps and len(self._maps) >= self._limit:
             return None
         found = self._maps.get(path) if path in self._writable else None
@@ -115,13 +117,13 @@ class MappedFiles:
         self._forget(path, self._maps.pop(path, None))
 
     def drop_idle(self) -> None:
-        """Unmap what was not used since the last call."""
+        """Unmap the files that were not used since the last call."""
         while _MARK in self._maps:
             self._drop_oldest()
         self._maps[_MARK] = None
 
     def _drop_oldest(self) -> None:
-        """Or give it another turn, if a queue used it without asking here."""
+        """Unmap the oldest file, or move it to the end when its queue used it without asking here."""
         path, found = self._maps.popitem(last=False)
         owner = self._tails.get(path)
         if owner is not None and owner.tail_used:

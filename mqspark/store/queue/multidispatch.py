@@ -1,9 +1,8 @@
-"""Multi-dispatch: one record in more queues than its own (LmqDispatch, MultiDispatchUtils; reference
-store-and-broker §19.2).
+"""Multi-dispatch: one record in several queues (LmqDispatch, MultiDispatchUtils).
 
-A producer names light message queues (LMQ) in INNER_MULTI_DISPATCH; the store gives the record an offset in each,
-writes those beside the names (INNER_MULTI_QUEUE_OFFSET) and puts the same entry into each. An LMQ is a topic with
-one queue and a prefix, known to no topic table.
+A producer names light message queues (LMQ) in INNER_MULTI_DISPATCH. The store assigns the record an offset in
+each, writes the offsets beside the names (INNER_MULTI_QUEUE_OFFSET) and adds the same entry to each. An LMQ
+is a topic with one queue and a name prefix, and is in no topic table.
 """
 
 from __future__ import annotations
@@ -34,17 +33,18 @@ _WAITING = frozenset({SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC})
 
 
 def is_lmq(name: str) -> bool:
-    """Of a topic or of a group that reads one."""
+    """Whether it is the name of an LMQ, or of a group that reads one."""
     return name.startswith(LMQ_PREFIX)
 
 
 def allows_dispatch(topic: str) -> bool:
-    """Whether records of a topic may enter other queues: not those that only wait in it for something else."""
+    """Whether records of a topic may enter other queues. Records that only wait in a system topic may not."""
     return not topic.startswith((RETRY_PREFIX, _SYSTEM_PREFIX)) and topic not in _WAITING
 
 
 def wanted_queues(names: str) -> list[str]:
-    """The queues that INNER_MULTI_DISPATCH names. Raises InvalidMessage for what is no LMQ and for one named twice.
+    """The queues that INNER_MULTI_DISPATCH names. Raises InvalidMessage for a name that is not an LMQ and for
+    a repeated one.
 
     (RocketMQ stores such a message and then cannot dispatch it.)
     """
@@ -64,7 +64,7 @@ def offsets_property(offsets: list[int]) -> bytes:
 
 
 def dispatched_queues(topic: str, properties: bytes) -> Iterator[tuple[str, int]]:
-    """(LMQ name, its queue offset) for each queue that a stored record is in besides its own."""
+    """(LMQ name, queue offset) for each additional queue of a stored record."""
     names = find_property(properties, b"INNER_MULTI_DISPATCH")
     offsets = find_property(properties, DISPATCH_MARK[:-1])
     if names is None or offsets is None or not allows_dispatch(topic):

@@ -1,13 +1,14 @@
-"""ConsumeQueueExt: what a queue entry has no room for, one unit an entry (enableConsumeQueueExt).
+"""ConsumeQueueExt: additional data of a queue entry, one unit per entry (enableConsumeQueueExt).
 
-A unit (size i16, tags code i64, store time i64, bitmap length i16, bitmap) lies in a file of its own; the entry's tags
-code is then the unit's address, which is so negative that no hash can be it (ConsumeQueueExt; reference
-store-and-broker §3.3). Units follow one another without gaps, since RocketMQ walks them; where the next one does not
-fit, size -1 says to go on in the next file. Bitmaps, RocketMQ's way to test SQL92 subscriptions ahead, are read over
-and never written: without one RocketMQ evaluates the message.
+A unit (size i16, tags code i64, store time i64, bitmap length i16, bitmap) lies in a separate file. The tags
+code of the entry is then the address of the unit, a negative number below every hash (ConsumeQueueExt). Units
+are contiguous, because RocketMQ walks them; where the next one does not fit, size -1 means that it is in the
+next file. Bitmaps, RocketMQ's preliminary test of SQL92 subscriptions, are skipped and never written: without
+one RocketMQ evaluates the message.
 
-Like queue entries, units are given room before their message is accepted and written when it becomes visible. Must not
-know queues.
+Like queue entries, units get room before their message is accepted and are written when it becomes visible.
+
+Must not know queues.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from mqspark.store.disk.mapping import MapBudget, try_map
 __all__ = ["EXT_ADDRESS_BELOW", "QueueExt", "resolve_tags_codes"]
 
 EXT_ADDRESS_BELOW = -(1 << 31)
-"""A tags code below is the address of a unit (reference store-and-broker §3.2)."""
+"""Tags codes below this are addresses of units."""
 
 _FIRST_ADDRESS = -(1 << 63)
 _UNIT = struct.Struct(">hqqh")
 UNIT_BYTES = _UNIT.size
 _I16 = struct.Struct(">h")
 _END_BYTES = 4
-"""Kept free at the end of a file (ConsumeQueueExt.END_BLANK_DATA_LENGTH)."""
+"""Bytes reserved at the end of a file (ConsumeQueueExt.END_BLANK_DATA_LENGTH)."""
 _STEP_BYTES = 1 << 16
 
 Int64s = npt.NDArray[np.int64]
 
 
 class QueueExt:
-    """The units of one queue. ``end`` is where the next one goes, in bytes of the queue's space."""
+    """The units of one queue. ``end`` is the place of the next one, in bytes of the queue's space."""
 
     __slots__ = (
         "_allocated_end",
@@ -67,7 +68,8 @@ class QueueExt:
         new_directories: set[str],
         budget: MapBudget | None = None,
     ) -> None:
-        """``budget``: of address space. ``dirty_files``, ``new_directories``: told what a checkpoint has to sync."""
+        """``budget``: of address space. ``dirty_files``, ``new_directories``: receive what a checkpoint has
+        to sync."""
         self._directory = directory
         self._files = files
         self._file_bytes = file_bytes
@@ -92,7 +94,7 @@ class QueueExt:
     # --- write ------------------------------------------------------------------------------------------------
 
     def reserve(self, units: int) -> None:
-        """Room for so many more. OSError: nothing changed that matters."""
+        """Reserve room for more units. After an OSError nothing relevant has changed."""
         need = self._end_of(units)
         while self._allocated_end < need:
             low = max(self._allocated_end, self.end)
@@ -101,7 +103,7 @@ class QueueExt:
             is_new = start not in self.file_starts
             if is_new:
                 self._files.make_directory(self._directory)
-                # As far as the store's own: this kind of directory may be new in it.
+                # Up to the store's own directory: the directory of ext files may be new in it.
                 parents = (self._directory, *list(self._directory.parents)[:3])
                 self._new_directories.update(map(str, parents))
             fd = self._files.open(self._path(start), create=is_new)
@@ -116,7 +118,7 @@ class QueueExt:
             self._allocated_end = high
 
     def _end_of(self, units: int) -> int:
-        """Where the last of so many more ends: each file that they fill leaves its own end free."""
+        """End of the last of these units. Each full file keeps its end free."""
         used = self.end % self._file_bytes
         usable = self._file_bytes - _END_BYTES
         here = max(usable - used, 0) // UNIT_BYTES
@@ -126,7 +128,7 @@ class QueueExt:
         return self.end - used + (files + 1) * self._file_bytes + rest * UNIT_BYTES
 
     def put(self, tags_code: int, store_ms: int) -> int:
-        """Append a unit, for which there is room; gives back its address. ``write`` puts it on disk."""
+        """Append a unit, for which room must be reserved. Returns its address. ``write`` writes it to disk."""
         used = self.end % self._file_bytes
         if used + UNIT_BYTES > self._file_bytes - _END_BYTES:
             rest = self._file_bytes - used
@@ -138,7 +140,7 @@ class QueueExt:
         return address
 
     def write(self) -> None:
-        """Everything that was put. Raises OSError; the next call then goes on."""
+        """Write everything that was put. Raises OSError; the next call continues."""
         data, self._pending = self._pending, bytearray()
         view = memoryview(data)
         while view:
@@ -161,7 +163,8 @@ class QueueExt:
     # --- read -------------------------------------------------------------------------------------------------
 
     def tags_codes(self, codes: Int64s) -> Int64s:
-        """The same codes, with what its unit says in place of each address; an address without a unit stays."""
+        """The codes with each address replaced by the tags code of its unit. An address without a unit
+        stays."""
         found = codes.copy()
         for index in np.flatnonzero(codes < EXT_ADDRESS_BELOW).tolist():
             unit = self._unit(int(codes[index]) - _FIRST_ADDRESS)
@@ -211,7 +214,7 @@ class QueueExt:
     # --- recovery and retention -------------------------------------------------------------------------------
 
     def set_end(self, last_address: int | None) -> None:
-        """Go on behind the unit that the last entry with one points to, or at the beginning; what lies behind is
+        """Continue after the unit of the last entry that has one, or at the beginning. What follows is
         zeroed, so that RocketMQ does not walk into it."""
         end = 0
         if last_address is not None:
@@ -259,7 +262,7 @@ class QueueExt:
 
 
 def resolve_tags_codes(ext: QueueExt | None, codes: Int64s) -> Int64s:
-    """Tags codes of entries as hashes (or deliver times); an address that leads nowhere stays one."""
+    """Tags codes of entries as hashes (or deliver times). A dangling address stays."""
     if ext is None or not (codes < EXT_ADDRESS_BELOW).any():
         return codes
     return ext.tags_codes(codes)

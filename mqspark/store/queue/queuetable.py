@@ -1,4 +1,5 @@
-"""All queues of a store, and what they share: the length of their files, the maps, what a checkpoint has to sync.
+"""All queues of a store and their shared state: the length of their files, the maps, and what a checkpoint
+has to sync.
 
 Must not know the log.
 """
@@ -26,7 +27,7 @@ from mqspark.store.queue.queueext import QueueExt
 __all__ = ["QueueTable"]
 
 _LENGTH_SAMPLE = 8
-"""Queues whose files are measured at a start: one may have been cut short."""
+"""Number of queues whose files are measured at start; a single one may be truncated."""
 
 
 class QueueTable:
@@ -68,9 +69,9 @@ class QueueTable:
         ext_file_bytes: int = 0,
         ext_enabled: bool = False,
     ) -> None:
-        """``budget``: of address space. ``ledger``: of memory. ``dtype``: of an entry; its first three fields are
-        those of ENTRY_DTYPE. ``ext_…``: of the queues' ConsumeQueueExt, which are read when they are there and written
-        when enabled."""
+        """``budget``: of address space. ``ledger``: of memory. ``dtype``: of an entry; its first three fields
+        are those of ENTRY_DTYPE. ``ext_…``: of the queues' ConsumeQueueExt, which are read when they exist
+        and written when enabled."""
         self.directory = directory
         self.files = files
         self.dtype = dtype
@@ -84,22 +85,22 @@ class QueueTable:
         self.ledger = ledger if ledger is not None else Ledger("queues", lambda: sys.maxsize)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.hidden: dict[str, list[ConsumeQueue]] = {}
-        """Queues of deleted topics whose files are still there."""
+        """Queues of deleted topics whose files still exist."""
         self.before_create: Callable[[str], None] = lambda topic: None
-        """Called with the topic of a queue that is about to be made."""
+        """Called with the topic of a queue before it is created."""
         self.batch_topics: set[str] = set()
-        """Topics whose queues are BatchConsumeQueues and kept in another table."""
+        """Topics with BatchConsumeQueues, which are in another table."""
         self.dirty_files: set[str] = set()
-        """Written since the last checkpoint."""
+        """Files written since the last checkpoint."""
         self.doubted: dict[ConsumeQueue, Doubt] = {}
-        """Queues whose files a start found damaged."""
+        """Queues whose files were found damaged at start."""
         self.before_heal: Callable[[], None] = lambda: None
-        """Called before anything is changed that a start shall find damaged again if this one is interrupted."""
+        """Called before the first repair, so that an interrupted start finds the damage again the next time."""
         self.new_directories: set[str] = set()
         """Directories whose names are not synced yet."""
 
     def load(self, batch_directory: Path | None = None) -> None:
-        """Find every queue. A store keeps the file length it has."""
+        """Find every queue. A store keeps its file length."""
         self.files.make_directory(self.directory)
         if batch_directory is not None:
             self.batch_topics = set(self.files.names(batch_directory))
@@ -118,7 +119,7 @@ class QueueTable:
             if len(lengths) < _LENGTH_SAMPLE:
                 files = [path / name for name in self.files.names(path) if file_start(name) is not None]
                 lengths += [max(self._length(file) for file in files)] if files else []
-        # One that was cut short is made whole again by recovery; the others say how long.
+        # Recovery restores a truncated file. The others determine the length.
         counts = Counter(length for length in lengths if length and length % self.entry_bytes == 0)
         self.file_bytes = max(counts, key=lambda length: (counts[length], length), default=self.file_bytes)
         for topic, queue_id in found:
@@ -138,12 +139,12 @@ class QueueTable:
             self.files.close(fd)
 
     def admit(self, topic: str) -> None:
-        """For a queue more that a message makes. Raises TableFull."""
+        """Account for a further queue created by a message. Raises TableFull."""
         self.ledger.admit(_queue_bytes(topic))
 
     def create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """In memory; files appear with the first message. Raises InvalidMessage for a name no directory may
-        have."""
+        """Create a queue in memory; its files appear with the first message. Raises InvalidMessage for a name
+        that cannot be a directory."""
         if not is_storable_topic(topic):
             raise InvalidMessage(
                 f"topic {topic!r} cannot be stored: its name has other characters", field="topic"
@@ -162,7 +163,7 @@ class QueueTable:
         return queue
 
     def ext_of(self, topic: str, queue_id: int) -> QueueExt | None:
-        """RocketMQ gives none to light message queues."""
+        """The ext units of a queue. RocketMQ has none for light message queues."""
         if self.ext_directory is None or is_lmq(topic):
             return None
         return QueueExt(
@@ -175,7 +176,7 @@ class QueueTable:
         )
 
     def drop_idle(self) -> None:
-        """Unmap what was not used since the last call."""
+        """Unmap the files that were not used since the last call."""
         self.maps.drop_idle()
         for queue in self.queues.values() if self.ext_directory is not None else ():
             if queue.ext is not None:
@@ -183,17 +184,17 @@ class QueueTable:
 
     @property
     def used_queues(self) -> int:
-        """Queues that ever got a message."""
+        """Number of queues that ever got a message."""
         return sum(1 for queue in self.queues.values() if queue.file_starts)
 
     def hide_topics(self, topics: Set[str]) -> None:
-        """From now on they have no queues; their files stay until ``remove_topic``."""
+        """Hide the queues of these topics at once; their files stay until ``remove_topic``."""
         for key in [key for key in self.queues if key[0] in topics]:
             self.hidden.setdefault(key[0], []).append(self.queues.pop(key))
             self.ledger.free(_queue_bytes(key[0]))
 
     def remove_topic(self, topic: str) -> None:
-        """Its queues and their files. Raises OSError; another call then goes on."""
+        """Remove the queues of a topic and their files. Raises OSError; another call continues."""
         self.hide_topics({topic})
         hidden = self.hidden.get(topic, [])
         while hidden:
@@ -203,8 +204,8 @@ class QueueTable:
         self._remove_if_empty(topic)
 
     def leave_out(self, positions: Mapping[str, int], *, remove: bool = False) -> None:
-        """Without the files that are left of deleted topics (``Deletions.positions``), before anything is read of them.
-        ``remove``: from the disk, too."""
+        """Ignore files left from deleted topics (``Deletions.positions``). Call it before they are read.
+        ``remove``: also delete them from the disk."""
         for key in [key for key in self.queues if key[0] in positions]:
             queue = self.queues[key]
             old = queue.files_before(positions[queue.topic])

@@ -1,9 +1,9 @@
-"""Columns of integers in as few bytes as the widest of their differences needs: what one step of a rebuild leaves for
-the next.
+"""Integer columns in a compact form: each takes as few bytes as its widest difference needs. Used between the
+steps of a rebuild.
 
-Positions and offsets mostly go up by the same step, sizes, tags and times hardly change: most columns of a log take a
-few bytes in all, and a page that is not written is the cheapest. A column is a head (first value, step, width) and what
-is added to it for each row: the step, or 1, 2 or 4 bytes without sign, or all eight of the value. Little-endian.
+Positions and offsets mostly grow by a constant step; sizes, tags and times hardly change. Most columns of a
+log so take a few bytes in all. A column is a head (first value, step, width) and for each row what is added
+to it: the step alone, or 1, 2 or 4 unsigned bytes, or all eight bytes of the value. Little-endian.
 
 Must not know what the columns mean.
 """
@@ -22,7 +22,7 @@ __all__ = ["Ints", "pack", "read", "skip"]
 Ints = npt.NDArray[np.int64]
 
 _FRAME = struct.Struct("<II")
-"""Rows; bytes behind this head."""
+"""Number of rows; bytes after this head."""
 _COLUMN = struct.Struct("<qqB")
 """First value, step, width."""
 _RAW = 8
@@ -30,7 +30,7 @@ _WIDTHS = (1, 2, 4)
 
 
 def pack(columns: Sequence[Ints]) -> bytes:
-    """A frame: these columns of one length, of which at most some millions of rows make sense."""
+    """A frame of columns of equal length. Meant for at most some millions of rows."""
     parts = [part for column in columns for part in _packed(column)]
     return _FRAME.pack(len(columns[0]), sum(map(len, parts))) + b"".join(parts)
 
@@ -40,7 +40,7 @@ def _packed(column: Ints) -> tuple[bytes, bytes]:
         return _COLUMN.pack(0, 0, 0), b""
     first, last, rows = int(column[0]), int(column[-1]), len(column)
     step = (last - first) // (rows - 1) if rows > 1 else 0
-    # A look at the middle spares most columns that are not even the rest.
+    # The middle value rules out most columns without a constant step, which saves the full check.
     if int(column[rows // 2]) == first + step * (rows // 2) and (np.diff(column) == step).all():
         return _COLUMN.pack(first, step, 0), b""
     low = int(column.min())
@@ -52,7 +52,7 @@ def _packed(column: Ints) -> tuple[bytes, bytes]:
 
 
 def read(file: BinaryIO) -> list[Ints]:
-    """The columns of the frame at the file's position; it stands behind them then. Raises EOFError at the end."""
+    """The columns of the frame at the file's position, which moves behind it. Raises EOFError at the end."""
     rows, size = _FRAME.unpack(_exactly(file, _FRAME.size))
     data = _exactly(file, size)
     columns = []
@@ -72,7 +72,7 @@ def read(file: BinaryIO) -> list[Ints]:
 
 
 def skip(file: BinaryIO, rows: int) -> int:
-    """Go over the frames that end within so many rows; gives back how many are left of them."""
+    """Skip the frames that end within ``rows`` rows. Returns the number of rows left."""
     while rows > 0:
         found, size = _FRAME.unpack(_exactly(file, _FRAME.size))
         if found > rows:

@@ -1,23 +1,25 @@
-"""Deleted topics, each with the place in the log before which its records are in no queue any more.
+"""The deleted topics, each with the log position before which its records belong to no queue.
 
-The log keeps the records of a deleted topic until it is cleaned. Without this list a recovery or a rebuild would put
-them into queues again: all of them, or, worse, those behind a checkpoint alone, among offsets that a topic made again
-under the name has given to other messages. (RocketMQ keeps no such list. Kafka has a log for each partition, so that
-one rename deletes it.) A file of ours, which RocketMQ ignores and a store that comes from it does not have:
+The log keeps the records of a deleted topic until retention removes them. Without this list a recovery or a
+rebuild would add them to queues again: all of them, or, worse, only those after a checkpoint, between offsets
+that a new topic of the same name has assigned to other messages. (RocketMQ has no such list. Kafka has a log
+for each partition and deletes it by one rename.) The list is a file of this project, which RocketMQ ignores
+and a store from RocketMQ lacks:
 
     mqspark.deletions   mqspark-deletions-1
-                        00000000000000004711 TopicA         one line a topic, the last deletion of it
-                        9d0ad5c7                            CRC-32 of all before
+                        00000000000000004711 TopicA         one line per topic, its last deletion
+                        9d0ad5c7                            CRC-32 of everything before
 
-The topic is out of sight at once, then this file is saved, then the files of its queues are removed. A crash before the
-save leaves the topic as it was: nobody was told otherwise. A crash after it leaves it deleted: what it left of the
-files is removed at the start. A topic that is made again before the save waits for it. Room for the next list is kept
-in a file beside it: on a full disk topics are deleted to get some.
+The topic is hidden at once, then this file is saved, then the files of its queues are removed. After a crash
+before the save the topic exists as before: nobody was told that it was deleted. After a crash following the
+save it stays deleted: the next start removes the rest of its files. Creating the topic again before the save
+waits for the save. Space for the next list is reserved in a second file, because topics are deleted to free a
+full disk.
 
-An entry counts until the log begins behind its place. No place may be behind the log's end, where records to come
-would be taken for those that were deleted: a start after a power cut, which may have taken the end of the log, moves it
-there before anything is put. (A broker of RocketMQ that takes a store over moves nothing: what it puts where it has cut
-the log itself, as it does at damage, is not told from what was deleted.)
+An entry counts until the log begins after its position. No position may lie after the end of the log, where
+new records would count as deleted. A power failure may lose the end of the log, so a start moves such
+positions to the end before anything is put. (A RocketMQ broker that takes over a store moves nothing. What it
+puts after it has cut the log itself, as it does at damage, cannot be told from deleted records.)
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ _BLOCK_BYTES = 4096
 
 
 def load_deletions(file: ConfigFile) -> dict[str, int]:
-    """Physical offsets by topic; none without a file. Raises StoreCorrupt when neither it nor its ``.bak`` can be
-    read."""
+    """Physical offsets by topic; empty without a file. Raises StoreCorrupt when neither it nor its ``.bak``
+    can be read."""
     is_there = False
 
     def is_readable(data: bytes) -> bool:
@@ -69,7 +71,7 @@ def _encode(positions: Mapping[str, int]) -> bytes:
 
 
 MAX_BYTES = 64 << 20
-"""Of the list: some 200,000 topics that were deleted while the log still has records of them."""
+"""Limit of the list: some 200,000 deleted topics of which the log still has records."""
 
 
 def _row_bytes(topic: str) -> int:
@@ -77,7 +79,7 @@ def _row_bytes(topic: str) -> int:
 
 
 class Deletions:
-    """Of one open store. Belongs to its thread, but for ``run`` of its jobs."""
+    """The list of one open store. Belongs to the store's thread, except ``run`` of its jobs."""
 
     __slots__ = (
         "_begin",
@@ -96,8 +98,8 @@ class Deletions:
     )
 
     def __init__(self, file: ConfigFile, files: FileLayer, remove: Callable[[str], None]) -> None:
-        """``remove(topic)`` removes the files of its queues; an OSError of it is raised by ``done`` of the job, and the
-        next one tries again."""
+        """``remove(topic)`` removes the files of its queues. ``done`` of the job raises its OSError, and the
+        next job tries again."""
         self._file = file
         self._files = files
         self._room_generation = -1
@@ -110,14 +112,14 @@ class Deletions:
             "deletions", lambda: MAX_BYTES, "Deletions.positions", "Deletions._pending", "QueueTable.hidden"
         )
         self._pending: dict[str, int] = {}
-        """Topics whose files are still there, with the generation that has to be saved before."""
+        """Topics whose files still exist, and the generation that has to be saved before they are removed."""
         self.on_removed: Callable[[], None] = lambda: None
-        """Called when deletions that were added are on disk and carried out."""
+        """Called when added deletions are on disk and carried out."""
         self.positions: dict[str, int] = {}
-        """Records of these topics that lie before these physical offsets are of no queue."""
+        """Records of these topics before these physical offsets belong to no queue."""
 
     def load(self, log_begin: int) -> None:
-        """Raises StoreCorrupt."""
+        """Read the list. Raises StoreCorrupt."""
         self._pending.clear()
         self._saved_generation = self._generation
         self._begin = 0
@@ -127,8 +129,8 @@ class Deletions:
         self._forget_before(log_begin)
 
     def end_at(self, log_end: int) -> None:
-        """Recovery has found the end of the log: nothing may be put before this has returned. Blocking. Raises
-        OSError."""
+        """Move positions after ``log_end``, the end of the recovered log, back to it. Must return before
+        anything is put. Blocking. Raises OSError."""
         behind = [topic for topic, position in self.positions.items() if position > log_end]
         if behind:
             self.positions.update(dict.fromkeys(behind, log_end))
@@ -137,7 +139,7 @@ class Deletions:
         self.keep_room()
 
     def admit(self, topic: str) -> None:
-        """Before a topic is deleted. Raises TableFull: the list is as long as the log has records of so many."""
+        """Call this before a topic is deleted. Raises TableFull when the list is full."""
         if topic not in self.positions:
             self.ledger.admit(_row_bytes(topic))
 
@@ -147,7 +149,7 @@ class Deletions:
             self.ledger.note(_row_bytes(topic))
 
     def add(self, topic: str, log_begin: int, position: int) -> None:
-        """All of its records that there are lie before ``position``, where the log ends."""
+        """Add a deleted topic. All of its records lie before ``position``, the end of the log."""
         self._forget_before(log_begin)
         if topic not in self.positions:
             self.ledger.note(_row_bytes(topic))
@@ -165,21 +167,22 @@ class Deletions:
 
     @property
     def behind(self) -> bool:
-        """A job has to run."""
+        """Whether a job has to run."""
         return bool(self._pending)
 
     def job(self) -> _SaveJob:
         return _SaveJob(self, self._generation, self.positions.copy())
 
     def finish(self, topic: str) -> None:
-        """Before a queue of it is made: waits until the deletion is on disk and the files are gone. Raises OSError."""
+        """Call this before a queue of the topic is created: waits until the deletion is on disk and the files
+        are removed. Raises OSError."""
         if topic in self._pending:
             job = self.job()
             job.run()
             job.done()
 
     def save(self, generation: int, positions: Mapping[str, int]) -> None:
-        """Unless that, or what came later, is on disk already. Any thread. Raises OSError."""
+        """Save the list unless this generation or a later one is on disk. In any thread. Raises OSError."""
         with self._lock:
             if generation > self._saved_generation:
                 self._save(_encode(positions))
@@ -196,12 +199,13 @@ class Deletions:
             self._file.save(data)
 
     def keep_room(self) -> None:
-        """For the next list, if there is any by now. Not at once when files were removed: others wait for it, too."""
+        """Reserve space for the next list, if the disk has any. Not right after files were removed, because
+        others wait for the space, too."""
         if self._room_generation == self._generation:
             return
         length = len(_encode(self.positions)) + _BLOCK_BYTES
         length -= length % _BLOCK_BYTES
-        with contextlib.suppress(OSError):  # there is none: the next time perhaps
+        with contextlib.suppress(OSError):  # no space now; tried again later
             fd = self._files.open(self._room, create=True)
             try:
                 self._files.set_length(fd, length)
@@ -219,7 +223,7 @@ class Deletions:
 
 
 class _SaveJob:
-    """The list onto the disk, then what is on it out of the queues' directories."""
+    """Saves the list, then removes the files of its topics."""
 
     __slots__ = ("_deletions", "_generation", "_positions")
 

@@ -1,12 +1,12 @@
 """``mqspark.ends``: where every queue began and ended at the last clean stop. RocketMQ ignores it.
 
-An entry that is missing at the end of a queue leaves no trace in the queue itself: its offset would be given to
-another message. So a stop notes the ends, and a start compares. The note counts together with the checkpoint that was
-written with it, or a later one of ours: entries for what lies before its position stay.
+An entry missing at the end of a queue leaves no trace in the queue: its offset would be assigned again. So a
+stop records the ends, and a start compares. The record counts with the checkpoint written together with it,
+or with a later one of this project, because entries for what lies before its position stay.
 
     mqspark.ends    mqspark-ends-1 00000000000000004711          the position of that checkpoint
-                    17 4711 3 TopicA                             begin, end, queue id, topic; one line a queue
-                    9d0ad5c7                                     CRC-32 of all before
+                    17 4711 3 TopicA                             begin, end, queue id, topic; one line per queue
+                    9d0ad5c7                                     CRC-32 of everything before
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Key = tuple[str, int]
 
 @dataclass(slots=True, frozen=True)
 class QueueEnds:
-    """Ends of queues at ``position`` of the log."""
+    """Ends of the queues at log position ``position``."""
 
     position: int
     ranges: Mapping[Key, tuple[int, int]]
@@ -56,7 +56,7 @@ class QueueEnds:
 
     @classmethod
     def decode(cls, data: bytes | None) -> QueueEnds | None:
-        """None when there is none, or when it cannot be believed."""
+        """None when there is no file or its content is invalid."""
         text, _, crc = (data or b"").removesuffix(b"\n").rpartition(b"\n")
         text += b"\n"
         if crc != b"%08x" % zlib.crc32(text) or not text.startswith(_TITLE):
@@ -81,8 +81,8 @@ class QueueEnds:
         *,
         exactly: bool,
     ) -> Iterator[tuple[ConsumeQueue, Doubt]]:
-        """The queues that do not go as far as they did, or, if ``exactly`` nothing has changed since, that go farther;
-        and those that lack files at their beginning although the log has their records."""
+        """The queues that are shorter than before, and those that lack files at their beginning although the
+        log has their records. With ``exactly`` (nothing has changed since) also the queues that are longer."""
         for key, (begin, end) in self.ranges.items():
             if self.position < deleted.get(key[0], 0):
                 continue
@@ -103,7 +103,7 @@ class QueueEnds:
                     yield array, Doubt(end, "queue.long", f"it ended at {end}, and now at {now}")
 
     def save(self, path: Path, files: FileLayer) -> None:
-        """Blocking; synced. Raises OSError."""
+        """Write and sync. Blocking. Raises OSError."""
         data = self.encode()
         fd = files.open(path, create=True)
         try:

@@ -1,16 +1,17 @@
-"""ConsumeQueues and index files built from the log alone, in pieces that need nothing of one another.
+"""Builds ConsumeQueues and index files from the log alone, in independent pieces.
 
 Three steps, each of which can run in as many processes as there are segments, queues and index files:
 
-1. ``scan_segment`` reads one segment as recovery does (damage is stepped over) and writes down what it means: files of
-   queue entries, of batch queue entries and of index keys, and last a manifest that says which rows belong to which
-   queue.
-2. ``build_queue`` puts the entries of one queue, segment by segment, into files that the store's own code writes.
-3. ``build_index_file`` does the same with the keys that fall into one index file.
+1. ``scan_segment`` reads one segment as recovery does (damage is skipped) and writes files of queue entries,
+   of batch queue entries and of index keys, and finally a manifest of which rows belong to which queue.
+2. ``build_queue`` puts the entries of one queue, segment by segment, into files that the store's own code
+   writes.
+3. ``build_index_file`` does the same with the keys of one index file.
 
-So the bytes are those of a broker that dispatched the same log: the same code made them. Memory is bounded by a piece
-of a segment (65,536 records), whatever the sizes. Nothing here touches the store that is rebuilt: output goes to a
-directory of its own, and ``mqspark_jobs.rebuild_index`` swaps it in.
+The result is byte-identical to that of a broker that dispatched the same log, because the same code writes
+it. Memory is bounded by a piece of a segment (65,536 records), whatever the sizes. Nothing here touches the
+store that is rebuilt: the output goes to a separate directory, and ``mqspark_jobs.rebuild_index`` swaps it
+in.
 """
 
 from __future__ import annotations
@@ -66,24 +67,24 @@ _MAX_MAPPED = 64
 
 @dataclass(slots=True, frozen=True)
 class QueuePart:
-    """Some of one queue's entries, in the log's order."""
+    """Some entries of one queue, in log order."""
 
     topic: str
     queue_id: int
     at: int
-    """Byte of the segment's file of entries where they begin."""
+    """Their start in the segment's file of entries, in bytes."""
     count: int
 
 
 @dataclass(slots=True)
 class ScanManifest:
-    """What one segment holds. Written when the files beside it are complete, so it also says that they are."""
+    """The content of one segment. Written last, so it also marks the files beside it as complete."""
 
     identity: str
-    """Of the segment and of the settings it was read with; another one means: scan again."""
+    """Identifies the segment and the settings of the scan. A different value requires a new scan."""
     start: int
     end: int
-    """Where its last valid record ends, as a physical offset; the segment's end when it is full."""
+    """Physical offset of the end of the last valid record; the segment's end when it is full."""
     records: int = 0
     entries: int = 0
     keys: int = 0
@@ -93,11 +94,11 @@ class ScanManifest:
     batch_parts: list[QueuePart] = field(default_factory=list)
     """The same in the file of batches: BatchConsumeQueue entries."""
     batch_topics: list[str] = field(default_factory=list)
-    """Topics that were not known to have batches, and have: all segments have to be read again, knowing it."""
+    """Topics newly found to have batches. All segments have to be scanned again with this knowledge."""
 
     @classmethod
     def load(cls, directory: Path) -> ScanManifest | None:
-        """None when the segment was not scanned to its end."""
+        """None when the segment was not scanned completely."""
         try:
             document = json.loads((directory / "manifest.json").read_bytes())
         except FileNotFoundError:
@@ -118,9 +119,11 @@ class ScanManifest:
 
 
 class SegmentRecords:
-    """The records of one segment by position, damage stepped over as recovery does; bodies' CRCs are not looked at.
+    """The records of one segment by position. Damage is skipped as in recovery; the CRCs of bodies are not
+    checked.
 
-    ``view``: the mapped file. ``damaged``: ranges that hold no valid record but are followed by one, so far.
+    ``view``: the mapped file. ``damaged``: ranges found so far that hold no valid record but are followed by
+    one.
     """
 
     def __init__(
@@ -132,7 +135,8 @@ class SegmentRecords:
         guarded: bool = False,
         files: FileLayer | None = None,
     ) -> None:
-        """``guarded``: somebody else may cut the file meanwhile; then ``check`` says whether what was read counts."""
+        """``guarded``: another process may truncate the file meanwhile; ``check`` then tells whether the data
+        read is valid."""
         files = files or OsFiles()
         fd = files.open_read(path)
         close = weakref.finalize(self, files.close, fd)
@@ -152,13 +156,14 @@ class SegmentRecords:
         self.damaged: list[tuple[int, int]] = []
 
     def check(self) -> None:
-        """Raises StoreCorrupt when the file was cut since it was mapped."""
+        """Raises StoreCorrupt when the file was truncated since it was mapped."""
         if self._map is not None and not self._map.is_whole():
             path = self._segment.path
-            raise StoreCorrupt(f"{path} was cut while it was read", path=str(path))
+            raise StoreCorrupt(f"{path} was truncated while it was read", path=str(path))
 
     def between(self, low: int, high: int) -> Iterator[Ints]:
-        """Positions within the file, ascending, in runs of at most 65,536 records. ``low``: where a record begins."""
+        """Positions within the file, ascending, in runs of at most 65,536 records. ``low``: the start of a
+        record."""
         segment, scan = self._segment, self._scan
         position = max(low, segment.start)
         data_end = min(scan.data_end(position), max(high, position))
@@ -178,7 +183,7 @@ class SegmentRecords:
             position = following
 
     def _starts(self, low: int, high: int) -> Ints:
-        """Where records begin, one after the other from ``low`` on, in a piece that is worth its columns."""
+        """Starts of consecutive records from ``low`` on, in a piece large enough for columns."""
         parts: list[Ints] = []
         found = 0
         while found < _RECORDS_AT_ONCE:
@@ -194,7 +199,7 @@ class SegmentRecords:
 
 
 class _SegmentScan(Recovery):
-    """Recovery's reading of the log, with what it finds written down instead of put into queues."""
+    """Recovery's reading of the log, with the entries written to files instead of queues."""
 
     def __init__(
         self,
@@ -209,7 +214,7 @@ class _SegmentScan(Recovery):
         view: memoryview | None = None,
         files: FileLayer | None = None,
     ) -> None:
-        """``view``: a map of the segment, when there is one already."""
+        """``view``: a map of the segment, if there is one already."""
         files = files or OsFiles()
         log = CommitLog(
             segment.path.parent,
@@ -256,7 +261,7 @@ class _SegmentScan(Recovery):
         return self._next_valid(self._segment, position, data_end)
 
     def in_place(self, starts: Ints) -> Ints:
-        """Those before the first that is no record, or does not say that it lies where it lies."""
+        """The starts before the first that is not a record or has another position."""
         if not len(starts):
             return starts
         longs = np.ndarray((len(self.view) - 7,), "<i8", buffer=self.view, strides=(1,))
@@ -268,8 +273,8 @@ class _SegmentScan(Recovery):
         return starts[: wrong[0]] if len(wrong) else starts
 
     def write_to(self, out: dict[str, BinaryIO]) -> int:
-        """Read the whole segment into the files ``entries``, ``keys`` and ``batches``; gives back where the last valid
-        record ends, or the segment itself."""
+        """Read the whole segment into the files ``entries``, ``keys`` and ``batches``. Returns the end of the
+        last valid record, or of the segment."""
         self._out = out
         end = self._scan(self._segment.start)
         self._settle()
@@ -298,7 +303,7 @@ class _SegmentScan(Recovery):
             self._write_keys()
 
     def _write_keys(self) -> None:
-        """A frame of columns: hash, position, store time."""
+        """Write a frame of columns: hash, position, store time."""
         if self._waiting_keys:
             self._out["keys"].write(
                 columns.pack([np.concatenate(each) for each in zip(*self._keys, strict=True)])
@@ -307,7 +312,8 @@ class _SegmentScan(Recovery):
         self._keys, self._waiting_keys = [], 0
 
     def _settle(self) -> None:
-        """A frame of columns for each queue: offset, position, size, tags code and, where wanted, store time."""
+        """Write a frame of columns for each queue: offset, position, size, tags code and, where wanted, store
+        time."""
         chunk, self._chunk, self._chunk_records = self._chunk, {}, 0
         for (topic, queue_id), (offsets, packed) in chunk.items():
             out = self._out["entries"]
@@ -350,12 +356,12 @@ def scan_segment(
     with_times: bool = False,
     deleted: Mapping[str, int] | None = None,
 ) -> ScanManifest:
-    """Scan the segment at ``path`` (``start``: of its first byte in the log) into ``directory``.
+    """Scan the segment at ``path`` (``start``: log position of its first byte) into ``directory``.
 
-    ``multi_dispatch``: records also enter the LMQ queues that they name. ``with_times``: store times are written down,
-    too, for ConsumeQueueExt. ``deleted``: topics and positions as in ``Deletions.positions``.
+    ``multi_dispatch``: records also enter the LMQ queues that they name. ``with_times``: also write store
+    times, for ConsumeQueueExt. ``deleted``: topics and positions as in ``Deletions.positions``.
 
-    A directory with a manifest of the same ``identity`` is done already. Raises OSError.
+    A directory with a manifest of the same ``identity`` is already complete. Raises OSError.
     """
     done = ScanManifest.load(directory) if directory.is_dir() else None
     if done is not None and done.identity == identity:
@@ -378,7 +384,7 @@ def scan_segment(
     report = scan.report
     damaged = list(report.damaged)
     if not is_last and end < segment.end:
-        # Behind it the log goes on, so this is no torn tail.
+        # The log continues after it, so it is not a torn tail.
         damaged.append((end, segment.end))
         end = segment.end
     manifest = ScanManifest(
@@ -402,7 +408,7 @@ def scan_segment(
 
 
 class _QueueBuilder(Recovery):
-    """Recovery's rules for what a queue takes: offsets in order, fillers for what is lost."""
+    """Recovery's rules for a queue: ascending offsets, fillers for lost records."""
 
     def __init__(self, table: QueueTable, batch_table: BatchTable | None = None) -> None:
         log = CommitLog(Path(), table.files, segment_bytes=1, allocation_step=0, max_mapped=1)
@@ -433,10 +439,10 @@ class _QueueBuilder(Recovery):
         self._settle()
 
     def finish(self) -> None:
-        """That was the last part."""
+        """Finish after the last part."""
         self._settle_all()
         for queue in self._all_queues():
-            queue.clear_tail()  # of an earlier life of its topic
+            queue.clear_tail()  # of an earlier topic of the same name
 
     def _store_time_at(self, position: int) -> int:
         return self._times[position]
@@ -449,17 +455,17 @@ class QueueShape:
     directory: Path
     file_bytes: int
     is_batch: bool = False
-    """BatchConsumeQueues."""
+    """Whether they are BatchConsumeQueues."""
     ext_directory: Path | None = None
-    """With ConsumeQueueExt, which goes there."""
+    """The directory of ConsumeQueueExt, or None without it."""
     ext_file_bytes: int = 0
 
 
 def build_queue(parts: Sequence[tuple[Path, QueuePart]], shape: QueueShape) -> tuple[int, int, int]:
-    """The files of one queue, synced. ``parts``: each with its scan directory, in the log's order.
+    """Build and sync the files of one queue. ``parts``: each with its scan directory, in log order.
 
-    Gives back the queue's max offset, how many entries it has, and how many of them are fillers for lost records.
-    Raises OSError, DiskFull.
+    Returns the queue's max offset, the number of its entries, and how many of them are fillers for lost
+    records. Raises OSError, DiskFull.
     """
     files = OsFiles.like(shape.directory)
     table: QueueTable
@@ -504,7 +510,7 @@ def build_queue(parts: Sequence[tuple[Path, QueuePart]], shape: QueueShape) -> t
 
 
 def fetch_keys(sources: Sequence[tuple[Path, int]], first: int, count: int) -> Iterator[KeyColumns]:
-    """Keys [first, first + count) of all segments' keys together. ``sources``: scan directories with their counts."""
+    """Keys [first, first + count) of all segments together. ``sources``: scan directories with their counts."""
     for directory, available in sources:
         if count <= 0:
             return
@@ -529,15 +535,16 @@ def fetch_keys(sources: Sequence[tuple[Path, int]], first: int, count: int) -> I
 
 
 def build_index_file(sources: Sequence[tuple[Path, int]], number: int, path: Path, *, shape: Shape) -> Header:
-    """Index file ``number`` (from 0 on) of the whole log at ``path``, synced; gives back its header.
+    """Build and sync index file ``number`` (from 0 on) of the whole log at ``path``. Returns its header.
 
-    A file that is there is made anew. Raises OSError, DiskFull.
+    An existing file is replaced. Raises OSError, DiskFull.
     """
     files = OsFiles.like(path.parent)
     capacity = shape.entries - 1
     header = Header()
     if number:
-        # A new file inherits the end of the one before until its first key (IndexService.getAndCreateLastIndexFile).
+        # A new file has the end of the previous one until its first key
+        # (IndexService.getAndCreateLastIndexFile).
         (last,) = fetch_keys(sources, number * capacity - 1, 1)
         time_ms, position = int(last.timestamps_ms[0]), int(last.positions[0])
         header = Header(time_ms, time_ms, position, position)

@@ -4,16 +4,16 @@ The log is authoritative. Recovery chooses a position, reads every record from t
 agree with the records:
 
 1. Choose the start. After a clean stop: behind the last record that a queue knows. After a crash: behind the
-   last record before the position of ``mqspark.checkpoint``, or (when there is none, or a RocketMQ broker wrote last)
-   the segment that RocketMQ's checkpoint timestamps point to, as in CommitLog.isMappedFileMatchedRecover. A position
-   is accepted only when the record before it is valid.
-2. Read the records (``logread``). A damaged record is skipped. Only bytes that no valid record follows are a torn
-   tail, which is zeroed.
-3. Rewrite what no sync is known to have reached. A failed sync can leave pages that the kernel shows as clean although
-   they are not on disk: another sync does nothing for them, another write does.
-4. Rebuild the queues: one entry per record, in order. A lost record gets a filler, so an offset never refers to
-   another message. A record with an impossible offset is counted and ignored. Records from before the deletion of
-   their topic get no entry (``deletions``).
+   last record before the position of ``mqspark.checkpoint``, or (when there is none, or a RocketMQ broker
+   wrote last) the segment that RocketMQ's checkpoint timestamps point to, as in
+   CommitLog.isMappedFileMatchedRecover. A position is accepted only when the record before it is valid.
+2. Read the records (``logread``). A damaged record is skipped. Only bytes that no valid record follows are a
+   torn tail, which is zeroed.
+3. Rewrite what no sync is known to have reached. A failed sync can leave pages that the kernel shows as clean
+   although they are not on disk: another sync does nothing for them, another write does.
+4. Rebuild the queues: one entry per record, in order. A lost record gets a filler, so an offset never refers
+   to another message. A record with an impossible offset is counted and ignored. Records from before the
+   deletion of their topic get no entry (``deletions``).
 
 A queue whose files contradict their lengths, names or ends is rebuilt from the last trusted entry. Missing
 parts of the log are reported with the queue offsets that they cost (``damage``); these offsets are never
@@ -105,6 +105,25 @@ class RecoveryReport:
     """Queue entries removed because they had no record."""
     last_store_timestamp_ms: int = 0
     elapsed_ms: float = 0.0
+
+    def __str__(self) -> str:
+        """For the log: what there is, what was done, and only then what was not as it should be."""
+        parts = [
+            "stopped cleanly" if self.clean else "not stopped cleanly",
+            f"{self.segments} segments, {self.queues} queues, log from {self.min_position} to {self.end_position}",
+            f"{self.records} records read from {self.start_position} on, {self.entries} queue entries written",
+        ]
+        found = (
+            (sum(end - start for start, end in self.damaged), "bytes of the log are damaged"),
+            (self.lost_entries, "queue offsets lost their message"),
+            (self.ignored_records, "records have no place in a queue"),
+            (self.cleared_entries, "queue entries without a record cleared"),
+            (self.torn_bytes, "bytes of an incomplete record cut off"),
+            (self.cut_bytes, "bytes that were stored are gone"),
+            (self.rewritten_bytes, "bytes written again"),
+        )
+        parts += [f"{count} {what}" for count, what in found if count]
+        return f"{'; '.join(parts)}; in {self.elapsed_ms:.0f} ms"
 
 
 class QueueChunk(NamedTuple):

@@ -1,11 +1,12 @@
-"""The whole log compared with the queues while the broker serves: what a start cannot look at without reading all.
+"""Compares the whole log with the queues while the broker serves, which a start cannot do in reasonable time.
 
-Slice by slice, as many bytes a second as ``scrubBytesPerSecond`` allows, what lay in the log at the start is read in
-the housekeeping thread, each record with its CRC. A queue entry that does not lead to its record, although the log has
-one for its offset, is written anew; bytes of the log without a valid record are told. An entry that leads to a record
-of its queue and offset is left alone whatever else the log holds: a topic may have been made again under its name.
+The log as it was at start is read in slices in the housekeeping thread, at ``scrubBytesPerSecond``; the CRC
+of each record is checked. A queue entry that does not point to its record, although the log has one for its
+offset, is corrected. Bytes of the log without a valid record are reported. An entry that points to a record
+of its queue and offset is left alone whatever else the log holds, because a topic may have been created again
+under its name.
 
-Light message queues and BatchConsumeQueues are not looked at here: ``fsck`` does.
+Light message queues and BatchConsumeQueues are not compared here; ``fsck`` does that.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from mqspark.store.recovery.recovery import Recovery, lost_offsets
 __all__ = ["Scrub", "ScrubJob"]
 
 _MAX_CHECKED = 4096
-"""Entries that differ, of one slice, whose own records are looked at."""
+"""Limit of the differing entries per slice whose own records are read."""
 
 
 class _Wrong(NamedTuple):
@@ -45,7 +46,7 @@ class _Wrong(NamedTuple):
 
 
 class _Slice(Recovery):
-    """Reads a stretch of one segment; collects the entries that are not what the log says."""
+    """Reads a slice of one segment and collects the entries that contradict the log."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class _Slice(Recovery):
             try:
                 fd = self._files.open_read(path)
             except OSError:
-                continue  # no file: its records are of an earlier life, or retention has removed it
+                continue  # no file: the topic was deleted, or retention has removed the file
             try:
                 data = self._files.read_at(
                     fd, (high - low) * ENTRY_BYTES, (low - number * step) * ENTRY_BYTES
@@ -122,7 +123,7 @@ class _Slice(Recovery):
                     )
 
     def _leads(self, entry: bytes, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether the entry's record is of this queue and offset."""
+        """Whether the entry points to a record of this queue and offset."""
         self._checked += 1
         position, size, _ = ENTRY.unpack(entry)
         segment = self._all_segment_of(position)
@@ -148,7 +149,7 @@ class _Slice(Recovery):
 
 
 class Scrub:
-    """Of one open store. Belongs to its thread, but for ``run`` of its jobs."""
+    """The scrub of one open store. Belongs to the store's thread, except ``run`` of its jobs."""
 
     def __init__(
         self,
@@ -165,7 +166,8 @@ class Scrub:
         end: int,
         known: list[tuple[int, int]],
     ) -> None:
-        """``private_log`` is for the other thread: it maps nothing. ``known``: damage that was told already."""
+        """``private_log`` is for the other thread; it maps nothing. ``known``: damage that was already
+        reported."""
         self._log = log
         self._private = private_log
         self._table = table
@@ -189,14 +191,14 @@ class Scrub:
         return self.position >= self.end or self._rate <= 0
 
     def as_dict(self) -> dict[str, object]:
-        """For the health."""
+        """The state for the health report."""
         return {
             "begin": self.begin, "position": self.position, "end": self.end, "done": self.done,
             "bytesPerSecond": self._rate, "healedEntries": self.healed, "problem": self.problem,
         }  # fmt: skip
 
     def job(self, deleted: Mapping[str, int]) -> ScrubJob | None:
-        """The next slice, when its time has come."""
+        """The next slice, when it is due."""
         now_ms = self._monotonic_ms()
         if self.done or self._running or now_ms < self._next_ms:
             return None
@@ -219,7 +221,7 @@ class Scrub:
     def finish(self, job: ScrubJob) -> None:
         self._running = False
         if job.error is not None:
-            # A file that is gone was removed by retention; anything else is told and passed over.
+            # Retention has removed the file. Any other error is reported and the segment is skipped.
             if not isinstance(job.error, FileNotFoundError):
                 self.problem = f"reading the log at {job.start} failed: {job.error}"
             self.position = job.segment.end
@@ -227,7 +229,7 @@ class Scrub:
         end = job.end
         is_last = job.limit in (job.segment.end, self.end)
         if end < job.limit and not is_last and end == job.start:
-            self._reach *= 2  # one record, or damage, is longer than a slice
+            self._reach *= 2  # a record or a damaged range is longer than a slice
             return
         self._reach = max(self._rate, 1)
         if is_last and end < job.limit:
@@ -265,7 +267,7 @@ class Scrub:
 
 
 class ScrubJob:
-    """Blocking; any thread; keeps its error."""
+    """Reads a slice. Blocking, in any thread. Keeps its error."""
 
     def __init__(self, owner: Scrub, reader: _Slice, segment: Segment, start: int, limit: int) -> None:
         self._owner = owner

@@ -1,16 +1,17 @@
-"""The files of the timer messages together: timer log, timer wheel and ``config/timercheck`` (TimerMessageStore,
-TimerCheckpoint; reference store-and-broker §10.2.5, §10.2.6).
+"""The files of timer messages: timer log, timer wheel and ``config/timercheck`` (TimerMessageStore,
+TimerCheckpoint).
 
-The checkpoint says how far the two others may be believed:
+The checkpoint tells how far the two others are valid:
 
-    log position    where the timer log was then: what is behind may be known again from the queue
+    log position    end of the timer log then: what follows can be read again from the queue
     queue offset    every message before it is in the timer log before that position, or has been delivered
-    read time       what that holds for every earlier tick has been delivered, and the deliveries are on the disk
+    read time       messages of every earlier tick have been delivered, and the deliveries are on disk
 
-Behind RocketMQ's 56 bytes, where RocketMQ looks at nothing, are ours: a word, how many slots of the wheel were in use,
-and the CRC-32 of all before. After RocketMQ has written the checkpoint the CRC is wrong, and they do not count.
+RocketMQ's 56 bytes are followed by an extension that RocketMQ ignores: a word, the number of used slots of
+the wheel, and the CRC-32 of everything before. After RocketMQ has written the checkpoint the CRC is wrong,
+and the extension does not count.
 
-It is written after what it speaks of. Everything can be rebuilt from the queue of timer messages.
+The checkpoint is written after what it refers to. Everything can be rebuilt from the queue of timer messages.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _SEAL_WORD = b"mqspark1"
 _CRC = struct.Struct(">I")
 _FILE_BYTES = 4096
 _UNSAVED_RECORDS = 1 << 16
-"""Of the timer log: the wheel's file has surely all that is before them."""
+"""Last records of the timer log that the wheel's file may be missing; it certainly has all before them."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,12 +54,12 @@ class TimerCheckpoint:
 
     @classmethod
     def load(cls, path: Path, files: FileLayer) -> TimerCheckpoint | None:
-        """None when there is none."""
+        """None when there is no file."""
         data = files.read(path)
         return cls(*_FIELDS.unpack_from(data)) if data is not None and len(data) >= _FIELDS.size else None
 
     def encode(self) -> bytes:
-        """56 bytes: what the file begins with, and what slaves are told."""
+        """The 56 bytes that begin the file and are sent to slaves."""
         return _FIELDS.pack(
             self.read_time_ms,
             self.log_position,
@@ -70,7 +71,7 @@ class TimerCheckpoint:
         )
 
     def save(self, path: Path, files: FileLayer, used_slots: int) -> None:
-        """Blocking; in place, as RocketMQ does. Raises OSError."""
+        """Write in place, as RocketMQ does. Blocking. Raises OSError."""
         text = self.encode() + _SEAL.pack(_SEAL_WORD, used_slots)
         files.make_directory(path.parent)
         fd = files.open(path, create=True)
@@ -84,7 +85,7 @@ class TimerCheckpoint:
 
 
 class TimerFiles:
-    """``load`` first. One thread owns it; only ``TimerFlush.run`` may be elsewhere."""
+    """Call ``load`` first. One thread owns it; only ``TimerFlush.run`` may run in another."""
 
     def __init__(
         self,
@@ -96,8 +97,8 @@ class TimerFiles:
         on_failure: Callable[[Path, OSError], None] | None = None,
         note: Note = lambda damage: None,
     ) -> None:
-        """``on_failure`` hears of every error but a full disk and want of descriptors or memory, in the thread where it
-        happens; ``note`` of damage."""
+        """``on_failure`` is called for every error except a full disk and a shortage of descriptors or
+        memory, in the thread where it happens. ``note`` receives damage."""
         self._files = files
         self._on_failure = on_failure
         self._note = note
@@ -107,18 +108,19 @@ class TimerFiles:
         self.log = TimerLog(root / "timerlog", files, file_bytes=log_file_bytes)
         self.wheel = TimerWheel()
         self.checkpoint = TimerCheckpoint()
-        """The one that is on the disk."""
+        """The checkpoint on disk."""
         self.is_reset = False
-        """The checkpoint could not be believed: what of the queue is in the log, only the log itself says."""
+        """The checkpoint was invalid. Which messages of the queue are in the log has to be read from the log
+        itself."""
         self._unfinished: TimerFlush | None = None
 
     def load(self, now_ms: int = 1 << 60, queue_end: int = 1 << 60, *, clean: bool = False) -> None:
-        """Make the wheel agree with the log, and both end where the log's valid records do. Afterwards
-        ``log.position`` before ``checkpoint.log_position`` means that records are lost. Raises StoreCorrupt,
+        """Make the wheel consistent with the log, and end both where the log's valid records end. If
+        ``log.position`` is then less than ``checkpoint.log_position``, records are lost. Raises StoreCorrupt,
         OSError.
 
-        ``queue_end``: of the queue of timer messages; ``clean``: the last process has saved all. A checkpoint that
-        cannot be is not believed, and a wheel that does not agree with the log is made from it.
+        ``queue_end``: end of the queue of timer messages. ``clean``: the last process has saved everything.
+        An implausible checkpoint is ignored, and a wheel that contradicts the log is rebuilt from it.
         """
         data = self._files.read(self._checkpoint_path)
         self.checkpoint = TimerCheckpoint.load(self._checkpoint_path, self._files) or TimerCheckpoint()
@@ -130,7 +132,7 @@ class TimerFiles:
         if why:
             self._reset(why)
         elif not has_wheel and sealed:
-            text = "timerwheel is missing; made anew from the timer log"
+            text = "timerwheel is missing; rebuilt from the timer log"
             self._note(Damage("timer.wheel", Outcome.HEALED, text))
         if not has_wheel and not self.log.files_from(0):
             return
@@ -138,7 +140,7 @@ class TimerFiles:
         if why:
             end = self.log.find_end(0)
             self.wheel.clear_behind(end)
-            # The wheel says what waits. What came last may not have got into its file.
+            # The wheel has the waiting messages. The most recent records may be missing in its file.
             self._revise(end - _UNSAVED_RECORDS * RECORD_BYTES if has_wheel else 0)
             self._check_wheel(0, is_lost=False)
             return
@@ -147,7 +149,7 @@ class TimerFiles:
         if lost is not None:
             self._revise(lost)
             self.wheel.clear_behind(end)
-        # What is behind may be for an earlier tick and not be delivered, when the clock had gone back.
+        # Later records may belong to an earlier tick and be undelivered, if the clock went back.
         self.wheel.clear_before(saved.read_time_ms // self._precision_ms)
         self._revise(saved.log_position)
         if end < saved.log_position:
@@ -159,12 +161,12 @@ class TimerFiles:
         try:
             return self.wheel.load(self._wheel_path, self._files)
         except StoreCorrupt as error:
-            self._note(Damage("timer.wheel", Outcome.HEALED, f"{error}; it is made anew from the timer log"))
+            self._note(Damage("timer.wheel", Outcome.HEALED, f"{error}; rebuilt from the timer log"))
             self._files.remove(self._wheel_path)
             return False
 
     def _doubt(self, data: bytes | None, now_ms: int, queue_end: int) -> str:
-        """Why the checkpoint's file is not to be believed; empty when it is."""
+        """Why the checkpoint's file is invalid; empty when it is valid."""
         if data is None:
             return ""
         if len(data) < _FIELDS.size:
@@ -174,8 +176,8 @@ class TimerFiles:
         return "" if self._is_plausible(now_ms, queue_end) else f"{self.checkpoint} cannot be"
 
     def _is_plausible(self, now_ms: int, queue_end: int) -> bool:
-        """Whether the checkpoint can have been written: a clock that went back leaves a read time in the future, but
-        not by more than the wheel turns."""
+        """Whether the checkpoint is possible. A clock that went back leaves a read time in the future, but
+        not by more than a turn of the wheel."""
         saved = self.checkpoint
         numbers = (saved.read_time_ms, saved.log_position, saved.queue_offset, saved.master_queue_offset)
         starts = self.log.files_from(0)
@@ -194,15 +196,15 @@ class TimerFiles:
         self._note(Damage("timer.checkpoint", Outcome.HEALED, text))
 
     def _is_wheel_lost(self, used_before: int, sealed: int | None, *, clean: bool) -> bool:
-        """``used_before``: slots in use as the file had them, ``sealed``: as the checkpoint says. RocketMQ empties no
-        slot; we write the wheel before the checkpoint, so a crash may leave it ahead."""
+        """``used_before``: used slots in the file. ``sealed``: used slots in the checkpoint. RocketMQ empties
+        no slot. This broker writes the wheel before the checkpoint, so a crash may leave the wheel ahead."""
         if not self.log.files_from(0):
             return False
         return used_before != sealed if clean and sealed is not None else not used_before and sealed != 0
 
     def _check_wheel(self, read_tick: int, *, is_lost: bool) -> None:
-        """Make it anew when it is lost, or its chains do not begin where the log says. What is for ticks before
-        ``read_tick`` has been delivered."""
+        """Rebuild the wheel when it is lost, or when its chains do not begin where the log says. Messages of
+        ticks before ``read_tick`` have been delivered."""
         used = self.wheel.used(read_tick)
         why = "it is not the one that was saved" if is_lost else ""
         for start in self.log.files_from(0):
@@ -214,11 +216,11 @@ class TimerFiles:
             self._revise(0)
             self.wheel.clear_before(read_tick)
             self._note(
-                Damage("timer.wheel", Outcome.HEALED, f"timerwheel: {why}; made anew from the timer log")
+                Damage("timer.wheel", Outcome.HEALED, f"timerwheel: {why}; rebuilt from the timer log")
             )
 
     def failed(self, error: OSError) -> None:
-        """Something could not be written or synced."""
+        """Report that something could not be written or synced."""
         if self._on_failure is not None and not is_disk_full(error) and not is_shortage(error):
             self._on_failure(self._checkpoint_path, error)
 
@@ -231,8 +233,8 @@ class TimerFiles:
             self.wheel.revise(times_ms // self._precision_ms, positions)
 
     def flush(self, checkpoint: TimerCheckpoint, min_position: int) -> TimerFlush:
-        """A job that puts everything as it is now on the disk, then says so with ``checkpoint``; and removes the
-        log's files that only know messages before ``min_position`` of the CommitLog."""
+        """A job that writes and syncs the current state, then saves ``checkpoint``. It also removes the log's
+        files that only refer to messages before ``min_position`` of the CommitLog."""
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is not None:
             self.wheel.put_back(unfinished.pages)
@@ -251,7 +253,7 @@ class TimerFiles:
 
 
 class TimerFlush:
-    """Blocking work; ``done`` on the owner's thread, if ``run`` did not raise."""
+    """Blocking work. ``done`` runs on the owner's thread if ``run`` did not raise."""
 
     def __init__(
         self,
@@ -296,7 +298,7 @@ class TimerFlush:
         self.checkpoint.save(self._owner._checkpoint_path, files, self._used_slots)
         for path in self.doomed:
             files.remove(path)
-            files.sync_directory(path.parent)  # one by one: what is left must have no gap
+            files.sync_directory(path.parent)  # one by one: the remaining files must have no gap
 
     def done(self) -> None:
         self._owner._unfinished = None
@@ -304,7 +306,7 @@ class TimerFlush:
 
 
 def timer_damage(root: Path, files: FileLayer, queue_end: int, *, clean: bool) -> list[Damage]:
-    """What a start would say to the timer files of a directory, which are only read."""
+    """The damage that a start would find in the timer files of a directory. Only reads."""
     found: list[Damage] = []
     path = root / "config" / "timercheck"
     data = files.read(path)
@@ -334,7 +336,8 @@ def timer_damage(root: Path, files: FileLayer, queue_end: int, *, clean: bool) -
 
 
 def _sealed_slots(data: bytes | None) -> int | None:
-    """How many slots of the wheel were in use when our checkpoint was written; None when it is not ours."""
+    """Number of used slots of the wheel according to the checkpoint's extension; None when RocketMQ wrote the
+    checkpoint."""
     end = _FIELDS.size + _SEAL.size
     if data is None or len(data) < end + _CRC.size:
         return None

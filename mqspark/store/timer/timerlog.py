@@ -1,5 +1,4 @@
-"""The timer log: which message waits for which slot of the wheel, in files of fixed length (TimerLog; reference
-store-and-broker §10.2.3).
+"""The timer log: which message waits for which slot of the wheel, in files of fixed length (TimerLog).
 
 The records of one slot are a chain from the newest to the oldest. A record of 52 bytes is
 
@@ -7,8 +6,8 @@ The records of one slot are a chain from the newest to the oldest. A record of 5
     slot time minus that time i32, position of the message in the CommitLog i64, its size i32,
     hash of its real topic i32, reserved i64
 
-with times in ms and magic 1, plus 2 when the message has to be put into the wheel again, plus 4 when it deletes
-another. A file ends with a blank record where no other fits.
+with times in ms and magic 1, plus 2 when the message has to be put into the wheel again, plus 4 when it
+deletes another. A file ends with a blank record where no other fits.
 
 Must not know what a message is.
 """
@@ -51,7 +50,7 @@ _BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 
 _DEFAULT, ROLL, DELETE = 1, 2, 4
 NONE = -1
-"""Ends a chain."""
+"""Marks the end of a chain."""
 
 Records = npt.NDArray[Any]
 
@@ -73,18 +72,18 @@ class TimerRecord(NamedTuple):
 
 
 class TimerLog:
-    """``load``, then appends: ``make_room`` for some records, ``add`` each, ``write`` them at once."""
+    """Call ``load`` first. To append: ``make_room`` for some records, ``add`` each, ``write`` all."""
 
     def __init__(
         self, directory: Path, files: FileLayer, *, file_bytes: int, budget: MapBudget | None = None
     ) -> None:
-        """``file_bytes`` is for a new log; an existing one keeps the length of its files. ``budget``: of address
-        space."""
+        """``file_bytes``: for a new log; an existing log keeps the length of its files. ``budget``: of
+        address space."""
         self._directory = directory
         self._files = files
         self._file_bytes = file_bytes
         self._starts: list[int] = []
-        """Of the files, ascending and dense."""
+        """Starts of the files, ascending and without gaps."""
         self._allocated_end = 0
         self._budget = budget if budget is not None else MapBudget()
         self._views: dict[int, memoryview] = {}
@@ -93,14 +92,14 @@ class TimerLog:
         self._unsynced: set[int] = set()
         self._is_new = False
         self.position = 0
-        """Where the next record goes."""
+        """Position of the next record."""
 
     def load(self) -> None:
-        """Find the files; ``end_at`` says how much of them counts. Raises StoreCorrupt, OSError."""
+        """Find the files; ``end_at`` sets the end of their valid content. Raises StoreCorrupt, OSError."""
         names = self._files.names(self._directory)
         starts = sorted(start for name in names if (start := file_start(name)) is not None)
         lengths = [self._length(start) for start in starts]
-        # A file whose length did not get to the disk before the power went is empty.
+        # A file is empty when its length did not reach the disk before a power failure.
         if any(lengths):
             self._file_bytes = max(lengths)
         if self._file_bytes < RECORD_BYTES + _BLANK.size or any(start % self._file_bytes for start in starts):
@@ -108,7 +107,7 @@ class TimerLog:
             raise StoreCorrupt(f"{path}: its files are not {self._file_bytes} bytes of timer log", path=path)
         for start, length in zip(starts, lengths, strict=True):
             if self._starts and start != self._starts[-1] + self._file_bytes:
-                # The name of the file between got lost, so nothing behind was ever synced.
+                # The name of the file in between was lost, so nothing after it was ever synced.
                 self._files.remove(self._path(start))
                 continue
             if length != self._file_bytes:
@@ -124,8 +123,8 @@ class TimerLog:
     # --- append ---------------------------------------------------------------------------------------------
 
     def make_room(self, count: int) -> None:
-        """Have files and blocks for ``count`` more records. Raises DiskFull, OSError; nothing is changed for
-        readers then."""
+        """Create files and allocate blocks for ``count`` more records. Raises DiskFull, OSError; readers then
+        see no change."""
         end = self.position + count * RECORD_BYTES + _BLANK.size
         end += (end // self._file_bytes - self.position // self._file_bytes) * (RECORD_BYTES + _BLANK.size)
         with disk_full_as_typed("the timer log"):
@@ -163,7 +162,8 @@ class TimerLog:
         message_bytes: int,
         topic_hash: int,
     ) -> int:
-        """Encode one record, for which there is room; its position. ``magic`` says what is more than usual."""
+        """Encode one record, for which there must be room. Returns its position. ``magic``: flags beyond the
+        usual one."""
         left = self._file_bytes - self.position % self._file_bytes
         if left < RECORD_BYTES + _BLANK.size:
             self._append(_BLANK.pack(left, 0, _BLANK_MAGIC))
@@ -193,8 +193,8 @@ class TimerLog:
         self.position += len(data)
 
     def write(self) -> None:
-        """Put everything added into the files. Raises OSError; the log cannot be used on then, unless another call
-        succeeds: it begins with what this one left."""
+        """Write everything added. Raises OSError; the log is then unusable until another call succeeds, which
+        begins with what this one left."""
         pending = self._pending
         while pending:
             position, data = pending[0]
@@ -205,7 +205,7 @@ class TimerLog:
             pending.pop(0)
 
     def take_unsynced(self) -> tuple[list[Path], Path | None]:
-        """Files to sync, and the directory when there are new names in it."""
+        """Files to sync, and the directory when it has new names."""
         unsynced, self._unsynced = [self._path(start) for start in sorted(self._unsynced)], set()
         is_new, self._is_new = self._is_new, False
         return unsynced, self._directory if is_new else None
@@ -230,7 +230,7 @@ class TimerLog:
     def are_of(
         self, start: int, positions: npt.NDArray[Any], ticks: npt.NDArray[Any], precision_ms: int
     ) -> bool:
-        """Whether records of these ticks are at these positions of one file."""
+        """Whether the records at these positions of one file belong to these ticks."""
         places = positions.astype(np.int64) - start
         if (places % RECORD_BYTES != 0).any() or (positions > self.position - RECORD_BYTES).any():
             return False
@@ -242,7 +242,7 @@ class TimerLog:
         return bool(good.all())
 
     def files_from(self, position: int) -> list[int]:
-        """Where the files begin that hold ``position`` or lie behind it."""
+        """Starts of the files that contain ``position`` or lie after it."""
         return [start for start in self._starts if start + self._file_bytes > position]
 
     @property
@@ -250,7 +250,8 @@ class TimerLog:
         return self._file_bytes
 
     def _bytes(self, start: int, low: int, count: int) -> memoryview | bytes:
-        """Bytes [low, low + count) of the file that begins at ``start``: mapped, or copied where that is impossible."""
+        """Bytes [low, low + count) of the file that begins at ``start``: mapped, or copied where that is
+        impossible."""
         view = self._views.get(start)
         if view is None:
             path = self._path(start)
@@ -268,7 +269,7 @@ class TimerLog:
 
     @staticmethod
     def _count_valid(records: Records) -> tuple[int, bool]:
-        """How many there are before the first that is none, and whether that is a blank."""
+        """Number of records before the first invalid one, and whether that is a blank."""
         valid = (records["size"] == RECORD_BYTES) & (records["magic"] & ~0xF == 0)
         count = len(records) if valid.all() else int(valid.argmin())
         return count, count < len(records) and int(records["magic"][count]) == _BLANK_MAGIC
@@ -276,8 +277,8 @@ class TimerLog:
     # --- recovery, retention --------------------------------------------------------------------------------
 
     def find_end(self, position: int) -> int:
-        """Where the valid records end that begin in the file of ``position``; the log continues there, and what
-        lies behind is gone. Raises OSError."""
+        """End of the valid records that begin in the file of ``position``. The log continues there; what
+        follows is discarded. Raises OSError."""
         end = self.position
         for start in self.files_from(position):
             whole_bytes = self._file_bytes // RECORD_BYTES * RECORD_BYTES
@@ -289,7 +290,7 @@ class TimerLog:
             else:
                 break
         self._end_at(end)
-        # A killed process leaves what it has not synced yet, names, too.
+        # A killed process may leave unsynced data and names.
         self._unsynced.update(self.files_from(position))
         self._is_new = bool(self._starts)
         return end
@@ -300,7 +301,7 @@ class TimerLog:
             self._files.remove(self._path(start))
             self._starts.remove(start)
         if self._starts and end < self._starts[-1] + self._file_bytes:
-            # RocketMQ leaves the bytes; a later search for the end could take them for records.
+            # RocketMQ leaves these bytes; a later search for the end could mistake them for records.
             start = self._starts[-1]
             with self._opened(start) as fd:
                 self._clear(fd, end - start)
@@ -314,8 +315,8 @@ class TimerLog:
                 low += count
 
     def drop_before(self, min_position: int) -> list[Path]:
-        """Forget the files all of whose messages lie before ``min_position`` of the CommitLog, but for the one that
-        is written; they are to be removed."""
+        """Drop the files whose messages all lie before ``min_position`` of the CommitLog, except the active
+        one. Returns the paths to remove."""
         dropped = []
         last = self._file_bytes - _BLANK.size
         last -= last % RECORD_BYTES + RECORD_BYTES
@@ -325,7 +326,7 @@ class TimerLog:
             if record.size != RECORD_BYTES or record.position >= min_position:
                 break
             if self.records(start)[1]["position"].max() >= min_position:
-                break  # the last was put into the log again, behind later ones
+                break  # its last message was put into the log again, after later ones
             self._forget(start)
             dropped.append(self._path(self._starts.pop(0)))
         return dropped

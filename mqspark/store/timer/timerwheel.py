@@ -1,12 +1,12 @@
-"""The timer wheel: for each tick of the next and the last days where its chain in the timer log ends (TimerWheel,
-Slot; reference store-and-broker §10.2.2).
+"""The timer wheel: for each tick of the previous and the coming days, the end of its chain in the timer log
+(TimerWheel, Slot).
 
 Tick t (a time in units of timerPrecisionMs) has slot t modulo the number of slots: 32 bytes with the tick it
-belongs to i64, positions of its oldest and newest record in the timer log i64 each, number of messages i32 and a
-magic i32 that nobody uses. A slot that says another tick is empty. What its chain holds before the first position does
-not count. (To RocketMQ it does: a slot that it takes over half delivered, it delivers from its beginning.)
+belongs to i64, positions of its oldest and newest record in the timer log i64 each, number of messages i32
+and an unused magic i32. A slot with another tick is empty. Records of its chain before the first position do
+not count. (RocketMQ counts them: it delivers a half-delivered slot that it takes over from its beginning.)
 
-The slots are in memory, where untouched ones cost nothing, and pages that changed are written to the file: it is
+The slots are in memory, where untouched ones cost nothing. Changed pages are written to the file, which is
 sparse until RocketMQ opens it.
 """
 
@@ -48,12 +48,13 @@ class TimerWheel:
         self._slots = np.zeros(SLOTS, _DTYPE)
         self._bytes = memoryview(self._slots.view(np.uint8).data)
         self._dirty: set[int] = set()
-        """Numbers of pages."""
+        """Numbers of changed pages."""
         self.used_count = 0
-        """Slots that are not empty."""
+        """Number of slots that are not empty."""
 
     def load(self, path: Path, files: FileLayer) -> bool:
-        """Whether there is a file; without one the wheel is empty. Raises StoreCorrupt, OSError."""
+        """Read the file. Returns False when there is none; the wheel is then empty. Raises StoreCorrupt,
+        OSError."""
         if path.name not in files.names(path.parent):
             return False
         fd = files.open(path)
@@ -71,7 +72,7 @@ class TimerWheel:
         return True
 
     def get(self, tick: int) -> Slot | None:
-        """None when the slot is empty."""
+        """The slot of a tick, or None when it is empty."""
         slot = Slot._make(_SLOT.unpack_from(self._bytes, tick % SLOTS * _SLOT.size))
         return slot if slot.tick == tick and tick else None
 
@@ -90,11 +91,11 @@ class TimerWheel:
             self._dirty.add(at // _PAGE_BYTES)
 
     def clear_before(self, tick: int) -> None:
-        """Every slot of an earlier tick."""
+        """Clear every slot of an earlier tick."""
         self._clear_where((self._slots["tick"] < tick) & (self._slots["tick"] != 0))
 
     def used(self, tick: int) -> npt.NDArray[Any]:
-        """The slots of that tick and later ones, as they are."""
+        """The slots of that tick and later ones, as stored."""
         found: npt.NDArray[Any] = self._slots[self._slots["tick"] >= max(tick, 1)]
         return found
 
@@ -102,13 +103,13 @@ class TimerWheel:
         self._clear_where(self._slots["tick"] != 0)
 
     def first_behind(self, position: int) -> int | None:
-        """The earliest record of the slots whose chain begins at or behind ``position`` of the timer log."""
+        """The earliest record of the slots whose chain begins at or after ``position`` of the timer log."""
         behind = (self._slots["last"] >= position) & (self._slots["tick"] != 0)
         firsts = self._slots["first"][behind]
         return int(firsts.min()) if len(firsts) else None
 
     def clear_behind(self, position: int) -> None:
-        """Every slot whose chain begins at or behind ``position`` of the timer log."""
+        """Clear every slot whose chain begins at or after ``position`` of the timer log."""
         self._clear_where((self._slots["last"] >= position) & (self._slots["tick"] != 0))
 
     def _clear_where(self, mask: npt.NDArray[np.bool_]) -> None:
@@ -134,15 +135,15 @@ class TimerWheel:
         return None
 
     def waiting(self, low: int) -> int:
-        """How many messages wait in the slots of ``low`` and later ticks."""
+        """Number of messages in the slots of ``low`` and later ticks."""
         return max(0, int(self._slots["messages"][self._slots["tick"] >= max(low, 1)].sum(dtype=np.int64)))
 
     def revise(self, ticks: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> None:
-        """Make the slots agree with records of the timer log, given in its order."""
+        """Make the slots consistent with records of the timer log, given in log order."""
         if not len(ticks):
             return
         indexes = ticks % SLOTS
-        # The last record of each index says whose slot it is, and where the chain begins.
+        # The last record of each index determines the tick of the slot and the start of the chain.
         slots, from_end = np.unique(indexes[::-1], return_index=True)
         lasts = len(ticks) - 1 - from_end
         owners = np.zeros(SLOTS, np.int64)
@@ -154,14 +155,14 @@ class TimerWheel:
         self.used_count += int(np.count_nonzero(stored["tick"] == 0))
         stored["tick"] = ticks[lasts]
         stored["last"] = positions[lasts]
-        # ``firsts`` are the same indexes as ``slots``: every last record is its slot's own.
+        # ``firsts`` has the same indexes as ``slots``, because every last record is of its slot's own tick.
         stored["first"][other] = positions[own[at]][other]
         stored["messages"][other] = counts[other]
         self._slots[firsts] = stored
         self._dirty.update(np.unique(slots * _SLOT.size // _PAGE_BYTES).tolist())
 
     def take_dirty(self) -> list[Page]:
-        """The pages that changed since the last call, as they are now."""
+        """The pages that changed since the last call, with their current content."""
         dirty, self._dirty = sorted(self._dirty), set()
         return [
             (page * _PAGE_BYTES, bytes(self._bytes[page * _PAGE_BYTES : (page + 1) * _PAGE_BYTES]))
@@ -173,12 +174,12 @@ class TimerWheel:
         return bool(self._dirty)
 
     def put_back(self, pages: list[Page]) -> None:
-        """They could not be written: they are dirty again."""
+        """Mark pages as changed again after a failed write."""
         self._dirty.update(offset // _PAGE_BYTES for offset, _ in pages)
 
 
 def save_pages(path: Path, pages: list[Page], files: FileLayer) -> None:
-    """Blocking. Raises OSError."""
+    """Write pages to the file. Blocking. Raises OSError."""
     fd = files.open(path, create=True)
     try:
         is_new = files.length(fd) != WHEEL_BYTES

@@ -1,6 +1,5 @@
-"""``mqspark.archived``: up to which position the log is in an archive, proved. Written by the job ``archive``, read by
-retention (deleteArchivedOnly). RocketMQ ignores it.
-"""
+"""``mqspark.archived``: the position up to which the log is verified to be in an archive. Written by the job
+``archive``, read by retention (deleteArchivedOnly). RocketMQ ignores it."""
 
 from __future__ import annotations
 
@@ -15,6 +14,6 @@ def encode_archived(position: int) -> bytes:
 
 
 def decode_archived(data: bytes | None) -> int:
-    """0 where nothing is archived, or where the file says something else."""
+    """The position; 0 when nothing is archived or the file is invalid."""
     word, _, position = (data or b"").strip().partition(b" ")
     return int(position) if word == _WORD and position.isdigit() else 0

@@ -1,7 +1,7 @@
-"""Checkpoints of an open store: when one is due, what it says, and what the next start may rely on.
+"""Checkpoints of an open store: when one is due, what it contains, and what the next start may rely on.
 
-A checkpoint syncs the files of the queues and then says how far the log and the queues agree. Every record before the
-log's durable end is in its queue by then, visible, and so in that queue's file.
+A checkpoint syncs the files of the queues and then records how far log and queues agree. Every record before
+the log's durable end is then in its queue, visible, and so in that queue's file.
 
 Must not know who runs the jobs.
 """
@@ -24,7 +24,7 @@ __all__ = ["Checkpoints"]
 
 
 class Checkpoints:
-    """``load``, then ``begin`` whenever ``is_due``; one job at a time."""
+    """Call ``load``, then ``begin`` whenever ``is_due``. One job at a time."""
 
     __slots__ = (
         "_before",
@@ -52,7 +52,8 @@ class Checkpoints:
         config: StoreConfig,
         poison: Callable[[str, Exception], object],
     ) -> None:
-        """``poison`` is called when one could not be written, but for want of space, descriptors or memory."""
+        """``poison`` is called when a checkpoint could not be written, except for a shortage of space,
+        descriptors or memory."""
         self._paths = paths
         self._files = files
         self._clock = clock
@@ -64,13 +65,14 @@ class Checkpoints:
         self._next_ms = 0
         self._started_ms = 0
         self.current = self._before
-        """The last one that was written, or is just being written."""
+        """The last checkpoint written, or the one being written."""
         self.settled = -1
-        """What a checkpoint of this life says: every record before it is in its queue, and both on disk."""
+        """Position of the last checkpoint of this process: every record before it is in its queue, and both
+        are on disk. -1 without one."""
         self.wanted = False
-        """One is due whatever the time, and whether or not anything came."""
+        """Makes a checkpoint due at once, even without new records."""
         self.problem: str | None = None
-        """Why the last one could not be written although the store is sound, or None."""
+        """Why the last checkpoint failed although the store is healthy, or None."""
 
     def load(self) -> Checkpoint:
         self.current = Checkpoint.load(self._paths.checkpoint, self._paths.mark, self._files)
@@ -78,8 +80,8 @@ class Checkpoints:
         return self.current
 
     def distrust(self) -> None:
-        """Queues are about to be made anew: should that be interrupted, the next start must believe no checkpoint.
-        Blocking. Raises OSError, DiskFull."""
+        """Invalidate the checkpoint before queues are rebuilt. If the rebuild is interrupted, the next start
+        must not rely on it. Blocking. Raises OSError, DiskFull."""
         files, paths = self._files, self._paths
         files.close(files.open(paths.abort, create=True))
         files.remove(paths.ends)
@@ -100,7 +102,7 @@ class Checkpoints:
         return self._job is not None
 
     def is_due(self, durable: int) -> bool:
-        """``durable``: so much of the log is. At most a tenth of the time goes into checkpoints."""
+        """``durable``: durable end of the log. Checkpoints take at most a tenth of the time."""
         if self._job is not None:
             return False
         return self.wanted or (
@@ -108,8 +110,8 @@ class Checkpoints:
         )
 
     def begin(self, durable: int, store_ms: int, index_ms: int | None) -> CheckpointJob:
-        """``store_ms``: of the last record before ``durable``; ``index_ms``: of the last full index file, None without
-        an index."""
+        """``store_ms``: store time of the last record before ``durable``. ``index_ms``: that of the last full
+        index file, None without an index."""
         self.wanted = False
         self._started_ms = self._clock.monotonic_ms()
         queue_files: set[str] = set()
@@ -145,13 +147,13 @@ class Checkpoints:
             self._config.flush_interval_consume_queue, 10 * (now_ms - self._started_ms)
         )
         if isinstance(job.error, DiskFull):
-            # Nothing is lost by it: the old one stays true, and the next start reads more of the log.
+            # Nothing is lost: the old checkpoint stays valid, and the next start reads more of the log.
             self.current = self._before
             self.problem = str(job.error)
         elif isinstance(job.error, NoResources) or (
             isinstance(job.error, OSError) and is_shortage(job.error)
         ):
-            # What was not synced for it is synced for the next one.
+            # What this one did not sync is synced for the next one.
             self.current = self._before
             self.problem = f"no checkpoint now: {job.error}"
             self._tables[0].dirty_files.update(job.queue_files)

@@ -1,15 +1,18 @@
-"""Retention carried out: measures, asks ``retention.decide``, and takes what is old out of log, queues and index.
+"""Carries out retention: measures, asks ``retention.decide``, and removes old data from log, queues and
+index.
 
-What a crash may leave is always a store that opens:
+A crash at any moment leaves a store that opens:
 
-* A segment goes only when the checkpoint on disk lies behind it, so that neither recovery nor the end of any queue
-  depends on it, and when the segment behind it is on disk.
-* Segments are unlinked oldest first, each unlink synced before the next: the log never has a hole.
-* A queue's min offset follows the log. Its files are removed after the log's, never its last one, and not before the
-  name of that one is synced: it says where the queue's offsets go on.
+* A segment is deleted only when the checkpoint on disk lies after it, so that neither recovery nor the end of
+  any queue depends on it, and when the segment after it is on disk.
+* Segments are unlinked oldest first, each unlink synced before the next: the log never has a gap.
+* A queue's min offset follows the log. Its files are removed after the log's, never its last one, and not
+  before the name of that one is synced: it determines the queue's next offset.
 
-Segments leave the log's list on the store's thread and their files in a job (unlinking a gigabyte takes time), which
-also looks up in the queues' files where each queue begins now. Must not know puts and gets.
+Segments leave the log's list on the store's thread. A job unlinks their files (unlinking a gigabyte takes
+time) and finds in the queues' files where each queue begins now.
+
+Must not know puts and gets.
 """
 
 from __future__ import annotations
@@ -33,16 +36,17 @@ from mqspark.store.upkeep.archived import ARCHIVED, decode_archived
 __all__ = ["Cleaner", "CleaningJob"]
 
 _ASKED_RUNS = 20
-"""DefaultMessageStore.executeDeleteFilesManually."""
+"""Value of DefaultMessageStore.executeDeleteFilesManually."""
 _QUEUE_FILES_PER_ROUND = 64
-"""Removed on the store's thread: few at a time."""
+"""Limit of queue files removed per round on the store's thread."""
 
 _Looked = tuple[ConsumeQueue, list[int], int, int]
-"""A queue, its files, and the range of its offsets when the job was made."""
+"""A queue, its files, and the range of its offsets when the job was created."""
 
 
 class Cleaner:
-    """Of one open store; ``round`` about once a second. A failure is told (``problem``) and tried again."""
+    """Retention of one open store; call ``round`` about once a second. A failure is reported (``problem``)
+    and retried."""
 
     def __init__(
         self,
@@ -68,17 +72,17 @@ class Cleaner:
         self._with_dead_files: list[ConsumeQueue] = []
         self._job: CleaningJob | None = None
         self.full: str | None = None
-        """Why no message may be accepted, or None."""
+        """Why messages are refused, or None."""
         self.problem: str | None = None
-        """Why something could not be measured or deleted the last time, or None."""
+        """Why the last measurement or deletion failed, or None."""
         self.used_percent = 0.0
-        """Of the fullest disk, when last measured."""
+        """Usage of the fullest disk at the last measurement."""
         self.needs_checkpoint = False
-        """Segments wait for one."""
+        """Whether segments wait for a checkpoint."""
         self.deleted_segments = 0
 
     def open(self) -> None:
-        """After recovery, which has set the queues' min offsets."""
+        """Start after recovery, which has set the queues' min offsets."""
         self._next_ms = self._clock.monotonic_ms() + self._config.clean_resource_interval
         self._with_dead_files = [queue for queue in self._all_queues() if queue.dead_files]
 
@@ -87,16 +91,16 @@ class Cleaner:
             yield from table.queues.values()
 
     def ask(self) -> None:
-        """An operator wants what is expired deleted now and in the next runs, whatever the hour."""
+        """Delete expired segments now and in the next runs, at any hour. Requested by an operator."""
         self._asked_runs = _ASKED_RUNS
         self._next_ms = 0
 
     def ask_queues(self) -> None:
-        """An operator wants the queues to follow the log."""
+        """Let the queues follow the log. Requested by an operator."""
         self._queues_behind = True
 
     def round(self, settled: int, *, checkpoint_running: bool) -> CleaningJob | None:
-        """``settled``: a checkpoint on disk says that everything before it is in log and queues, synced."""
+        """``settled``: position of a checkpoint on disk; everything before it is in log and queues, synced."""
         if self._job is not None:
             return None
         now_ms = self._clock.monotonic_ms()
@@ -128,7 +132,7 @@ class Cleaner:
         config, log, files = self._config, self._log, self._files
         log_paths = self._paths.commit_logs
         log_disks = {path: files.disk(path) for path in log_paths.writable}
-        # As long as one directory of the log has room, the log has.
+        # The log has room as long as one of its directories has.
         _, log_disk = min(log_disks.values(), key=lambda found: found[1].used_percent)
         mark = min(config.disk_space_clean_forcibly_ratio, config.disk_space_warning_level_ratio)
         log_paths.full = frozenset(path for path, (_, disk) in log_disks.items() if disk.used_percent > mark)
@@ -158,7 +162,7 @@ class Cleaner:
                 f" ({config.disk_space_warning_level_ratio}%) allows; messages are accepted again at"
                 f" diskSpaceCleanForciblyRatio ({config.disk_space_clean_forcibly_ratio}%)"
             )
-        # Strictly before: then the segment behind it has been synced, too.
+        # Strictly less: the segment after it is then synced, too.
         count = sum(1 for segment in old[: decision.delete] if segment.end < settled)
         self.needs_checkpoint = count < decision.delete
         if count:
@@ -171,7 +175,7 @@ class Cleaner:
     def _age(self, segment: Segment) -> OldSegment:
         try:
             return self._files.age(segment.path)
-        except FileNotFoundError:  # an operator was faster
+        except FileNotFoundError:  # an operator has removed it
             return OldSegment(0, 0)
 
     def _remove_queue_files(self) -> None:
@@ -181,7 +185,7 @@ class Cleaner:
             if not queue.is_current or not queue.dead_files:
                 waiting.pop()
             elif not queue.is_settled:
-                # Its turn comes after a checkpoint.
+                # It is retried after a checkpoint.
                 waiting.insert(0, waiting.pop())
                 budget -= 1
             else:
@@ -201,7 +205,8 @@ class Cleaner:
 
 
 class CleaningJob:
-    """Unlink segments that the log has left out; find where queues begin now. Any thread; keeps its error."""
+    """Unlinks segments that the log has dropped, and finds where queues begin now. In any thread. Keeps its
+    error."""
 
     __slots__ = (
         "_cleaner",
@@ -239,7 +244,7 @@ class CleaningJob:
             except OSError as error:
                 if is_shortage(error):
                     self._cleaner.ask_queues()
-                continue  # its topic was deleted; any other fault the next reader of the file meets, too
+                continue  # its topic was deleted; the next reader of the file meets any other fault
             if found > low:
                 self.begins.append((queue, found))
         try:
