@@ -42,6 +42,11 @@ MAX_ANSWER_HEADER_BYTES = MAX_FRAME_BYTES
 LARGE_BODY_BYTES = 64 * 1024
 """From this size on, a body is a view of the received bytes; below it, a copy is cheaper than a view."""
 
+SLICE_BYTES = 8 * 1024
+SLICE_COMMANDS = 512
+"""``Connection(in_slices=True)`` looks after every ``SLICE_BYTES`` whether it has found ``SLICE_COMMANDS``, and leaves
+the rest for later. A read of 256 KiB holds 14,000 frames of nothing but a code."""
+
 _PREFIX = struct.Struct(">iI")
 _PREFIX_BYTES = _PREFIX.size
 
@@ -49,11 +54,28 @@ _PREFIX_BYTES = _PREFIX.size
 class Connection:
     """The receiving half of one connection."""
 
-    __slots__ = ("_filled", "_known", "_max_frame_bytes", "_max_header_bytes", "_needed", "_partial", "_rest")
+    __slots__ = (
+        "_filled",
+        "_in_slices",
+        "_known",
+        "_max_frame_bytes",
+        "_max_header_bytes",
+        "_needed",
+        "_partial",
+        "_rest",
+        "unparsed",
+    )
 
     def __init__(
-        self, *, max_frame_bytes: int = MAX_FRAME_BYTES, max_header_bytes: int = MAX_HEADER_BYTES
+        self,
+        *,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        max_header_bytes: int = MAX_HEADER_BYTES,
+        in_slices: bool = False,
     ) -> None:
+        self._in_slices = in_slices
+        self.unparsed = b""
+        """Received, and left for later (``in_slices``): the next ``receive_data`` begins with it, be it of b""."""
         self._max_frame_bytes = max_frame_bytes
         self._max_header_bytes = max_header_bytes
         self._known = False
@@ -103,30 +125,41 @@ class Connection:
             position = self._complete_partial(data, commands)
             if not commands:
                 return commands
-        length = len(data)
+        elif self.unparsed:
+            data, self.unparsed = self.unparsed + data, b""
+        length = stop = len(data)
+        if stop > SLICE_BYTES and self._in_slices:
+            stop = SLICE_BYTES
         max_total, max_header_bytes = self._max_frame_bytes - 4, self._max_header_bytes
         unpack = _PREFIX.unpack_from
-        while length - position >= _PREFIX_BYTES:
-            total, meta = unpack(data, position)
-            header_length = meta & 0xFFFFFF
-            if not header_length + 4 <= total <= max_total or header_length > max_header_bytes:
-                self._known = self._known or bool(commands)
-                self._check(total, header_length)
-            end = position + 4 + total
-            if end > length:
-                self._needed = 4 + total
-                break
-            body_start = position + _PREFIX_BYTES + header_length
-            if end == body_start:
-                body: bytes | memoryview = b""
-            elif end - body_start < LARGE_BODY_BYTES:
-                body = data[body_start:end]
+        while True:
+            while stop - position >= _PREFIX_BYTES:
+                total, meta = unpack(data, position)
+                header_length = meta & 0xFFFFFF
+                if not header_length + 4 <= total <= max_total or header_length > max_header_bytes:
+                    self._known = self._known or bool(commands)
+                    self._check(total, header_length)
+                end = position + 4 + total
+                if end > length:
+                    self._needed = 4 + total
+                    break
+                body_start = position + _PREFIX_BYTES + header_length
+                if end == body_start:
+                    body: bytes | memoryview = b""
+                elif end - body_start < LARGE_BODY_BYTES:
+                    body = data[body_start:end]
+                else:
+                    body = memoryview(data)[body_start:end]
+                commands.append(decode_header(meta >> 24, data[position + _PREFIX_BYTES : body_start], body))
+                position = end
             else:
-                body = memoryview(data)[body_start:end]
-            commands.append(decode_header(meta >> 24, data[position + _PREFIX_BYTES : body_start], body))
-            position = end
-        else:
-            self._needed = _PREFIX_BYTES
+                self._needed = _PREFIX_BYTES
+                if stop < length:
+                    if len(commands) < SLICE_COMMANDS:
+                        stop = min(max(position, stop) + SLICE_BYTES, length)
+                        continue
+                    self.unparsed, position = data[position:], length
+            break
         if position < length:
             self._partial += data[position:] if position else data
         if commands:

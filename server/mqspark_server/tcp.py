@@ -588,7 +588,7 @@ class _RemotingConnection(asyncio.Protocol):
         self._server = server
         self._local_port = local_port
         self._fast = fast
-        self._parser = Connection()
+        self._parser = Connection(in_slices=True)
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
         self._waiting: deque[Command] = deque()
@@ -771,10 +771,20 @@ class _RemotingConnection(asyncio.Protocol):
     def _paced(self, session: Session) -> Iterator[Command]:
         """What waits, until the time is over, an answer takes long or the peer has to read; one command at least."""
         waiting, until, floor = self._waiting, self._until, self._server.floor
+        if len(waiting) <= SLICE_COMMANDS and self._parser.unparsed:
+            self._parse_more()
         for _ in range(min(SLICE_COMMANDS, len(waiting))):
             yield waiting.popleft()
             if session.long_answers or session.room <= floor or monotonic() >= until:
                 return
+
+    def _parse_more(self) -> None:
+        """Before all that waits is handed over: as long as there is more to parse, some commands wait."""
+        try:
+            self._waiting.extend(self._parser.receive_data(b""))
+        except ProtocolError as error:
+            self._server.protocol_errors += 1
+            self.close(str(error))
 
     def _wait(self) -> None:
         """Let the others go first."""

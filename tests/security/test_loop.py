@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import struct
 import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from mqspark.protocol.command import Command, encode_request, encode_response
-from mqspark.protocol.connection import Connection
+from mqspark.protocol.connection import SLICE_BYTES, SLICE_COMMANDS, Connection
 from mqspark.protocol.dispatch import dispatch
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import MAX_RUNNING, LongWork, Slices
@@ -233,3 +234,68 @@ async def test_requests_of_a_peer_that_left_are_handled_between_the_turns_of_oth
         while not harness.core.ended:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.001)
         assert harness.core.ended == [300]  # the session ends after the last of them
+
+
+async def test_a_read_full_of_tiny_frames_is_parsed_between_the_turns_of_others() -> None:
+    async with serving() as harness:
+        attacker = await harness.client()
+        frames = 20_000
+        body = b'{"code":1,"opaque":%d}'
+        headers = [body % opaque for opaque in range(frames)]
+        received = b"".join(struct.pack(">iI", 4 + len(header), len(header)) + header for header in headers)
+        parsed: list[int] = []
+        parse = Connection.receive_data
+
+        def count(wire: Connection, data: bytes) -> list[Command]:
+            commands = parse(wire, data)
+            if wire is not attacker.wire:
+                parsed.append(len(commands))
+            return commands
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Connection, "receive_data", count)
+            attacker.writer.write(received)
+            assert await attacker.answers(frames) == list(range(frames))
+        assert sum(parsed) == frames
+        assert max(parsed) <= SLICE_COMMANDS + SLICE_BYTES // 18
+
+
+async def test_tiny_frames_are_handled_although_their_peer_has_left() -> None:
+    async with serving() as harness:
+        attacker = await harness.client()
+        attacker.send(COSTLY, range(10), oneway=True)
+        attacker.send(CHEAP, range(5_000), oneway=True)
+        attacker.send(COSTLY, range(10), oneway=True)
+        await attacker.writer.drain()
+        attacker.writer.close()
+        while not harness.core.ended:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.001)
+        assert harness.core.ended == [20]
+
+
+async def test_garbage_after_many_tiny_frames_closes_the_connection() -> None:
+    async with serving() as harness:
+        attacker, client = await harness.client(), await harness.client()
+        attacker.writer.write(
+            b"".join(encode_request(CHEAP, opaque) for opaque in range(3_000)) + b"\xff" * 64
+        )
+        while await asyncio.wait_for(attacker.reader.read(1 << 16), 60):
+            continue
+        assert harness.server.protocol_errors == 1
+        client.send(CHEAP, [1])
+        assert await client.answers(1) == [1]
+
+
+@pytest.mark.parametrize("piece", [1 << 20, 40_000, 777])
+def test_frames_parsed_in_slices_are_the_same(piece: int) -> None:
+    sizes = [0, 1, 3000, 70_000, *[0] * 2_000, 20_000, *[5] * 1_500]
+    received = b"".join(encode_request(1, opaque, None, b"x" * size) for opaque, size in enumerate(sizes))
+    wire = Connection(in_slices=True)
+    got: list[tuple[int, int]] = []
+    for at in range(0, len(received), piece):
+        data = received[at : at + piece]
+        while data or wire.unparsed:
+            got += [(command.opaque, len(command.body)) for command in wire.receive_data(data)]
+            data = b""
+    assert got == list(enumerate(sizes))
+    assert wire.buffered_bytes == 0
