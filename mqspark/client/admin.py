@@ -16,6 +16,7 @@ from mqspark.message import (
     DEFAULT_TOPIC,
     PERM_READ,
     PERM_WRITE,
+    RETRY_PREFIX,
     MessageQueue,
     check_group,
     check_topic,
@@ -28,6 +29,7 @@ from mqspark.protocol.bodies import (
     KVTable,
     SetMessageRequestModeRequestBody,
     SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
     TopicConfig,
     TopicList,
     TopicOffset,
@@ -238,12 +240,17 @@ class AdminClient(Lifecycle):
         raise offline or NoRoute(group, "there is no broker")
 
     async def group_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupOffset]:
-        """How far a group is, in one topic or in all that its brokers know it for."""
+        """How far a group is, in one topic or in all that its brokers know it for.
+
+        Raises NoRoute for a topic that does not exist, BrokerError SUBSCRIPTION_GROUP_NOT_EXIST for such a group.
+        """
         if topic is not None:
             route = await self.topic_route(topic)
             offsets = await asyncio.gather(
                 *(self._group_offset(group, queue) for queue in route.subscribe_queues)
             )
+            if all(offset.committed < 0 for offset in offsets):
+                await self._check_group_exists(group)
             return dict(zip(route.subscribe_queues, offsets, strict=True))
         found: dict[MessageQueue, GroupOffset] = {}
         header = GetConsumeStatsRequestHeader(consumer_group=group)
@@ -251,10 +258,12 @@ class AdminClient(Lifecycle):
             response = await self._ask(address, RequestCode.GET_CONSUME_STATS, header)
             for key, item in decode_body(ConsumeStats, response.body).offset_table.items():
                 found[queue_of(key)] = GroupOffset(item.consumer_offset, item.broker_offset)
+        if not found:
+            await self._check_group_exists(group)
         return dict(sorted(found.items()))
 
     async def group_lag(self, group: str, topic: str | None = None) -> int:
-        """Messages that the group has not committed yet."""
+        """Messages that the group has not committed yet. Raises what ``group_offsets`` does."""
         return sum(offset.lag for offset in (await self.group_offsets(group, topic)).values())
 
     async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
@@ -286,6 +295,19 @@ class AdminClient(Lifecycle):
             bname=queue.broker_name,
         )
         await self._ask(await self._address_of(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+    async def _check_group_exists(self, group: str) -> None:
+        """Of a group that has committed nothing: a consumer of it was there, or somebody created it. Asks nothing that
+        would create it. Raises BrokerError."""
+        try:
+            await self.topic_route(RETRY_PREFIX + group)
+        except NoRoute:
+            for address in (await self._masters(None, None)).values():
+                response = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+                if group in decode_body(SubscriptionGroupWrapper, response.body).subscription_group_table:
+                    return
+            remark = f"there is no consumer group {group!r}"
+            raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark) from None
 
     async def _group_offset(self, group: str, queue: MessageQueue) -> GroupOffset:
         header = GetMaxOffsetRequestHeader(
