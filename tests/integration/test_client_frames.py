@@ -8,7 +8,7 @@ import dataclasses
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -125,8 +125,9 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
         received = core.received
 
         def listen(
-            self: Any, session: Session, commands: list[Command], received: Callable[..., None] = received
+            self: Any, session: Session, commands: Iterable[Command], received: Callable[..., None] = received
         ) -> None:
+            commands = list(commands)
             heard.extend(command for command in commands if not command.is_response)
             received(self, session, commands)
 
