@@ -1,1 +1,1 @@
-"""Which messages a subscription takes."""
+"""Subscription filters: tags and SQL92 expressions."""

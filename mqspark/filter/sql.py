@@ -1,13 +1,12 @@
-"""SQL92 filters over message properties, RocketMQ's dialect (SelectorParser and the expression classes; reference
-store-and-broker §14.3).
+"""SQL92 filters over message properties, in RocketMQ's dialect (SelectorParser and the expression classes).
 
     OR < AND < = <> IS [NOT] NULL < > >= < <= [NOT] BETWEEN|IN|CONTAINS|STARTSWITH|ENDSWITH < unary + - NOT
 
-NOT binds tighter than ``=``: ``NOT a = 5`` is ``(NOT a) = 5``. Logic is three-valued, and only TRUE matches. What
-follows a complete expression is ignored, as in RocketMQ.
+NOT binds tighter than ``=``: ``NOT a = 5`` is ``(NOT a) = 5``. Logic is three-valued, and only TRUE matches.
+Text after a complete expression is ignored, as in RocketMQ.
 
-A compiled filter is a tree of closures. Whoever sends one is not trusted: length, depth and cost are bounded while
-it is parsed, and a name is never more than the key of a property.
+A compiled filter is a tree of closures. Expressions come from untrusted clients: length, depth and cost are
+limited during parsing, and a name is only ever used as the key of a property.
 """
 
 from __future__ import annotations
@@ -40,19 +39,20 @@ SQL92 = "SQL92"
 
 MAX_LENGTH = 16_384  # characters
 MAX_COST = 1_000
-"""Operators and operands together; a list counts as one, however long."""
+"""Limit of operators and operands together. A list counts as one, however long."""
 MAX_DEPTH = 64
-"""Of parentheses, of signs and NOTs, and of the tree. RocketMQ takes what its stack holds."""
+"""Limit of nested parentheses, of signs and NOTs, and of the tree. In RocketMQ only the stack is the limit."""
 
 Properties = Mapping[str, str]
 Run = Callable[[Properties], Value]
 
 _FEW_NAMES = 6
-"""So many are searched for in the encoded properties faster than all are decoded."""
+"""Up to this number, searching the encoded properties is faster than decoding all of them."""
 
 
 class SqlFilter:
-    """A compiled expression. ``names``: the properties it looks at. ``cost``: its operators and operands."""
+    """A compiled expression. ``names``: the properties it uses. ``cost``: the number of its operators and
+    operands."""
 
     __slots__ = ("_run", "_wanted", "cost", "expression", "names")
 
@@ -67,19 +67,20 @@ class SqlFilter:
         return f"SqlFilter({self.expression!r})"
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """TRUE, FALSE or NULL. Raises FilterFailed where RocketMQ fails, e.g. for ``a > 3`` when a is ``x``."""
+        """TRUE, FALSE or NULL. Raises FilterFailed where RocketMQ fails, for example for ``a > 3`` when a is
+        ``x``."""
         value = self._run(properties)
         return None if value is None else value is True
 
     def matches(self, properties: Properties) -> bool:
-        """A failure is no match."""
+        """Whether the filter matches. A failed evaluation does not match."""
         try:
             return self._run(properties) is True
         except FilterFailed:
             return False
 
     def matches_encoded(self, properties: bytes) -> bool:
-        """``matches`` for properties as a record holds them."""
+        """``matches`` for encoded properties, as in a record."""
         if len(self._wanted) > _FEW_NAMES:
             return self.matches(decode_properties(properties))
         found = {}
@@ -91,7 +92,7 @@ class SqlFilter:
 
 
 def compile_sql(expression: str | None) -> SqlFilter:
-    """Raises InvalidFilter. Results are kept, failures too."""
+    """Compile an expression. Raises InvalidFilter. Results and failures are cached."""
     result = _filters[expression or ""]
     if isinstance(result, InvalidFilter):
         raise InvalidFilter(result.problem, result.expression, result.position)
@@ -109,7 +110,7 @@ def _compiled(expression: str) -> SqlFilter | InvalidFilter:
 
 
 def filter_bytes(expression: str, cost: int = MAX_COST) -> int:
-    """What a compiled expression takes."""
+    """Upper estimate of the memory of a compiled expression."""
     return text_bytes(expression) + 16 * len(expression) + 512 * cost
 
 
@@ -130,12 +131,12 @@ class _Node:
     run: Run
     height: int = 0
     boolean: bool = False
-    """Whether it may stand where a condition is wanted (BooleanExpression)."""
+    """Whether it can be a condition (BooleanExpression)."""
     constant: bool = False
     value: Value = None
-    """Of a constant."""
+    """Value of a constant."""
     name: str | None = None
-    """Of a property that stands alone."""
+    """Name, when the node is a plain property."""
 
 
 def _constant(value: Value) -> _Node:
@@ -214,7 +215,7 @@ def _member(name: str, elements: frozenset[str], negated: bool) -> _Node:
 
 
 def _search(node: _Node, test: Callable[[str, str], bool], text: str, negated: bool) -> _Node:
-    """FALSE, not NULL, where there is nothing to search in or for; for the NOT forms too."""
+    """FALSE, not NULL, when either operand is missing; for the NOT forms, too."""
 
     def run(properties: Properties) -> Value:
         if not text:
@@ -247,11 +248,11 @@ _LEVELS = {
     **dict.fromkeys(("=", "<>", "IS"), _EQUALITY),
     **dict.fromkeys((*_ORDERINGS, *_SEARCHES, "BETWEEN", "IN", "NOT"), _COMPARISON),
 }
-"""How tightly an operator behind an operand binds; what is not here ends the expression."""
+"""Binding power of an operator after an operand. Any other token ends the expression."""
 
 
 class _Parser:
-    """Pratt's: an operand, then as many operators as bind tighter than the one that asked for it."""
+    """A Pratt parser: an operand, then every operator that binds tighter than the caller's."""
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
@@ -286,7 +287,7 @@ class _Parser:
         raise self._error("a value stands where a condition is needed", token)
 
     def _parse(self, level: int) -> _Node:
-        """An expression of operators that bind tighter than ``level``."""
+        """Parse an expression of operators that bind tighter than ``level``."""
         left = self._operand()
         tightest = _COMPARISON
         while True:
@@ -302,7 +303,7 @@ class _Parser:
     # --- operands ---
 
     def _operand(self) -> _Node:
-        """A literal, a property or parentheses, with the signs and NOTs before it."""
+        """Parse a literal, a property or parentheses, with preceding signs and NOTs."""
         token = self._tokens.take()
         kind = token.kind
         self._charge(token)
@@ -350,7 +351,7 @@ class _Parser:
     # --- operators ---
 
     def _operator(self, left: _Node, token: Token) -> _Node:
-        """What the operator just taken makes of the operand before it and what follows."""
+        """Combine the operator just read with the operand before it and what follows."""
         kind = token.kind
         self._charge(token)
         if kind == "AND" or kind == "OR":
@@ -375,7 +376,7 @@ class _Parser:
             return self._between(left, token, negated)
         if kind == "IN":
             return self._in(left, token, negated)
-        raise self._error("NOT is followed by no operator", token)
+        raise self._error("NOT is not followed by an operator", token)
 
     def _taken(self, kind: str) -> bool:
         if self._tokens.peek().kind != kind:
@@ -384,7 +385,7 @@ class _Parser:
         return True
 
     def _string(self) -> str:
-        return _unquoted(self._expect(STRING, "a text in quotes"))
+        return _unquoted(self._expect(STRING, "a quoted text"))
 
     def _junction(self, left: _Node, token: Token) -> _Node:
         nodes = [self._condition(left, token)]

@@ -1,6 +1,6 @@
-"""Tag subscriptions: ``*``, ``TagA`` or ``TagA || TagB`` (FilterAPI, reference remoting-protocol §8.6).
+"""Tag subscriptions: ``*``, ``TagA`` or ``TagA || TagB`` (FilterAPI).
 
-The broker compares 32-bit hashes only, so whoever consumes compares the text again: ``Tags.matches``.
+The broker compares only 32-bit hashes, so consumers compare the text again: ``Tags.matches``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Tags", "parse_tags", "tag_codes"]
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """A parsed expression; both sets are empty when it takes everything."""
+    """A parsed expression. Both sets are empty when it matches everything."""
 
     names: frozenset[str] = frozenset()
     codes: frozenset[int] = frozenset()
@@ -26,7 +26,7 @@ class Tags:
 
 
 def parse_tags(expression: str | None) -> Tags:
-    """None, the empty text and ``*`` take everything, and so does an expression that names no tag."""
+    """Parse an expression. None, the empty text, ``*``, and an expression without a tag match everything."""
     names = frozenset(split_tags(expression))
     return Tags(names, frozenset(map(java_hash, names)))
 
@@ -36,4 +36,4 @@ def _codes(expression: str | None) -> frozenset[int] | None:
 
 
 tag_codes = Memo("filter.tagCodes", _codes, max_bytes=8 << 20)
-"""The hashes that an expression takes; None for everything."""
+"""Hashes of the tags of an expression; None when it matches everything."""

@@ -1,7 +1,7 @@
-"""The words of a SQL92 filter (SelectorParser.jj; reference store-and-broker §14.3).
+"""The tokens of a SQL92 filter (SelectorParser.jj).
 
-As in RocketMQ the longest match wins and words are read only when the parser looks at them: what stands
-behind the end of an expression is never looked at, however odd.
+As in RocketMQ the longest match wins, and tokens are read only when the parser needs them: text after the end
+of an expression is never read, even if it is malformed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mqspark.errors import InvalidFilter
 __all__ = ["END", "FLOAT", "INTEGER", "NAME", "STRING", "Token", "Tokens"]
 
 NAME, STRING, INTEGER, FLOAT, END = "name", "string", "integer", "float", "end"
-"""Kinds of tokens; a keyword's kind is the keyword in capitals, a symbol's the symbol."""
+"""Kinds of tokens. The kind of a keyword is the keyword in capitals, that of a symbol the symbol."""
 
 KEYWORDS = frozenset(
     ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH")
@@ -31,7 +31,7 @@ _WORDS = re.compile(
     """,
     re.VERBOSE,
 )
-"""A line comment ends with its line: without a line end two minus signs are two minus signs."""
+"""A line comment needs a line end: without one, two minus signs are two minus signs."""
 
 
 class Token(NamedTuple):
@@ -41,7 +41,7 @@ class Token(NamedTuple):
 
 
 class Tokens:
-    """The tokens of an expression, one after the other."""
+    """The tokens of an expression, in order."""
 
     __slots__ = ("_ahead", "_position", "_text")
 
@@ -51,7 +51,7 @@ class Tokens:
         self._ahead: list[Token] = []
 
     def peek(self, ahead: int = 0) -> Token:
-        """The next token, or the one ``ahead`` behind it. Raises InvalidFilter where none begins."""
+        """The next token, or the one ``ahead`` after it. Raises InvalidFilter where no token begins."""
         while len(self._ahead) <= ahead:
             self._ahead.append(self._read())
         return self._ahead[ahead]
@@ -67,7 +67,7 @@ class Tokens:
             start = self._position
             found = _WORDS.match(text, start)
             if found is None:
-                raise InvalidFilter(f"{text[start]!r} begins no word", text, start)
+                raise InvalidFilter(f"{text[start]!r} does not begin a token", text, start)
             self._position = found.end()
             kind, word = found.lastgroup or "", found.group()
             if kind == "symbol":

@@ -1,8 +1,7 @@
-"""What a SQL92 filter computes with: Java's values, their parsing and their order (ComparisonExpression; reference
-store-and-broker §14.3).
+"""The values of SQL92 filters: Java's types, their parsing and their order (ComparisonExpression).
 
-A property is text or missing. What it is compared with says as what its text is read, exactly: ``c > 3`` fails on
-the text ``3.14``.
+A property is text or missing. The other operand of a comparison determines how the text is parsed, without
+conversion: ``c > 3`` fails for the text ``3.14``.
 
     in Java   null   Boolean   Integer   Long   Double   String
     here      None   bool      int       Long   float    str
@@ -21,7 +20,7 @@ __all__ = ["Long", "Value", "equal", "is_number", "negate", "order", "parse_doub
 
 
 class Long(int):
-    """An integer that Java keeps in 64 bits: a literal beyond 32."""
+    """An integer that is a 64-bit Long in Java: a literal beyond 32 bits."""
 
     __slots__ = ()
 
@@ -46,7 +45,7 @@ def parse_integer(text: str, bits: int) -> int:
         return int(text)
     if _INTEGER.fullmatch(text) is not None and (text.isascii() or max(text) <= "\uffff"):
         if len(text) > _LONGEST_INTEGER:
-            # Longer than any, unless the digits in front are zeros; int() takes its time with long texts.
+            # Longer than any number unless it has leading zeros. int() is slow for long texts.
             sign = text[0] if text[0] in "+-" else ""
             digits = text[len(sign) :]
             text = sign + digits[:-_LONGEST_INTEGER].lstrip("0") + digits[-_LONGEST_INTEGER:]
@@ -83,7 +82,8 @@ def is_number(value: Value) -> bool:
 
 
 def negate(value: Value) -> Value:
-    """NULL for what is no number. A literal is never the smallest integer, so nothing overflows."""
+    """The negated number; NULL for anything else. A literal is never the smallest integer, so nothing
+    overflows."""
     if isinstance(value, Long):
         return Long(-value)
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -99,7 +99,7 @@ def _plain(left: Any, right: Any) -> int:
 
 
 def _doubles(left: float, right: float) -> int:
-    """Double.compareTo: -0.0 comes before 0.0, and NaN, equal to itself, after all."""
+    """Double.compareTo: -0.0 comes before 0.0, and NaN equals itself and comes last."""
     if left != right and left == left and right == right:
         return -1 if left < right else 1
     return _plain(_rank(left), _rank(right))
@@ -134,7 +134,7 @@ def _to_bool(text: str) -> bool:
 
 
 def _no_cast(left: bool, right: str) -> int:
-    # RocketMQ casts the wrong operand there (ComparisonExpression.__compare), which always fails.
+    # RocketMQ casts the wrong operand here (ComparisonExpression.__compare), which always fails.
     raise FilterFailed(f"{left} on the left cannot be compared with the text {_shown(right)}")
 
 
@@ -159,11 +159,12 @@ _ORDERS: dict[tuple[type, type], Callable[[Any, Any], int]] = {
     (str, float): _converted(_doubles, parse_double, None),
     (float, str): _converted(_doubles, None, parse_double),
 }
-"""A truth value and a number have no order; they are not equal."""
+"""A truth value and a number have no order; they are unequal."""
 
 
 def equal(left: Value, right: Value) -> bool | None:
-    """``left = right``. A NULL on the left makes it NULL, one on the right alone FALSE. Raises FilterFailed."""
+    """``left = right``. NULL on the left gives NULL; NULL on the right alone gives FALSE. Raises
+    FilterFailed."""
     if left is None or right is None:
         if left is right:
             return True
@@ -176,8 +177,8 @@ def equal(left: Value, right: Value) -> bool | None:
 
 
 def order(left: Any, right: Any) -> int:
-    """Below, at or above 0 as ``left`` is less than, equal to or greater than ``right``; neither is NULL or a truth
-    value. Two texts are compared as doubles. Raises FilterFailed."""
+    """Negative, 0 or positive as ``left`` is less than, equal to or greater than ``right``. Neither is NULL
+    or a truth value. Two texts are compared as doubles. Raises FilterFailed."""
     kinds = type(left), type(right)
     if kinds == (str, str):
         return _doubles(parse_double(left), parse_double(right))

@@ -1,2 +1,4 @@
-"""The name server: which broker serves which topic, who is alive, and a small key-value table. No sockets, no
-event loop."""
+"""The name server: routes of topics, live brokers, and a small key-value table.
+
+Must not know sockets or an event loop.
+"""

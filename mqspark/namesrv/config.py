@@ -1,4 +1,5 @@
-"""Settings of a name server, RocketMQ's names in snake case (NamesrvConfig). Only keys that do something."""
+"""Settings of a name server, under RocketMQ's names in snake case (NamesrvConfig). Only settings that have an
+effect."""
 
 from __future__ import annotations
 
@@ -12,35 +13,38 @@ __all__ = ["NamesrvConfig", "UPDATABLE_KEYS"]
 @dataclass(slots=True)
 class NamesrvConfig:
     kv_config_path: str | None = None
-    """File of the key-value table (codes 100 to 102); None keeps it in memory."""
+    """File of the key-value table (codes 100 to 102); None keeps the table in memory."""
     order_message_enable: bool = False
-    """Routes carry ``orderTopicConf``."""
+    """Whether routes contain ``orderTopicConf``."""
     return_order_topic_config_to_broker: bool = True
     scan_not_active_broker_interval: int = 5_000  # ms
     broker_expiry_timeout: int = 120_000
-    """ms without a sign of life; a broker's own heartbeatTimeoutMillis goes first. RocketMQ has it as a
-    constant."""
+    """Silence in ms after which a broker is unregistered. A broker's own heartbeatTimeoutMillis takes
+    precedence. A constant in RocketMQ."""
     max_brokers: int = 2_000
-    """Ours, as all bounds here: addresses of brokers, slaves among them. One more is refused."""
+    """Limit of broker addresses, including slaves; a further broker is refused. Like all limits here it is
+    not in RocketMQ."""
     max_brokers_per_connection: int = 64
-    """RocketMQ's broker has a connection of its own; a container's brokers share one."""
+    """A RocketMQ broker has its own connection; the brokers of a container share one."""
     max_topics_per_broker: int = 300_000
     max_routes: int = 500_000
-    """(topic, broker) pairs, some 400 bytes each. What a registration brings beyond either bound is left out."""
+    """Limit of (topic, broker) pairs, some 400 bytes each. Topics of a registration beyond this or the next
+    limit are dropped."""
     max_queues_per_topic: int = 65_536
-    """Of one broker. A topic with more, or with fewer than none, is left out of the registration."""
+    """Limit for one broker. A topic with more queues, or with a negative number, is dropped from the
+    registration."""
     max_register_body_size: int = 16 * 1024 * 1024
-    """Bytes that a registration may have when it is inflated: some 200,000 topics."""
+    """Limit in bytes of an inflated registration: some 200,000 topics."""
     broker_takeover_silence: int = 45_000
-    """ms without a sign of life after which another host may register under the name and id, or the address, of a
-    broker whose connection is still there."""
+    """Silence in ms after which another host may register under the name and id, or the address, of a broker
+    whose connection still exists."""
     delete_topic_with_broker_registration: bool = False
     enable_all_topic_list: bool = True
     enable_topic_list: bool = True
     max_kv_table_bytes: int = 32 << 20
-    """Ours, as the next: of the key-value table; one that is full refuses new keys."""
+    """Limit of the key-value table; a full table refuses new keys. Like the next one not in RocketMQ."""
     max_route_cache_bytes: int = 64 << 20
-    """Of answers to questions for routes that are kept."""
+    """Limit of the cached route answers."""
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
 
     def __post_init__(self) -> None:
@@ -78,4 +82,4 @@ UPDATABLE_KEYS = frozenset(
         "maxKvTableBytes",
     }
 )
-"""What UPDATE_NAMESRV_CONFIG (318) may change; anything else is refused."""
+"""Settings that UPDATE_NAMESRV_CONFIG (318) may change; others are refused."""

@@ -20,7 +20,7 @@ MAX_BYTES = 32 << 20
 
 
 class KVConfig:
-    """``generation`` counts changes, so that a caller can tell whether they are saved."""
+    """The table. ``generation`` counts changes, so that a caller can tell whether they are saved."""
 
     def __init__(self, max_bytes: Callable[[], int] = lambda: MAX_BYTES) -> None:
         self.ledger = Ledger("kv", max_bytes, "KVConfig._table", setting="maxKvTableBytes")
@@ -28,7 +28,7 @@ class KVConfig:
         self.generation = 0
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Raises TableFull."""
+        """Set a value. Raises TableFull."""
         entries = self._table.get(namespace)
         old = None if entries is None else entries.get(key)
         if old is not None:
@@ -52,12 +52,12 @@ class KVConfig:
             self.generation += 1
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
-        """A copy; None when nothing was ever put there."""
+        """A copy of a namespace; None when it never had a key."""
         table = self._table.get(namespace)
         return None if table is None else dict(table)
 
     def load(self, data: bytes) -> None:
-        """From ``kvConfig.json``. Raises ValueError when it is not that file."""
+        """Load the content of ``kvConfig.json``. Raises ValueError when it is invalid."""
         document = fastjson.loads(data, fastjson.FILE)
         table = document.get("configTable") if isinstance(document, dict) else None
         if not isinstance(table, dict):
@@ -75,7 +75,7 @@ class KVConfig:
                 self.ledger.note(_entry_bytes(key, value))
 
     def snapshot(self) -> Callable[[], bytes]:
-        """What encodes the file, from a copy."""
+        """A function that encodes a copy of the table."""
         document = {"configTable": {namespace: dict(entries) for namespace, entries in self._table.items()}}
         return lambda: fastjson.dumps_pretty(document).encode()
 

@@ -1,8 +1,8 @@
-"""The name server as a core: commands of sessions in, frames and blocking jobs out
-(DefaultRequestProcessor, ClientRequestProcessor; reference remoting-protocol §5.7).
+"""The name server's core: takes commands of sessions, and returns frames and blocking jobs
+(DefaultRequestProcessor, ClientRequestProcessor).
 
-All requests are answered at once from the tables; ``tick`` forgets brokers that fell silent, ``jobs`` saves
-the key-value table.
+All requests are answered at once from the tables. ``tick`` unregisters silent brokers; ``jobs`` saves the
+key-value table.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _PROTECTED_KEYS = frozenset({"configBlackList", "configStorePath", "kvConfigPath
 
 
 class NameServer:
-    """Raises StoreCorrupt when the key-value file cannot be read."""
+    """The core. Raises StoreCorrupt when the key-value file cannot be read."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class NameServer:
     # --- Core ---
 
     def connected(self, session: Session) -> None:
-        """Nothing to do: most connections only ask for routes."""
+        """Nothing to do: most connections only request routes."""
 
     def received(self, session: Session, commands: Iterable[Command]) -> None:
         dispatch(self.handlers, session, commands, self._long_work)
@@ -178,16 +178,16 @@ class NameServer:
 
     @property
     def jobs_due(self) -> bool:
-        """An operator changed something: ``jobs`` should not wait for its second."""
+        """Whether ``jobs`` should run at once, because an operator changed something."""
         return self._saved_kv is not None and self._saved_kv.behind
 
     def jobs(self) -> list[Job]:
-        """What is due for a worker thread; asked for about once a second, and not again before these are
-        done."""
+        """The jobs that are due, for a worker thread. Called about once a second, and not again before they
+        are done."""
         return [self._saved_kv.job()] if self._saved_kv is not None and self._saved_kv.behind else []
 
     def shutdown(self) -> list[Job]:
-        """The last saves."""
+        """The last jobs, which save the table."""
         return self.jobs()
 
     # --- routes ---
@@ -229,7 +229,7 @@ class NameServer:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         large = len(command.body) > SMALL_BYTES
         while large and self._reads_large:
-            yield  # one at a time has its topics in memory twice
+            yield  # only one registration at a time has its topics in memory twice
         self._reads_large = self._reads_large or large
         try:
             return (yield from self._register_broker(session, command, header))
@@ -385,7 +385,8 @@ class NameServer:
     # --- settings ---
 
     def update_settings(self, session: Session, command: Command) -> bytes:
-        """All keys or none; they last until the process ends. What has no effect in a file has none here."""
+        """Change all given settings or none, until the process ends. Settings without an effect in a file
+        have none here."""
         changes = settings_to_change(
             command.body,
             known_keys(NamesrvConfig),

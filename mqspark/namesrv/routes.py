@@ -1,16 +1,16 @@
-"""Which broker serves which topic, and who is alive (RouteInfoManager; reference store-and-broker §15).
+"""Routes of topics and live brokers (RouteInfoManager).
 
     brokers   broker name → cluster, addresses by broker id (0 is the master)
     topics    topic → broker name → queues and permission
     clusters  cluster → broker names
     live      (cluster, address) → last sign of life, data version, connection
 
-Time and connections come in as events. Answers to queries are built from the tables; ``generation`` moves
-with every change that a query could see.
+Time and connections are passed in. Answers to queries are built from the tables; ``generation`` changes with
+every change that a query could see.
 
-Anybody may register, so every table has a bound (NamesrvConfig), a topic's numbers are believed within bounds, and a
-broker that is alive is not replaced by a registration from another host: its place is free when its connection ends, or
-when it has been silent for brokerTakeoverSilence. RocketMQ gives it to whoever comes last.
+Any client can register, so every table has a limit (NamesrvConfig), and the numbers of a topic are checked. A
+live broker is not replaced by a registration from another host: it can be replaced once its connection has
+ended or it has been silent for brokerTakeoverSilence. RocketMQ lets the last registration win.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ UNIT, UNIT_SUB = 0x1, 0x2
 """Bits of topicSysFlag (TopicSysFlag)."""
 
 MAX_REPLICAS = 64
-"""Of one broker name."""
+"""Limit of replicas per broker name."""
 MAX_TIMEOUT_FACTOR = 10
-"""A broker may ask for so many times brokerExpiryTimeout of patience."""
+"""A broker may ask for a timeout of up to this multiple of brokerExpiryTimeout."""
 _PERM_BITS = 0xF
 _TOPICS_A_SLICE = 1_000
 _UNKNOWN_VERSION = DataVersion(state_version=-1, timestamp=-1, counter=-1)
-"""Of a broker whose topics are not all there yet."""
+"""Version of a broker whose topics are not complete yet."""
 
 _log = sparing(__name__, lines=20)
 
@@ -73,7 +73,7 @@ class BrokerSet:
     zone: str | None = None
     acting_master: bool = False
     topics: set[str] = field(default_factory=set)
-    """Which have a route to it."""
+    """Topics with a route to it."""
 
     @property
     def data(self) -> BrokerData:
@@ -98,7 +98,7 @@ class LiveBroker:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationResult:
-    """What a slave is told of its master."""
+    """The answer to a slave: its master."""
 
     ha_address: str | None = None
     master_address: str | None = None
@@ -113,11 +113,11 @@ class RouteTable:
         self._clusters: dict[str, set[str]] = {}
         self._live: dict[tuple[str, str], LiveBroker] = {}
         self._over: dict[int, set[tuple[str, str]]] = {}
-        """session id → keys of the brokers that may have registered over it last."""
+        """Session id → keys of the brokers that may have registered last over it."""
         self._gone: deque[tuple[str, set[str]]] = deque()
-        """Brokers that are gone, with topics whose routes still have them."""
+        """Removed brokers, with the topics whose routes still contain them."""
         self._route_count = 0
-        """Of ``BrokerSet.topics`` and of what is in ``_gone``."""
+        """Number of topics in ``BrokerSet.topics`` and in ``_gone``."""
         self.generation = 0
 
     # --- events ---
@@ -134,8 +134,8 @@ class RouteTable:
         acting_master: bool | None = None,
         zone: str | None = None,
     ) -> Work[RegistrationResult]:
-        """Raises Refusal; also when a broker's first registration carries one topic only, for it is an
-        increment to nothing."""
+        """Register a broker. Raises Refusal, also when the first registration of a broker has one topic only:
+        that is an incremental update without a base."""
         brokers = self._brokers.get(broker.name)
         first = brokers is None
         if brokers is None:
@@ -203,8 +203,8 @@ class RouteTable:
         )
 
     def _check_gone(self, live: LiveBroker, session: Session | None) -> None:
-        """Raises Refusal while that broker shows signs of life over a connection from another host. On its own it may
-        have been started again, before its old connection has ended."""
+        """Raise Refusal while that broker is alive over a connection from another host. A broker on the same
+        host may have restarted before its old connection ended."""
         if live.session is None or not live.session.open or _host(live.session) == _host(session):
             return
         silent_ms = self._clock.monotonic_ms() - live.last_seen_ms
@@ -257,7 +257,7 @@ class RouteTable:
                 self.generation += 1
                 yield
                 if self._live.get((live.identity.cluster, live.identity.address)) is not live:
-                    return  # gone meanwhile, or registered anew
+                    return  # removed or registered again meanwhile
             if not overwrite and topic in brokers.topics:
                 continue
             data = QueueData(
@@ -290,7 +290,7 @@ class RouteTable:
         )
 
     def _put_queues(self, topic: str, brokers: BrokerSet, data: QueueData) -> bool:
-        """Whether there was room."""
+        """Returns False when there was no room."""
         if topic not in brokers.topics:
             config = self._config
             if len(brokers.topics) >= config.max_topics_per_broker or self._route_count >= config.max_routes:
@@ -301,13 +301,13 @@ class RouteTable:
         return True
 
     def refresh(self, cluster: str, address: str) -> None:
-        """A heartbeat (904) or a version query (322); an unknown broker stays unknown."""
+        """Handle a heartbeat (904) or a version query (322). An unknown broker stays unknown."""
         live = self._live.get((cluster, address))
         if live is not None:
             live.last_seen_ms = self._clock.monotonic_ms()
 
     def leave(self, broker: BrokerIdentity, session: Session) -> None:
-        """The broker says that it goes. Raises Refusal when it is alive on another host."""
+        """Unregister a broker at its own request. Raises Refusal when it is alive on another host."""
         live = self._live.get((broker.cluster, broker.address))
         if live is not None:
             self._check_gone(live, session)
@@ -338,7 +338,7 @@ class RouteTable:
                 del self._clusters[brokers.cluster]
 
     def disconnected(self, session: Session) -> list[BrokerIdentity]:
-        """The brokers that last registered over this connection are gone with it."""
+        """Unregister the brokers that last registered over this connection."""
         gone = [
             live.identity
             for key in self._over.pop(session.id, ())
@@ -349,7 +349,7 @@ class RouteTable:
         return gone
 
     def expire(self) -> list[LiveBroker]:
-        """Brokers that were silent for longer than their timeout, unregistered."""
+        """Unregister the brokers that were silent for longer than their timeout."""
         now_ms = self._clock.monotonic_ms()
         silent = [live for live in self._live.values() if live.last_seen_ms + live.timeout_ms < now_ms]
         for live in silent:
@@ -357,7 +357,7 @@ class RouteTable:
         return silent
 
     def merge_topic(self, topic: str, queue_datas: Iterable[QueueData]) -> None:
-        """REGISTER_TOPIC_IN_NAMESRV (217): only for brokers that are known."""
+        """REGISTER_TOPIC_IN_NAMESRV (217): only for known brokers."""
         for queue_data in queue_datas:
             brokers = self._brokers.get(queue_data.broker_name)
             if brokers is not None and self._is_sound(queue_data):
@@ -365,7 +365,7 @@ class RouteTable:
                 self.generation += 1
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Everywhere, or only on the brokers of one cluster."""
+        """Delete a topic everywhere, or only on the brokers of one cluster."""
         if cluster:
             for name in self._clusters.get(cluster, ()):
                 self._drop_queues(topic, name)
@@ -381,7 +381,7 @@ class RouteTable:
         return self._change_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
     def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> Work[int]:
-        """The number of topics that the broker has."""
+        """Change the permission of all topics of a broker. Returns their number."""
         count = 0
         brokers = self._brokers.get(broker_name)
         for number, topic in enumerate(list(brokers.topics) if brokers is not None else ()):
@@ -403,11 +403,11 @@ class RouteTable:
 
     @property
     def sweep_waits(self) -> bool:
-        """Whether a broker with many topics is gone: somebody should ``sweep``."""
+        """Whether ``sweep`` has to be called, because a broker with many topics was removed."""
         return bool(self._gone)
 
     def sweep(self) -> Work[None]:
-        """Take brokers that are gone out of the routes of their topics."""
+        """Remove unregistered brokers from the routes of their topics."""
         done = 0
         while self._gone:
             name, topics = self._gone[0]
@@ -476,7 +476,7 @@ class RouteTable:
         return [topic for topic, queues in self._topics.items() if not names.isdisjoint(queues)]
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Cluster and broker names, and one broker's address (RouteInfoManager.getSystemTopicList)."""
+        """Cluster and broker names, and the address of one broker (RouteInfoManager.getSystemTopicList)."""
         names = []
         for cluster, brokers in self._clusters.items():
             names.append(cluster)
@@ -485,7 +485,7 @@ class RouteTable:
         return names, address
 
     def unit_topics(self, *, unit: bool | None, unit_sub: bool | None) -> list[str]:
-        """Topics by their unit bits; None does not care."""
+        """Topics by their unit bits; None accepts either value."""
         found = []
         for topic, queues in self._topics.items():
             flag = next(iter(queues.values())).topic_sys_flag

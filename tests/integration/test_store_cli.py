@@ -114,7 +114,7 @@ def test_a_store_in_use_is_not_repaired(tmp_path: Path) -> None:
     put(store, "Orders", 0, b"x")
     flush(store)
     try:
-        assert "a broker works on it" in mqspark("fsck", tmp_path).stdout
+        assert "a broker is running on it" in mqspark("fsck", tmp_path).stdout
         done = mqspark("rebuild", tmp_path)
         assert done.returncode == 1
         assert "is in use by process" in done.stderr
@@ -168,7 +168,7 @@ def test_a_log_that_was_cut_is_told(
         (directory / "abort").touch()
     done = mqspark(command, directory, *options)
     assert (done.returncode, done.stderr) == (3, ""), done.stdout
-    assert f"{end - ends[20]} bytes that its checkpoint and queues knew are gone" in done.stdout
+    assert f"{end - ends[20]} bytes known from its checkpoint and queues are missing" in done.stdout
     assert "with them 10 entries of queues" in done.stdout
     if command == "rebuild":
         assert done.stdout.startswith("20 records: 2 queues with 30 entries (10 for lost records)")

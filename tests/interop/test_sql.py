@@ -76,7 +76,7 @@ def test_a_java_consumer_is_told_what_does_not_compile(
         push(java, cluster, topic, name("sql-bad-group"), "a != 5")
     assert refused.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     if cluster.kind == "mqspark":
-        assert "'!' begins no word, at position 2" in refused.value.text
+        assert "'!' does not begin a token, at position 2" in refused.value.text
 
 
 def until_it_knows_the_version(java: JavaDriver, handle: int, queue: list[object]) -> None:

@@ -106,8 +106,8 @@ def test_values(sql: str, value: object) -> None:
     ("sql", "problem", "position"),
     [
         (None, "an operand is missing", 0),
-        ("a != 5", "'!' begins no word", 2),
-        ("a = 5 NOT x", "NOT is followed by no operator", 10),
+        ("a != 5", "'!' does not begin a token", 2),
+        ("a = 5 NOT x", "NOT is not followed by an operator", 10),
         ("a > 'x'", "only numbers and properties have an order", 2),
         ("TRUE > 1", "only numbers and properties have an order", 5),
         ("a > 1 > 2", "only numbers and properties have an order", 6),
@@ -119,7 +119,7 @@ def test_values(sql: str, value: object) -> None:
         ("a BETWEEN 6 AND 1", "6 is greater than 1", 2),
         ("a BETWEEN NULL AND 1", "only numbers and properties have an order", 2),
         ("5 IN ('5')", "only a property can be looked for in a list", 2),
-        ("a IN ('x',)", "a text in quotes is missing", 10),
+        ("a IN ('x',)", "a quoted text is missing", 10),
         ("(a IS NULL > 3)", "a closing parenthesis is missing", 11),
         ("(a = 0L)", "a closing parenthesis is missing", 6),
         ("a IS 5", "NULL is missing", 5),
@@ -127,7 +127,7 @@ def test_values(sql: str, value: object) -> None:
         ("a = 0.0", "0.0 is beyond the smallest or largest number", 4),
         ("a = 1e400", "1e400 is beyond the smallest or largest number", 4),
         ("a = 9223372036854775808", "'9223372036854775808' is not an integer of 64 bits", 4),
-        ("a = /* b", "'/' begins no word", 4),
+        ("a = /* b", "'/' does not begin a token", 4),
     ],
 )
 def test_what_does_not_compile(sql: str | None, problem: str, position: int) -> None:

@@ -350,7 +350,7 @@ def test_a_store_that_is_none(tmp_path: Path) -> None:
     config = StoreConfig(store_path_root_dir=str(tmp_path))
     for tool in (OfflineStore, lambda config: remake(config, TestClock())):
         with pytest.raises(
-            StoreCorrupt, match=r"is no store: there is no .*commitlog; if the log lies elsewhere"
+            StoreCorrupt, match=r"is not a store: there is no .*commitlog; if the log lies elsewhere"
         ):
             tool(config)
     assert list(tmp_path.iterdir()) == []

@@ -1,16 +1,16 @@
-"""RocketMQ's ``compaction/`` written anew, for a broker of RocketMQ that takes a store directory over.
+"""Writes RocketMQ's ``compaction/`` directory, for a RocketMQ broker that takes over a store.
 
-RocketMQ serves compacted topics from there alone and enters only what it dispatches itself, so that it would never show
-what a broker of ours has stored. Written is what our broker serves: the generation, what RocketMQ kept behind it, and
-the log as far as the queue goes (``mqspark.store.compaction.compacted``); what the queue does not have yet
-RocketMQ dispatches.
+RocketMQ serves compacted topics only from there and adds only what it dispatches itself. Without these files
+it would never serve what this project's broker has stored. The files contain what that broker serves: the
+generation, what RocketMQ kept behind it, and the log up to the end of the queue
+(``mqspark.store.compaction.compacted``). RocketMQ dispatches what is not in the queue yet.
 
     compaction/compactionLog/<topic>/<queue id>/<position>    records, their physical offset replaced by the position
     compaction/compactionCq/<topic>/<queue id>/<position>     a BatchCQ entry for each; the names are those of the log
 
-Both files of a pair are full when one of them is; the log then ends like a CommitLog's segment, the other with an entry
-of no record (CompactionLog, SparseConsumeQueue; reference store-and-broker §18.1). The whole is made beside and
-renamed. Without a position checkpoint RocketMQ compacts everything the next time.
+Both files of a pair are full when one of them is. The log then ends like a segment of the CommitLog, the
+other file with an entry without a record (CompactionLog, SparseConsumeQueue). The directory is built
+separately and then renamed. Without a position checkpoint RocketMQ compacts everything at the next run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["Written", "write_compaction"]
 
 _ENTRY_BYTES = BATCH_ENTRY.size
 _LEAST_SEGMENTS = 5
-"""Of the queue's file bytes in a log file (CompactionLog.getCompactionLogSize)."""
+"""Length of a log file in multiples of a queue file (CompactionLog.getCompactionLogSize)."""
 _END = struct.Struct(">ii")
 _LAST_ENTRY = BatchEntry(-1, 0, 0, 0, 0, 0).pack()
 _PHYSICAL_OFFSET = slice(28, 36)
@@ -55,8 +55,8 @@ class Written:
 
 
 def write_compaction(config: StoreConfig, topics: Iterable[str]) -> Written:
-    """Of these topics; those that are not named are in it no more. Raises StoreLocked, StoreCorrupt, ConfigError,
-    OSError; the old directory is left then."""
+    """Write the files of these topics; other topics are removed. Raises StoreLocked, StoreCorrupt,
+    ConfigError or OSError and leaves the old directory then."""
     root = Path(config.store_path_root_dir)
     paths = StorePaths(root, config.store_path_commit_log or None, config.read_only_commit_log_store_paths)
     files = OsFiles.like(paths.commit_log)
@@ -96,7 +96,7 @@ def write_compaction(config: StoreConfig, topics: Iterable[str]) -> Written:
 
 
 def served(reader: StoreReader, topic: str, queue_id: int) -> Iterator[Served]:
-    """What our broker serves of a queue, in the order of offsets."""
+    """The records that this project's broker serves of a queue, in offset order."""
     root, end = reader.paths.root, 0
     directory = path_below(root / COMPACTED, topic, queue_id)
     current = read_current(directory)
@@ -118,7 +118,7 @@ def served(reader: StoreReader, topic: str, queue_id: int) -> Iterator[Served]:
 
 
 class _QueueWriter:
-    """The two files of one queue that are being filled."""
+    """Writes the two current files of one queue."""
 
     def __init__(self, config: StoreConfig, root: Path, topic: str, queue_id: int) -> None:
         self._folders = [
@@ -156,7 +156,7 @@ class _QueueWriter:
         self._records += 1
 
     def finish(self) -> int:
-        """How many records there are."""
+        """Finish the files. Returns the number of records."""
         if self._entries:
             self._write()
         return self._records
@@ -171,7 +171,8 @@ class _QueueWriter:
 
 
 def _log_bytes(queue_bytes: int, wanted: int) -> int:
-    """A multiple of the queue's files, as RocketMQ reckons it: it refuses files of another length."""
+    """Length of a log file: a multiple of the queue file, computed as in RocketMQ, which refuses other
+    lengths."""
     count, rest = divmod(wanted, queue_bytes)
     if count < _LEAST_SEGMENTS:
         return queue_bytes * _LEAST_SEGMENTS

@@ -1,6 +1,6 @@
-"""Records, queue entries and index entries of a store directory as plain values, one after the other.
+"""Records, queue entries and index entries of a store directory as plain values, in order.
 
-Nothing is kept: whoever prints them may stop at any time. Bodies are given as they are stored.
+Results are generated lazily, so a caller may stop at any time. Bodies are returned as stored.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _RELEASE_BYTES = 32 << 20
 
 
 def dump_records(store: OfflineStore, offset: int = 0, *, topic: str | None = None) -> Iterator[Row]:
-    """Records from a physical offset on, or from the next one that begins behind it. Damaged ranges are rows, too:
-    ``damaged`` is their length. ``body`` is bytes."""
+    """Records from a physical offset on, or from the next record after it. A damaged range is also a row:
+    ``damaged`` is its length. ``body`` is bytes."""
     for segment in store.log.segments:
         if segment.end > offset:
             yield from _records_of(store, segment, max(offset - segment.start, 0), topic)
@@ -50,7 +50,7 @@ def _records_of(store: OfflineStore, segment: Segment, low: int, topic: str | No
             if following is None:
                 return
             length = following - segment.start - low
-            if begun:  # else the offset that was asked for is in the middle of a record
+            if begun:  # otherwise the requested offset is inside a record
                 yield {"physicalOffset": segment.start + low, "damaged": length}
             low += length
         begun = True
@@ -94,8 +94,8 @@ def _record_row(view: memoryview, low: int) -> Row:
 
 
 def dump_queue(store: OfflineStore, topic: str, queue_id: int, offset: int = 0) -> Iterator[Row]:
-    """Entries of one queue from a queue offset on; of a BatchConsumeQueue those of its records. Raises InvalidMessage
-    when there is no such queue."""
+    """Entries of one queue from a queue offset on; for a BatchConsumeQueue one row per record. Raises
+    InvalidMessage when the queue does not exist."""
     key = (topic, queue_id)
     batch = store.batch_table.batch_queues.get(key)
     if batch is not None:
@@ -140,8 +140,8 @@ def dump_queue(store: OfflineStore, topic: str, queue_id: int, offset: int = 0) 
 def dump_index(
     store: OfflineStore, offset: int = 0, *, topic: str | None = None, key: str | None = None
 ) -> Iterator[Row]:
-    """Entries of all index files, oldest first, of records from a physical offset on; with ``topic`` and ``key`` those
-    with the hash of that key."""
+    """Entries of all index files, oldest first, of records from a physical offset on. With ``topic`` and
+    ``key``, those with the hash of that key."""
     wanted = index_hash(topic, key) if topic is not None and key is not None else None
     for file in store.index_files:
         begin_ms = file.header.begin_timestamp_ms

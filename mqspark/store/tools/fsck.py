@@ -1,12 +1,12 @@
-"""What is wrong in a store directory, and where: every record, every queue entry, every index entry is looked at.
+"""Checks a store directory completely: every record, every queue entry, every index entry.
 
-The log is the truth. It is read from its beginning to its end; each record says where its queue entry and its index
-entries must be, and these are compared. So a flipped bit is found where something covers it: the body by its CRC, the
-lengths, topic, queue id, queue offset and place by the queue entry, tags and keys by the hashes in queue and index. A
-flip in the remaining fields (flag, times, hosts, other properties) is seen only when the record carries a CRC of its
-properties (enabledAppendPropCRC) or in no way.
+The log is authoritative. It is read from beginning to end. Each record determines its queue entry and its
+index entries, which are compared. A flipped bit is found where something covers it: the body by its CRC, the
+lengths, topic, queue id, queue offset and position by the queue entry, tags and keys by the hashes in queue
+and index. A flip in another field (flag, times, hosts, other properties) is found only when the record has a
+CRC of its properties (enabledAppendPropCRC).
 
-Findings are kept up to a bound and counted beyond it; memory does not grow with the store.
+Findings are kept up to a limit and counted beyond it, so memory does not grow with the store.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ MAX_FINDINGS = 1000
 _BLOCK_ENTRIES = 1 << 16
 
 Progress = Callable[[int, int], None]
-"""Called with bytes done and bytes in all."""
+"""Called with the bytes done and the total."""
 
 
 @dataclass(slots=True)
 class Finding:
     severity: str
-    """``lost``: a message is gone, and nothing brings it back. ``error``: a way to a message is gone or wrong.
-    ``note``: a start of the broker settles it, or it is by design."""
+    """``lost``: a message is permanently lost. ``error``: a reference to a message is missing or wrong.
+    ``note``: the next start of the broker handles it, or it is by design."""
     kind: str
     text: str
     offset: int | None = None
-    """Physical, where the log is meant."""
+    """Physical offset, for findings in the log."""
     length: int | None = None
     topic: str | None = None
     queue_id: int | None = None
     queue_offset: int | None = None
     repair: str = ""
-    """What to do about it."""
+    """Advice."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class FsckReport:
     segments: int = 0
     min_offset: int = 0
     end_offset: int = 0
-    """Where the last valid record ends."""
+    """End of the last valid record."""
     records: int = 0
     queues: int = 0
     entries: int = 0
@@ -79,7 +79,7 @@ class FsckReport:
     index_files: int = 0
     index_entries: int = 0
     counts: dict[str, int] = field(default_factory=dict)
-    """Findings by kind, also those beyond the bound."""
+    """Findings by kind, including those beyond the limit."""
     findings: list[Finding] = field(default_factory=list)
     """The first thousand."""
     errors: int = 0
@@ -97,30 +97,32 @@ class FsckReport:
         return asdict(self)
 
 
-REBUILD = "mqspark store fsck --repair builds the queues and the index anew from the log"
-LOST = "nothing brings the record back; consumers step over it"
-LOST_FOR_GOOD = "nothing brings the records back; offsets that they had are not given out again"
+REBUILD = "mqspark store fsck --repair rebuilds the queues and the index from the log"
+LOST = "the record cannot be restored; consumers skip it"
+LOST_FOR_GOOD = "the records cannot be restored; their offsets are not assigned again"
 MOVE = "move it out of the directory"
-REPLACE = "put the whole file back if there is a copy; else what is missing of it is lost"
-SET_ASIDE = "--repair renames it to *.damaged: what it said is lost"
-START = "the next start of the broker settles it"
+REPLACE = "restore the whole file if there is a copy; otherwise the missing part is lost"
+SET_ASIDE = "--repair renames it to *.damaged; its content is lost"
+START = "the next start of the broker repairs it"
 
 
 def fsck(store: OfflineStore, progress: Progress = lambda done, total: None) -> FsckReport:
-    """Look at everything. Raises OSError when something cannot be read."""
+    """Check everything. Raises OSError when something cannot be read."""
     report = FsckReport(str(store.paths.root), store.in_use, store.clean)
     if store.in_use:
         report.add(
-            Finding("note", "store.in-use", "a broker works on it: what it writes meanwhile may seem wrong")
+            Finding(
+                "note", "store.in-use", "a broker is running on it: what it writes meanwhile may appear wrong"
+            )
         )
     elif not store.clean:
-        report.add(Finding("note", "store.unclean", "the broker did not stop by itself", repair=START))
+        report.add(Finding("note", "store.unclean", "the broker did not stop cleanly", repair=START))
     _check_files(store, report)
     check = _Check(store, report, progress)
     report.end_offset = check.scan(store.log.min_offset)
     cut = store.checkpoint.position - report.end_offset
     if cut >= MIN_RECORD_BYTES and not store.in_use:
-        text = f"the log was cut: {cut} bytes that its checkpoint knew are gone"
+        text = f"the log was cut: {cut} bytes known from its checkpoint are missing"
         report.add(Finding("lost", "log.cut", text, report.end_offset, cut, repair=LOST))
     check.finish()
     report.records = check.report.records
@@ -128,11 +130,11 @@ def fsck(store: OfflineStore, progress: Progress = lambda done, total: None) -> 
 
 
 def cut_log(made: Remade) -> Finding | None:
-    """What a rebuild found to be missing at the end of the log; afterwards nothing tells."""
+    """The finding for a log whose end a rebuild found missing. Once rebuilt, nothing in the store shows it."""
     if not made.lost_bytes:
         return None
     text = (
-        f"the log was cut: {made.lost_bytes} bytes that its checkpoint and queues knew are gone, with them"
+        f"the log was cut: {made.lost_bytes} bytes known from its checkpoint and queues are missing, with them"
         f" {made.lost_queue_entries} entries of queues"
     )
     return Finding(
@@ -149,9 +151,13 @@ def _check_files(store: OfflineStore, report: FsckReport) -> None:
     if store.unreadable_deletions is not None:
         report.add(Finding("error", "deletions.unreadable", store.unreadable_deletions, repair=SET_ASIDE))
     for path in store.blocking:
-        report.add(Finding("error", "log.misplaced-file", f"{path} is no file", repair="move it elsewhere"))
+        report.add(
+            Finding(
+                "error", "log.misplaced-file", f"{path} is not a regular file", repair="move it elsewhere"
+            )
+        )
     for path in store.strange:
-        report.add(Finding("note", "log.strange-file", f"{path} is no segment of the log"))
+        report.add(Finding("note", "log.strange-file", f"{path} is not a segment of the log"))
     for damage in missing_parts(log.segments, store.lengths):
         severity = "lost" if damage.outcome is Outcome.LOST else "error"
         repair = LOST if damage.kind == "log.gap" else REPLACE
@@ -199,10 +205,12 @@ def _check_files(store: OfflineStore, report: FsckReport) -> None:
     for name in store.strange_index_files:
         is_ours = name.isascii() and name.isdigit() and len(name) == 17
         if is_ours and (store.paths.index / name).is_file():
-            text = f"index/{name} is cut or damaged"
+            text = f"index/{name} is truncated or damaged"
             report.add(Finding("error", "index.damaged", text, repair=REBUILD))
         else:
-            report.add(Finding("note", "index.strange-file", f"index/{name} is no index file", repair=MOVE))
+            report.add(
+                Finding("note", "index.strange-file", f"index/{name} is not an index file", repair=MOVE)
+            )
 
 
 def _of_queue(
@@ -221,7 +229,7 @@ def _of_queue(
 
 
 class _Check(LogScan):
-    """Compares queues and index with the log while it reads."""
+    """Compares queues and index with the log while reading it."""
 
     def __init__(self, store: OfflineStore, found: FsckReport, progress: Progress) -> None:
         super().__init__(store)
@@ -241,7 +249,7 @@ class _Check(LogScan):
         self._index.compare(keys, end)
         self._progress(end - self._log.min_offset, self._total)
         if min(store_timestamps_ms) < self._last_ms - 1000:
-            text = f"a record before {end} was stored before the one that it follows: the clock was set back"
+            text = f"a record before {end} has an earlier store time than its predecessor: the clock was set back"
             self._found.add(Finding("note", "log.time", text, offset=end))
         self._last_ms = max(self._last_ms, store_timestamps_ms[-1])
 
@@ -256,7 +264,7 @@ class _Check(LogScan):
             self._found.add(Finding("lost", "log.damaged", text, offset=low, length=high - low, repair=LOST))
 
     def is_damaged(self, position: int) -> bool:
-        """Whether it lies in a range without a valid record."""
+        """Whether the position lies in a range without a valid record."""
         damaged = self.report.damaged
         index = bisect.bisect_right(damaged, (position, 1 << 63)) - 1
         return index >= 0 and damaged[index][0] <= position < damaged[index][1]
@@ -270,7 +278,7 @@ class _Check(LogScan):
                 view = self._log.view(segment)
                 used = len(bytes(view[low : min(data_end - segment.start, low + (1 << 20))]).rstrip(b"\0"))
                 if used:
-                    text = f"behind the last record there are bytes that are none ({self._store.where(end)})"
+                    text = f"bytes after the last record are not a record ({self._store.where(end)})"
                     severity = "note" if not self._store.clean else "error"
                     self._found.add(
                         Finding(severity, "log.torn", text, offset=end, length=used, repair=START)
@@ -293,14 +301,14 @@ class _Check(LogScan):
                 self._without_queue[key[0]] += len(offsets)
                 continue
             ours = np.frombuffer(packed, ENTRY_DTYPE)
-            kept = ours["size"] != FILLER_SIZE  # the head of a damaged record says where its entry is
+            kept = ours["size"] != FILLER_SIZE  # the head of a damaged record gives the place of its entry
             self._compare(queue, np.array(offsets, np.int64)[kept], ours[kept])
         batches, self._batch_chunk = self._batch_chunk, {}
         for key, entries in batches.items():
             self._compare_batches(key, entries)
 
     def _compare(self, queue: ConsumeQueue, offsets: npt.NDArray[np.int64], ours: Entries) -> None:
-        """``ours``: what the log says that the queue must have at ``offsets``."""
+        """``ours``: the entries that the queue must have at ``offsets`` according to the log."""
         theirs = np.zeros(len(offsets), ENTRY_DTYPE)
         breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
         for low, high in zip([0, *breaks.tolist()], [*breaks.tolist(), len(offsets)], strict=True):
@@ -322,7 +330,7 @@ class _Check(LogScan):
         position, size = int(ours["position"]), int(ours["size"])
         if theirs["size"] == 0:
             if offset < queue.min_offset:
-                return  # the queue begins later: an earlier life of its topic
+                return  # the queue begins later: the record is of an earlier topic of the same name
             severity = "error" if self._store.clean and not self._store.in_use else "note"
             text = f"the record at {position} has no entry yet"
             self._found.add(_of_queue(queue, severity, "queue.behind", text, offset, position))
@@ -361,7 +369,7 @@ class _Check(LogScan):
                 self._matched[key] += 1
 
     def _check_unmatched(self, queue: ConsumeQueue) -> None:
-        """Entries that no record of the log led to."""
+        """Check the entries to which no record of the log refers."""
         count = queue.max_offset - queue.min_offset
         self._found.entries += count
         if count == self._matched[queue.key]:
@@ -384,15 +392,15 @@ class _Check(LogScan):
                     self._found.add(finding)
                     continue
                 elif position >= self._found.end_offset:
-                    text = f"its record would be at {position}, behind the end of the log"
+                    text = f"its record would be at {position}, after the end of the log"
                 self._found.add(_of_queue(queue, "error", "queue.no-record", text, offset + index, position))
 
     def _check_names(
         self, queue: ConsumeQueue, offset: int, entries: Entries, indexes: npt.NDArray[np.intp]
     ) -> None:
-        """Whether the records are of this queue and have these offsets."""
+        """Check that the records are of this queue and have these offsets."""
         if is_lmq(queue.topic) or queue.key in self._store.batch_table.queues:
-            return  # their records are of other queues, or say more than one offset
+            return  # their records are of other queues, or have several offsets
         for index in indexes.tolist():
             position = int(entries["position"][index])
             segment = self._log.segment_of(position)
@@ -419,7 +427,7 @@ class _Check(LogScan):
     def _are_heads(
         self, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
-        """Whether a record of that size begins there, and lies in no range that was found damaged."""
+        """Mask of the positions where a record of that size begins, outside ranges found damaged."""
         good = np.zeros(len(positions), np.bool_)
         for segment in self._log.segments:
             inside = (positions >= segment.start) & (positions + sizes <= segment.start + segment.length)
@@ -436,7 +444,7 @@ class _Check(LogScan):
 
 
 class _IndexCursor:
-    """Reads all index files in step with the log."""
+    """Reads all index files in parallel with the log."""
 
     def __init__(self, store: OfflineStore, found: FsckReport, is_damaged: Callable[[int], bool]) -> None:
         self._found = found
@@ -469,13 +477,13 @@ class _IndexCursor:
             self._found.add(Finding("error", "index.slot", text, repair=REBUILD))
 
     def _until(self, end: int) -> npt.NDArray[np.int64]:
-        """Entries of records before ``end`` that were not taken yet."""
+        """The entries of records before ``end`` that were not returned yet."""
         while not len(self._block) or self._block[-1, 0] < end:
             following = next(self._blocks, None)
             if following is None:
                 break
             self._block = np.concatenate((self._block, following)) if len(self._block) else following
-        # Up to the last one before it: one wrong entry must not hold up those behind it.
+        # Up to the last one before ``end``: one wrong entry must not hold up those after it.
         before = np.flatnonzero(self._block[:, 0] < end)
         count = int(before[-1]) + 1 if len(before) else 0
         taken, self._block = self._block[:count], self._block[count:]
@@ -485,7 +493,7 @@ class _IndexCursor:
         theirs = self._until(end)
         theirs = theirs[theirs[:, 0] >= self._min]
         if self._first is None and len(theirs):
-            # RocketMQ may have begun, or begun again, later than the log.
+            # RocketMQ may have started, or restarted, the index later than the log.
             self._first = int(theirs[0, 0])
         ours = np.stack((keys.positions, keys.hashes), axis=1)
         self._behind += int(np.count_nonzero(ours[:, 0] > self._end))
@@ -500,7 +508,7 @@ class _IndexCursor:
                 Finding("error", "index.missing", text, offset=cast(int, position), repair=REBUILD)
             )
         for position, _ in list((have - want).elements())[:MAX_FINDINGS]:
-            if not self._is_damaged(cast(int, position)):  # a query steps over those
+            if not self._is_damaged(cast(int, position)):  # a query skips these
                 text = f"the index has a key for {position} that no record there has"
                 self._found.add(
                     Finding("error", "index.no-record", text, offset=cast(int, position), repair=REBUILD)

@@ -1,8 +1,8 @@
-"""The index of a whole log, built beside the queues: in a process of its own when the log is large enough for that.
+"""Builds the index of a whole log in parallel with the queues, for a large log in a separate process.
 
-The work begins before anybody knows where the log ends, and stays away from its tail until ``finish`` says it. The two
-processes share nothing but the files of the log, which both only read up to there. ``IndexTask`` and ``BuiltIndex`` go
-through a pipe as JSON.
+The work begins before the end of the log is known and stays away from its tail until ``finish`` gives the
+end. The two processes share only the files of the log, which both only read up to there. ``IndexTask`` and
+``BuiltIndex`` go through a pipe as JSON.
 
 Must not know queues.
 """
@@ -34,7 +34,7 @@ __all__ = ["BuiltIndex", "IndexBuild", "IndexTask", "WORTH_A_PROCESS_BYTES"]
 
 _STEP_BYTES = 16 << 20
 WORTH_A_PROCESS_BYTES = 256 << 20
-"""Of log; a process needs a third of a second to begin."""
+"""Bytes of the log from which on a process is used; a process needs a third of a second to start."""
 _MAX_MAPPED = 16
 
 
@@ -43,13 +43,14 @@ class IndexTask:
     log_directories: tuple[str, ...]
     segment_bytes: int
     root: str
-    """Of the store that the index is built for: it gets ``index/`` and the mark."""
+    """Root of the store for which the index is built: ``index/`` and the mark are written there."""
     slots: int
     entries: int
     now_ms: int
-    """Files are named by the time."""
+    """Time for the names of the files."""
     tail_bytes: int = 64 << 20
-    """Of the log's end that is left alone until it is known where it ends: what is torn is usually shorter."""
+    """Bytes at the end of the log that are left alone until its end is known. A torn tail is usually
+    shorter."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,7 +61,7 @@ class BuiltIndex:
 
 
 class _Builder:
-    """Raises DiskFull, OSError, StoreCorrupt."""
+    """Builds the index. Raises DiskFull, OSError, StoreCorrupt."""
 
     def __init__(self, task: IndexTask) -> None:
         files = OsFiles.like(task.log_directories[0])
@@ -93,7 +94,7 @@ class _Builder:
         self._indexer.open(self._data_end, clean=True, safe_timestamp_ms=0)
 
     def step_before_the_tail(self) -> bool:
-        """False when only ``finish`` can go on."""
+        """Index a step. Returns False when only ``finish`` can continue."""
         return self.index.position + self._tail_bytes <= self._data_end and not self._step(self._data_end)
 
     def finish(self, end: int, progress: Callable[[int], None]) -> BuiltIndex:
@@ -125,7 +126,7 @@ class _Builder:
         return is_done
 
     def _release(self) -> None:
-        """Memory stays bounded: pages that were read or written and are not needed soon are given back."""
+        """Release pages that are not needed soon, so that memory stays bounded."""
         segment = self.log.segment_of(self.index.position)
         if self._released is not None and segment is not self._released:
             release(self.log.view(self._released), self._released_bytes, self._released.length)
@@ -140,10 +141,10 @@ class _Builder:
 
 
 class IndexBuild:
-    """Begins at once. ``finish`` or ``abandon`` has to follow."""
+    """A build that begins at once. ``finish`` or ``abandon`` must be called."""
 
     def __init__(self, task: IndexTask, *, in_process: bool) -> None:
-        """``in_process``: whether a process of its own does it."""
+        """``in_process``: whether a separate process does it."""
         self._child: subprocess.Popen[str] | None = None
         self._task = task
         if in_process:
@@ -162,7 +163,7 @@ class IndexBuild:
             self._child.stdin.flush()
 
     def finish(self, end: int, progress: Callable[[int], None]) -> BuiltIndex:
-        """``end``: where the log ends, now that it is recovered. Raises DiskFull, OSError."""
+        """``end``: end of the recovered log. Raises DiskFull, OSError."""
         if self._child is None or self._child.stdout is None:
             return _Builder(self._task).finish(end, progress)
         self._send(end)
@@ -175,10 +176,10 @@ class IndexBuild:
             else:
                 self.abandon()
                 return BuiltIndex(**told)
-        raise OSError("the process that built the index ended before it was done")
+        raise OSError("the process that built the index ended early")
 
     def abandon(self) -> None:
-        """The process ends and is waited for."""
+        """End the process and wait for it."""
         if self._child is not None:
             self._child.kill()
             self._child.communicate()
@@ -186,7 +187,7 @@ class IndexBuild:
 
 
 def child() -> None:
-    """The process: a task comes in, then where the log ends; positions go out, then what was built."""
+    """The process: reads a task, then the end of the log; writes positions, then the result."""
 
     def tell(message: object) -> None:
         sys.stdout.write(json.dumps(message) + "\n")
@@ -198,7 +199,7 @@ def child() -> None:
         while builder.step_before_the_tail():
             continue
         line = sys.stdin.readline()
-        if line:  # else nobody waits for it any more
+        if line:  # otherwise the parent has gone
             tell(asdict(builder.finish(json.loads(line), lambda position: tell({"position": position}))))
     except (OSError, MQError) as error:
         tell({"problem": str(error)})

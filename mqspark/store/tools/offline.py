@@ -1,10 +1,10 @@
-"""A store directory as tools see it: opened without its broker, read and never changed.
+"""A store directory for tools: opened without its broker, read and never changed.
 
-``OfflineStore`` finds segments, queues and index files; ``LogScan`` reads the log record by record with recovery's own
-rules, so that what it calls damaged is what a broker would step over. Both stream: pages that were read are given back,
-whatever the size of the store. A directory that a broker works on may be read, too; then its tail moves.
+``OfflineStore`` finds segments, queues and index files. ``LogScan`` reads the log record by record with
+recovery's rules, so it calls damaged what a broker would skip. Both stream: pages are released after reading,
+whatever the size of the store. The directory of a running broker can be read as well; its tail then changes.
 
-Must not write. Whoever changes a directory takes its lock first.
+Must not write. Tools that change a directory take its lock first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _MAX_MAPPED = 8
 class ReadOnlyFiles(OsFiles):
     """A file layer that changes nothing.
 
-    Loading makes directories and sets lengths that are right already: those two do nothing. The others are refused.
+    Loading creates directories and sets lengths that are already correct: these two operations do nothing.
+    Others are refused.
     """
 
     def open(self, path: StrPath, *, create: bool = False) -> int:
@@ -77,8 +78,8 @@ class ReadOnlyFiles(OsFiles):
         raise _refused(path)
 
     def is_locked(self, path: StrPath) -> bool:
-        """Whether a broker, ours or RocketMQ's, holds the lock of a store."""
-        # Closing a descriptor would end the lock that this very process has.
+        """Whether a broker, of this project or RocketMQ's, holds the lock of a store."""
+        # Closing a descriptor would release the lock of this process.
         name = lock_name(path)
         if name in self._locked:
             return True
@@ -102,7 +103,8 @@ def _refused(path: StrPath) -> OSError:
 
 
 def release(view: memoryview, low: int, high: int) -> None:
-    """Give back the pages of [low, high) of a mapped file: they stay in the page cache and no longer count here."""
+    """Release the pages of [low, high) of a mapped file: they stay in the page cache but no longer count for
+    this process."""
     mapping = view.obj
     if isinstance(mapping, mmap.mmap):
         low -= low % mmap.PAGESIZE
@@ -112,8 +114,8 @@ def release(view: memoryview, low: int, high: int) -> None:
 
 
 def require_store(paths: StorePaths) -> None:
-    """Raises FileNotFoundError when there is no such directory, StoreCorrupt when it is not that of a store: whoever
-    mistypes a path must neither be told that all is well nor get files made there."""
+    """Raises FileNotFoundError when there is no such directory, StoreCorrupt when it is not a store. A
+    mistyped path must neither look healthy nor get files."""
     os.stat(paths.root)
     if any(path.is_dir() for path in paths.commit_logs.all):
         return
@@ -122,15 +124,15 @@ def require_store(paths: StorePaths) -> None:
     elif paths.root.name == "commitlog":
         hint = f"the store is {paths.root.parent}"
     else:
-        hint = "if the log lies elsewhere say where with -c FILE or --set storePathCommitLog=DIR"
+        hint = "if the log lies elsewhere, give its place with -c FILE or --set storePathCommitLog=DIR"
     raise StoreCorrupt(
-        f"{paths.root} is no store: there is no {paths.commit_log}; {hint}", path=str(paths.root)
+        f"{paths.root} is not a store: there is no {paths.commit_log}; {hint}", path=str(paths.root)
     )
 
 
 class OfflineStore:
-    """Everything in one directory. Raises FileNotFoundError when it is no directory, StoreCorrupt when it is none of a
-    store or its files are not of one."""
+    """The files of one directory. Raises FileNotFoundError when it does not exist, StoreCorrupt when it is
+    not a store or its files do not belong together."""
 
     def __init__(self, config: StoreConfig) -> None:
         self.config = config
@@ -144,9 +146,9 @@ class OfflineStore:
         self.clean = files.read(paths.abort) is None
         self.checkpoint = Checkpoint.load(paths.checkpoint, paths.mark, files)
         self.strange: list[Path] = []
-        """In the directories of the log, but not segments."""
+        """Files in the directories of the log that are not segments."""
         self.blocking: list[Path] = []
-        """Named as segments, and no files: no broker starts with them."""
+        """Paths named like segments that are not regular files: no broker starts with them."""
         found = self._segments()
         size = segment_size(
             {segment.start: segment.length for segment in found},
@@ -155,13 +157,13 @@ class OfflineStore:
         )
         segments = [segment for segment in found if segment.start % size == 0]
         self.misplaced = [segment.path for segment in found if segment.start % size]
-        """Named as segments, but where none of this log begins: no broker starts with them."""
+        """Files named like segments, but not at a segment boundary of this log: no broker starts with them."""
         self.log = CommitLog(
             paths.commit_logs, files, segment_bytes=size, allocation_step=0, max_mapped=_MAX_MAPPED
         )
         self.log.segments = segments
         self.lengths = {segment.start: segment.length for segment in segments}
-        """Of the files of the log, by their starts."""
+        """Lengths of the log's files by their starts."""
         for segment in segments:
             segment.end = segment.start + size
             segment.length = min(segment.length, size)
@@ -231,7 +233,7 @@ class OfflineStore:
                     continue
                 length = path.stat().st_size
                 found[start] = Segment(path, start, length, start + length)
-        if found and not found[max(found)].length:  # a crash while a file was made leaves an empty one
+        if found and not found[max(found)].length:  # a crash during the creation of a file leaves it empty
             del found[max(found)]
         return [found[start] for start in sorted(found)]
 
@@ -255,7 +257,7 @@ class OfflineStore:
         return IndexFile(path, shape, header, self.files, self._index_maps)
 
     def where(self, position: int) -> str:
-        """A position of the log as a person looks for it: file and byte."""
+        """A position of the log as file name and byte."""
         segment = self.log.segment_of(position)
         if segment is None:
             return "in no segment"
@@ -263,7 +265,8 @@ class OfflineStore:
 
 
 class LogScan(Recovery):
-    """Reads a log from a position on; ``took`` and ``settled`` are called with what it finds, and may be overridden."""
+    """Reads a log from a position on. Subclasses may override ``took`` and ``settled``, which receive what it
+    finds."""
 
     def __init__(self, store: OfflineStore, *, verify_crc: bool = True) -> None:
         config = store.config
@@ -283,17 +286,17 @@ class LogScan(Recovery):
         self._released = 0
 
     def scan(self, start: int) -> int:
-        """Read on from ``start``; gives back where the last record ends."""
+        """Read from ``start`` on. Returns the end of the last record."""
         end = self._scan(max(start, self._log.min_offset))
         self._settle()
         return end
 
     def next_valid(self, segment: Segment, position: int, data_end: int) -> int | None:
-        """Where in this segment, behind a damaged place, something valid begins."""
+        """The next valid position in this segment after a damaged one."""
         return self._next_valid(segment, position, data_end)
 
     def took(self, segment: Segment, keys: KeyColumns, store_timestamps_ms: list[int], end: int) -> None:
-        """Records were read, up to ``end``. ``keys``: under which the index has them."""
+        """Called when records up to ``end`` were read. ``keys``: their keys in the index."""
 
     def _take_run(self, run: Run) -> None:
         super()._take_run(run)
@@ -321,7 +324,8 @@ class LogScan(Recovery):
 
 
 def entries_of(store: OfflineStore, file: IndexFile, block: int = 1 << 16) -> Iterator[tuple[int, Entries]]:
-    """The entries of an index file in blocks: number of the first, and columns hash, position, seconds, previous."""
+    """The entries of an index file in blocks: number of the first, and columns hash, position, seconds,
+    previous."""
     count = file.header.next_number
     for low in range(1, count, block):
         yield low, store._index_maps.entries(file, low, min(low + block, count))

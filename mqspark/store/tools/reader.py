@@ -1,16 +1,15 @@
-"""A store directory seen read-only from another process, live or dead: what Spark reads when it is on the
-same host.
+"""Read-only access to a store directory from another process, with or without a running broker. Used by Spark
+on the same host.
 
-Records are copied out of the segments, or looked at in maps that may be cut meanwhile
-(``mqspark.store.disk.cuts``): bytes of a segment that somebody has made shorter are an error, and never the
-end of the process.
+Records are copied out of the segments, or read through maps that may be truncated meanwhile
+(``mqspark.store.disk.cuts``): missing bytes of a truncated segment raise an error and never kill the process.
 
-No lock, no recovery. What is in a ConsumeQueue is visible to consumers (the store writes an entry when its
-record is), so the entries bound what may be read of the log; where they end is found by their sizes, which
-are zero behind the last. File lengths are read from the files.
+There is no lock and no recovery. What is in a ConsumeQueue is visible to consumers (the store writes an entry
+when its record is visible), so the entries limit what may be read of the log. Their end is found by the
+sizes, which are zero after the last one. File lengths are read from the files.
 
-Must not write, and must not be asked for a range that retention may remove meanwhile: a segment that
-disappears after it was opened stays readable, one that is gone before raises StoreCorrupt.
+Must not write, and must not be asked for a range that retention may remove meanwhile. A segment that
+disappears after it was opened stays readable; one that disappeared before raises StoreCorrupt.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class StoreReader:
-    """``root`` is storePathRootDir. Cheap to make; opens segments when they are asked for and keeps some open."""
+    """``root`` is storePathRootDir. Cheap to create; opens segments on demand and keeps some open."""
 
     def __init__(
         self,
@@ -52,9 +51,9 @@ class StoreReader:
         *,
         maps: bool = False,
     ) -> None:
-        """``commitlog_path``: as storePathCommitLog, all its directories separated by commas. ``trust``: where somebody
-        else says which directories these are; then all raises Untrusted for what may not be opened. ``maps``: segments
-        are mapped when that is possible; then ``check`` has to say whether what was read of a piece counts."""
+        """``commitlog_path``: as storePathCommitLog, with all directories separated by commas. ``trust``:
+        given when a peer reports these directories; every call then raises Untrusted for what may not be
+        opened. ``maps``: map segments where possible; ``check`` then has to confirm what was read of a piece."""
         self.paths = StorePaths(Path(root), commitlog_path or None)
         self._trust = trust
         self._maps = maps
@@ -69,7 +68,7 @@ class StoreReader:
         return self._trust.open(path) if self._trust is not None else OsFiles().open_read(path)
 
     def nonce(self) -> str | None:
-        """What the broker that serves this directory has noted there; None when no broker of ours does."""
+        """The nonce of the broker that serves this directory; None when no broker of this project does."""
         try:
             fd = self._open(self.paths.nonce)
         except FileNotFoundError:
@@ -83,9 +82,9 @@ class StoreReader:
         """The entries of [from_offset, to_offset) as columns ``position``, ``size``, ``tags_code``, native
         integers.
 
-        Fillers (lost records) are left out, and so is what lies behind the visible end: fewer entries than
-        asked for are no error. Offsets are dense, so with ``len == to - from`` entry i has offset
-        ``from_offset + i``; otherwise read smaller ranges or take queue offsets from the records.
+        Fillers (lost records) and entries after the visible end are left out, so there may be fewer entries
+        than requested. Offsets are dense: with ``len == to - from`` entry i has offset ``from_offset + i``.
+        Otherwise read smaller ranges or take queue offsets from the records.
         """
         if not is_storable_topic(topic):
             raise InvalidMessage(f"topic {topic!r} has characters that no topic has", field="topic")
@@ -109,7 +108,7 @@ class StoreReader:
         there = found["size"] != FILLER_SIZE
         if not there.all():
             found = found[there]
-        # Column by column: numpy converts a structure much slower than its fields.
+        # Column by column: numpy converts a structure much more slowly than its fields.
         native: Entries = np.empty(len(found), dtype=_NATIVE_DTYPE)
         for name in _NATIVE_DTYPE.names or ():
             native[name] = found[name]
@@ -153,7 +152,7 @@ class StoreReader:
         return self.queue_offset(int(entry["position"]))
 
     def queue_offset(self, position: int) -> int:
-        """What the record that begins at a position of the log says its own is."""
+        """The queue offset in the record at a position of the log."""
         return int.from_bytes(self.record(position + _QUEUE_OFFSET_AT, 8), "big")
 
     def _read(self, path: Path, size: int, offset: int) -> bytes:
@@ -164,7 +163,7 @@ class StoreReader:
             os.close(fd)
 
     def record(self, position: int, size: int) -> bytes:
-        """Bytes of the log. Raises StoreCorrupt when no segment holds them all."""
+        """Bytes of the log. Raises StoreCorrupt when no single segment has all of them."""
         segment = self._segment(position)
         data = os.pread(segment.fd, size, position - segment.start)
         if len(data) < size:
@@ -172,11 +171,11 @@ class StoreReader:
         return data
 
     def pieces(self, positions: Int64s, sizes: Int64s, piece_bytes: int) -> Iterator[Piece]:
-        """Records, which come in the order of the log: pieces of about so many bytes, which never span segments. Raises
-        StoreCorrupt when a file is gone, or shorter than it was."""
+        """Records, given in log order, as pieces of about ``piece_bytes``, which never span segments. Raises
+        StoreCorrupt when a file is gone or was truncated."""
         ends = positions + sizes
         mapped = np.cumsum(sizes)
-        # A gap that is copied over costs less than another call.
+        # Copying a small gap costs less than another call.
         gaps = np.empty(len(positions), np.int64)
         gaps[:1] = 0
         np.subtract(positions[1:], ends[:-1], out=gaps[1:])
@@ -198,7 +197,7 @@ class StoreReader:
             first = last
 
     def check(self, piece: Piece) -> None:
-        """Whether what was read of a piece was there to the end. Raises StoreCorrupt."""
+        """Confirm that the bytes read of a piece were not truncated. Raises StoreCorrupt."""
         segment = piece.segment
         if segment is not None and segment.map is not None and not segment.map.is_whole():
             if self._segments.pop(segment.start, None) is not None:
@@ -231,7 +230,7 @@ class StoreReader:
         if any(not segment.start <= since <= to <= end for since, to in runs):
             raise self._missing(runs[0][0])
         if total > _LARGE_BYTES and len(runs) == 1 and last - first == 1:
-            # One record is asked how long it is before so much memory is taken because its entry says so.
+            # Check the record's own size before allocating as much memory as its entry claims.
             head = os.pread(segment.fd, 4, runs[0][0] - segment.start)
             if int.from_bytes(head, "big") != total:
                 raise self._missing(runs[0][0])
@@ -253,7 +252,7 @@ class StoreReader:
         )
 
     def _segment(self, position: int) -> _Segment:
-        """The open segment that holds a position. Raises StoreCorrupt when there is none."""
+        """The open segment at a position. Raises StoreCorrupt when there is none."""
         index = bisect.bisect_right(self._starts, position) - 1
         if index >= 0:
             segment = self._segments[self._starts[index]]
@@ -275,7 +274,7 @@ class StoreReader:
 
 
 class _Files(OsFiles):
-    """For ConsumeQueueExt, which is read by way of a file layer."""
+    """The file layer for ConsumeQueueExt."""
 
     def __init__(self, open_read: Callable[[Path], int]) -> None:
         self._open_read = open_read
@@ -285,7 +284,7 @@ class _Files(OsFiles):
 
 
 class _Segment:
-    """An open segment; closed when nobody has it any more."""
+    """An open segment; closed with its last reference."""
 
     __slots__ = ("__weakref__", "fd", "length", "map", "start")
 
@@ -298,7 +297,7 @@ class _Segment:
 
 
 class Piece(NamedTuple):
-    """Records [first, last) of those that were asked for, and where each begins in a buffer that is good until the next
+    """Records [first, last) of the requested ones, and their starts in a buffer that is valid until the next
     piece."""
 
     buffer: memoryview
@@ -306,7 +305,7 @@ class Piece(NamedTuple):
     first: int
     last: int
     segment: _Segment | None
-    """Whose map the buffer is; None for a copy."""
+    """The segment whose map the buffer is; None for a copy."""
 
 
 _NONCE_BYTES = 256

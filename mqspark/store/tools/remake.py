@@ -1,11 +1,11 @@
-"""ConsumeQueues and index built anew from the CommitLog while no broker runs; of a large log in two processes.
+"""Rebuilds ConsumeQueues and index from the CommitLog while no broker runs; for a large log in two processes.
 
-Recovery and the indexer do the work, as they do in a broker that finds an empty directory, so the bytes are the same.
-Everything is made beside the store and swapped in at its end; in between ``abort`` says that the store was not stopped
-cleanly and no checkpoint speaks of queues, so that a start after a crash in any moment settles it.
+Recovery and the indexer do the work, as in a broker that finds an empty directory, so the bytes are the same.
+Everything is built separately and swapped in at the end. In between ``abort`` marks the store as not cleanly
+stopped and no checkpoint covers queues, so a start after a crash at any moment repairs it.
 
-What the log cannot say is taken from the old queues: offsets whose records were deleted by age are never given out
-again.
+What the log does not contain is taken from the old queues: offsets whose records were deleted by age are
+never assigned again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAX_MAPPED = 16
 _RELEASE_BYTES = 32 << 20
 
 Progress = Callable[[str, int, int], None]
-"""Called with the name of the step, and how many of how many bytes of the log are done."""
+"""Called with the name of the step, the bytes of the log done, and the total."""
 
 
 @dataclass(slots=True)
@@ -53,20 +53,20 @@ class Remade:
     index_entries: int
     damaged: list[tuple[int, int]]
     end_offset: int
-    """Where the log ends."""
+    """End of the log."""
     torn_bytes: int
-    """Cut behind it: they were no record."""
+    """Bytes after it that were cut, because they were not a record."""
     lost_bytes: int
-    """By how much the log was longer when its checkpoint and its queues were written."""
+    """Bytes by which the log is shorter than when its checkpoint and its queues were written."""
     lost_queue_entries: int
-    """Of the old queues, for these bytes."""
+    """Entries of the old queues for these bytes."""
     was_clean: bool
-    """The last broker stopped by itself: it left nothing torn."""
+    """Whether the last broker stopped cleanly and left no torn tail."""
 
 
 def remake(config: StoreConfig, clock: Clock, progress: Progress = lambda step, done, total: None) -> Remade:
-    """Take the lock, build, swap. Raises StoreLocked, StoreCorrupt, DiskFull, OSError; nothing is changed then, but for
-    the torn tail of the log, which is cut as at a start."""
+    """Take the lock, build, swap. Raises StoreLocked, StoreCorrupt, DiskFull or OSError and then changes
+    nothing but the torn tail of the log, which is cut as at a start."""
     paths = StorePaths(
         Path(config.store_path_root_dir),
         config.store_path_commit_log or None,
@@ -169,21 +169,21 @@ def _build(
 
 
 def _lost(old: OfflineStore, end: int) -> tuple[int, int]:
-    """Bytes of the log, and entries of the old queues, that were behind ``end``."""
+    """Bytes of the log, and entries of the old queues, after ``end``."""
     queues = [*old.table.queues.values(), *old.batch_table.queues.values()]
     known = max([old.checkpoint.position, *(queue.locate_end(None)[1] for queue in queues)])
-    if known - end < MIN_RECORD_BYTES:  # the rest of a segment that no record fits into
+    if known - end < MIN_RECORD_BYTES:  # the rest of a segment, too short for a record
         return 0, 0
     return known - end, sum(queue.max_offset - queue.locate_end(end)[0] for queue in queues)
 
 
 def _ends(old: OfflineStore) -> QueueEnds | None:
-    """So far the queues surely went."""
+    """The ends that the queues are known to have reached."""
     mark = old.checkpoint.position
     end = old.log.segments[-1].end if old.log.segments else 0
     if mark <= end:
         return old.ends
-    # The end of the log is gone: the old queues know best how far it went.
+    # The end of the log is lost: the old queues know best how far it went.
     queues: list[ConsumeQueue | BatchQueue] = [*old.table.queues.values()]
     queues += old.batch_table.batch_queues.values()
     now = QueueEnds.of(mark, queues).ranges
@@ -234,7 +234,7 @@ class _Remake(Recovery):
             deleted=old.deleted,
             ends=_ends(old),
         )
-        self._is_healing = True  # what the old queues gave out is not given out again
+        self._is_healing = True  # offsets assigned by the old queues are not assigned again
         self._old = old
         self._new_batches = batch_table
         self._progress = progress
@@ -253,7 +253,7 @@ class _Remake(Recovery):
                 queue.set_end(begin)
                 queue.min_offset = begin
                 if begin == old_queue.max_offset:
-                    queue.reserve(1)  # no record is left of it: its last file keeps the offset
+                    queue.reserve(1)  # no record is left: the last file keeps the offset
         for old_array in self._old.batch_table.queues.values():
             low, high = old_array.min_offset, old_array.max_offset
             if high and old_array.first_kept(minimum, old_array.file_starts, low, high) == high:
@@ -261,7 +261,7 @@ class _Remake(Recovery):
         return minimum
 
     def _keep_last(self, old_array: ConsumeQueue) -> None:
-        """No record is left of a BatchConsumeQueue: its last entry keeps the offset."""
+        """Keep the last entry of a BatchConsumeQueue without records, because it holds the offset."""
         last = old_array.packed_entry(old_array.max_offset - 1)
         if last is not None:
             array = self._new_batches.create(*old_array.key)
@@ -281,7 +281,7 @@ class _Remake(Recovery):
 
 
 def _set_aside(files: OsFiles, path: Path) -> None:
-    """A file that cannot be read, and its ``.bak``: the next start does without."""
+    """Rename an unreadable file and its ``.bak``, so that the next start ignores them."""
     for each in (path, path.with_name(path.name + ".bak")):
         if each.exists():
             files.rename(each, each.with_name(each.name + ".damaged"))
@@ -289,7 +289,7 @@ def _set_aside(files: OsFiles, path: Path) -> None:
 
 
 def _swap(files: OsFiles, paths: StorePaths, work: Path) -> None:
-    """Old out, new in. Before, nothing that could be believed may speak of what is on its way."""
+    """Swap the new files in. First remove what could refer to them before they are complete."""
     root = paths.root
     files.close(files.open(paths.abort, create=True))
     marks = (

@@ -1,6 +1,6 @@
-"""What a store directory holds, in numbers; found without reading the log: from the ends of things.
+"""Figures of a store directory, found without reading the whole log.
 
-The end of the log is looked for behind the last record that a queue knows, record by record.
+The end of the log is searched record by record from the last record that a queue knows.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["StoreStats", "TopicStats", "store_stats"]
 class TopicStats:
     queues: int = 0
     messages: int = 0
-    """In its queues, places of lost records included."""
+    """Messages in its queues, including the places of lost records."""
     newest_ms: int = -1
-    """Store time of the newest message; -1 unknown."""
+    """Store time of the newest message; -1 when unknown."""
 
 
 @dataclass(slots=True)
@@ -33,22 +33,22 @@ class StoreStats:
     segments: int = 0
     segment_bytes: int = 0
     log_bytes: int = 0
-    """Between the first record and the last."""
+    """Bytes between the first record and the last."""
     min_offset: int = 0
     end_offset: int = 0
     checkpoint_offset: int = -1
-    """Of the last checkpoint; -1 unknown."""
+    """Position of the last checkpoint; -1 when unknown."""
     oldest_ms: int = -1
     newest_ms: int = -1
     topics: dict[str, TopicStats] = field(default_factory=dict)
     queues: int = 0
     messages: int = 0
     queue_lag_bytes: int = 0
-    """Of the log that is in no queue yet. Transactions that wait for their end, too, are in none."""
+    """Bytes of the log whose records are in no queue yet. Open transactions are in no queue either."""
     index_files: int = 0
     index_entries: int = 0
     index_lag_bytes: int = 0
-    """Of the log behind the last record with a key."""
+    """Bytes of the log after the last record with a key."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -78,7 +78,7 @@ def store_stats(store: OfflineStore) -> StoreStats:
     stats.log_bytes = stats.end_offset - stats.min_offset
     if stats.log_bytes:
         stats.oldest_ms = log.store_timestamp_at(log.min_offset)
-    # Half messages and the like are in no queue: the checkpoint knows that they need none.
+    # Half messages and similar records are in no queue; the checkpoint shows that they need no entry.
     stats.queue_lag_bytes = max(stats.end_offset - max(dispatched, store.checkpoint.position), 0)
     stats.index_files = len(store.index_files)
     stats.index_entries = sum(file.header.next_number - 1 for file in store.index_files)
@@ -88,14 +88,14 @@ def store_stats(store: OfflineStore) -> StoreStats:
 
 
 def _index_end(store: OfflineStore) -> int:
-    """Where the last record with a key ends."""
+    """End of the last record with a key."""
     position = max((file.header.end_position for file in store.index_files), default=store.log.min_offset)
     size = store.log.slice(position, 4) if store.index_files else None
     return position + (int.from_bytes(size, "big") if size is not None else 0)
 
 
 def _add_queue(store: OfflineStore, stats: StoreStats, queue: ConsumeQueue) -> int:
-    """Gives back where the record of its last entry ends."""
+    """Add a queue to the figures. Returns the end of the record of its last entry."""
     if not queue.file_starts:
         return 0
     queue.correct_min_offset(store.log.min_offset)
@@ -110,7 +110,7 @@ def _add_queue(store: OfflineStore, stats: StoreStats, queue: ConsumeQueue) -> i
 
 
 def _end_of_log(store: OfflineStore, position: int) -> tuple[int, int]:
-    """Where the records end that follow ``position`` without a break, and the store time of the last (-1: none)."""
+    """End of the contiguous records from ``position`` on, and the store time of the last (-1: none)."""
     log, newest_ms = store.log, -1
     while (segment := log.segment_of(position)) is not None:
         view = log.view(segment)
