@@ -37,7 +37,7 @@ from mqspark_server.httpguard import ASGIApp, Guarded, Receive, Scope, Send
 from mqspark_server.metrics import CONTENT_TYPE, render
 
 if TYPE_CHECKING:
-    from mqspark_server.app import BrokerApp
+    from mqspark_server.node import BrokerNode
     from mqspark_server.tcp import LocalPeer
 
 __all__ = ["create_api"]
@@ -115,7 +115,7 @@ def _page(broker_name: str, address: str) -> str:
     )
 
 
-def create_api(app: BrokerApp) -> ASGIApp:
+def create_api(app: BrokerNode) -> ASGIApp:
     from importlib.metadata import version
 
     api = FastAPI(
@@ -364,7 +364,7 @@ def _properties(message: NewMessage, unique_id: str) -> str:
     return encoded.decode()
 
 
-def _bounded(api: ASGIApp, app: BrokerApp) -> ASGIApp:
+def _bounded(api: ASGIApp, app: BrokerNode) -> ASGIApp:
     """Refuse a request body before it is in memory: nothing else here has a limit for it."""
 
     async def bounded(scope: Scope, receive: Receive, send: Send) -> None:

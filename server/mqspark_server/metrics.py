@@ -23,7 +23,7 @@ from mqspark.message import DLQ_PREFIX, RETRY_PREFIX
 from mqspark.protocol.slices import Work
 
 if TYPE_CHECKING:
-    from mqspark_server.app import BrokerApp
+    from mqspark_server.node import BrokerNode
 
 __all__ = ["CONTENT_TYPE", "render"]
 
@@ -49,7 +49,7 @@ AT_ONCE = 256
 """Series that are made in one slice."""
 
 
-def render(app: BrokerApp) -> Work[bytes]:
+def render(app: BrokerNode) -> Work[bytes]:
     """The exposition text; its families are of moments near to each other. Must be done on the broker's loop.
 
     Of a family with more than ``metricsMaxSeries`` series the largest are kept, and one more has the sum of the
@@ -98,7 +98,7 @@ def _limit(metric: Metric, limit: int) -> int:
 
 
 class _Collector:
-    def __init__(self, app: BrokerApp) -> None:
+    def __init__(self, app: BrokerNode) -> None:
         self._app = app
         self._node = (app.config.broker_cluster_name, "broker", app.config.broker_name)
 

@@ -25,7 +25,8 @@ from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
 from pyspark_pymq.writing import exactlyonce
 from pyspark_pymq.writing.exactlyonce import abort, commit, prepare
-from pyspark_pymq.writing.sink import BatchWriter, Sent, StreamWriter
+from pyspark_pymq.writing.reports import Sent
+from pyspark_pymq.writing.sink import BatchWriter, StreamWriter
 from tests.spark.dev import DevCluster
 
 

@@ -40,7 +40,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mqspark.client.blocking import BlockingClient, pull_header
@@ -83,12 +83,12 @@ from mqspark.protocol.headers import (
 from mqspark.record import decode_records
 from pyspark_pymq.cluster.cluster import PULL_ANSWERS
 from pyspark_pymq.options import WriteOptions
+from pyspark_pymq.writing.reports import Half, Halves, Sent, Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_pymq.records.encode import Batch
-    from pyspark_pymq.writing.sink import Sent
 
 __all__ = ["DECISIONS", "DecisionLog", "Half", "Halves", "Preparer", "abort", "commit", "end_all", "prepare"]
 
@@ -106,20 +106,6 @@ _IN_FLIGHT_BYTES = 8 << 20
 _COMMITTED_AT_ONCE_BYTES = 16 << 20
 """About so much a broker stores before it is asked for more."""
 _WAIT_S = 30.0
-
-Half = tuple[int, int]
-"""Offset in the queue of half messages, and physical offset."""
-
-
-@dataclass(frozen=True, slots=True)
-class Halves:
-    """Half messages of one topic at one broker, in the order in which they become visible."""
-
-    topic: str
-    broker: str
-    places: list[Half] = field(hash=False)
-    group: str
-    """The producer group, which may be another one when the query is started again."""
 
 
 class Preparer:
@@ -252,7 +238,6 @@ def prepare(
     """A task: rows to half messages, unless the batch is decided already; then Spark's rows are read and forgotten."""
     from pyspark_pymq.records.encode import Rows
     from pyspark_pymq.writing.routing import Router
-    from pyspark_pymq.writing.sink import Sent, Task
 
     client = BlockingClient(options.nameserver, timeout_ms=options.send_timeout_ms)
     try:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
 from mqspark.client.blocking import BlockingClient, meet
 from mqspark.errors import BrokerError, ConfigError, ConnectionLost, MQError, RequestTimeout
@@ -30,15 +30,15 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import SendMessageRequestHeaderV2
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.worker_tuning import Lent, settle
+from pyspark_pymq.writing.reports import Sent
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from pyspark_pymq.records.encode import Rows
-    from pyspark_pymq.writing.exactlyonce import Halves
 
-__all__ = ["BatchWriter", "Sent", "StreamWriter", "Task"]
+__all__ = ["BatchWriter", "StreamWriter"]
 
 log = logging.getLogger("pyspark_pymq")
 
@@ -72,27 +72,6 @@ _ACCEPTED = frozenset(
 _RETRIED = frozenset(
     {ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
 )
-
-
-@dataclass
-class Sent(WriterCommitMessage):  # type: ignore[misc]
-    """What one task had acknowledged."""
-
-    messages: int
-    prepared: tuple[Halves, ...] = ()
-    """Exactly once: the half messages of this task."""
-    batch: Task | None = None
-    """Exactly once: what they belong to."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What is written once and no more: ``number`` of ``identity``."""
-
-    identity: str
-    number: int
-    topic: str
-    """One that is written to."""
 
 
 class _Writer(Lent):

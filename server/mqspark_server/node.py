@@ -1,0 +1,40 @@
+"""A broker's process as HTTP sees it: the parts that pages and metrics read. Must not know how they are made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from mqspark.broker.broker import Broker
+    from mqspark.broker.config import BrokerConfig
+    from mqspark.clock import Clock
+    from mqspark.store.config import StoreConfig
+    from mqspark.store.store import MessageStore
+    from mqspark_server.flush import Housekeeper
+    from mqspark_server.lifecycle import Lifecycle
+    from mqspark_server.registrar import Registrar
+    from mqspark_server.settings import BrokerSettings
+    from mqspark_server.tcp import RemotingServer
+
+__all__ = ["BrokerNode"]
+
+
+class BrokerNode(Protocol):
+    """What is None has not been started yet."""
+
+    settings: BrokerSettings
+    clock: Clock
+    lifecycle: Lifecycle
+    config: BrokerConfig
+    store_config: StoreConfig
+    address: str
+    broker: Broker | None
+    store: MessageStore | None
+    registrar: Registrar | None
+    server: RemotingServer | None
+    housekeeper: Housekeeper | None
+    recovery: dict[str, Any] | None
+
+    @property
+    def store_path(self) -> Path: ...
