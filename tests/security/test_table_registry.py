@@ -58,6 +58,7 @@ SERVERS = {
     "Writer.diversions": "made at the start",
     "Memo": "a memo is bounded by itself",
     # --- emptied with every turn, write or round, or bounded in number with entries of a fixed size
+    "Broker._changed_groups": "groups of the table of groups, emptied with every turn",
     "Acks._turns": "one entry a turn, as long as answers of it wait",
     "Acks.waiting": "sendThreadPoolQueueCapacity answers, each shorter than its message's properties",
     "Appender.dirty": "queues that this turn wrote to",
@@ -86,7 +87,7 @@ SERVERS = {
     "Transactions._unwritten": "eight bytes a decided half message, until the next op message",
     "Decisions._extents": "two numbers a stretch of decided half messages",
     "Decisions._flags": "a byte a half message, as far as some are open",
-    "LongWork._running": "MAX_RUNNING",
+    "LongWork.running": "MAX_RUNNING",
     "LongWork._waiting": "connections, which are not read while theirs waits",
     # --- the store: as many as there are files, or writes in a turn
     "BatchTable.batch_topics": "topics of the bounded topic table",
