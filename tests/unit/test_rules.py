@@ -269,3 +269,39 @@ def test_nothing_is_there_that_nobody_uses() -> None:
     assert unused == [], "\n".join(["nobody uses:", *unused])
     needless = excused & used | excused - {name for _, _, name in found}
     assert not needless, "these need no excuse"
+
+
+# --- what ARCHITECTURE.md says of the tree ---------------------------------------------------------------------
+
+
+def test_every_module_has_one_row_in_architecture() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    section = text[text.index("## Every module") : text.index("## How data moves")]
+    rows: list[str] = []
+    package = room = ""
+    for line in section.splitlines():
+        if found := re.match(r"\*\*(\S+)\*\*", line):
+            package, room = found[1], found[1]
+        elif found := re.match(r"`(\w+)/`: \S", line):
+            room = f"{package}/{found[1]}"
+        elif found := re.match(r"\| `(\w+)` \| (.*) \|$", line):
+            rows.append(f"{room}/{found[1]}.py")
+            assert len(found[2].split()) > 1, f"{line} says nothing"
+    tree = [
+        str(path.relative_to(ROOT))
+        for each in PACKAGES
+        for path in (ROOT / each).rglob("*.py")
+        if path.name != "__init__.py"
+    ]
+    assert sorted(rows) == sorted(tree)
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for each in PACKAGES for path in (ROOT / each).rglob("__init__.py")),
+    ids=lambda path: str(path.parent.relative_to(ROOT)),
+)
+def test_every_package_says_what_is_in_it(path: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    assert docstring is not None, path
+    assert re.search(r"\w{3,}.*\.", docstring), path
