@@ -25,10 +25,12 @@ def register(spark: SparkSession) -> None:
     """Make ``format("pymq")`` known to this session: needed when the package came by ``--py-files``."""
     import os
 
+    from pyspark_pymq.doctor import warn_of_mismatch
     from pyspark_pymq.source import DefaultSource
 
     root = os.path.dirname(os.path.dirname(__file__))
     context = getattr(spark, "_sc", None)  # none with Spark Connect
+    warn_of_mismatch(getattr(context, "pythonExec", None))
     if context is not None and not os.path.isdir(root):
         # Of a zip: the runner of a stream, on the driver, looks for modules on PYTHONPATH and not in --py-files.
         paths = [root, *filter(None, context.environment.get("PYTHONPATH", "").split(os.pathsep))]
@@ -37,9 +39,14 @@ def register(spark: SparkSession) -> None:
 
 
 def tuned_settings(pyspark_version: str | None = None) -> dict[str, str]:
-    """Session settings for fast micro-batches; see ``pyspark_pymq.tuning``."""
+    """Session settings for fast micro-batches; see ``pyspark_pymq.tuning``.
+
+    Warns when workers would run another Python than this process.
+    """
+    from pyspark_pymq.doctor import warn_of_mismatch
     from pyspark_pymq.tuning import tuned_settings as settings
 
+    warn_of_mismatch()
     return settings(pyspark_version)
 
 

@@ -12,6 +12,7 @@ import argparse
 import importlib
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import pkgutil
 import re
@@ -23,7 +24,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Finding", "checks", "examine", "main", "report"]
+__all__ = ["Finding", "checks", "examine", "main", "python_mismatch", "report", "warn_of_mismatch"]
+
+log = logging.getLogger("pyspark_pymq")
 
 _OLDEST, _NEWEST = (4, 1), (4, 3)
 _JAVA = 17
@@ -165,6 +168,34 @@ def _discovery() -> str:
 
 def _name_of(source: Any) -> str:
     return str(source.name())
+
+
+def python_mismatch(chosen: str | None = None) -> str | None:
+    """One sentence when Spark's workers would run another Python version than this process; None when they would not,
+    or when that cannot be told from here. ``chosen``: what the session says; default: what the environment says."""
+    chosen = chosen or os.environ.get("PYSPARK_PYTHON") or "python3"
+    found = shutil.which(chosen)
+    if found is None or os.path.realpath(found) == os.path.realpath(sys.executable):
+        return None
+    try:
+        program = "import sys; print('%d.%d' % sys.version_info[:2])"
+        done = subprocess.run([found, "-c", program], capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    theirs, ours = done.stdout.strip(), "{}.{}".format(*sys.version_info[:2])
+    if theirs == ours:
+        return None
+    return (
+        f"Spark's workers run Python {theirs} ({chosen}) but the driver runs {ours}, and Spark needs the same:"
+        f" set PYSPARK_PYTHON={sys.executable} before Spark starts"
+    )
+
+
+def warn_of_mismatch(chosen: str | None = None) -> None:
+    """Log that sentence: what Spark says about it comes later, inside of a trace."""
+    sentence = python_mismatch(chosen)
+    if sentence is not None:
+        log.warning("%s", sentence)
 
 
 def _workers() -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from mqspark.config import parse_addresses
 from mqspark.errors import ConfigError, MQError
@@ -41,12 +42,14 @@ def main(arguments: Sequence[str], *, spark: SparkSession | None = None) -> int:
     summary: Summary = {"job": options.job, "ok": False}
     code = 1
     session = spark
+    errors: TextIO = sys.stderr
     try:
         if options.metrics is not None and not options.metrics.parent.is_dir():
             raise ConfigError(f"--metrics: {options.metrics.parent} is no directory", key="metrics")
         job: Run = options.prepare(options)
         session = spark if spark is not None else _session(options)
-        summary = {"ok": True, **job(session, Progress(options.job))}
+        errors = _error_stream(session)
+        summary = {"ok": True, **job(session, Progress(options.job, errors))}
         code = 0
     except ConfigError as error:
         summary["error"], code = str(error), 2
@@ -55,7 +58,8 @@ def main(arguments: Sequence[str], *, spark: SparkSession | None = None) -> int:
     except Exception as error:
         summary["error"] = _essence(error)
         if not type(error).__module__.startswith(("pyspark.", "py4j.")):
-            traceback.print_exc()
+            errors.write(traceback.format_exc())
+            errors.flush()
     finally:
         if spark is None and session is not None:
             session.stop()
@@ -66,6 +70,29 @@ def main(arguments: Sequence[str], *, spark: SparkSession | None = None) -> int:
     return code
 
 
+class _JvmErrors:
+    """The standard error of the JVM. spark-submit makes one stream of a Python program's output and errors, its own
+    output."""
+
+    def __init__(self, session: SparkSession) -> None:
+        jvm: Any = session._jvm
+        self._stream = jvm.java.lang.System.err
+
+    def write(self, text: str) -> int:
+        self._stream.print(text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+def _error_stream(session: SparkSession) -> TextIO:
+    """Where progress goes: standard error, also under spark-submit, which is known by the port that it passes on."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return sys.stderr
+    return cast(TextIO, _JvmErrors(session))
+
+
 def _essence(error: BaseException) -> str:
     """What Spark's account of an error comes down to: our own error out of a worker's trace, else what the innermost
     cause begins with."""
@@ -74,6 +101,12 @@ def _essence(error: BaseException) -> str:
     while cause is not None and len(texts) < _MAX_CAUSES:
         texts.append(str(cause))
         cause = getattr(cause, "_cause", None)
+    if any("PYTHON_VERSION_MISMATCH" in text for text in texts):
+        from pyspark_pymq.doctor import python_mismatch
+
+        return python_mismatch() or (
+            "Spark's workers and the driver run different Python versions: set PYSPARK_PYTHON before Spark starts"
+        )
     for text in reversed(texts):
         ours = re.findall(r"^(?:mqspark|pyspark_pymq)[\w.]*: (.+)$", text, re.MULTILINE)
         if ours:
@@ -286,8 +319,6 @@ def delta_settings(jars: str | None) -> dict[str, str]:
 
 
 def _session(options: argparse.Namespace) -> SparkSession:
-    import os
-
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession

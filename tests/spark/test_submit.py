@@ -45,6 +45,12 @@ print(sorted(int(row.value) for row in values) == list(range(1000)))
 
 def submit(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> list[str]:
     """The lines of standard output of a program that runs in ``folder``."""
+    return submitted(folder, *arguments, environment=environment).stdout.splitlines()
+
+
+def submitted(
+    folder: Path, *arguments: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [f"{Path(pyspark.__file__).parent}/bin/spark-submit", "--master", "local[2]", *arguments],
         env={
@@ -59,7 +65,7 @@ def submit(folder: Path, *arguments: str, environment: dict[str, str] | None = N
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()
+    return done
 
 
 def test_a_stream_whose_packages_came_by_py_files(cluster: DevCluster, tmp_path: Path) -> None:
@@ -102,7 +108,10 @@ def test_a_job(tmp_path: Path) -> None:
     before = {path.relative_to(queues): path.read_bytes() for path in queues.rglob("*") if path.is_file()}
     shutil.rmtree(queues / "1")
     run = str(Path(__file__).parents[2] / "jobs/run.py")
-    summary = json.loads(submit(tmp_path, run, "rebuild-index", "--store", str(tmp_path / "store"))[-1])
+    done = submitted(tmp_path, run, "rebuild-index", "--store", str(tmp_path / "store"))
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert "rebuild-index: " not in done.stdout, "progress goes to standard error"
+    assert "rebuild-index: scanned 1/1 segments" in done.stderr
     assert (summary["ok"], summary["records"], summary["queues"]) == (True, 1000, 4)
     after = {path.relative_to(queues): path.read_bytes() for path in queues.rglob("*") if path.is_file()}
     assert after == before

@@ -7,11 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
 
-from mqspark_jobs.command import main
+import pyspark_pymq
+from mqspark_jobs.command import _error_stream, _essence, main
+from mqspark_jobs.job import Progress
 from mqspark_server.cli import cli
 from pyspark_pymq.doctor import examine
 
@@ -125,3 +128,50 @@ def test_the_servers_say_what_they_need() -> None:
     assert done.returncode == 1
     assert done.stderr == "mqspark: error: the command line needs click: pip install 'mqspark[server]'\n"
     assert without_server("doctor").returncode == 2
+
+
+@pytest.fixture
+def other_python(tmp_path: Path) -> str:
+    """Something that says it is Python 3.9."""
+    other = tmp_path / "python3.9"
+    other.write_text("#!/bin/sh\necho 3.9\n")
+    other.chmod(0o755)
+    return str(other)
+
+
+def test_workers_of_another_version_are_one_sentence_before_spark_starts(
+    other_python: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = "{}.{}".format(*sys.version_info[:2])
+    monkeypatch.setenv("PYSPARK_PYTHON", other_python)
+    pyspark_pymq.tuned_settings()
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"Spark's workers run Python 3.9 ({other_python}) but the driver runs {ours}, and Spark needs the same:"
+        f" set PYSPARK_PYTHON={sys.executable} before Spark starts"
+    )
+    caplog.clear()
+    for chosen in (sys.executable, f"{other_python}-that-is-not-there"):
+        monkeypatch.setenv("PYSPARK_PYTHON", chosen)
+        pyspark_pymq.tuned_settings()
+    assert caplog.records == []
+
+
+def test_a_job_tells_the_mismatch_and_no_trace(other_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", other_python)
+    trace = (
+        "Job aborted\npyspark.errors.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker\n  at x"
+    )
+    assert _essence(RuntimeError(trace)).startswith("Spark's workers run Python 3.9 (")
+
+
+def test_progress_goes_to_standard_error_of_spark_submit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which joins the Python program's own with its output."""
+    jvm = Mock()
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    assert _error_stream(jvm) is sys.stderr
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    Progress("archive", _error_stream(jvm)).show("written", 1, 2, "units")
+    stream = jvm._jvm.java.lang.System.err
+    assert stream.print.call_args.args[0].startswith("archive: written 1/2 units (")
+    stream.flush.assert_called_once()
