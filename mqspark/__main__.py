@@ -1,6 +1,6 @@
 """``mqspark`` and ``python -m mqspark``: the command line, which comes with the extra ``server``.
 
-``mqspark doctor`` and ``mqspark job run`` are about Spark, and need no more than the extra ``spark``.
+``mqspark doctor`` and ``mqspark job run`` need only the extra ``spark``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """The console script. A client's installation has it too, but not what it needs: then it says so."""
+    """The console script. A client installation has it without its dependencies; it then exits with the
+    install command."""
     if importlib.util.find_spec("click") is None:
         if sys.argv[1:2] == ["doctor"]:
             from pyspark_pymq.doctor import main as examine

@@ -1,10 +1,10 @@
-"""mqspark for programs with an event loop: the same names as in ``mqspark``, to be awaited.
+"""mqspark for programs with an event loop: the names of ``mqspark`` with methods to be awaited.
 
-async with Producer("127.0.0.1:9876", group="PG") as producer:
-    await producer.send(Message.of("Orders", b"hi"))
+    async with Producer("127.0.0.1:9876", group="PG") as producer:
+        await producer.send(Message.of("Orders", b"hi"))
 
-What is said in ``mqspark`` of name servers, times and errors holds here, too. An object belongs to the event loop that
-it was started on, and is not thread-safe. Objects with one client id (``ClientOptions.instance_name``) share their
+Name servers, times and errors are as in ``mqspark``. An object belongs to the event loop on which it was
+started and is not thread-safe. Objects with one client id (``ClientOptions.instance_name``) share their
 connections.
 """
 

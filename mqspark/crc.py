@@ -1,6 +1,6 @@
-"""CRC-32 (IEEE) with whatever is fastest here: ISA-L's when the package ``isal`` is installed, else zlib's.
+"""CRC-32 (IEEE) by ISA-L when the package ``isal`` is installed, otherwise by zlib.
 
-1 KB costs 0.10 µs with ISA-L and 0.31 µs with zlib 1.2.13; the sums are the same.
+1 KB takes 0.10 µs with ISA-L and 0.31 µs with zlib 1.2.13. The results are the same.
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ class NoRoute(ClientError):
 
 class BadRoute(ClientError):
     def __init__(self, topic: str, reason: str) -> None:
-        super().__init__(f"the route of topic {topic} cannot be: {reason}")
+        super().__init__(f"the route of topic {topic} is inconsistent: {reason}")
         self.topic = topic
 
 

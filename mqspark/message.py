@@ -168,7 +168,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise InvalidMessage(
-            f"a property name or value is no text: {error.reason}", field="properties"
+            f"a property name or value is not valid text: {error.reason}", field="properties"
         ) from None
 
 

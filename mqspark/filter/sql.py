@@ -360,7 +360,7 @@ class _Parser:
             node = self._equality(left, self._parse(_EQUALITY), token)
             return node if kind == "=" else _not(node)
         if kind == "IS":
-            negated = self._taken("NOT")
+            negated = self._accept("NOT")
             self._expect("NULL", "NULL")
             node = _equal(left, _constant(None))
             return _not(node) if negated else node
@@ -378,7 +378,7 @@ class _Parser:
             return self._in(left, token, negated)
         raise self._error("NOT is not followed by an operator", token)
 
-    def _taken(self, kind: str) -> bool:
+    def _accept(self, kind: str) -> bool:
         if self._tokens.peek().kind != kind:
             return False
         self._tokens.take()
@@ -392,7 +392,7 @@ class _Parser:
         level = _LEVELS[token.kind]
         while True:
             nodes.append(self._condition(self._parse(level), token))
-            if not self._taken(token.kind):
+            if not self._accept(token.kind):
                 return _junction(nodes, token.kind == "OR")
 
     def _equality(self, left: _Node, right: _Node, token: Token) -> _Node:
@@ -426,7 +426,7 @@ class _Parser:
             raise self._error("only a property can be looked for in a list", token)
         self._expect("(", "an opening parenthesis")
         elements = {self._string()}
-        while self._taken(","):
+        while self._accept(","):
             elements.add(self._string())
         self._expect(")", "a closing parenthesis")
         return _member(left.name, frozenset(elements), negated)

@@ -157,9 +157,9 @@ class NameServer:
     def _sweep(self) -> None:
         if self.routes.sweep_waits and not self._sweeps:
             self._sweeps = True
-            self._long_work.begin(None, self._swept())
+            self._long_work.begin(None, self._sweep_routes())
 
-    def _swept(self) -> Work[None]:
+    def _sweep_routes(self) -> Work[None]:
         yield from self.routes.sweep()
         self._sweeps = False
 

@@ -112,12 +112,12 @@ class RouteTable:
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._clusters: dict[str, set[str]] = {}
         self._live: dict[tuple[str, str], LiveBroker] = {}
-        self._over: dict[int, set[tuple[str, str]]] = {}
+        self._keys_by_session: dict[int, set[tuple[str, str]]] = {}
         """Session id → keys of the brokers that may have registered last over it."""
-        self._gone: deque[tuple[str, set[str]]] = deque()
+        self._removed_brokers: deque[tuple[str, set[str]]] = deque()
         """Removed brokers, with the topics whose routes still contain them."""
         self._route_count = 0
-        """Number of topics in ``BrokerSet.topics`` and in ``_gone``."""
+        """Number of topics in ``BrokerSet.topics`` and in ``_removed_brokers``."""
         self.generation = 0
 
     # --- events ---
@@ -177,7 +177,7 @@ class RouteTable:
             self._clock.monotonic_ms(),
         )
         if session is not None:
-            self._over.setdefault(session.id, set()).add(key)
+            self._keys_by_session.setdefault(session.id, set()).add(key)
 
         prime_slave = (
             acting_master is not None and broker.broker_id != MASTER_ID and broker.broker_id == min(addresses)
@@ -222,19 +222,19 @@ class RouteTable:
             raise _refusal(f"brokerAddr {printable(broker.address, 80)} is not host:port")
         if broker.cluster != brokers.cluster and brokers.addresses:
             raise _refusal(
-                f"broker {broker.name} is one of cluster {brokers.cluster}, not of {broker.cluster}"
+                f"broker {broker.name} belongs to cluster {brokers.cluster}, not to {broker.cluster}"
             )
         config = self._config
         if previous is None and len(self._live) >= config.max_brokers:
-            raise _refusal(f"{len(self._live)} brokers are registered, which is maxBrokers")
+            raise _refusal(f"{len(self._live)} brokers are registered already (maxBrokers)")
         if broker.broker_id < 0:
             raise _refusal(f"brokerId {broker.broker_id} is negative")
         if broker.broker_id not in brokers.addresses and len(brokers.addresses) >= MAX_REPLICAS:
-            raise _refusal(f"broker {broker.name} has {MAX_REPLICAS} replicas, and there may be no more")
-        over = self._over.get(session.id, ()) if session is not None else ()
+            raise _refusal(f"broker {broker.name} has {MAX_REPLICAS} replicas already")
+        over = self._keys_by_session.get(session.id, ()) if session is not None else ()
         if (broker.cluster, broker.address) not in over and len(over) >= config.max_brokers_per_connection:
             raise _refusal(
-                f"{len(over)} brokers are registered over this connection, which is maxBrokersPerConnection"
+                f"{len(over)} brokers are registered over this connection already (maxBrokersPerConnection)"
             )
 
     def _store_topics(
@@ -269,7 +269,7 @@ class RouteTable:
             )
             if not self._is_sound(data):
                 odd += 1
-                _log.warning("topic %s of broker %s is left out: %s", printable(topic, 80), name, data)
+                _log.warning("topic %s of broker %s is ignored: %s", printable(topic, 80), name, data)
             elif not self._put_queues(topic, brokers, data):
                 surplus += 1
         if surplus:
@@ -328,8 +328,8 @@ class RouteTable:
                 finished(self._change_perm(broker.name, lambda perm: perm & ~PERM_WRITE))
             return
         del self._brokers[broker.name]
-        self._gone.append((broker.name, brokers.topics))
-        if len(self._gone) == 1 and len(brokers.topics) < _TOPICS_A_SLICE:
+        self._removed_brokers.append((broker.name, brokers.topics))
+        if len(self._removed_brokers) == 1 and len(brokers.topics) < _TOPICS_A_SLICE:
             finished(self.sweep())
         names = self._clusters.get(brokers.cluster)
         if names is not None:
@@ -341,7 +341,7 @@ class RouteTable:
         """Unregister the brokers that last registered over this connection."""
         gone = [
             live.identity
-            for key in self._over.pop(session.id, ())
+            for key in self._keys_by_session.pop(session.id, ())
             if (live := self._live.get(key)) is not None and live.session is session
         ]
         for identity in gone:
@@ -404,13 +404,13 @@ class RouteTable:
     @property
     def sweep_waits(self) -> bool:
         """Whether ``sweep`` has to be called, because a broker with many topics was removed."""
-        return bool(self._gone)
+        return bool(self._removed_brokers)
 
     def sweep(self) -> Work[None]:
         """Remove unregistered brokers from the routes of their topics."""
         done = 0
-        while self._gone:
-            name, topics = self._gone[0]
+        while self._removed_brokers:
+            name, topics = self._removed_brokers[0]
             while topics:
                 done += 1
                 if done % _TOPICS_A_SLICE == 0:
@@ -425,8 +425,8 @@ class RouteTable:
                     queues.pop(name, None)
                     if not queues:
                         del self._topics[topic]
-            if self._gone and self._gone[0][1] is topics:
-                self._gone.popleft()
+            if self._removed_brokers and self._removed_brokers[0][1] is topics:
+                self._removed_brokers.popleft()
         self.generation += 1
 
     def _drop_queues(self, topic: str, broker_name: str) -> None:

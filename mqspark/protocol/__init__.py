@@ -1,4 +1,4 @@
-"""The remoting protocol, sans-I/O: bytes in, commands out, and back.
+"""The remoting protocol, sans-I/O: conversion between bytes and commands.
 
 Must not import asyncio, socket, threading, time or random.
 """

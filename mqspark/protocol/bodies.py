@@ -1,15 +1,15 @@
-"""The JSON bodies of requests and responses, one class for each body class of RocketMQ that travels.
+"""The JSON bodies of requests and responses, one class for each RocketMQ body class in use.
 
-``decode_body`` reads what real peers write (fastjson's dialect included). ``encode_body`` writes JSON with
-quoted integer keys, which every peer reads (reference remoting-protocol §7). Attributes are in snake case, wire
-names in camel case. Absent and null are the same: the default. Unknown members are ignored.
+``decode_body`` reads what real peers write, including fastjson's dialect. ``encode_body`` writes JSON with
+quoted integer keys, which every peer reads. Attributes are in snake case, wire names in camel case. Absent
+and null both mean the default. Unknown members are ignored.
 
-Tables keyed by a message queue have the queue's JSON text as key here: ``queue_key`` and ``queue_of`` convert. On
-the wire the key is the bare object, ``{{"queueId":0,…}:42}``, since that is what RocketMQ writes and the only form
-that its versions with fastjson and those with fastjson2 both read (5.5.0 refuses the text as a key).
-Enumerations are plain text; the names are in ConsumeType, MessageModel and ConsumeFromWhere.
+Tables keyed by a message queue have the queue's JSON text as key here: ``queue_key`` and ``queue_of``
+convert. On the wire the key is the bare object, ``{{"queueId":0,…}:42}``. RocketMQ writes this form, and it
+is the only one that its versions with fastjson and those with fastjson2 both read (5.5.0 refuses the text as
+a key). Enumerations are plain text; the names are in ConsumeType, MessageModel and ConsumeFromWhere.
 
-Must not know who sends what to whom when.
+Must not know how requests and responses are used.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ class Body(msgspec.Struct, rename="camel"):
 
 
 def decode_body(body_type: type[T], body: bytes | bytearray | memoryview) -> T:
-    """Raises ProtocolError when the bytes are no such body, IllegalName when one of its names may be none."""
+    """Decode a body. Raises ProtocolError when it is malformed, IllegalName when it contains an illegal
+    name."""
     decoded = _decoded(body_type, body, fastjson.PEER)
     check_names(decoded)
     return decoded
 
 
 def decode_table(body_type: type[T], body: bytes | bytearray | memoryview) -> T:
-    """The same with whatever names and of any size: for files, whose readers leave out the rows that are none. Raises
-    ProtocolError."""
+    """As ``decode_body``, without limits of size and names. For files, whose readers drop invalid rows.
+    Raises ProtocolError."""
     return _decoded(body_type, body, fastjson.FILE)
 
 
@@ -70,7 +71,7 @@ def _decoded(body_type: type[T], body: bytes | bytearray | memoryview, limits: f
 
 
 def encode_body(body: object) -> bytes:
-    """Compact JSON with sorted keys; keys that are objects are bare."""
+    """Compact JSON with sorted keys. Keys that are objects are written bare."""
     document = msgspec.to_builtins(body, str_keys=True)
     text = _encode(document)
     if b":null" in text:
@@ -79,15 +80,16 @@ def encode_body(body: object) -> bytes:
 
 
 AT_ONCE = 256
-"""Entries of a table that are encoded in one slice, those within entries counted, too."""
+"""Table entries encoded in one slice, including nested ones."""
 
 MAX_BODY_BYTES = MAX_FRAME_BYTES - MAX_HEADER_BYTES
-"""No client takes a longer frame."""
+"""Limit of a body: clients accept no longer frame."""
 
 
 def encode_in_slices(body: Body, members: Mapping[str, bytes] | None = None) -> Work[bytes]:
-    """``encode_body`` of a body whose tables may be large; entries are sorted only among those of their slice.
-    ``members``: those that are encoded already. Raises FrameTooLarge as soon as that is sure."""
+    """``encode_body`` in slices, for a body whose tables may be large. Entries are sorted only within their
+    slice. ``members``: members that are already encoded. Raises FrameTooLarge as soon as the limit is
+    exceeded."""
     parts: list[bytes] = []
     size_bytes = 0
 
@@ -137,7 +139,7 @@ def _is_large(table: dict[Any, Any] | list[Any]) -> bool:
 
 
 def _chunks(table: dict[Any, Any] | list[Any]) -> Iterator[dict[Any, Any] | list[Any]]:
-    """Neither empty nor, unless it is of one entry, heavier than AT_ONCE."""
+    """Chunks that are not empty and, unless they have a single entry, not heavier than AT_ONCE."""
     weight = 0
     if isinstance(table, list):
         some: list[Any] = []
@@ -162,15 +164,15 @@ def _chunks(table: dict[Any, Any] | list[Any]) -> Iterator[dict[Any, Any] | list
 
 
 def to_document(body: object) -> Any:
-    """The same as dicts and lists, integer keys kept as integers: what ``fastjson.dumps_pretty`` takes."""
+    """The body as dicts and lists with integer keys, for ``fastjson.dumps_pretty``."""
     return _without_nulls(msgspec.to_builtins(body))
 
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 _OBJECT_AS_KEY = re.compile(
-    # Whole strings are passed over, as far as one that is a key and begins as ``queue_key`` does. Looking for such a
-    # beginning alone would find it in strings of peers, and look for its end once for each.
+    # Skips whole strings up to one that is a key and begins as ``queue_key`` does. A search for such a
+    # beginning alone would match inside strings of peers, and search for the end again for each match.
     rb'((?:[^"]++|"(?!\{\\"brokerName\\":)(?:[^"\\]|\\.)*+"|"(?:[^"\\]|\\.)*+"(?!:))*+)'
     rb'(?:\Z|("(?:[^"\\]|\\.)*+"):)',
     re.DOTALL,
@@ -185,7 +187,7 @@ def _bare(match: re.Match[bytes]) -> bytes:
     try:
         _decode_queue(key)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return match.group()  # somebody's text, which would be no JSON
+        return match.group()  # text of a peer, which would not be JSON
     return b"%b%b:" % (passed, key.encode())
 
 
@@ -200,7 +202,7 @@ def _decoder(body_type: Any) -> Callable[[bytes], Any]:
 
 
 def _without_nulls(value: Any) -> Any:
-    # A call for each number would be most of the cost.
+    # A call for each number would dominate the cost.
     if isinstance(value, dict):
         return {
             key: _without_nulls(item) if isinstance(item, (dict, list)) else item
@@ -220,7 +222,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 class Queue(msgspec.Struct, rename="camel", frozen=True, order=True):
-    """A message queue inside a body; ``of`` and ``queue`` convert from and to ``MessageQueue``."""
+    """A message queue inside a body. ``of`` and ``queue`` convert from and to ``MessageQueue``."""
 
     topic: str = ""
     broker_name: str = ""
@@ -239,7 +241,7 @@ _decode_queue = msgspec.json.Decoder(Queue).decode
 
 
 def queue_key(queue: MessageQueue) -> str:
-    """The text that stands for a queue as a key."""
+    """The text form of a queue as a key."""
     return _encode(Queue.of(queue)).decode()
 
 
@@ -269,7 +271,7 @@ class TopicConfig(Body):
 
 
 class TopicQueueMappingInfo(Body):
-    """A static topic's share of one broker."""
+    """The part of a static topic on one broker."""
 
     topic: str | None = None
     scope: str = "__global__"
@@ -408,7 +410,7 @@ class SubscriptionData(Body):
 def build_subscription(
     topic: str, expression: str | None, expression_type: str | None = "TAG", version: int = 0
 ) -> SubscriptionData:
-    """What a client subscribes with; ``version`` is the time of subscribing in ms (FilterAPI)."""
+    """The subscription of a client. ``version``: time of subscribing in ms (FilterAPI)."""
     if expression_type and expression_type != "TAG":
         return SubscriptionData(
             topic=topic, sub_string=expression or "", sub_version=version, expression_type=expression_type
@@ -452,7 +454,7 @@ _ORDINALS: dict[str, type[StrEnum]] = {
 
 
 def _name_ordinals(heartbeat: Any) -> None:
-    """The C++ client sends enumerations as ordinals, which fastjson accepts."""
+    """Convert the enumerations of the C++ client, which sends ordinals. fastjson accepts these."""
     consumers = heartbeat.get("consumerDataSet") if isinstance(heartbeat, dict) else None
     for consumer in consumers if isinstance(consumers, list) else ():
         for name, enumeration in _ORDINALS.items() if isinstance(consumer, dict) else ():
@@ -595,7 +597,7 @@ class ConsumerOffsetSerializeWrapper(Body):
 
 
 class LmqConsumerOffsetSerializeWrapper(Body):
-    """``lmqConsumerOffset.json``: the above, and the offsets of groups that read light message queues."""
+    """``lmqConsumerOffset.json``: offsets as above, and those of groups that read light message queues."""
 
     offset_table: dict[str, dict[int, int]] = {}
     lmq_offset_table: dict[str, int] = {}
@@ -622,7 +624,7 @@ class QueueOffsetForC(Body):
 
 
 class ResetOffsetBodyForC(Body):
-    """What clients of language CPP get instead."""
+    """The form for clients of language CPP."""
 
     offset_table: list[QueueOffsetForC] = []
 
@@ -671,7 +673,8 @@ class ConsumeStatsList(Body):
 
 
 class ColdDataFlowInfo(Body):
-    """No flow control of cold reads; RocketMQ's default thresholds, in bytes a second (BrokerConfig)."""
+    """There is no flow control of cold reads here. The values are RocketMQ's default thresholds in bytes per
+    second (BrokerConfig)."""
 
     runtime_table: dict[str, str] = {}
     config_table: dict[str, I64] = {}

@@ -1,7 +1,7 @@
 """The numbers of the remoting protocol: request codes, response codes, languages, the version.
 
 Source: RocketMQ's RequestCode, ResponseCode, RemotingSysResponseCode, LanguageCode and MQVersion, release
-5.5.0; what each number means is in reference remoting-protocol §2.5, §4 and §6.
+5.5.0.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from enum import IntEnum
 __all__ = ["RequestCode", "ResponseCode", "Language", "PullFlag", "CURRENT_VERSION"]
 
 CURRENT_VERSION = 513
-"""The ordinal of V5_5_0 in MQVersion: what this project says it is. Behaviour that peers key on it: §2.5."""
+"""The ordinal of V5_5_0 in MQVersion, the version that this project reports. Peers adapt to it."""
 
 
 class Language(IntEnum):
-    """Who speaks (LanguageCode); a name in the JSON header, a byte in the binary one."""
+    """Implementation language of a peer (LanguageCode): a name in the JSON header, a byte in the binary one."""
 
     JAVA = 0
     CPP = 1
@@ -34,7 +34,7 @@ class Language(IntEnum):
 
 
 class RequestCode(IntEnum):
-    """What a request asks. Codes above 32767 do not fit the binary header (§2.3)."""
+    """Kind of a request. Codes above 32767 do not fit into the binary header."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -208,7 +208,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended. Negative codes are local results of a broker's internal calls."""
+    """Result of a request. Negative codes are local results of a broker's internal calls."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

@@ -1,14 +1,14 @@
 """JSON in the dialect of fastjson 1.2, which writes RocketMQ's bodies and config files.
 
-It reads what fastjson reads and what JSON forbids: bare keys (``{0:"a"}``), objects as keys
-(``{{"queueId":0}:42}``), ``{"$ref":"$.a.b"}`` for an object written before, single quotes, superfluous
-commas. Source: reference remoting-protocol §7.1. Three steps, each for what the one before could not read:
-msgspec as it is; msgspec after one pass that quotes bare keys, which is all that RocketMQ itself needs; a
-parser for the rest.
+It accepts what fastjson accepts beyond JSON: bare keys (``{0:"a"}``), objects as keys
+(``{{"queueId":0}:42}``), ``{"$ref":"$.a.b"}`` for an object that occurred before, single quotes, superfluous
+commas. There are three steps, each for what the previous one cannot read: msgspec on the text as it is;
+msgspec after one pass that quotes bare keys, which suffices for all of RocketMQ's own texts; a parser for the
+rest.
 
-Everything is bounded, since the bytes may be hostile: nesting by MAX_DEPTH, what references cost by
-REFERENCE_BUDGET, and by ``Limits`` how many values there are (each of three bytes costs a hundred in memory) and
-what the second and the third step look at. Each step is linear in its bytes. Reading raises ProtocolError and
+The bytes may be hostile, so everything is bounded: nesting by MAX_DEPTH, the cost of references by
+REFERENCE_BUDGET, and by ``Limits`` the number of values (one of three bytes takes a hundred in memory) and
+the input of the second and third step. Each step is linear in its input. Reading raises ProtocolError and
 nothing else.
 """
 
@@ -27,32 +27,33 @@ MAX_DEPTH = 64
 """RocketMQ's deepest body has 8 levels."""
 
 REFERENCE_BUDGET = 100_000
-"""What all ``$ref`` of one text may cost: characters of paths, values looked at, values that they stand for. RocketMQ
-has a handful in a body, none in a request of a client; a small text could otherwise claim a machine's time and memory.
-"""
+"""Limit of the cost of all ``$ref`` of one text: characters of paths, values visited, and values they stand
+for. RocketMQ has a few in a body and none in a request of a client. Without a limit a small text could
+exhaust time and memory."""
 
 
 class Limits(NamedTuple):
-    """What a text may cost by where it comes from."""
+    """Limits of a text, by its source."""
 
     odd_bytes: int
-    """What is neither JSON nor JSON with bare keys is read at 1 MB/s only, and no large body is like that."""
+    """Limit for text that is neither JSON nor JSON with bare keys. It is read at 1 MB/s only, and no large
+    body is like that."""
     bare_keys: int
     containers: int
-    """Objects and lists, besides one for every 64 bytes: no body of RocketMQ's is more crowded."""
+    """Limit of objects and lists, besides one for every 64 bytes. No RocketMQ body has more."""
 
 
 PEER = Limits(odd_bytes=24 * 1024, bare_keys=400_000, containers=64 * 1024)
 HEADER = Limits(odd_bytes=8 * 1024, bare_keys=1_000, containers=1_000)
 FILE = Limits(odd_bytes=256 * 1024, bare_keys=1 << 40, containers=1 << 40)
-"""Of a file in the broker's own directory, which is read once."""
+"""Limits of a file in the broker's own directory, which is read once."""
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder().decode
 
 
 def check_containers(text: bytes, limits: Limits = PEER) -> int:
-    """The number of objects and lists that the text can have at most. Raises ProtocolError over the limit."""
+    """Upper bound of the number of objects and lists in the text. Raises ProtocolError over the limit."""
     count = text.count(b"{") + text.count(b"[")
     most = limits.containers + len(text) // 64
     if count > most:
@@ -63,9 +64,9 @@ def check_containers(text: bytes, limits: Limits = PEER) -> int:
 
 
 def loads(text: bytes | bytearray | memoryview, limits: Limits = PEER) -> Any:
-    """dict with text keys, list, str, int, float, bool or None.
+    """Returns a dict with text keys, list, str, int, float, bool or None.
 
-    An object that was a key becomes its canonical text.
+    An object used as a key becomes its canonical text.
     """
     data = bytes(text)
     containers = check_containers(data, limits)
@@ -84,9 +85,9 @@ _NOT_JSON = object()
 _FLAT = rb'\{(?:[^{}"]|"(?:[^"\\]|\\.)*+")*+\}'
 
 _KEY = re.compile(
-    # Strings (or what is left of one without end) and all that is no key are passed over in one go, as far as an
-    # integer or a flat object where a key stands, or the end. Looking for the end of such an object stops where the
-    # next could begin, and nothing is tried again from a later place, so the cost is linear.
+    # Skips strings (or an unterminated rest) and everything else that is not a key, up to an integer or a
+    # flat object at the place of a key, or to the end. The search for the end of such an object stops where
+    # the next one could begin, and nothing is scanned again from a later place, so the cost is linear.
     rb'((?:"(?:[^"\\]|\\.?)*+(?:"|\Z)|[^"{,]|[{,](?!\s*+(?:-?[0-9]{1,20}|%b)\s*+:))*+)' % _FLAT
     + rb"(?:\Z|([{,]\s*+)(?:(-?[0-9]{1,20})|(%b))\s*+(?=:))" % _FLAT,
     re.DOTALL,
@@ -112,12 +113,13 @@ def _fast(text: bytes) -> Any:
 
 
 def canonical(value: Any) -> str:
-    """Compact JSON with sorted keys: the form in which an object is a key."""
+    """Compact JSON with sorted keys: the form of an object used as a key."""
     return _encode(value).decode()
 
 
 def dumps_pretty(value: Any) -> str:
-    """As fastjson's PrettyFormat writes config/*.json: tabs, sorted keys; integer keys bare and on one line."""
+    """The format of fastjson's PrettyFormat in config/*.json: tabs, sorted keys, integer keys bare and on one
+    line."""
     parts: list[str] = []
     _write_pretty(value, "\n", parts.append)
     return "".join(parts)
@@ -151,7 +153,7 @@ def _write_pretty(value: Any, newline: str, write: Any) -> None:
 
 def _to_text(text: bytes, most: int) -> str:
     if len(text) > most:
-        raise ProtocolError(f"not JSON: {len(text)} bytes are too many to look for what else they might be")
+        raise ProtocolError(f"not JSON: {len(text)} bytes are too many for the tolerant parser")
     try:
         return str(text, "utf-8")
     except UnicodeDecodeError as error:
@@ -179,14 +181,14 @@ class _Parser:
         value = self._value(0)
         self._skip(_SPACE)
         if self._position != len(self._text):
-            raise self._error("something follows the value")
+            raise self._error("text after the value")
         return _resolved(value)
 
     def _error(self, what: str) -> ProtocolError:
         return ProtocolError(f"not JSON: {what} at character {self._position}")
 
     def _skip(self, blank: re.Pattern[str]) -> str:
-        """The next character that counts, "" at the end."""
+        """The next significant character, "" at the end."""
         match = blank.match(self._text, self._position)
         self._position = match.end() if match else self._position
         return self._text[self._position : self._position + 1]
@@ -245,7 +247,7 @@ class _Parser:
             return self._string(character)
         if character == "{":
             if self._is_key:
-                # Each level doubles the backslashes of the ones within; RocketMQ's keys are flat.
+                # Each level doubles the backslashes of the inner ones; RocketMQ's keys are flat.
                 raise self._error("an object as a key within a key")
             self._is_key = True
             key = canonical(self._value(depth + 1))
@@ -272,7 +274,7 @@ class _Parser:
                 self._position += 1
                 return _without_surrogates("".join(parts))
             if not character:
-                raise self._error("a string without end")
+                raise self._error("an unterminated string")
             parts.append(self._escape())
 
     def _escape(self) -> str:
@@ -285,13 +287,13 @@ class _Parser:
             self._position += 2 + digits
             return chr(int(hexadecimal, 16))
         if not code:
-            raise self._error("a string without end")
+            raise self._error("an unterminated string")
         self._position += 2
         return _ESCAPES.get(code, code)
 
 
 def _without_surrogates(text: str) -> str:
-    """Pairs of \\u escapes become the character they stand for, halves become U+FFFD."""
+    """Convert pairs of \\u escapes to the character they encode, and unpaired ones to U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -308,8 +310,8 @@ def _resolved(root: Any) -> Any:
 
 
 def _references(root: Any) -> list[tuple[Any, Any, Any]]:
-    """Where references stand, as (object or list, key or index, path). Raises ProtocolError when the tree is too
-    deep."""
+    """The places of references, as (object or list, key or index, path). Raises ProtocolError when the tree
+    is too deep."""
     found: list[tuple[Any, Any, Any]] = []
     level = [root] if isinstance(root, (dict, list)) else []
     for _ in range(MAX_DEPTH + 1):
@@ -333,9 +335,9 @@ def _references(root: Any) -> list[tuple[Any, Any, Any]]:
 
 
 class _Resolver:
-    """Puts the object it names in the place of every ``{"$ref": path}``; what leads nowhere becomes None.
+    """Replaces every ``{"$ref": path}`` by the object it refers to, or by None if there is none.
 
-    A reference to something that holds references itself leads nowhere: fastjson does not write those within
+    A reference to an object that contains references resolves to None: fastjson does not write those within
     one tree, and they would allow cycles and exponential growth.
     """
 
@@ -385,8 +387,8 @@ class _Resolver:
         return node if self._is_plain(node) else None
 
     def _is_plain(self, target: Any) -> bool:
-        """Whether no reference is in the tree. Every value looked at is charged, also one that was seen before: it is
-        one value more in the result."""
+        """Whether the tree has no reference. Every visit of a value is charged, even a repeated one, because
+        each adds a value to the result."""
         stack = [target]
         while stack:
             self._charge(1)

@@ -1,13 +1,15 @@
-"""The typed headers of the remoting protocol: what stands in ``extFields``, one class for each header class
-of RocketMQ.
+"""The typed headers of the remoting protocol: the content of ``extFields``, one class for each RocketMQ
+header class.
 
-Attributes are in snake case, wire names in camel case (``org.apache.rocketmq.remoting.protocol.header``,
-reference remoting-protocol appendix A). Every value travels as text; absent and None are the same. A field
-without a default is one that a request cannot go without. ``SendMessageRequestHeaderV2`` has one-letter wire
-names but the attribute names of ``SendMessageRequestHeader``, so that a handler takes either.
+Attributes are in snake case, wire names in camel case (``org.apache.rocketmq.remoting.protocol.header``).
+Every value is sent as text; absent and None are the same. A field without a default is mandatory.
+``SendMessageRequestHeaderV2`` has one-letter wire names but the attribute names of
+``SendMessageRequestHeader``, so that a handler takes either.
 
-Offsets, timestamps (ms) and broker ids are I64, the other integers I32; a value out of its range is
-malformed. Must not know of frames or commands (``mqspark.protocol.command``).
+Offsets, timestamps (ms) and broker ids are I64, the other integers I32. A value out of its range is
+malformed.
+
+Must not know frames or commands (``mqspark.protocol.command``).
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ class Header(msgspec.Struct, rename="camel", gc=False):
 
 
 class RpcHeader(Header, kw_only=True):
-    """Base of headers with the routing fields of RpcRequestHeader (§3.6)."""
+    """Base of headers with the routing fields of RpcRequestHeader."""
 
     ns: str | None = None
     """Namespace."""
     nsd: bool | None = None
-    """The namespace is already part of the names."""
+    """Whether the names already include the namespace."""
     bname: str | None = None
     """Broker name."""
     oway: bool | None = None
@@ -51,11 +53,11 @@ class TopicHeader(RpcHeader, kw_only=True):
     """Base of headers that address a topic (TopicRequestHeader)."""
 
     lo: bool | None = None
-    """The queue id is one of a static topic."""
+    """Whether the queue id is one of a static topic."""
 
 
 def to_ext(header: Header) -> dict[str, str]:
-    """The header as ``extFields``: text only, fields that are None left out."""
+    """The header as ``extFields``: text only, without fields that are None."""
     ext = {}
     for wire, value in zip(header.__struct_encode_fields__, astuple(header), strict=True):
         if value is None:
@@ -70,7 +72,7 @@ def to_ext(header: Header) -> dict[str, str]:
 
 
 def from_texts(header_type: type[H], ext: Mapping[str, str]) -> H | None:
-    """Decode from a binary header's fields; None when that needs the patience of ``from_ext``."""
+    """Decode the fields of a binary header. None when only ``from_ext`` may be able to read them."""
     try:
         return msgspec.convert(ext, header_type, strict=False)
     except msgspec.ValidationError:
@@ -78,7 +80,7 @@ def from_texts(header_type: type[H], ext: Mapping[str, str]) -> H | None:
 
 
 def from_ext(header_type: type[H], ext: Mapping[str, str]) -> H:
-    """Decode as RocketMQ parses text (§2.2). ProtocolError names the field that is missing or malformed."""
+    """Decode as RocketMQ parses text. Raises ProtocolError, which names the missing or malformed field."""
     values: dict[str, Any] = {}
     for item in _fields(header_type):
         text = ext.get(item.wire)
@@ -107,8 +109,8 @@ class _Field(NamedTuple):
 
 
 def _parse_bool(text: str) -> bool:
-    # As the fast decoders do. The C++ client writes 1 for true; RocketMQ takes that for false, and stores its batches
-    # as one message each that nobody can read.
+    # The same as in the fast decoders. The C++ client writes 1 for true. RocketMQ reads that as false and
+    # stores each of its batches as one unreadable message.
     return text == "1" or text.lower() == "true"
 
 
@@ -121,7 +123,7 @@ def _parse_i64(text: str) -> int:
 
 
 def _parse_int(text: str, bound: int) -> int:
-    # int() alone would take blanks and underscores; its cost grows with the square of the length.
+    # int() alone would accept blanks and underscores, and its cost is quadratic in the length.
     digits = text[1:] if text[:1] in ("-", "+") else text
     if len(digits) > 20 or not (digits.isascii() and digits.isdigit()):
         raise ValueError(text)
@@ -136,7 +138,7 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {str: str, bool: _parse_bool, I32: _
 
 @functools.cache
 def json_decoder(header_type: type[H]) -> Callable[[msgspec.Raw], H]:
-    """Decodes straight from the JSON of ``extFields``; what it raises MsgspecError for, ``from_ext`` may still read."""
+    """A decoder for the JSON of ``extFields``. When it raises MsgspecError, ``from_ext`` may still succeed."""
     return msgspec.json.Decoder(header_type, strict=False).decode
 
 
@@ -301,7 +303,7 @@ class PullMessageRequestHeader(TopicHeader):
     request_source: I32 | None = None
     proxy_froward_client_id: str | None = None
     mqspark_bulk: bool | None = None
-    """Ours, ignored by RocketMQ's brokers: as much as the broker gives a bulk reader (maxTransferBytesOnBulkRead)."""
+    """Extension of this project, ignored by RocketMQ's brokers: read up to maxTransferBytesOnBulkRead."""
 
 
 class PullMessageResponseHeader(Header):

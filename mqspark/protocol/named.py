@@ -1,7 +1,7 @@
-"""Which texts of headers and bodies are names, and the check of all of them: found by what their fields are called, so
-that a header or body that is new is checked like all others (``mqspark.names`` has the rules).
+"""Checks all names in headers and bodies. Names are recognised by the names of their fields, so a new header
+or body is checked like all others (``mqspark.names`` has the rules).
 
-Must not know what a name names.
+Must not know what the names refer to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Name(NamedTuple):
     what: str
     rule: Rule = NAME
     separator: str | None = None
-    """Of a header field that names several."""
+    """Separator of a header field with several names."""
 
 
 _TOPIC, _GROUP, _BROKER, _CLUSTER = Name("topic"), Name("group"), Name("broker"), Name("cluster")
@@ -69,7 +69,7 @@ NAMES: dict[str, Name | tuple[Name, Name]] = {
     "born_host": _ADDRESS,
     "store_host": _ADDRESS,
     "addr": _ADDRESS,
-    # Tables: what their keys are, and what their values are when these are texts.
+    # Tables: the kind of their keys, and of their values when these are texts.
     "topic_config_table": _TOPIC,
     "topic_queue_mapping_info_map": _TOPIC,
     "topic_queue_mapping_detail_map": _TOPIC,
@@ -84,7 +84,7 @@ NAMES: dict[str, Name | tuple[Name, Name]] = {
     "replicas_info_table": _BROKER,
     "message_request_mode_map": (_TOPIC, _GROUP),
 }
-"""Attribute → what it names; of a table, its keys and, as a second, the keys or texts within."""
+"""Attribute → kind of name. For a table, the kind of its keys and then that of the keys or texts within."""
 
 FREE_TEXTS = frozenset(
     {
@@ -175,27 +175,28 @@ FREE_TEXTS = frozenset(
         "language",
     }
 )
-"""Attributes whose texts are no names: they are looked at by whoever uses them."""
+"""Attributes whose texts are not names. Their users check them."""
 
 Check = Callable[[Any], None]
 
 
 _CHECKED_BY_HANDLER: tuple[type[msgspec.Struct], ...] = (SendMessageRequestHeader, SendMessageRequestHeaderV2)
-"""Of sends, where it would be two percent of all: their topic is one that the broker has, or goes through
-``check_topic`` before one is made of it, and nothing else of them is looked at."""
+"""Send headers, where the check would cost two percent of a send. Their topic is looked up at the broker, or
+passes ``check_topic`` before it is created; their other texts are not used as names."""
 
 
 def names_getter(header_type: type[msgspec.Struct]) -> Callable[[Any], tuple[str | None, ...]] | None:
-    """What gives all names of such a header, or None when there are none to check. A header has no structs in it."""
+    """A function that returns all names of such a header, or None when there are none to check. A header
+    contains no structs."""
     names = list(_header_names(header_type))
     if not names or header_type in _CHECKED_BY_HANDLER:
         return None
-    # Of one attribute alone attrgetter gives no tuple.
+    # For a single attribute attrgetter does not return a tuple.
     return operator.attrgetter(*names) if len(names) > 1 else operator.attrgetter(*names, *names)
 
 
 def check_header(header: msgspec.Struct) -> None:
-    """Raises IllegalName for the first name that is none."""
+    """Raise IllegalName for the first illegal name."""
     for attribute, (what, rule, separator) in _header_names(type(header)).items():
         value = getattr(header, attribute)
         if value is None:
@@ -216,7 +217,7 @@ def _header_names(header_type: type[msgspec.Struct]) -> dict[str, Name]:
 
 
 def check_names(body: object) -> None:
-    """All names in a body, those of bodies within it too. Raises IllegalName."""
+    """Check all names in a body, including nested bodies. Raises IllegalName."""
     checker = _checker_of(type(body)) if isinstance(body, msgspec.Struct) else None
     if checker is not None:
         checker(body)
@@ -256,7 +257,8 @@ def _of_struct(info: inspect.Type, known: dict[type, Check | None]) -> Check | N
 
 
 def _of_value(info: inspect.Type, names: tuple[Name, ...], known: dict[type, Check | None]) -> Check | None:
-    """``names``: what the texts are, from the outermost in; the last one holds for all further in."""
+    """``names``: the kinds of the texts, from the outermost inwards. The last one applies to all further
+    levels."""
     if isinstance(info, inspect.UnionType):
         kinds = [each for each in info.types if not isinstance(each, inspect.NoneType)]
         return _of_value(kinds[0], names, known) if len(kinds) == 1 else None
@@ -269,7 +271,7 @@ def _of_value(info: inspect.Type, names: tuple[Name, ...], known: dict[type, Che
         return lambda value: check(what, value, rule)
     if isinstance(info, inspect.ListType | inspect.SetType):
         of_item = _of_value(info.item_type, names, known)
-        return None if of_item is None else functools.partial(_each, of_item)
+        return None if of_item is None else functools.partial(_check_each, of_item)
     if isinstance(info, inspect.DictType):
         keyed = isinstance(info.key_type, inspect.StrType)
         of_key = _of_value(info.key_type, names, known)
@@ -279,15 +281,15 @@ def _of_value(info: inspect.Type, names: tuple[Name, ...], known: dict[type, Che
 
         def check_table(table: dict[Any, Any]) -> None:
             if of_key is not None and not are_sound(table):
-                _each(of_key, table)
+                _check_each(of_key, table)
             if of_item is not None:
-                _each(of_item, table.values())
+                _check_each(of_item, table.values())
 
         return check_table
     return None
 
 
-def _each(found: Check, values: Any) -> None:
+def _check_each(found: Check, values: Any) -> None:
     for value in values:
         if value is not None:
             found(value)

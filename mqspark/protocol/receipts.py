@@ -1,12 +1,12 @@
-"""The strings by which POP names messages: receipt handles and the offset fields of an answer (ExtraInfoUtil,
-KeyBuilder; reference store-and-broker §12.3).
+"""The strings by which POP refers to messages: receipt handles and the offset fields of an answer
+(ExtraInfoUtil, KeyBuilder).
 
     receipt handle    start offset, pop time, invisible time, revive queue, retry flag, broker, queue[, offset[, ...]]
     startOffsetInfo   "retry flag, queue, start offset" of each queue, joined by ";"
     msgOffsetInfo     "retry flag, queue, offset[,offset ...]" of each queue, joined by ";"
     orderCountInfo    "retry flag, queue, count" or "retry flag, qo<queue>%<offset>, count", joined by ";"
 
-with spaces between the parts. A receipt is valid for one handing out of one message.
+with spaces between the parts. A receipt is valid for one delivery of one message.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _MAX_DIGITS = 20
 
 
 class Receipt(NamedTuple):
-    """The message at ``offset`` (-1: not said) was handed out at ``pop_time_ms`` for ``invisible_time_ms``."""
+    """The message at ``offset`` (-1: unknown) was delivered at ``pop_time_ms`` for ``invisible_time_ms``."""
 
     start_offset: int
-    """The first queue offset of the pop; with the pop time it names the check point."""
+    """The first queue offset of the pop. With the pop time it identifies the check point."""
     pop_time_ms: int
     invisible_time_ms: int
     revive_queue: int
@@ -73,9 +73,11 @@ class Receipt(NamedTuple):
 
 
 def parse_receipt(text: str) -> Receipt:
-    """What comes behind the offset is passed over: RocketMQ's Proxy notes the physical offset there.
+    """Parse a receipt handle. Text after the offset is ignored: RocketMQ's Proxy adds the physical offset
+    there.
 
-    Raises ProtocolError."""
+    Raises ProtocolError.
+    """
     parts = text.split(" ") if len(text) <= MAX_RECEIPT_LENGTH else []
     if len(parts) >= 7:
         try:
@@ -103,14 +105,15 @@ def retry_topic_v2(topic: str, group: str) -> str:
 
 
 def retry_flag(topic: str, group: str) -> str:
-    """Which kind of topic ``topic`` is for ``group``."""
+    """The retry flag of ``topic`` for ``group``."""
     if not topic.startswith(RETRY_PREFIX):
         return NORMAL
     return RETRY_V2 if topic.startswith(f"{RETRY_PREFIX}{group}+") else RETRY_V1
 
 
 def normal_topic(topic: str, group: str) -> str:
-    """The topic whose retries ``topic`` holds for ``group``; itself when it is no retry topic of POP."""
+    """The topic whose retries ``topic`` holds for ``group``; ``topic`` itself when it is not a retry topic of
+    POP."""
     for separator in "+_":
         prefix = f"{RETRY_PREFIX}{group}{separator}"
         if topic.startswith(prefix):
@@ -119,7 +122,7 @@ def normal_topic(topic: str, group: str) -> str:
 
 
 def real_topic(topic: str, group: str, retry: str) -> str:
-    """The topic that a message popped as ``topic`` is stored in."""
+    """The topic in which a message popped as ``topic`` is stored."""
     if retry == RETRY_V1:
         return retry_topic_v1(topic, group)
     if retry == RETRY_V2:
@@ -150,12 +153,12 @@ def parse_message_offsets(text: str | None) -> dict[tuple[str, int], list[int]]:
 
 
 class OrderCounts(NamedTuple):
-    """How often messages of an ordered pop were handed out before."""
+    """How often the messages of an ordered pop were delivered before."""
 
     by_offset: dict[tuple[int, int], int]
     """(queue id, queue offset) → count"""
     by_queue: dict[int, int]
-    """Queue id → what holds for all its messages that have no count of their own."""
+    """Queue id → count of all its messages that have no count of their own."""
 
     def of(self, queue_id: int, offset: int) -> int:
         return self.by_offset.get((queue_id, offset), self.by_queue.get(queue_id, 0))
@@ -182,7 +185,8 @@ def _entries(text: str | None) -> list[str]:
 
 
 def _i64(text: str) -> int:
-    """Raises ValueError, also for what no offset or time can be: their sums and quotients must be numbers still."""
+    """Raises ValueError, also for values too large for an offset or time: sums and quotients must stay in
+    range."""
     if len(text) > _MAX_DIGITS:
         raise ValueError(text[:80])
     return int(text)

@@ -1,11 +1,11 @@
-"""The body of REGISTER_BROKER: a broker's topics, as JSON or as RocketMQ's compressed form (RegisterBrokerBody;
-reference remoting-protocol §2.5, §7.3).
+"""The body of REGISTER_BROKER: a broker's topics, as JSON or in RocketMQ's compressed form
+(RegisterBrokerBody).
 
-It is the longest request that a server takes, so it is read in slices. Anybody may send one: what it inflates to, how
-many topics it has and what they cost is bounded before they are made, and what the name server does not ask for
-(mappings of static topics, filter servers) is passed over.
+It is the longest request that a server accepts, so it is read in slices. Anybody can send one: the inflated
+size, the number of topics and their cost are limited before objects are created. What the name server does
+not need (mappings of static topics, filter servers) is skipped.
 
-Must not know what a topic's numbers may be.
+Must not know which numbers are valid for a topic.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ __all__ = [
 ]
 
 MAX_REGISTER_BYTES = 16 * 1024 * 1024
-"""What a registration may inflate to: as much as one that is not compressed, or some 200,000 topics."""
+"""Limit of an inflated registration: that of an uncompressed one, some 200,000 topics."""
 
 STATIC_TOPIC_VERSION = 413
-"""V5_0_0: from it on a compressed registration ends with the static topic mappings (§2.5)."""
+"""V5_0_0: from this version on a compressed registration ends with the static topic mappings."""
 
 SMALL_BYTES = 64 * 1024
-"""Read in one go."""
+"""Bodies up to this size are read in one slice."""
 
 TOPICS_A_SLICE = 250
 _INFLATE_STEP = 256 * 1024
@@ -58,7 +58,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 def decode_register_body(
     body: bytes | memoryview, version: int, max_bytes: int = MAX_REGISTER_BYTES
 ) -> RegisterBrokerBody:
-    """``read_registration`` in one go, with everything that is in the body. Raises ProtocolError."""
+    """``read_registration`` in one slice, with everything in the body. Raises ProtocolError."""
     if not body:
         return RegisterBrokerBody()
     if body[0] == 0x78:
@@ -69,11 +69,11 @@ def decode_register_body(
 def read_registration(
     body: bytes | memoryview, version: int, max_bytes: int = MAX_REGISTER_BYTES
 ) -> Work[RegisterBrokerBody]:
-    """The data version and the topics, from a sender of this version; no body means no topics. Raises ProtocolError,
-    IllegalName.
+    """The data version and the topics, from a sender of this version. An empty body means no topics. Raises
+    ProtocolError, IllegalName.
 
-    Compressed bodies are told by their first byte: brokers deflate them and yet send ``compressed=false``
-    (§5.7).
+    Compressed bodies are recognised by their first byte, because brokers deflate them and still send
+    ``compressed=false``.
     """
     if not body:
         return RegisterBrokerBody()
@@ -105,7 +105,7 @@ def _read_json(body: bytes | memoryview, max_bytes: int) -> Work[RegisterBrokerB
     try:
         found = _decode_registration(text).topic_config_serialize_wrapper
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        # fastjson's dialect, as mappings of static topics are in.
+        # fastjson's dialect, used by the mappings of static topics.
         return decode_body(RegisterBrokerBody, text)
     wrapper = TopicConfigAndMappingSerializeWrapper(data_version=found.data_version)
     for number, (name, raw) in enumerate(found.topic_config_table.items()):
@@ -160,7 +160,7 @@ def _inflate(body: bytes | memoryview, max_bytes: int) -> Work[bytearray]:
 
 
 def encode_register_body(body: RegisterBrokerBody, *, compress: bool = False) -> bytes:
-    """The compressed form loses ``order`` and ``topicSysFlag``, as RocketMQ's does (§7.3)."""
+    """The compressed form loses ``order`` and ``topicSysFlag``, as in RocketMQ."""
     if not compress:
         return encode_body(body)
     wrapper = body.topic_config_serialize_wrapper
@@ -173,7 +173,7 @@ def encode_register_body(body: RegisterBrokerBody, *, compress: bool = False) ->
 
 
 def encode_topic_line(topic: TopicConfig) -> bytes:
-    """``name readNums writeNums perm filterType attributes``, separated by blanks (TopicConfig.encode)."""
+    """``name readNums writeNums perm filterType attributes``, separated by spaces (TopicConfig.encode)."""
     attributes = _encode(topic.attributes).decode()
     return (
         f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums} {topic.perm} "
@@ -182,7 +182,7 @@ def encode_topic_line(topic: TopicConfig) -> bytes:
 
 
 def decode_topic_line(line: bytes) -> TopicConfig:
-    """The reverse; the attributes may be missing. Raises ProtocolError."""
+    """The reverse of ``encode_topic_line``; the attributes may be missing. Raises ProtocolError."""
     try:
         name, read, write, perm, filter_type, *rest = str(line, "utf-8").split(" ", 5)
         return TopicConfig(

@@ -1,8 +1,9 @@
-"""What master and slave say to each other, sans I/O (DefaultHAConnection, DefaultHAClient; reference store-and-broker
-§9.2). Big-endian:
+"""The protocol between master and slave, sans I/O (DefaultHAConnection, DefaultHAClient).
 
-    slave -> master    i64 position: what the slave has; its first one is where it wants to go on
-    master -> slave    i64 position, i32 n, n bytes of the log from there; n = 0 says only where it stands
+All integers are big-endian:
+
+    slave -> master    i64 position: end of the slave's log; the first one is where it wants to continue
+    master -> slave    i64 position, i32 n, n bytes of the log from there; n = 0 reports only the position
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ _REPORT = struct.Struct(">q")
 _HEAD = struct.Struct(">qi")
 
 data_head = _HEAD.pack
-"""(position, n): what goes before n bytes of the log."""
+"""Encodes (position, n), which precedes n bytes of the log."""
 
 
 class Reports:
-    """A slave's side of a connection."""
+    """Parses the reports of a slave's connection."""
 
     __slots__ = ("_rest",)
 
@@ -27,7 +28,7 @@ class Reports:
         self._rest = b""
 
     def receive_data(self, data: bytes) -> list[int]:
-        """The positions of all reports that are complete."""
+        """The positions of all complete reports."""
         if self._rest:
             data = self._rest + data
         whole = len(data) - len(data) % _REPORT.size

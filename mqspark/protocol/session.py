@@ -1,8 +1,8 @@
-"""How a core (broker, name server) and the shell that owns the sockets meet.
+"""The interface between a core (broker, name server) and the server that owns the sockets.
 
-The shell gives received commands to the core; the core appends frames to ``Session.out`` and the shell writes
-what the shared outbox names, once per turn of its loop. Neither blocks the other and neither knows the
-other's types.
+The server passes received commands to the core. The core appends frames to ``Session.out``, and the server
+writes the sessions of the shared outbox, once per turn of its loop. Neither blocks the other, and neither
+knows the other's types.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["Session", "Core"]
 class Session:
     """One remoting connection as a core sees it.
 
-    ``peer`` is ``address:port``, ``peer_host`` the same as BORNHOST bytes; ``fast`` says that it came in on
-    the broker's fast port. ``attributes`` is the core's own notebook (client ids, groups). A closed session
-    swallows what is sent.
+    ``peer`` is ``address:port``, ``peer_host`` the same as BORNHOST bytes. ``fast`` tells whether it came in
+    on the broker's fast port. ``attributes`` is for the core's own data (client ids, groups). A closed
+    session discards what is sent.
     """
 
     __slots__ = (
@@ -56,19 +56,18 @@ class Session:
         self.fast = fast
         self.open = True
         self.long_answers = 0
-        """Under way in slices; while there is one, the shell hands over no further command."""
+        """Number of answers in progress in slices. While there is one, the server passes no further command."""
         self.room = 1 << 62
-        """So many bytes may be sent before the peer has to read; the shell says so anew whenever it looks. What is sent
-        unasked, or late, and is large, is better not sent when there is none."""
+        """Bytes that may be sent before the peer has to read. The server updates it. When it is used up,
+        large frames that are unsolicited or late should not be sent."""
         self.out: list[bytes | memoryview] = []
         self.attributes: dict[str, object] = {}
         self._outbox = outbox
         self._opaque = 0
 
     def send(self, buffer: bytes | memoryview, /, *more: bytes | memoryview) -> None:
-        """Queue buffers for writing, in order; the first ones since the last write enter the session in the
-        outbox.
-        """
+        """Queue buffers for writing, in order. The first one since the last write puts the session into the
+        outbox."""
         if not self.open:
             return
         if not self.out:
@@ -80,12 +79,12 @@ class Session:
             self.room -= sum(map(len, more))
 
     def take(self) -> list[bytes | memoryview]:
-        """What is to be written now; the shell calls it when it has taken the session from the outbox."""
+        """What is to be written now. The server calls it after taking the session from the outbox."""
         out, self.out = self.out, []
         return out
 
     def close(self) -> None:
-        """Nothing more goes out. The shell closes the connection when it sees ``open`` false."""
+        """Send nothing more. The server closes the connection when ``open`` is false."""
         if self.open:
             self.open = False
             if not self.out:
@@ -102,25 +101,26 @@ class Session:
 
 
 class Core(Protocol):
-    """What the shell drives. All calls come from one thread."""
+    """What the server drives. All calls come from one thread."""
 
     def connected(self, session: Session) -> None: ...
 
     def received(self, session: Session, commands: Iterable[Command]) -> None:
-        """Handle one after the other, as they are taken: whoever gives them ends them when the time is over."""
+        """Handle commands one after the other, taken lazily: the caller ends the iterator when the time is
+        over."""
 
     def disconnected(self, session: Session) -> None:
-        """The connection has ended; ``session.open`` is False already."""
+        """The connection has ended; ``session.open`` is already False."""
 
     def turn(self) -> None:
-        """The end of one turn of the loop: everything received in it has been handed over."""
+        """The end of one turn of the loop: everything received in it has been passed."""
 
     @property
     def work_waits(self) -> bool:
-        """Something takes long and wants ``work`` to be called."""
+        """Whether ``work`` has to be called for long work."""
 
     def work(self) -> bool:
-        """One slice of what takes long; whether more is left. A turn follows."""
+        """Do one slice of long work. Returns whether more is left. A turn follows."""
 
     def tick(self) -> int:
-        """Run what is due; the milliseconds until it wants to be called again."""
+        """Run what is due. Returns the milliseconds until the next call."""

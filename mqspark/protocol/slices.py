@@ -1,9 +1,9 @@
-"""Work that takes long is done in slices, between which others are served.
+"""Long work in slices, between which other requests are served.
 
-A handler whose work grows with a table, or with what its peer chooses, is a generator: it yields after every
-millisecond or two of work and returns its frame. What fits in one slice is answered at once, as by any other handler.
-The shell calls ``step`` for as long as it has time, and gives a session no further command to the core while an answer
-of its own is under way: nobody has more than one.
+A handler whose work grows with a table, or with a value chosen by its peer, is a generator: it yields after
+every millisecond or two of work and returns its frame. Work that fits into one slice is answered at once, as
+by any other handler. The server calls ``step`` while it has time. It passes no further command of a session
+while one of its answers is in progress, so no peer has more than one.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ __all__ = ["ESSENTIAL", "LongWork", "Slices", "Work", "finished"]
 T = TypeVar("T")
 
 Work = Generator[Any, None, T]
-"""Yields between its slices and returns its result. From a ``yield ESSENTIAL`` on it is brought to its end even
-when the peer that asked for it is gone: it changes something."""
+"""Yields between its slices and returns its result. After ``yield ESSENTIAL`` it is completed even when the
+requesting peer has gone, because it changes state."""
 
 ESSENTIAL = True
 
 Slices = Work[bytes | None]
-"""A handler's work; the frame of its answer."""
+"""A handler's work; returns the frame of its answer."""
 
 MAX_RUNNING = 8
-"""So many are in memory in part at once; the others wait for their first slice."""
+"""Limit of works that have begun, which take memory. Others wait for their first slice."""
 
 MAX_WAITING = 1_000
-"""Then requests for more are refused."""
+"""Limit of waiting works; above it, requests are refused."""
 
 
 def finished(work: Work[T]) -> T:
-    """The result of work that is done in one go: by a thread of its own, or in a test."""
+    """The result of work done in one go, in a separate thread or in a test."""
     while True:
         try:
             next(work)
@@ -45,8 +45,8 @@ def finished(work: Work[T]) -> T:
 
 
 class LongWork:
-    """That of one core, a slice each in turns. What is given to ``begin`` tells its result itself, and raises
-    nothing."""
+    """The long work of one core, which takes turns slice by slice. Work passed to ``begin`` delivers its own
+    result and raises nothing."""
 
     def __init__(self) -> None:
         self.running: deque[_Part] = deque()
@@ -61,7 +61,7 @@ class LongWork:
         return len(self._waiting) >= MAX_WAITING
 
     def begin(self, session: Session | None, work: Work[None]) -> None:
-        """Do the first slice, unless others wait. ``session``: whom it is done for; None for the core itself."""
+        """Do the first slice, unless other work waits. ``session``: the requester; None for the core itself."""
         part = _Part(session, work)
         if session is not None and len(self.running) >= MAX_RUNNING:
             self._waiting.append(part)
@@ -73,7 +73,7 @@ class LongWork:
             session.long_answers += 1
 
     def step(self) -> bool:
-        """One slice of the work whose turn it is; whether any is left."""
+        """Do one slice of the next work. Returns whether any is left."""
         if not self.running:
             return False
         part = self.running.popleft()
@@ -98,7 +98,7 @@ class _Part:
         self.is_essential = False
 
     def is_over(self) -> bool:
-        """Do one slice."""
+        """Do one slice. Returns whether the work is finished."""
         try:
             if next(self.work):
                 self.is_essential = True

@@ -219,7 +219,7 @@ def _mode(key: str, text: str, least: int) -> int:
     try:
         mode = int(text, 8)
     except ValueError:
-        raise ConfigError(f"setting {key}={text} is no mode in octal, such as {least:04o}", key=key) from None
+        raise ConfigError(f"setting {key}={text} is not an octal mode such as {least:04o}", key=key) from None
     if not 0 <= mode <= 0o777 or mode & least != least:
         raise ConfigError(f"setting {key}={text} must be {least:04o} or with more of 0777", key=key)
     return mode

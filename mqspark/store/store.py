@@ -219,14 +219,14 @@ class MessageStore:
         self._written_store_ms = 0
         self._durable_store_ms = 0
         self._groups: list[tuple[int, Group]] = []
-        self._untold: list[tuple[str, int, int]] = []
+        self._unreported_arrivals: list[tuple[str, int, int]] = []
         """Arrivals that the next progress reports as well."""
         self._undispatched: Group = []
         """Entries of visible records whose queue file could not be opened."""
         self._shortage: NoResources | None = None
         """The current shortage. Puts are refused until it is over."""
         self._flush_in_flight: FlushJob | None = None
-        self._flush_again_ms: int | None = None
+        self._flush_retry_ms: int | None = None
         """Set while the flush in flight waits after a shortage: the monotonic time at which it runs again."""
         self._note = DurableNote(self.paths.abort, self._files)
         self._next_unmap_ms = clock.monotonic_ms() + IDLE_MAP_MS
@@ -280,7 +280,7 @@ class MessageStore:
             self.damages.clear()
             problem = Checkpoint.problem(paths.checkpoint, paths.mark, files, self._clock.now_ms())
             if problem is not None:
-                text = f"{problem}; more of the log is read for that"
+                text = f"{problem}; more of the log was read instead"
                 self.damages.note(Damage("checkpoint.damaged", Outcome.HEALED, text))
             missing: list[Damage] = []
             self._log.load(missing.append, max(checkpoint.position, -1 if clean else synced))
@@ -353,10 +353,10 @@ class MessageStore:
         if self._lock_fd < 0:
             return
         try:
-            if self._flush_again_ms is not None:
-                self._flush_again_ms = 0
+            if self._flush_retry_ms is not None:
+                self._flush_retry_ms = 0
             self.commit()
-            while self._flush_again_ms in (None, 0) and (job := self.begin_flush()) is not None:
+            while self._flush_retry_ms in (None, 0) and (job := self.begin_flush()) is not None:
                 job.run()
                 self.end_flush(job)
             if self.read_only is None:
@@ -429,7 +429,7 @@ class MessageStore:
             self._release()
 
     def _release(self) -> None:
-        if self._flush_in_flight is not None and self._flush_again_ms is not None:
+        if self._flush_in_flight is not None and self._flush_retry_ms is not None:
             self._log.synced(self._flush_in_flight.left, self._log.durable)
         self._log.close()
         self._note.close()
@@ -460,10 +460,10 @@ class MessageStore:
             try:
                 if self._files.is_read_only(path):
                     error = OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-                    self._poison("the file system takes no writes", error)
+                    self._poison("the file system is read-only", error)
                     return
             except OSError as error:
-                self._poison("the directory of the store is out of reach", error)
+                self._poison("the store directory cannot be accessed", error)
                 return
 
     def _keep_locked(self) -> None:
@@ -473,7 +473,7 @@ class MessageStore:
         except StoreLocked as error:
             self._poison("another broker was started on the directory", error)
         except OSError as error:
-            _log.warning("the lock file is gone and cannot be made anew: %s", error)
+            _log.warning("the lock file was removed and cannot be created again: %s", error)
 
     def _write_small(self, path: Path, data: bytes) -> None:
         fd = self._files.open(path, create=True)
@@ -504,12 +504,12 @@ class MessageStore:
             raise self._shortage
 
     @property
-    def _lacks(self) -> bool:
+    def _is_short(self) -> bool:
         """Whether work that lacked resources is still waiting."""
-        waits = bool(self._log.pending) or self._flush_again_ms is not None
+        waits = bool(self._log.pending) or self._flush_retry_ms is not None
         return waits or len(self._undispatched) > MAX_UNDISPATCHED
 
-    def _lack(self, what: str, error: OSError) -> None:
+    def _note_shortage(self, what: str, error: OSError) -> None:
         """Refuse puts until the shortage is over: the next put asks for room and fails."""
         self._shortage = NoResources(what, error)
         self._log.room_end = -1
@@ -526,8 +526,8 @@ class MessageStore:
         if self._failed_save is not None:
             self._notice_failed_save()
         if self._undispatched:
-            self._untold += self._dispatch([])
-        if self._shortage is not None and not self._lacks:
+            self._unreported_arrivals += self._dispatch([])
+        if self._shortage is not None and not self._is_short:
             self._shortage = None
         waiting = self._log.position - self._log.written
         if self._sync and (self._flush_in_flight is None or waiting < MAX_UNWRITTEN_BYTES):
@@ -541,7 +541,7 @@ class MessageStore:
                 self._log.write_pending()
             except OSError as error:
                 if is_shortage(error):  # everything is still pending
-                    self._lack("writing the CommitLog", error)
+                    self._note_shortage("writing the CommitLog", error)
                 else:
                     self._poison("writing the CommitLog failed", error)
                 return self._progress([])
@@ -569,9 +569,9 @@ class MessageStore:
         if self.read_only is not None:
             return None
         if self._flush_in_flight is not None:
-            if self._flush_again_ms is None or self._clock.monotonic_ms() < self._flush_again_ms:
+            if self._flush_retry_ms is None or self._clock.monotonic_ms() < self._flush_retry_ms:
                 return None
-            self._flush_again_ms = None
+            self._flush_retry_ms = None
             return self._flush_in_flight
         offset, buffers = 0, list[bytes | memoryview]()
         if self._sync and (log.pending or self._dirty):
@@ -598,9 +598,9 @@ class MessageStore:
         """Finish a flush after ``job.run``. Under SYNC_FLUSH the flushed messages become visible here."""
         self._notice_failed_save()
         if job.error is not None and is_shortage(job.error) and self.read_only is None:
-            self._lack(f"{job.step} the CommitLog", job.error)
+            self._note_shortage(f"{job.step} the CommitLog", job.error)
             job.error = None
-            self._flush_again_ms = self._clock.monotonic_ms() + SHORTAGE_PAUSE_MS
+            self._flush_retry_ms = self._clock.monotonic_ms() + SHORTAGE_PAUSE_MS
             return self._progress([])
         self._flush_in_flight = None
         arrivals: list[tuple[str, int, int]] = []
@@ -633,7 +633,7 @@ class MessageStore:
             if is_shortage(error):
                 self._undispatched = group[len(arrivals) :]
                 if len(self._undispatched) > MAX_UNDISPATCHED:
-                    self._lack("writing a ConsumeQueue", error)
+                    self._note_shortage("writing a ConsumeQueue", error)
             else:
                 self._poison("writing a ConsumeQueue failed", error)
         return arrivals
@@ -646,8 +646,8 @@ class MessageStore:
 
     def _progress(self, arrivals: list[tuple[str, int, int]]) -> Progress:
         log = self._log
-        if self._untold:
-            arrivals, self._untold = self._untold + arrivals, []
+        if self._unreported_arrivals:
+            arrivals, self._unreported_arrivals = self._unreported_arrivals + arrivals, []
         return Progress(
             log.written, log.durable, log.durable if self._sync else log.written, arrivals, self.read_only
         )
@@ -666,7 +666,7 @@ class MessageStore:
         Run the jobs in another thread than the flushes, because producers wait for flushes.
         """
         self._notice_failed_save()
-        self._read_again()
+        self._retry_failed_read()
         if self.read_only is None:
             self._notice_read_only_disk()
         if self.read_only is None:
@@ -779,7 +779,7 @@ class MessageStore:
         self._failed_read, self.read_problem = again, text
         return StoreUnreadable(text, error)
 
-    def _read_again(self) -> None:
+    def _retry_failed_read(self) -> None:
         """Retry the read that failed last."""
         if self._failed_read is None:
             return
@@ -831,7 +831,7 @@ class MessageStore:
                 )
         gone = frozenset(topics)
         arrivals = self._write().arrivals
-        self._untold = [arrival for arrival in arrivals if arrival[0] not in gone]
+        self._unreported_arrivals = [arrival for arrival in arrivals if arrival[0] not in gone]
         self._groups = [
             (end, [(queue, entries) for queue, entries in group if queue.topic not in gone])
             for end, group in self._groups

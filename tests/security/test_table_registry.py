@@ -126,7 +126,7 @@ SERVERS = {
     "MessageStore._dirty": "queues that this turn wrote to",
     "MessageStore._groups": "writes that wait for one sync",
     "MessageStore._undispatched": "queues whose entries wait for room on the disk",
-    "MessageStore._untold": "arrivals of one turn",
+    "MessageStore._unreported_arrivals": "arrivals of one turn",
     "TimerLog._pending": "what one tick writes",
     "TimerLog._starts": "files on the disk",
     "TimerLog._unsynced": "files, until the next sync",
@@ -165,9 +165,9 @@ SERVERS = {
     "BrokerSet.topics": "maxTopicsPerBroker",
     "RouteTable._brokers": "maxBrokers",
     "RouteTable._clusters": "maxBrokers",
-    "RouteTable._gone": "maxRoutes, which counts what is in it",
+    "RouteTable._removed_brokers": "maxRoutes, which counts what is in it",
     "RouteTable._live": "maxBrokers",
-    "RouteTable._over": "maxBrokers",
+    "RouteTable._keys_by_session": "maxBrokers",
     "RouteTable._topics": "maxRoutes",
 }
 

@@ -82,13 +82,13 @@ class RocketCompaction:
 
     def offsets(self, low: int, high: int) -> list[int]:
         """The kept offsets in [low, high), ascending. The first call reads all files."""
-        offsets, _, _ = self._known or self._look()
+        offsets, _, _ = self._known or self._read_files()
         first, last = offsets.searchsorted([low, high])
         return [int(offset) for offset in offsets[first:last]]
 
     def record(self, offset: int) -> tuple[memoryview, int]:
         """The record at a queue offset, and its tags code. Raises KeyError when it was not kept."""
-        offsets, views, positions = self._known or self._look()
+        offsets, views, positions = self._known or self._read_files()
         index = int(offsets.searchsorted(offset))
         if index == len(offsets) or int(offsets[index]) != offset:
             raise KeyError(offset)
@@ -107,7 +107,7 @@ class RocketCompaction:
 
         The first call reads all files.
         """
-        offsets, views, positions = self._known or self._look()
+        offsets, views, positions = self._known or self._read_files()
         first, last = offsets.searchsorted([offset, end]).tolist()
         looked_at = min(last, first + _LOOK_AT)
         buffers: list[memoryview] = []
@@ -122,7 +122,7 @@ class RocketCompaction:
             size_bytes += len(record)
         return buffers, end if looked_at == last else int(offsets[looked_at])
 
-    def _look(self) -> tuple[Ints, Ints, Ints]:
+    def _read_files(self) -> tuple[Ints, Ints, Ints]:
         """Ascending queue offsets, and for each its view and its position there."""
         columns: list[tuple[Ints, Ints, Ints]] = []
         for view, positions in self.runs():

@@ -67,13 +67,13 @@ class Checkpoint:
             return f"{path.name} has {len(data)} bytes"
         numbers = _FIELDS.unpack_from(data) if data is not None else (0,) * 5
         if min(numbers[:3]) < 0 or max(numbers[:3]) > now_ms + _LONGEST_LEAP_MS:
-            return f"{path.name} has times that cannot be: {numbers[:3]}"
+            return f"{path.name} has impossible times: {numbers[:3]}"
         if mark is None:
             return None
         text, _, crc = mark.rstrip(b"\n").rpartition(b" ")
         if crc != _mark_crc(text):
             return f"the CRC of {mark_path.name} is wrong"
-        return f"{path.name} says nothing, unlike {mark_path.name}" if not any(numbers) else None
+        return f"{path.name} is empty, unlike {mark_path.name}" if not any(numbers) else None
 
     @property
     def safe_timestamp_ms(self) -> int:

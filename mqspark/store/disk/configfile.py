@@ -44,9 +44,7 @@ class ConfigFile:
             data = self._files.read(path)
             if data is not None and is_valid(data):
                 if is_there:
-                    text = (
-                        f"{self.path} cannot be read, its .bak was taken: what the last save changed is lost"
-                    )
+                    text = f"{self.path} cannot be read; its .bak was used, and the last save is lost"
                     self._note(Damage("config.unreadable", Outcome.HEALED, text))
                 return data
             is_there = is_there or data is not None

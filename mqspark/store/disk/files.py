@@ -521,9 +521,7 @@ class OsFiles:
             raise StoreLocked(directory, holder) from None
         except OSError as error:
             os.close(fd)
-            _log.warning(
-                "directory %s cannot be locked here (%s): nobody may remove its lock file", directory, error
-            )
+            _log.warning("directory %s cannot be locked (%s): do not remove its lock file", directory, error)
             return -1
         return fd
 
@@ -535,7 +533,7 @@ class OsFiles:
         new = self._lock_file(path, os.path.dirname(lock_name(path)))
         os.close(fd)
         _log.warning(
-            "%s was removed or replaced while this process had it locked: it is made and locked anew", path
+            "%s was removed or replaced while this process held its lock: created and locked again", path
         )
         return new
 

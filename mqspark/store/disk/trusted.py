@@ -55,7 +55,7 @@ class Trust:
     def add(self, directory: Path | str) -> None:
         """Allow a directory of a store or of its log. Raises Untrusted, OSError."""
         if not os.path.isabs(directory):
-            raise Untrusted(f"{directory} is no absolute path")
+            raise Untrusted(f"{directory} is not an absolute path")
         real = os.path.realpath(directory)
         if self._allowed is None:
             self._check_owner(real, os.stat(real))
@@ -87,9 +87,9 @@ class Trust:
         if self._allowed is not None:
             return
         if found.st_uid not in self._owners:
-            raise Untrusted(f"{path} belongs to user {found.st_uid}, not to the one who reads")
+            raise Untrusted(f"{path} belongs to user {found.st_uid}, not to the reading user")
         if found.st_mode & stat.S_IWOTH:
-            raise Untrusted(f"anybody may write {path}")
+            raise Untrusted(f"{path} is writable by everybody")
 
 
 def _is_inside(path: str, directory: str) -> bool:

@@ -149,7 +149,7 @@ class MessageIndex:
         self._dirty: dict[Path, None] = {}
         self._full: IndexFile | None = None
         """The newest full file, while it is written but not synced."""
-        self._already = -1
+        self._last_indexed = -1
         """Records up to this one are already in the index, although ``position`` is before them."""
         self._kept = self._fresh = _Mark(0, "-", Header())
         self._marked: _Mark | None = None
@@ -256,7 +256,7 @@ class MessageIndex:
         """Continue after a clean stop of RocketMQ. Records after the last one with a key are read again,
         because their number is not recorded."""
         if self.index_files:
-            self.position = self._already = self.index_files[-1].header.end_position
+            self.position = self._last_indexed = self.index_files[-1].header.end_position
 
     def _return_to(self, mark: _Mark | None) -> bool:
         """Undo what may not be on disk after a crash."""
@@ -289,7 +289,7 @@ class MessageIndex:
         if self.index_files:
             # Further keys of that record may have been in the next file.
             self.position = self.index_files[-1].header.end_position
-            self._already = self.position - 1
+            self._last_indexed = self.position - 1
 
     def cut(self, end: int) -> None:
         """Remove everything about the log at or after ``end``, the end of the log.
@@ -302,7 +302,7 @@ class MessageIndex:
             last = self.index_files[-1]
             last.cut(last.header_before(end))
             self._dirty[last.path] = None
-        self._already = min(self._already, end - 1)
+        self._last_indexed = min(self._last_indexed, end - 1)
         if self.position > end:
             self.position = end
             self._full = next((file for file in reversed(self.index_files) if file.is_full), None)
@@ -348,8 +348,8 @@ class MessageIndex:
 
         Raises DiskFull or OSError. The same call may be repeated and continues where it ended.
         """
-        if self._already >= 0:
-            keys = _behind(keys, self._already)
+        if self._last_indexed >= 0:
+            keys = _behind(keys, self._last_indexed)
         try:
             while len(keys.hashes):
                 if not self.index_files or self.index_files[-1].is_full:
@@ -359,9 +359,9 @@ class MessageIndex:
                 taken = last.put(keys)
                 keys = KeyColumns(*(column[taken:] for column in keys))
         except (OSError, NotNow):
-            self._already = int(keys.positions[0]) - 1
+            self._last_indexed = int(keys.positions[0]) - 1
             raise
-        self._already = -1
+        self._last_indexed = -1
         self.position = position
 
     def skip(self, position: int) -> None:

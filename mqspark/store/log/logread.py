@@ -150,7 +150,7 @@ class LogReader(ABC):
         if position + BLANK_BYTES <= data_end:
             view, at, _ = self._log.around(segment, position, position + BLANK_BYTES)
             (size,) = _I32.unpack_from(view, at)
-            if size >= MIN_RECORD_BYTES and self._is_something(segment, position + size, data_end):
+            if size >= MIN_RECORD_BYTES and self._is_record_or_blank(segment, position + size, data_end):
                 return position + int(size)
         low = position + 1 - segment.start
         for range_start, range_end in self._log.data_ranges(segment, position + 1):
@@ -162,7 +162,7 @@ class LogReader(ABC):
                 at += 1
         return None
 
-    def _is_something(self, segment: Segment, position: int, data_end: int) -> bool:
+    def _is_record_or_blank(self, segment: Segment, position: int, data_end: int) -> bool:
         return self._record_at(segment, position, data_end) is not None or self._is_blank(
             segment, position, data_end
         )

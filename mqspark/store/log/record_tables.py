@@ -77,7 +77,7 @@ def find_layouts(view: memoryview, topics: Ints, properties: Ints, ends: Ints) -
     left = _Left(np.arange(len(topics)), topics, properties - topics, ends - topics)
     layouts: list[Layout] = []
     while len(left.rows) >= MIN_ROWS and len(layouts) < _MAX_LAYOUTS:
-        found = _like(view, left)
+        found = _layout_of_sample(view, left)
         if found is None:
             break
         layouts.append(found)
@@ -100,7 +100,7 @@ class _Left(NamedTuple):
         return _Left(self.rows[which], self.topics[which], self.heads[which], self.widths[which])
 
 
-def _like(view: memoryview, left: _Left) -> Layout | None:
+def _layout_of_sample(view: memoryview, left: _Left) -> Layout | None:
     # The middle one: the first of a run may be the last of its kind.
     middle = len(left.rows) // 2
     start, head, width = int(left.topics[middle]), int(left.heads[middle]), int(left.widths[middle])
@@ -131,7 +131,7 @@ def _like(view: memoryview, left: _Left) -> Layout | None:
     changes = ones ^ zeros
     if (changes & fixed).any() or not _all_letters(words, ones, zeros, changes, free):
         model = _words(np.frombuffer(text.ljust(padded, b"\0"), np.uint8))
-        odd = _odd(words, model, free, fixed)
+        odd = _differing_rows(words, model, free, fixed)
         if odd.any():
             rows, table = rows[~odd], table[~odd]
     if len(rows) < MIN_ROWS:
@@ -154,7 +154,7 @@ def _all_letters(words: _Words, ones: _Words, zeros: _Words, changes: _Words, fr
     return bool((same & wanted == wanted).all())
 
 
-def _odd(words: _Words, model: _Words, free: _Words, fixed: _Words) -> npt.NDArray[np.bool_]:
+def _differing_rows(words: _Words, model: _Words, free: _Words, fixed: _Words) -> npt.NDArray[np.bool_]:
     """Mask of the rows that differ from the model outside values, or have value bytes outside 0x03 to 0x7F."""
     # Bytes outside values are replaced by a letter.
     values_only = words & free

@@ -195,7 +195,7 @@ class Fetcher:
         places: range | Int64s,
         bulk: bool,
     ) -> tuple[list[memoryview], int, int]:
-        positions, sizes = self._within(entries, max_bytes, bulk)
+        positions, sizes = self._limit_entries(entries, max_bytes, bulk)
         count = len(sizes)
         offsets = None
         if queue is not None and count and positions[0] < self._written_from:
@@ -212,11 +212,11 @@ class Fetcher:
         places: range | Int64s,
         bulk: bool,
     ) -> tuple[list[memoryview], int, int]:
-        """``_take`` for few entries: the work of ``_within`` and ``_runs`` in one loop."""
+        """``_take`` for few entries: the work of ``_limit_entries`` and ``_runs`` in one loop."""
         log = self._log
         check_from = self._written_from if self._config.check_crc_on_read else 0
         oldest = log.min_offset
-        cold_before, cold_bytes, cold_count = self._cold(bulk)
+        cold_before, cold_bytes, cold_count = self._cold_limits(bulk)
         runs: list[tuple[memoryview, int, int]] = []
         last_view, last_end = None, -1
         base = segment_end = view_end = 0
@@ -269,7 +269,7 @@ class Fetcher:
             last_view, last_end = view, end
         return [view[low:high] for view, low, high in runs], found, looked_at
 
-    def _cold(self, bulk: bool) -> tuple[int, int, int]:
+    def _cold_limits(self, bulk: bool) -> tuple[int, int, int]:
         """The log position before which records are probably not in memory, and the limits of bytes and
         messages for them."""
         config = self._config
@@ -282,7 +282,7 @@ class Fetcher:
             config.max_transfer_count_on_message_in_disk,
         )
 
-    def _within(self, entries: Entries, max_bytes: int, bulk: bool) -> tuple[Int64s, Int64s]:
+    def _limit_entries(self, entries: Entries, max_bytes: int, bulk: bool) -> tuple[Int64s, Int64s]:
         """Positions and sizes of as many entries as one read may return. Size 0: the record no longer
         exists."""
         log = self._log
@@ -292,7 +292,7 @@ class Fetcher:
             # Fillers and deleted records do not count towards the limits.
             sizes[(positions < log.min_offset) | (sizes == FILLER_SIZE)] = 0
         count = len(sizes)
-        cold_before, cold_bytes, cold_count = self._cold(bulk)
+        cold_before, cold_bytes, cold_count = self._cold_limits(bulk)
         if int(positions[0]) < cold_before:
             cold = int(positions.searchsorted(cold_before))
             allowed = min(int(sizes[:cold].cumsum().searchsorted(cold_bytes, "right")), cold_count)

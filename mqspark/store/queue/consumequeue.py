@@ -353,7 +353,9 @@ class ConsumeQueue:
         step = self._file_bytes
         for start, following in itertools.pairwise(self.file_starts):
             if following != start + step and self._reaches(following, min_position):
-                self.doubt((start + step) // self._entry_bytes, "queue.file-gone", "a file of it is missing")
+                self.doubt(
+                    (start + step) // self._entry_bytes, "queue.file-gone", "one of its files is missing"
+                )
                 return
             if (length := self._length(start)) != step and self._reaches(following, min_position):
                 text = f"a file of it has {length} bytes instead of {step}"
@@ -380,7 +382,9 @@ class ConsumeQueue:
                 count - low == 2 and before_size != FILLER_SIZE and before >= position
             ):
                 self.doubt(
-                    base + count - 1, "queue.differs", f"its last entry says {position}, which cannot be"
+                    base + count - 1,
+                    "queue.differs",
+                    f"its last entry has the impossible position {position}",
                 )
                 return
         if data[at:] == _ZEROS[: len(data) - at]:
@@ -389,7 +393,7 @@ class ConsumeQueue:
         positions, sizes = around["position"], around["size"]
         behind = (sizes > 0) & (sizes != FILLER_SIZE) & (positions > (position if size != FILLER_SIZE else 0))
         if (behind & (positions + sizes <= log_end)).any():
-            text = f"entry {base + count} is none, and there are some behind it"
+            text = f"entry {base + count} is empty, but later entries are not"
             self.doubt(base + count, "queue.differs", text)
 
     def _reaches(self, start: int, min_position: int) -> bool:

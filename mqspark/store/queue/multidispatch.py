@@ -52,7 +52,7 @@ def wanted_queues(names: str) -> list[str]:
     for name in queues:
         if not is_lmq(name) or not is_storable_topic(name):
             raise InvalidMessage(
-                f"INNER_MULTI_DISPATCH names {name!r}, which is no {LMQ_PREFIX} queue", field="properties"
+                f"INNER_MULTI_DISPATCH names {name!r}, which is not a {LMQ_PREFIX} queue", field="properties"
             )
     if len(set(queues)) < len(queues):
         raise InvalidMessage(f"INNER_MULTI_DISPATCH names a queue twice: {names}", field="properties")

@@ -147,7 +147,7 @@ class QueueTable:
         that cannot be a directory."""
         if not is_storable_topic(topic):
             raise InvalidMessage(
-                f"topic {topic!r} cannot be stored: its name has other characters", field="topic"
+                f"topic {topic!r} cannot be stored: its name has illegal characters", field="topic"
             )
         if not 0 <= queue_id <= 0x7FFFFFFF:
             raise InvalidMessage(f"queue id {queue_id} cannot be stored", field="queueId")

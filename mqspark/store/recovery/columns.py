@@ -53,8 +53,8 @@ def _packed(column: Ints) -> tuple[bytes, bytes]:
 
 def read(file: BinaryIO) -> list[Ints]:
     """The columns of the frame at the file's position, which moves behind it. Raises EOFError at the end."""
-    rows, size = _FRAME.unpack(_exactly(file, _FRAME.size))
-    data = _exactly(file, size)
+    rows, size = _FRAME.unpack(_read_exactly(file, _FRAME.size))
+    data = _read_exactly(file, size)
     columns = []
     at = 0
     while at < size:
@@ -74,7 +74,7 @@ def read(file: BinaryIO) -> list[Ints]:
 def skip(file: BinaryIO, rows: int) -> int:
     """Skip the frames that end within ``rows`` rows. Returns the number of rows left."""
     while rows > 0:
-        found, size = _FRAME.unpack(_exactly(file, _FRAME.size))
+        found, size = _FRAME.unpack(_read_exactly(file, _FRAME.size))
         if found > rows:
             file.seek(-_FRAME.size, 1)
             break
@@ -83,7 +83,7 @@ def skip(file: BinaryIO, rows: int) -> int:
     return rows
 
 
-def _exactly(file: BinaryIO, size: int) -> bytes:
+def _read_exactly(file: BinaryIO, size: int) -> bytes:
     data = file.read(size)
     if len(data) < size:
         raise EOFError(f"{len(data)} of {size} bytes of a frame")

@@ -90,17 +90,20 @@ class QueueEnds:
             batches = batch_table.batch_queues.get(key) if batch_table is not None and array is None else None
             if batches is not None:
                 if batches.max_offset < end:
-                    text = f"it ended at {end}, and now at {batches.max_offset}"
+                    text = f"it ended at {end} before and ends at {batches.max_offset} now"
                     yield batches.array, Doubt(batches.array.max_offset, "queue.short", text)
             elif array is not None:
                 now = array.max_offset
                 first = array.file_starts[0] // table.entry_bytes if array.file_starts else 0
                 if first > begin and (array.entry(first) or (0,))[0] > log_begin:
-                    yield array, Doubt(0, "queue.file-gone", f"it began at {begin}, and now at {first}")
+                    yield (
+                        array,
+                        Doubt(0, "queue.file-gone", f"it began at {begin} before and begins at {first} now"),
+                    )
                 elif now < end:
-                    yield array, Doubt(now, "queue.short", f"it ended at {end}, and now at {now}")
+                    yield array, Doubt(now, "queue.short", f"it ended at {end} before and ends at {now} now")
                 elif exactly and now > end:
-                    yield array, Doubt(end, "queue.long", f"it ended at {end}, and now at {now}")
+                    yield array, Doubt(end, "queue.long", f"it ended at {end} before and ends at {now} now")
 
     def save(self, path: Path, files: FileLayer) -> None:
         """Write and sync. Blocking. Raises OSError."""

@@ -281,7 +281,7 @@ class _SegmentScan(Recovery):
         self._write_keys()
         return end
 
-    def _adopt(self, topic: str) -> None:
+    def _convert_to_batches(self, topic: str) -> None:
         if topic not in self._table.batch_topics:
             self._table.batch_topics.add(topic)
             self.batch_topics.add(topic)

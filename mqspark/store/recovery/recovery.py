@@ -409,7 +409,7 @@ class Recovery(LogReader):
         batch_topics = self._table.batch_topics
         if batched.any():
             for topic_id in np.unique(run.topic_ids[batched]).tolist():
-                self._adopt(run.topics[topic_id])
+                self._convert_to_batches(run.topics[topic_id])
         if not batch_topics.isdisjoint(run.topics):
             of_batch_topic = np.array([topic in batch_topics for topic in run.topics])[run.topic_ids]
             batched |= wanted & there & of_batch_topic
@@ -497,7 +497,7 @@ class Recovery(LogReader):
                 ),
             )
 
-    def _adopt(self, topic: str) -> None:
+    def _convert_to_batches(self, topic: str) -> None:
         """Turn the queues of a topic into BatchConsumeQueues, because the log has an inner batch of it.
         Entries already collected for ordinary queues move there."""
         table = self._table
@@ -521,7 +521,7 @@ class Recovery(LogReader):
         if self._batch_table is None:
             return
         if sys_flag & INNER_BATCH:
-            self._adopt(key[0])
+            self._convert_to_batches(key[0])
             messages = parse_number(find_property(properties, b"INNER_NUM"))
             if messages is None or not 0 < messages <= MAX_BATCH:
                 self.report.ignored_records += 1
@@ -690,7 +690,7 @@ class Recovery(LogReader):
                 self._append(queue, FILLER)
             if queue.next_offset > first and len(self._last_lost) < _MAX_LISTED:
                 self._last_lost.append(LostOffsets(queue.topic, queue.queue_id, first, queue.next_offset))
-        self._keep_ends()
+        self._restore_ends()
         for queue in self._table.queues.values():
             if not self.report.clean or queue.file_starts:
                 self.report.cleared_entries += queue.clear_tail()
@@ -714,7 +714,7 @@ class Recovery(LogReader):
                 return
             yield
 
-    def _keep_ends(self) -> None:
+    def _restore_ends(self) -> None:
         """Never assign offsets again that a queue had assigned before the last clean stop, even if their
         records are lost."""
         ends = self._ends
@@ -747,7 +747,7 @@ class Recovery(LogReader):
                 self._append(queue, FILLER * min(end - queue.next_offset, _SETTLE_RECORDS))
 
     def _note_short(self, key: tuple[str, int], low: int, high: int) -> None:
-        text = f"queue {key[0]}/{key[1]} ended at {high}, and the log has records up to {low} only"
+        text = f"queue {key[0]}/{key[1]} ended at {high}, but the log has records up to {low} only"
         self._note(Damage("queue.lost-record", Outcome.LOST, text, queues=(LostOffsets(*key, low, high),)))
 
     # --- report ---------------------------------------------------------------------------------------------
@@ -765,7 +765,7 @@ class Recovery(LogReader):
             self._note(replace(damage, queues=self._lost_offsets(low, low + length) if is_lost else ()))
         if report.cut_bytes:
             low, high = report.end_position, self._known_end
-            text = f"the log was cut: its last {report.cut_bytes} bytes, up to {high}, are gone"
+            text = f"the log was cut: its last {report.cut_bytes} bytes, up to {high}, are missing"
             self._note(Damage("log.cut", Outcome.LOST, text, low, report.cut_bytes, tuple(self._last_lost)))
         for low, high in report.damaged:
             text = f"{high - low} bytes of the log hold no valid record"
@@ -773,7 +773,7 @@ class Recovery(LogReader):
                 Damage("log.damaged", Outcome.LOST, text, low, high - low, self._lost_offsets(low, high))
             )
         if self._fillers:
-            text = f"{report.lost_entries} offsets are of records that the log does not have"
+            text = f"{report.lost_entries} offsets refer to records missing in the log"
             self._note(Damage("queue.lost-record", Outcome.LOST, text, queues=tuple(self._fillers)))
         for queue, doubt in self._doubted():
             text = f"queue {queue.topic}/{queue.queue_id}: {doubt.text}; rebuilt from {doubt.sure_end} on"

@@ -74,7 +74,7 @@ class _Slice(Recovery):
     def _data_end(self, segment: Segment, position: int) -> int:
         return min(super()._data_end(segment, position), self._limit)
 
-    def _adopt(self, topic: str) -> None:
+    def _convert_to_batches(self, topic: str) -> None:
         self._table.batch_topics.add(topic)
 
     def _settle(self) -> None:
@@ -111,7 +111,9 @@ class _Slice(Recovery):
             for index in at[differs].tolist():
                 offset = int(offsets[index])
                 entry = theirs[offset - low].tobytes()
-                if self._checked < _MAX_CHECKED and not self._leads(entry, topic, queue_id, offset):
+                if self._checked < _MAX_CHECKED and not self._refers_to_record(
+                    entry, topic, queue_id, offset
+                ):
                     self.wrong.append(
                         _Wrong(
                             topic,
@@ -122,7 +124,7 @@ class _Slice(Recovery):
                         )
                     )
 
-    def _leads(self, entry: bytes, topic: str, queue_id: int, offset: int) -> bool:
+    def _refers_to_record(self, entry: bytes, topic: str, queue_id: int, offset: int) -> bool:
         """Whether the entry points to a record of this queue and offset."""
         self._checked += 1
         position, size, _ = ENTRY.unpack(entry)

@@ -172,7 +172,7 @@ class TimerFiles:
         if len(data) < _FIELDS.size:
             return f"it has {len(data)} bytes"
         if self.checkpoint == TimerCheckpoint() and self.log.files_from(0):
-            return "it says nothing"
+            return "it is empty"
         return "" if self._is_plausible(now_ms, queue_end) else f"{self.checkpoint} cannot be"
 
     def _is_plausible(self, now_ms: int, queue_end: int) -> bool:

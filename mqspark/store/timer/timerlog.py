@@ -104,7 +104,9 @@ class TimerLog:
             self._file_bytes = max(lengths)
         if self._file_bytes < RECORD_BYTES + _BLANK.size or any(start % self._file_bytes for start in starts):
             path = str(self._directory)
-            raise StoreCorrupt(f"{path}: its files are not {self._file_bytes} bytes of timer log", path=path)
+            raise StoreCorrupt(
+                f"{path}: its files are not timer log files of {self._file_bytes} bytes", path=path
+            )
         for start, length in zip(starts, lengths, strict=True):
             if self._starts and start != self._starts[-1] + self._file_bytes:
                 # The name of the file in between was lost, so nothing after it was ever synced.

@@ -62,7 +62,7 @@ class TimerWheel:
             length = files.length(fd)
             if length not in (0, WHEEL_BYTES):
                 raise StoreCorrupt(
-                    f"{path}: {length} bytes are no timer wheel of {WHEEL_BYTES}", path=str(path)
+                    f"{path}: {length} bytes are not a timer wheel of {WHEEL_BYTES} bytes", path=str(path)
                 )
             for low, high in files.data_ranges(fd, 0, length):
                 self._bytes[low:high] = files.read_at(fd, high - low, low)

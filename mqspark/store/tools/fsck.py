@@ -336,7 +336,7 @@ class _Check(LogScan):
             self._found.add(_of_queue(queue, severity, "queue.behind", text, offset, position))
             return
         if theirs["size"] == FILLER_SIZE:
-            text = f"the entry says that its record is lost, but it is at {position}"
+            text = f"the entry is a filler, but its record is at {position}"
         elif (theirs["position"], theirs["size"]) != (position, size):
             text = (
                 f"the entry says {int(theirs['position'])} ({int(theirs['size'])} bytes), and the record that has this"
@@ -361,7 +361,7 @@ class _Check(LogScan):
                     _of_queue(queue.array, severity, "queue.behind", text, entry.base, entry.position)
                 )
             elif (found.position, found.size, found.messages) != (entry.position, entry.size, entry.messages):
-                text = f"the entry says {found.position}, and the batch is at {entry.position}"
+                text = f"the entry points to {found.position}, but the batch is at {entry.position}"
                 self._found.add(
                     _of_queue(queue.array, "error", "queue.differs", text, entry.base, entry.position)
                 )
@@ -411,7 +411,7 @@ class _Check(LogScan):
             )
             if (record.topic, record.queue_id, record.queue_offset) != (*queue.key, offset + index):
                 text = (
-                    f"the record at {position} says that it is offset {record.queue_offset} of"
+                    f"the record at {position} has offset {record.queue_offset} of"
                     f" {record.topic}/{record.queue_id}"
                 )
                 self._found.add(_of_queue(queue, "error", "queue.differs", text, offset + index, position))
@@ -518,7 +518,7 @@ class _IndexCursor:
         while next(self._blocks, None) is not None:
             continue
         if self._end >= end:
-            text = f"the index speaks of a record at {self._end}, behind the end of the log"
+            text = f"the index refers to a record at {self._end}, after the end of the log"
             self._found.add(Finding("error", "index.ahead", text, offset=self._end, repair=REBUILD))
         if self._behind:
             text = f"{self._behind} keys of the newest records are not in the index yet"

@@ -319,7 +319,7 @@ class LogScan(Recovery):
             release(view, low, end - segment.start)
             self._released = end
 
-    def _adopt(self, topic: str) -> None:
+    def _convert_to_batches(self, topic: str) -> None:
         self._table.batch_topics.add(topic)
 
 

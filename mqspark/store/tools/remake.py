@@ -163,12 +163,12 @@ def _build(
         report.damaged,
         report.end_position,
         report.torn_bytes,
-        *_lost(old, report.end_position),
+        *_count_lost(old, report.end_position),
         old.clean,
     )
 
 
-def _lost(old: OfflineStore, end: int) -> tuple[int, int]:
+def _count_lost(old: OfflineStore, end: int) -> tuple[int, int]:
     """Bytes of the log, and entries of the old queues, after ``end``."""
     queues = [*old.table.queues.values(), *old.batch_table.queues.values()]
     known = max([old.checkpoint.position, *(queue.locate_end(None)[1] for queue in queues)])
@@ -177,7 +177,7 @@ def _lost(old: OfflineStore, end: int) -> tuple[int, int]:
     return known - end, sum(queue.max_offset - queue.locate_end(end)[0] for queue in queues)
 
 
-def _ends(old: OfflineStore) -> QueueEnds | None:
+def _known_ends(old: OfflineStore) -> QueueEnds | None:
     """The ends that the queues are known to have reached."""
     mark = old.checkpoint.position
     end = old.log.segments[-1].end if old.log.segments else 0
@@ -232,7 +232,7 @@ class _Remake(Recovery):
             batch_table=batch_table,
             multi_dispatch=config.multi_dispatch,
             deleted=old.deleted,
-            ends=_ends(old),
+            ends=_known_ends(old),
         )
         self._is_healing = True  # offsets assigned by the old queues are not assigned again
         self._old = old
