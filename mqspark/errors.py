@@ -185,8 +185,8 @@ class ClientError(MQError):
 
 
 _HINTS = {
-    2: "the broker has too much to do: send again later, or less at once",
-    16: "look at the permissions of the topic and of the broker (brokerPermission)",
+    2: "the broker is overloaded: retry later, or send less at once",
+    16: "check the permissions of the topic and of the broker (brokerPermission)",
     17: "create the topic (AdminClient.create_topic, mqadmin updateTopic), or turn on autoCreateTopicEnable",
     24: "all members of a group must subscribe to the same topics, with the same filters",
     25: "all members of a group must subscribe to the same topics, with the same filters",
@@ -217,7 +217,7 @@ class NotANameServer(BrokerError):
     def __str__(self) -> str:
         return (
             f"nameserver {self.address}: that is a broker, not a name server; give the name server's address, whose"
-            " port is 9876 unless somebody chose another"
+            " default port is 9876"
         )
 
     def __reduce__(self) -> tuple[type[NotANameServer], tuple[str, str | None]]:

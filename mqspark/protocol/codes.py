@@ -281,12 +281,12 @@ class ResponseCode(IntEnum):
 
 
 class PullFlag:
-    """Bits of a pull's ``sysFlag`` (PullSysFlag): plain integers, for every pull looks at them."""
+    """Bits of a pull's ``sysFlag`` (PullSysFlag). Plain integers, because every pull tests them."""
 
     COMMIT = 0x1
-    """The request says how far its group is, too."""
+    """The request commits the offset of its group."""
     SUSPEND = 0x2
-    """The broker waits for messages when there are none."""
+    """The broker holds the request until messages arrive."""
     SUBSCRIPTION = 0x4
-    """The filter is in the request."""
+    """The request contains the filter."""
     LITE_PULL = 0x10

@@ -44,8 +44,8 @@ LARGE_BODY_BYTES = 64 * 1024
 
 SLICE_BYTES = 8 * 1024
 SLICE_COMMANDS = 512
-"""``Connection(in_slices=True)`` looks after every ``SLICE_BYTES`` whether it has found ``SLICE_COMMANDS``, and leaves
-the rest for later. A read of 256 KiB holds 14,000 frames of nothing but a code."""
+"""``Connection(in_slices=True)`` checks after every ``SLICE_BYTES`` whether it has found ``SLICE_COMMANDS``,
+and leaves the rest for the next call. A read of 256 KiB can hold 14,000 frames that consist of a code only."""
 
 _PREFIX = struct.Struct(">iI")
 _PREFIX_BYTES = _PREFIX.size
@@ -75,7 +75,7 @@ class Connection:
     ) -> None:
         self._in_slices = in_slices
         self.unparsed = b""
-        """Received, and left for later (``in_slices``): the next ``receive_data`` begins with it, be it of b""."""
+        """Received bytes left for the next ``receive_data`` (``in_slices``), which may be called with b""."""
         self._max_frame_bytes = max_frame_bytes
         self._max_header_bytes = max_header_bytes
         self._known = False

@@ -127,7 +127,7 @@ def dispatch(
                 frame = handler(session, command)
         except Exception as error:
             frame = _failed(session, command, error)
-        if frame is None:  # as of most: sends and pulls are answered by whoever knows when
+        if frame is None:  # as for most sends and pulls, which are answered later
             continue
         if isinstance(frame, bytes):
             if not command.flag & 2:

@@ -246,8 +246,7 @@ class FileLayer(Protocol):
         """Remove a file or an empty directory; no error when it does not exist."""
 
     def remove_tree(self, path: StrPath) -> None:
-        """A directory with everything in it; links in it are not followed. No error when there is no such
-        directory."""
+        """Remove a directory with its content, without following links. No error when it does not exist."""
 
     def read(self, path: StrPath) -> bytes | None:
         """The content of a small file, or None when it does not exist."""

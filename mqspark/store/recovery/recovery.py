@@ -107,7 +107,7 @@ class RecoveryReport:
     elapsed_ms: float = 0.0
 
     def __str__(self) -> str:
-        """For the log: what there is, what was done, and only then what was not as it should be."""
+        """One log line: what was found, what was done, then what was wrong."""
         parts = [
             "stopped cleanly" if self.clean else "not stopped cleanly",
             f"{self.segments} segments, {self.queues} queues, log from {self.min_position} to {self.end_position}",

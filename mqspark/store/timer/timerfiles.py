@@ -274,7 +274,7 @@ class TimerFlush:
         self.checkpoint = checkpoint
 
     def run(self) -> None:
-        """Raises OSError."""
+        """Write and sync. Raises OSError."""
         try:
             self._run()
         except OSError as error:

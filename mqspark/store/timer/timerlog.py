@@ -353,7 +353,7 @@ class TimerLog:
 
 
 def valid_end(directory: Path, starts: list[int], files: FileLayer, position: int) -> int:
-    """Where a start would end a log of these files that is said to go up to ``position``; they are only read. Raises
+    """Where a start would end a log of these files that is expected to reach ``position``. Only reads. Raises
     OSError."""
     lengths: dict[int, int] = {}
     for start in starts:
@@ -378,7 +378,7 @@ def valid_end(directory: Path, starts: list[int], files: FileLayer, position: in
 
 
 def _valid_records(path: Path, files: FileLayer, length: int) -> tuple[int, bool]:
-    """How many a file begins with, and whether a blank one follows."""
+    """Number of valid records at the beginning of a file, and whether a blank record follows."""
     fd = files.open_read(path)
     try:
         whole = length // RECORD_BYTES
