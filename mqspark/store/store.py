@@ -90,6 +90,9 @@ OTHER_DESCRIPTORS = 48
 IDLE_MAP_MS = 60_000
 """A file that was not read for this long is unmapped, at the latest after twice this time."""
 
+REMOVED_AT_ONCE = 32
+"""Queues of a deleted topic whose files are removed in one step, a few milliseconds of the loop's thread."""
+
 
 class MessageStore:
     """One store directory. Call ``open`` before anything else and ``close`` when done."""
@@ -846,14 +849,16 @@ class MessageStore:
             else:
                 self._compacted.forget(topic)
 
-    def _remove_topic(self, topic: str) -> None:
-        """Remove the files of a topic whose deletion is on disk."""
-        self._table.remove_topic(topic)
-        self._batch_table.remove_topic(topic)
+    def _remove_topic(self, topic: str) -> bool:
+        """Remove files of a topic whose deletion is on disk. Returns whether some are left."""
+        for table in (self._table, self._batch_table):
+            if table.remove_topic(topic, REMOVED_AT_ONCE):
+                return True
         self._compacted.forget(topic)
         # Until the next checkpoint a start would find fewer queues than the last one counted, and read the
         # whole log.
         self._checkpoints.wanted = True
+        return False
 
     def _finish_deletion(self, topic: str) -> None:
         """Finish the deletion of a topic before one of its queues is created again. Raises DiskFull,

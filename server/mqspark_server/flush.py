@@ -21,7 +21,7 @@ from mqspark.logs import sparing
 from mqspark.store.config import FlushDiskType
 from mqspark.store.disk.flush import FlushJob
 from mqspark.store.disk.kernelsync import KernelSync
-from mqspark.store.disk.saved import Job
+from mqspark.store.disk.saved import Job, SteppedJob
 from mqspark.store.store import MessageStore
 
 __all__ = ["Flusher", "Housekeeper", "Worker"]
@@ -290,7 +290,11 @@ class Housekeeper:
         for job in jobs:
             try:
                 await self._worker.run(job.run)
-                job.done()
+                if isinstance(job, SteppedJob):
+                    for _ in job.steps():
+                        await asyncio.sleep(0)
+                else:
+                    job.done()
             except OSError as error:
                 failure = str(error)
             except Exception as error:

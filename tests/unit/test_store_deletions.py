@@ -12,6 +12,7 @@ from mqspark.errors import DiskFull, StoreCorrupt, StoreReadOnly
 from mqspark.store import ConfigFile, MessageStore, OsFiles
 from mqspark.store.compaction.compacted import Current, GenerationWriter, publish
 from mqspark.store.recovery.deletions import Deletions, load_deletions
+from mqspark.store.store import REMOVED_AT_ONCE
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
@@ -360,7 +361,7 @@ def test_an_older_list_never_follows_a_newer_one(tmp_path: Path) -> None:
     waiting.run()
     waiting.done()
     assert load_deletions(file) == {"A": 100, "B": 200}
-    assert removed == ["A", "B"]
+    assert removed == ["B", "A"]
     assert not deletions.behind
 
 
@@ -404,4 +405,35 @@ def test_what_a_kill_left_of_compacted_queues(tmp_path: Path, is_old: bool) -> N
     store = opened(tmp_path)
     assert directory.exists() is not is_old
     assert bodies(store) == ([] if is_old else [b"kept"])
+    store.close()
+
+
+def test_a_topic_of_many_queues_is_removed_in_steps(tmp_path: Path) -> None:
+    """Between two of them others are served, who may make the topic again."""
+    store = opened(tmp_path)
+    queues = 3 * REMOVED_AT_ONCE
+    for topic in ("T", "U"):
+        for queue_id in range(queues):
+            put(store, topic, queue_id, b"x")
+    store.commit()
+    store.delete_topic("T")
+    store.delete_topic("U")
+    job = store.deletions.job()
+    job.run()
+    steps = job.steps()
+    left = []
+    for _ in range(2):
+        next(steps)
+        left.append(len(list((tmp_path / "consumequeue/T").iterdir())))
+    assert left == [queues - REMOVED_AT_ONCE, queues - 2 * REMOVED_AT_ONCE]
+    put(store, "T", 0, b"x")
+    store.commit()
+    assert store.deletions.behind, "U waits"
+    assert len(list((tmp_path / "consumequeue/U").iterdir())) == queues
+    for _ in steps:
+        continue
+    assert not store.deletions.behind
+    assert not (tmp_path / "consumequeue/U").exists()
+    assert [path.name for path in (tmp_path / "consumequeue/T").iterdir()] == ["0"]
+    assert store.max_offset("T", 0) == 1
     store.close()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Protocol, runtime_checkable
 
 from mqspark.errors import MQError, StoreCorrupt
 from mqspark.store.disk.configfile import ConfigFile
 
-__all__ = ["Job", "SavedTable"]
+__all__ = ["Job", "SavedTable", "SteppedJob"]
 
 
 class Job(Protocol):
@@ -17,6 +17,14 @@ class Job(Protocol):
     def run(self) -> None: ...
 
     def done(self) -> None: ...
+
+
+@runtime_checkable
+class SteppedJob(Job, Protocol):
+    """A job with so much to do on the loop's thread that others are served in between."""
+
+    def steps(self) -> Iterator[None]:
+        """Instead of ``done``; may be left before its end, and begun again by another job."""
 
 
 class Table(Protocol):

@@ -193,15 +193,20 @@ class QueueTable:
             self.hidden.setdefault(key[0], []).append(self.queues.pop(key))
             self.ledger.free(_queue_bytes(key[0]))
 
-    def remove_topic(self, topic: str) -> None:
-        """Remove the queues of a topic and their files. Raises OSError; another call continues."""
-        self.hide_topics({topic})
+    def remove_topic(self, topic: str, most: int = sys.maxsize) -> bool:
+        """Remove the queues of a topic and their files, at most so many of them. Returns whether some are left.
+        Raises OSError; another call continues."""
+        if topic not in self.hidden:
+            self.hide_topics({topic})
         hidden = self.hidden.get(topic, [])
-        while hidden:
+        for _ in range(min(most, len(hidden))):
             hidden[-1].remove()
             hidden.pop()
+        if hidden:
+            return True
         self.hidden.pop(topic, None)
         self._remove_if_empty(topic)
+        return False
 
     def leave_out(self, positions: Mapping[str, int], *, remove: bool = False) -> None:
         """Ignore files left from deleted topics (``Deletions.positions``). Call it before they are read.

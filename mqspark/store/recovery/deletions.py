@@ -27,7 +27,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.errors import StoreCorrupt
@@ -97,9 +97,9 @@ class Deletions:
         "positions",
     )
 
-    def __init__(self, file: ConfigFile, files: FileLayer, remove: Callable[[str], None]) -> None:
-        """``remove(topic)`` removes the files of its queues. ``done`` of the job raises its OSError, and the
-        next job tries again."""
+    def __init__(self, file: ConfigFile, files: FileLayer, remove: Callable[[str], bool | None]) -> None:
+        """``remove(topic)`` removes files of its queues, and returns True when some are left. ``done`` of the job
+        raises its OSError, and the next job tries again."""
         self._file = file
         self._files = files
         self._room_generation = -1
@@ -177,9 +177,9 @@ class Deletions:
         """Call this before a queue of the topic is created: waits until the deletion is on disk and the files
         are removed. Raises OSError."""
         if topic in self._pending:
-            job = self.job()
-            job.run()
-            job.done()
+            self.job().run()
+            for _ in self.removals((topic,)):
+                continue
 
     def save(self, generation: int, positions: Mapping[str, int]) -> None:
         """Save the list unless this generation or a later one is on disk. In any thread. Raises OSError."""
@@ -214,11 +214,15 @@ class Deletions:
             finally:
                 self._files.close(fd)
 
-    def saved(self) -> None:
-        for topic, generation in list(self._pending.items()):
-            if generation <= self._saved_generation:
-                self._remove(topic)
-                del self._pending[topic]
+    def removals(self, topics: Collection[str] | None = None) -> Iterator[None]:
+        """Remove the files of these topics, or of all, whose deletion is on disk. One step removes a few queues;
+        others may be served, and ``finish`` may be called, between two steps."""
+        for topic in list(self._pending) if topics is None else topics:
+            generation = self._pending.get(topic)
+            while generation is not None and self._pending.get(topic) == generation <= self._saved_generation:
+                if not self._remove(topic):
+                    del self._pending[topic]
+                yield
         self.on_removed()
 
 
@@ -236,4 +240,9 @@ class _SaveJob:
         self._deletions.save(self._generation, self._positions)
 
     def done(self) -> None:
-        self._deletions.saved()
+        for _ in self.steps():
+            continue
+
+    def steps(self) -> Iterator[None]:
+        """``done``, in steps."""
+        return self._deletions.removals()
