@@ -62,10 +62,10 @@ _ROUTE_POLL_S = 0.02
 
 
 class GroupOffset(msgspec.Struct, frozen=True):
-    """How far a group is in one queue."""
+    """The progress of a group in one queue."""
 
     committed: int
-    """-1 when the group has committed nothing there."""
+    """-1 if the group has committed nothing there."""
     max_offset: int
 
     @property
@@ -74,10 +74,10 @@ class GroupOffset(msgspec.Struct, frozen=True):
 
 
 class AdminClient(Lifecycle):
-    """Asks and changes what mqadmin asks and changes.
+    """Queries and changes, as with mqadmin.
 
-    Raises BrokerError when a server refuses, NoRoute for a topic that nobody knows, ConnectionLost or
-    RequestTimeout when a server is away. Not thread-safe: use it on the loop it was started on.
+    Raises BrokerError when a server refuses, NoRoute for an unknown topic, ConnectionLost or RequestTimeout when
+    a server is unreachable. Not thread-safe: use it on the loop it was started on.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class AdminClient(Lifecycle):
         return decode_body(ClusterInfo, (await self._namesrv_ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
 
     async def broker_runtime_info(self, address: str) -> dict[str, str]:
-        """What ``mqadmin brokerStatus`` shows."""
+        """The values that ``mqadmin brokerStatus`` shows."""
         response = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return decode_body(KVTable, response.body).table
 
@@ -159,7 +159,7 @@ class AdminClient(Lifecycle):
         return await self._await_route(topic, set(masters), queues)
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """From all brokers, then from all name servers."""
+        """Delete the topic from all brokers, then from all name servers."""
         for address in (await self._masters(cluster, None)).values():
             header = DeleteTopicRequestHeader(topic=topic)
             await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
@@ -210,9 +210,8 @@ class AdminClient(Lifecycle):
     async def set_consume_mode(
         self, topic: str, group: str, mode: str, *, share_queues: int = 0, cluster: str | None = None
     ) -> None:
-        """Whether consumers of the group that leave it to the brokers consume the topic by ``PULL`` or by ``POP``; of
-        those by POP, whether each shares the queues of ``share_queues`` neighbours (0: all share all).
-        """
+        """Set how consumers that leave the mode to the brokers consume the topic: by ``PULL`` or by ``POP``. With
+        POP, each consumer shares the queues of ``share_queues`` neighbours (0: all share all)."""
         body = SetMessageRequestModeRequestBody(
             topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=share_queues
         )
@@ -227,7 +226,7 @@ class AdminClient(Lifecycle):
             await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def group_members(self, group: str) -> ConsumerConnection:
-        """The live consumers of a group. Raises BrokerError CONSUMER_NOT_ONLINE when there is none."""
+        """The live consumers of a group. Raises BrokerError CONSUMER_NOT_ONLINE if there are none."""
         header = GetConsumerConnectionListRequestHeader(consumer_group=group)
         offline: BrokerError | None = None
         for address in (await self._masters(None, None)).values():
@@ -267,7 +266,7 @@ class AdminClient(Lifecycle):
         return sum(offset.lag for offset in (await self.group_offsets(group, topic)).values())
 
     async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """What the group has committed, None when nothing."""
+        """The offset that the group has committed; None if none."""
         header = QueryConsumerOffsetRequestHeader(
             consumer_group=group,
             topic=queue.topic,
@@ -286,7 +285,7 @@ class AdminClient(Lifecycle):
         return response.header(QueryConsumerOffsetResponseHeader).offset
 
     async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Set what the group has committed; its live consumers go on with what they have."""
+        """Set the group's committed offset. Live consumers continue from their own positions."""
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=group,
             topic=queue.topic,
@@ -319,7 +318,7 @@ class AdminClient(Lifecycle):
             -1 if committed is None else committed, response.header(GetMaxOffsetResponseHeader).offset
         )
 
-    # --- within -----------------------------------------------------------------------------------------
+    # --- internal ---------------------------------------------------------------------------------------
 
     def _started(self) -> ClientInstance:
         if not self._running:
@@ -375,7 +374,7 @@ class AdminClient(Lifecycle):
         return address
 
     async def _await_route(self, topic: str, names: set[str], queues: int) -> TopicRoute:
-        """A broker tells the name server on its own; until then nobody can use the topic."""
+        """Wait for the route: a broker registers a new topic by itself, and until then it is unusable."""
         deadline = asyncio.get_running_loop().time() + self._timeout_ms / 1000
         while asyncio.get_running_loop().time() < deadline:
             try:

@@ -1,10 +1,9 @@
 """A small client without an event loop, for processes that have none: Spark's planners, runners and workers.
 
-One thread, blocking sockets, many requests in flight on a connection. Retries what is safe to repeat (everything here
-but sends) until ``retry_ms`` is over, over the name servers in turn; a send is repeated by its caller, who knows what a
-duplicate means. Must not be shared between threads, nor used after a fork: keep one per process.
-
-Offsets and pulls follow reference remoting-protocol §5.3 and §8.
+One thread, blocking sockets, many requests in flight per connection. Requests that are safe to repeat (all except
+sends) are retried until ``retry_ms`` is over, on each name server in turn. A send is repeated by its caller, who
+knows the consequence of a duplicate. Must not be shared between threads or used after a fork: keep one per
+process.
 """
 
 from __future__ import annotations
@@ -69,22 +68,22 @@ __all__ = [
 
 DEFAULT_TIMEOUT_MS = 3000
 FIRST_CONTACT_MS = 3500
-"""The patience of a planner with name servers that it has never heard: their address is wrong more often than they are
-away for a moment, and somebody waits."""
+"""The time a planner waits for name servers that have never answered. A wrong address is more common than a short
+outage, and a user is waiting."""
 _LARGE_BODY_BYTES = 64 << 10
 _RECEIVE_BYTES = 128 << 10
-"""A read; what is missing of a larger answer is read into its place."""
+"""Bytes of one read; the rest of a larger answer is read directly into its buffer."""
 _MAX_HEADER_BYTES = 1 << 20
-"""The answer to a batch names every message's id: 57 bytes a message at most."""
+"""The answer to a batch lists every message's id: at most 57 bytes each."""
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 2.0
 T = TypeVar("T")
 _BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
 
 
 class BlockingConnection:
-    """One TCP connection. ``send`` as often as you like, then ``wait`` for each answer in any order.
+    """One TCP connection. ``send`` any number of times, then ``wait`` for each answer in any order.
 
-    Raises ConnectionLost, RequestTimeout, ProtocolError; after the first and the last it is of no use.
+    Raises ConnectionLost, RequestTimeout, ProtocolError; after the first and the last it is unusable.
     """
 
     def __init__(self, address: str, *, connect_timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
@@ -101,7 +100,7 @@ class BlockingConnection:
         self._opaque = 0
         self._answers: dict[int, Command] = {}
         self._wanted: set[int] = set()
-        """Requests that have no answer yet. What else comes is dropped: nobody would ever take it."""
+        """Opaques without an answer yet. Other answers are dropped."""
 
     def close(self) -> None:
         self._socket.close()
@@ -117,7 +116,7 @@ class BlockingConnection:
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> int:
-        """Write a request; returns its opaque. A large body goes to the socket from where it is."""
+        """Write a request and return its opaque. A large body is sent without a copy."""
         self._opaque += 1
         self._wanted.add(self._opaque)
         if len(body) < _LARGE_BODY_BYTES:
@@ -128,7 +127,7 @@ class BlockingConnection:
         return self._opaque
 
     def send_all(self, requests: Iterable[tuple[int, Header | Mapping[str, str] | None]]) -> list[int]:
-        """Several requests without body in one write; returns their opaques."""
+        """Write several requests without a body at once and return their opaques."""
         frames, opaques = [], []
         for code, header in requests:
             self._opaque += 1
@@ -139,15 +138,15 @@ class BlockingConnection:
         return opaques
 
     def _wait(self, timeout_s: float) -> int:
-        """Until there is something to read or room to write; the events of ``select.poll``, which, other than
-        ``select``, does not mind how many files the process has open."""
+        """Wait until the socket is readable or writable. Returns the events of ``select.poll``, which, unlike
+        ``select``, has no limit on file descriptor numbers."""
         poll = select.poll()
         poll.register(self, select.POLLIN | select.POLLOUT)
         return sum(events for _, events in poll.poll(timeout_s * 1000))
 
     def _write(self, parts: list[memoryview], timeout_ms: int) -> None:
-        """All parts (of bytes), while what arrives is taken in: a broker stops reading from a peer that leaves its
-        answers, and then both would wait for each other."""
+        """Write all parts (of bytes) and read what arrives in the meantime. A broker stops reading from a peer
+        that does not read its answers, which would deadlock both."""
         deadline = time.monotonic() + timeout_ms / 1000
         try:
             while parts:
@@ -181,7 +180,7 @@ class BlockingConnection:
         return self._answers.pop(opaque)
 
     def poll(self, opaques: Iterable[int], timeout_s: float) -> dict[int, Command]:
-        """Those answers among ``opaques`` that are there, waiting for at least one until the time is over."""
+        """The answers to ``opaques`` that have arrived; waits for at least one until the timeout."""
         wanted = set(opaques)
         deadline = time.monotonic() + timeout_s
         while wanted.isdisjoint(self._answers):
@@ -191,12 +190,12 @@ class BlockingConnection:
         return {opaque: self._answers.pop(opaque) for opaque in wanted & self._answers.keys()}
 
     def receive_ready(self) -> None:
-        """Take in what has arrived already; never waits."""
+        """Read what has already arrived; never waits."""
         while self._receive(0.0):
             continue
 
     def _receive(self, timeout_s: float) -> bool:
-        """One read; False when nothing came in time."""
+        """One read; False if nothing arrived in time."""
         try:
             self._socket.settimeout(timeout_s)
             rest = self._receiver.rest()
@@ -227,8 +226,8 @@ class BlockingConnection:
 class BlockingClient:
     """Routes, offsets and pulls over cached connections.
 
-    ``first_contact_ms``: how long to wait for the first answer of a name server; None: ``retry_ms``, as for any other
-    request. Raises NotANameServer when a broker answers in its place.
+    ``first_contact_ms``: how long to wait for the first answer from a name server; None: ``retry_ms``, as for any
+    other request. Raises NotANameServer when a broker answers in its place.
     """
 
     def __init__(
@@ -254,7 +253,7 @@ class BlockingClient:
         self._connections.clear()
 
     def connection(self, address: str, *, timeout_ms: int | None = None) -> BlockingConnection:
-        """The cached connection to ``address``, made when there is none. Raises ConnectionLost."""
+        """The cached connection to ``address``, created if necessary. Raises ConnectionLost."""
         connection = self._connections.get(address)
         if connection is not None and connection.fileno() < 0:
             connection = None
@@ -295,7 +294,7 @@ class BlockingClient:
         *,
         accept: Sequence[int] = (ResponseCode.SUCCESS,),
     ) -> list[Command]:
-        """The same repeatable request with each header, all in flight at once."""
+        """One repeatable request per header, all in flight at once."""
 
         def once() -> list[Command]:
             connection = self.connection(address)
@@ -342,7 +341,7 @@ class BlockingClient:
     def _ask_nameserver(
         self, code: int, header: Header | None, accept: Sequence[int] = (ResponseCode.SUCCESS,)
     ) -> Command:
-        """The first name server that answers; the order sticks to it."""
+        """Ask name servers in turn until one answers; that one stays first."""
 
         def once() -> Command:
             failure: ClientError | None = None
@@ -369,14 +368,15 @@ class BlockingClient:
         self._check(address, answer, accept)
 
     def meet(self, within_ms: int) -> None:
-        """Have a first answer of a name server. Raises ConnectionLost when none gives it in time, NotANameServer."""
+        """Wait for the first answer of a name server. Raises ConnectionLost if none arrives in time,
+        NotANameServer."""
         header = GetRouteInfoRequestHeader(topic=DEFAULT_TOPIC, accept_standard_json_only=True)
         deadline = time.monotonic() + within_ms / 1000
         backoff_s = _FIRST_BACKOFF_S
         while True:
             failure: Exception | None = None
             for place, address in enumerate(list(self._nameservers)):
-                # Each gets its share of what is left: a silent one leaves time for the others.
+                # Each gets its share of the remaining time, so that a silent one leaves time for the others.
                 share_ms = (deadline - time.monotonic()) * 1000 / (len(self._nameservers) - place)
                 timeout_ms = max(1, min(self._timeout_ms, int(share_ms)))
                 try:
@@ -409,7 +409,8 @@ class BlockingClient:
         return _route_of(topic, answer.body)
 
     def publish_route(self, topic: str, *, default_queues: int = 4) -> TopicRoute:
-        """Where to send: the topic's route, or that of the template it will be created from. Raises NoRoute."""
+        """The route for sends: the topic's, or that of the template from which it will be created. Raises
+        NoRoute."""
         answer = self._route_answer(topic)
         if answer.code == ResponseCode.SUCCESS:
             return _route_of(topic, answer.body)
@@ -430,14 +431,14 @@ class BlockingClient:
     # --- offsets ----------------------------------------------------------------------------------------------
 
     def max_offsets(self, address: str, queues: Sequence[MessageQueue]) -> list[QueueOffset]:
-        """The next offset to be written, of each queue."""
+        """The next offset to be written in each queue."""
         headers = [GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id) for queue in queues]
         answers = self.request_all(address, RequestCode.GET_MAX_OFFSET, headers)
         return [QueueOffset(answer.header(GetMaxOffsetResponseHeader).offset) for answer in answers]
 
     def min_offsets(self, address: str, queues: Sequence[MessageQueue]) -> list[QueueOffset]:
-        """The smallest readable offset of each queue; 0 where brokers say -1, of BatchCQ queues that never had a
-        message (BatchConsumeQueue)."""
+        """The smallest readable offset of each queue; 0 where brokers return -1, for BatchCQ queues that never
+        had a message (BatchConsumeQueue)."""
         headers = [GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id) for queue in queues]
         answers = self.request_all(address, RequestCode.GET_MIN_OFFSET, headers)
         return [QueueOffset(max(0, answer.header(GetMinOffsetResponseHeader).offset)) for answer in answers]
@@ -445,7 +446,7 @@ class BlockingClient:
     def offsets_by_timestamp(
         self, address: str, queues: Sequence[MessageQueue], timestamps_ms: Sequence[int]
     ) -> list[QueueOffset]:
-        """The first message stored at or after the time; the max offset where all are older."""
+        """The offset of the first message stored at or after the time; the max offset where all are older."""
         headers = [
             SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp)
             for queue, timestamp in zip(queues, timestamps_ms, strict=True)
@@ -456,7 +457,7 @@ class BlockingClient:
     def group_offsets(
         self, address: str, group: str, queues: Sequence[MessageQueue]
     ) -> list[QueueOffset | None]:
-        """What the group has committed; None where it has not."""
+        """The group's committed offsets; None where there is none."""
         headers = [
             QueryConsumerOffsetRequestHeader(
                 consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
@@ -475,9 +476,8 @@ class BlockingClient:
         ]
 
     def make_retry_topic(self, group: str, addresses: Iterable[str]) -> None:
-        """Make ``%RETRY%group`` at these brokers unless it is somewhere, as the first heartbeat of a consumer does:
-        by that topic ``mqadmin consumerProgress`` knows groups and where they are (DefaultMQAdminExtImpl).
-        """
+        """Create ``%RETRY%group`` at these brokers unless it exists, as a consumer's first heartbeat does.
+        ``mqadmin consumerProgress`` finds groups by that topic (DefaultMQAdminExtImpl)."""
         topic = RETRY_PREFIX + group
         if self._route_answer(topic).code == ResponseCode.SUCCESS:
             return
@@ -495,7 +495,7 @@ class BlockingClient:
             self.request(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
     def commit_group_offsets(self, address: str, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store the offsets; a group that the broker does not know yet is introduced by a pull, as any puller is."""
+        """Store the offsets. A group that the broker does not know is registered by a pull."""
         code, unknown = RequestCode.UPDATE_CONSUMER_OFFSET, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         for queues in commit_waves(offsets):
             headers = [
@@ -509,7 +509,7 @@ class BlockingClient:
             ]
             answers = self.request_all(address, code, headers, accept=(ResponseCode.SUCCESS, unknown))
             if any(answer.code == unknown for answer in answers):
-                # One past the end matches nothing: the answer carries no messages.
+                # One past the end matches no message, so the answer is empty.
                 header = pull_header(group, queues[0], offsets[queues[0]], max_messages=1)
                 connection = self.connection(address)
                 connection.wait(connection.send(RequestCode.PULL_MESSAGE, header), self._timeout_ms)
@@ -518,7 +518,7 @@ class BlockingClient:
     # --- messages ---------------------------------------------------------------------------------------------
 
     def messages_by_key(self, address: str, topic: str, key: str, max_messages: int) -> bytes | memoryview:
-        """Records of messages with that key, back to back; others of the same hash may be among them."""
+        """Records of messages with that key, concatenated; messages with the same hash may be among them."""
         header = QueryMessageRequestHeader(
             topic=topic, key=key, max_num=max_messages, begin_timestamp=0, end_timestamp=(1 << 63) - 1
         )
@@ -533,14 +533,14 @@ class BlockingClient:
     # --- brokers ----------------------------------------------------------------------------------------------
 
     def runtime_info(self, address: str, *, challenge: str | None = None) -> dict[str, str]:
-        """What the broker says of itself (code 28); a broker of ours with its answer to a ``challenge``."""
+        """The broker's runtime info (code 28). An mqspark broker also answers a ``challenge``."""
         header = {"mqsparkChallenge": challenge} if challenge is not None else None
         answer = self.request(address, RequestCode.GET_BROKER_RUNTIME_INFO, header)
         return decode_body(KVTable, answer.body).table
 
 
 def meet(nameservers: str) -> None:
-    """Make sure that a name server answers. Raises ConnectionLost, NotANameServer, within five seconds."""
+    """Check that a name server answers, within five seconds. Raises ConnectionLost, NotANameServer."""
     client = BlockingClient(nameservers)
     try:
         client.meet(FIRST_CONTACT_MS)
@@ -560,8 +560,8 @@ def pull_header(
     suspend_ms: int = 0,
     bulk: bool = False,
 ) -> PullMessageRequestHeader:
-    """A pull that carries its own filter: the group needs no heartbeat for it. ``bulk``: a broker of ours may answer
-    with megabytes; another one gives what it gives everybody."""
+    """A pull that carries its own filter, so the group needs no heartbeat. ``bulk``: an mqspark broker may answer
+    with megabytes; other brokers ignore it."""
     return PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -590,7 +590,7 @@ def _route_of(topic: str, body: bytes | memoryview, *, max_queues: int | None = 
 
 
 def _connected(host: str, port: int, timeout_s: float) -> socket.socket:
-    """A connection within the time, the look-up of the name and all addresses that it stands for included."""
+    """Connect within the time, including the name look-up and all addresses of the host."""
     deadline = time.monotonic() + timeout_s
     failure: OSError = TimeoutError("timed out")
     for family, kind, protocol, _, target in _resolved(host, port, timeout_s):
@@ -607,7 +607,7 @@ def _connected(host: str, port: int, timeout_s: float) -> socket.socket:
 
 
 def _resolved(host: str, port: int, timeout_s: float) -> list[Any]:
-    """``getaddrinfo``, which knows no timeout, given up after ``timeout_s``. Raises OSError."""
+    """``getaddrinfo``, which has no timeout, abandoned after ``timeout_s``. Raises OSError."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -616,14 +616,14 @@ def _resolved(host: str, port: int, timeout_s: float) -> list[Any]:
         def look_up() -> None:
             try:
                 outcome.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-            except (OSError, UnicodeError) as error:  # UnicodeError: a label that is empty or too long
+            except (OSError, UnicodeError) as error:  # UnicodeError: an empty label or one that is too long
                 outcome.append(error)
 
         resolver = threading.Thread(target=look_up, name="mqspark-resolve", daemon=True)
         resolver.start()
         resolver.join(timeout_s)
         if not outcome:
-            raise TimeoutError(f"the host name {host!r} is not resolved within {timeout_s:.1f} s") from None
+            raise TimeoutError(f"the host name {host!r} was not resolved within {timeout_s:.1f} s") from None
         if isinstance(outcome[0], Exception):
             reason = getattr(outcome[0], "strerror", None) or outcome[0]
             raise OSError(f"the host name {host!r} cannot be resolved ({reason})") from outcome[0]

@@ -70,7 +70,7 @@ def test_a_resolver_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(60))
     text = refusal("slow.invalid:9876")
     release.set()
-    assert "'slow.invalid' is not resolved within" in text
+    assert "'slow.invalid' was not resolved within" in text
 
 
 def test_a_port_where_nobody_listens() -> None:

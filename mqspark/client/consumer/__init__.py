@@ -1,1 +1,1 @@
-"""What all consumers are: a member of a group, its queues and its progress."""
+"""The common part of all consumers: group membership, queue assignment and progress."""

@@ -1,7 +1,7 @@
-"""Which member of a group reads which queue: RocketMQ's allocation strategies, as pure functions.
+"""RocketMQ's strategies for allocating queues to the members of a group, as pure functions.
 
-Every member computes this on its own from the same two lists, so the lists must be sorted alike everywhere
-(``sort_queues``, ``sort_clients``: Java's string order) and hold every client once. Facts: the
+Every member computes the allocation itself from the same two lists, so the lists must have the same order
+everywhere (``sort_queues``, ``sort_clients``: Java's string order) and contain every client once. Facts: the
 AllocateMessageQueue* classes.
 """
 
@@ -36,11 +36,11 @@ class Allocation(Protocol):
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]
     ) -> list[MessageQueue]:
-        """The queues of ``client_id``; none when it is not in ``clients``. Both lists sorted."""
+        """The queues of ``client_id``; empty if it is not in ``clients``. Both lists are sorted."""
 
 
 def sort_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """Topic, broker name, queue id, as MessageQueue.compareTo."""
+    """Sorted by topic, broker name, queue id, as by MessageQueue.compareTo."""
     return sorted(queues, key=lambda queue: (_utf16(queue.topic), _utf16(queue.broker_name), queue.queue_id))
 
 
@@ -49,7 +49,7 @@ def sort_clients(clients: Iterable[str]) -> list[str]:
 
 
 def _utf16(text: str) -> bytes:
-    """Java compares strings by UTF-16 unit, which is the byte order of their big-endian form."""
+    """Java compares strings by UTF-16 unit, which equals the byte order of their big-endian encoding."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
@@ -60,7 +60,7 @@ def _position(client_id: str, queues: Sequence[MessageQueue], clients: Sequence[
 
 
 class Averagely:
-    """Neighbouring queues together; the first members get one more when it does not divide."""
+    """Contiguous ranges of queues; the first members get one more if the number does not divide evenly."""
 
     name = "AVG"
 
@@ -88,7 +88,7 @@ class AveragelyByCircle:
 
 
 class Fixed:
-    """The given queues, whoever else is in the group."""
+    """The given queues, whatever the other members are."""
 
     name = "CONFIG"
 
@@ -102,7 +102,7 @@ class Fixed:
 
 
 class ConsistentHash:
-    """A ring of ``virtual_nodes`` points a member: few queues move when the group changes."""
+    """A hash ring with ``virtual_nodes`` points per member: few queues move when the group changes."""
 
     name = "CONSISTENT_HASH"
 
@@ -139,7 +139,7 @@ def _ring_hash(text: str) -> int:
 
 
 class MachineRoom:
-    """Only queues whose broker is named ``<room>@<name>`` with a room of ours."""
+    """Only queues whose broker is named ``<room>@<name>`` with one of the given rooms."""
 
     name = "MACHINE_ROOM"
 
@@ -165,7 +165,7 @@ class MachineRoom:
 
 
 class MachineRoomNearby:
-    """``inner`` within each room; the queues of a room without members go to everybody.
+    """``inner`` within each room; the queues of a room without members are divided among all members.
 
     ``broker_room`` and ``client_room`` name the room of a queue and of a client id.
     """

@@ -1,7 +1,7 @@
-"""In which order a group's offsets are committed.
+"""The order in which a group's offsets are committed.
 
-RocketMQ 5.5.0 creates the offset table of a group and topic without a lock (ConsumerOffsetManager.commitOffset): of
-several first commits that arrive at once, it answers all and keeps some.
+RocketMQ 5.5.0 creates the offset table of a group and topic without a lock (ConsumerOffsetManager.commitOffset).
+When several first commits arrive at once, it acknowledges all and keeps only some.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["commit_waves"]
 
 
 def commit_waves(queues: Iterable[MessageQueue]) -> tuple[list[MessageQueue], list[MessageQueue]]:
-    """One queue for each broker and topic, and the rest; the rest may be sent when the first are answered."""
+    """One queue for each broker and topic, and all others; the others may be sent when the first are answered."""
     first: dict[tuple[str, str], MessageQueue] = {}
     rest = [q for q in queues if first.setdefault((q.broker_name, q.topic), q) != q]
     return list(first.values()), rest

@@ -1,7 +1,7 @@
-"""A member of a consumer group: its subscriptions, its share of the queues, where to start.
+"""A member of a consumer group: its subscriptions, queues and start offsets.
 
-Push, pop and lite pull consumers differ in what they do with a queue once it is theirs: they say so through
-``QueueOwner``. Facts: RocketMQ's RebalanceImpl, RebalancePushImpl.
+Push, pop and lite pull consumers differ in how they process an assigned queue; each implements ``QueueOwner``.
+Facts: RocketMQ's RebalanceImpl, RebalancePushImpl.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ __all__ = ["ConsumeFromWhere", "GroupConsumer", "MessageModel", "QueueOwner"]
 log = logging.getLogger(__name__)
 
 _RETRY_ROUNDS = 60
-"""So many rounds in quick succession are spent on a retry topic that is not there yet."""
+"""The number of quick rounds that wait for a retry topic that does not exist yet."""
 
 
 class QueueOwner(Protocol):
-    """Who reads the queues. Each that is added goes through ``claim``, then ``take`` (or ``unclaim``, when it cannot
-    be taken after all)."""
+    """The reader of the queues. Each added queue goes through ``claim``, then ``take`` (or ``unclaim``, if it
+    cannot be taken after all)."""
 
     def owned(self) -> Collection[MessageQueue]: ...
 
     async def claim(self, queues: Sequence[MessageQueue]) -> Collection[MessageQueue]:
-        """Those of the queues that may be taken now."""
+        """The subset of the queues that may be taken now."""
 
     async def unclaim(self, queues: Sequence[MessageQueue]) -> None: ...
 
@@ -64,13 +64,13 @@ class QueueOwner(Protocol):
     async def give_up(self, queues: Sequence[MessageQueue]) -> None: ...
 
     def group_changed(self) -> None:
-        """Members came or went, or a connection is new."""
+        """Members joined or left, or a connection is new."""
 
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]: ...
 
 
 class GroupConsumer(Member):
-    """A member of a consumer group, as its instance (``Member``) and its owner see it."""
+    """A member of a consumer group, as seen by its instance (``Member``) and its owner."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class GroupConsumer(Member):
         self.consumer_group = settings.group
         self.subscriptions: dict[str, SubscriptionData] = {}
         self._filters: dict[str, SubscriptionData] = {}
-        """What is wanted of the topics of queues that were assigned: nothing that the group must know."""
+        """Filters for topics of assigned queues; they are not part of the group's subscription."""
         self.tasks = Tasks(f"consumer group {settings.group}")
         self.instance: ClientInstance
         self.calls: QueueCalls
@@ -98,7 +98,7 @@ class GroupConsumer(Member):
         self._timer: RebalanceTimer
         self._retry_rounds = _RETRY_ROUNDS
         self.rebalancing = False
-        """Whether this consumer shares its topics with its group (not so when it was given queues)."""
+        """Whether this consumer shares its topics with its group; not if its queues were assigned explicitly."""
 
     @property
     def broadcasting(self) -> bool:
@@ -107,9 +107,8 @@ class GroupConsumer(Member):
     # --- life -------------------------------------------------------------------------------------------
 
     async def start(self, *, rebalance: bool, prepare: Callable[[], None] | None = None) -> None:
-        """Routes, heartbeat, first rebalance. Raises what a missing cluster raises, after cleaning up, and
-        ClientError when a broker refuses a filter. ``prepare`` is called when there is an ``instance``.
-        """
+        """Routes, heartbeat, first rebalance. Raises when the cluster is unreachable, after cleaning up, and
+        ClientError when a broker refuses a filter. ``prepare`` is called once there is an ``instance``."""
         settings = self.settings
         self.rebalancing = rebalance
         self.instance = instance = ClientInstance.enter(
@@ -139,12 +138,12 @@ class GroupConsumer(Member):
             self.tasks.keep(self._rebalance_forever)
 
     async def stop(self) -> None:
-        """Leaves the group. Never raises."""
+        """Leave the group. Never raises."""
         await self.tasks.cancel()
         await self.instance.leave(self)
 
     async def subscribed(self) -> None:
-        """A running consumer changed what it subscribes to."""
+        """The subscriptions of a running consumer changed."""
         if not self.rebalancing:
             self.rebalancing = True
             self.tasks.keep(self._rebalance_forever)
@@ -154,7 +153,7 @@ class GroupConsumer(Member):
         try:
             await self.check_filters()
         except ClientError as error:
-            log.error("a subscription of %s brings nothing: %s", self.settings.group, error)
+            log.error("a subscription of %s receives no messages: %s", self.settings.group, error)
 
     async def check_filters(self) -> None:
         """Raises ClientError when a broker refuses a filter."""
@@ -162,7 +161,7 @@ class GroupConsumer(Member):
         await check_filters(self.instance, self.settings.group, wanted)
 
     async def find_routes(self) -> None:
-        """A topic without one is no error: it may be created later."""
+        """A topic without a route is not an error: it may be created later."""
         for topic in self.topics():
             try:
                 await self.instance.route(topic)
@@ -171,9 +170,8 @@ class GroupConsumer(Member):
                     log.warning("%s", error)
 
     def subscribe(self, topic: str, tags: str | Iterable[str] = "*", sql: str | None = None) -> None:
-        """``tags``: ``A || B``, or the tags one by one; ``*`` is everything. ``sql``: a SQL92 filter over
-        properties instead. The last call for a topic holds.
-        """
+        """``tags``: ``A || B``, or an iterable of tags; ``*`` is everything. ``sql``: a SQL92 filter over
+        properties instead. The last call for a topic applies."""
         topic = self.namespace.wrap(topic)
         version = _now_ms()
         known = self.subscriptions.get(topic)
@@ -182,7 +180,7 @@ class GroupConsumer(Member):
         self.subscriptions[topic] = subscription_of(topic, tags, sql, version)
 
     def filter_assigned(self, topics: Iterable[str], tags: str | Iterable[str], sql: str | None) -> None:
-        """The same for topics of which queues are assigned; replaces what was said before."""
+        """Like ``subscribe``, for topics whose queues are assigned explicitly; replaces the previous filter."""
         version = _now_ms()
         wrapped = {self.namespace.wrap(topic) for topic in topics}
         self._filters = {topic: subscription_of(topic, tags, sql, version) for topic in wrapped}
@@ -233,7 +231,7 @@ class GroupConsumer(Member):
                 try:
                     balanced &= await self._rebalance(topic)
                 except MQError as error:
-                    # The retry topic comes into being with the first heartbeat, a little later than the others.
+                    # The retry topic is created by the first heartbeat, a little later than the others.
                     retry = topic.startswith(RETRY_PREFIX)
                     balanced = balanced and retry and self._retry_rounds <= 0
                     self._retry_rounds -= retry
@@ -299,9 +297,9 @@ class GroupConsumer(Member):
         except BrokerError as error:
             if error.code != ResponseCode.SYSTEM_ERROR:
                 raise
-            # It has been told of this member, but takes no notice of members of groups that are not there.
+            # The broker received this member's heartbeat, but ignores members of groups that do not exist.
             raise ClientError(
-                f"{error}; if that goes on, create the group (AdminClient.create_group, mqadmin updateSubGroup) or"
+                f"{error}; if this persists, create the group (AdminClient.create_group, mqadmin updateSubGroup) or"
                 " turn on autoCreateSubscriptionGroup at the broker"
             ) from error
         return decode_body(GetConsumerListByGroupResponseBody, response.body).consumer_id_list
@@ -309,7 +307,7 @@ class GroupConsumer(Member):
     # --- offsets ----------------------------------------------------------------------------------------
 
     async def start_offset(self, queue: MessageQueue) -> int:
-        """The committed offset, else what ``consume_from`` says. Raises ClientError."""
+        """The committed offset, otherwise according to ``consume_from``. Raises ClientError."""
         committed = await self.offsets.read(queue)
         if committed is not None:
             return committed
@@ -331,7 +329,7 @@ class GroupConsumer(Member):
     async def pull(
         self, queue: MessageQueue, offset: int, *, commit_offset: int, broker_id: int, lite: bool
     ) -> Pulled:
-        """``QueueCalls.pull`` with what is wanted of the queue's topic."""
+        """``QueueCalls.pull`` with the filter of the queue's topic."""
         subscription = self.subscriptions.get(queue.topic) or self._filters.get(queue.topic)
         return await self.calls.pull(
             queue, offset, subscription, commit_offset=commit_offset, broker_id=broker_id, lite=lite

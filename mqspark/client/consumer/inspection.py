@@ -1,5 +1,4 @@
-"""What a consumer says of itself when a tool asks (GET_CONSUMER_RUNNING_INFO). Facts: RocketMQ's
-ConsumerRunningInfo."""
+"""A consumer's answer to a tool (GET_CONSUMER_RUNNING_INFO). Facts: RocketMQ's ConsumerRunningInfo."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def running_info(
         subscription_set=list(group.subscriptions.values()),
         mq_table={queue_key(queue): info for queue, info in queues.items()},
         status_table={
-            # By the name that messages have for the program, which is the first one, retries included.
+            # Reported under the topic name that the program knows: the original one, also for retries.
             topic: statistics.status(group.namespace.unwrap(topic)) if statistics else ConsumeStatus()
             for topic in group.subscriptions
         },
@@ -53,7 +52,7 @@ def running_info(
 
 
 def stacks() -> str:
-    """What every thread of this process is at."""
+    """The stack of every thread of this process."""
     return "\n".join(
         starmap(
             lambda ident, frame: f"thread {ident}\n{''.join(traceback.format_stack(frame))}",

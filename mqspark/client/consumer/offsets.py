@@ -1,4 +1,4 @@
-"""Where a group's progress is kept: at the brokers (clustering) or in a file of this host (broadcasting).
+"""Storage of a group's offsets: at the brokers (clustering) or in a file of this host (broadcasting).
 
 Facts: RocketMQ's RemoteBrokerOffsetStore and LocalFileOffsetStore.
 """
@@ -36,27 +36,28 @@ _TIMEOUT_MS = 5_000
 
 class Offsets(Protocol):
     async def read(self, queue: MessageQueue) -> int | None:
-        """The committed offset, None when there is none. Raises ClientError when that cannot be found out."""
+        """The committed offset; None if there is none. Raises ClientError if it cannot be determined."""
 
     async def write(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Returns when they are kept. Raises ClientError or OSError when one of them is not."""
+        """Returns when the offsets are stored. Raises ClientError or OSError if one of them is not."""
 
     async def write_at_last(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """The same before the end, when there will be no other time."""
+        """Like ``write``, as the last call before the end."""
 
 
 class BrokerOffsets:
-    """QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET at the master of each queue, else at any replica."""
+    """At the master of each queue, or else at any replica (QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET)."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
         self._group = group
-        # An older offset must not overtake a newer one: RocketMQ's brokers work on requests side by side.
+        # An older offset must not overtake a newer one: RocketMQ's brokers process requests in parallel.
         self._turn = asyncio.Lock()
 
     async def read(self, queue: MessageQueue) -> int | None:
-        # As Java's, this asks the broker to say 0 for a young queue (setZeroIfNotFound is not set): a queue
-        # added to a topic that a group already reads must not lose what came before the group noticed it.
+        # Like Java's client, this lets the broker return 0 for a young queue (setZeroIfNotFound is not set). A
+        # queue added to a topic that a group already reads must not lose messages that arrived before the group
+        # noticed the queue.
         response = await self._instance.remoting.invoke(
             self._address(queue),
             RequestCode.QUERY_CONSUMER_OFFSET,
@@ -77,7 +78,7 @@ class BrokerOffsets:
         failures: dict[tuple[str, str], BaseException] = {}
         async with self._turn:
             for wave in commit_waves(offsets):
-                # One broker that is away does not keep the others from knowing.
+                # An unreachable broker must not stop the commits at the others.
                 queues = [queue for queue in wave if (queue.broker_name, queue.topic) not in failures]
                 outcomes = await asyncio.gather(
                     *(self._write_one(queue, offsets[queue]) for queue in queues), return_exceptions=True
@@ -89,11 +90,11 @@ class BrokerOffsets:
             raise failure
 
     async def write_at_last(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """As ``write``, for who will not come again: what a broken connection failed is tried on a new one."""
+        """Like ``write``, but retried on a new connection if the present one is broken."""
         try:
             await self.write(offsets)
         except ConnectionLost as error:
-            log.warning("writing the last offsets of %s once more: %s", self._group, error)
+            log.warning("writing the last offsets of %s again: %s", self._group, error)
             await self.write(offsets)
 
     async def _write_one(self, queue: MessageQueue, offset: int) -> None:
@@ -118,7 +119,7 @@ class BrokerOffsets:
 
 
 class LocalOffsets:
-    """``<directory>/<client id>/<group>/offsets.json`` in RocketMQ's shape, the one before in ``.bak``."""
+    """``<directory>/<client id>/<group>/offsets.json`` in RocketMQ's format; the previous version is in ``.bak``."""
 
     def __init__(self, directory: Path, client_id: str, group: str) -> None:
         self._path = path_below(directory, client_id, group, "offsets.json")
@@ -164,7 +165,7 @@ class LocalOffsets:
         return {}
 
     def _save(self, content: bytes) -> None:
-        # As private as what a broker stores.
+        # As private as a broker's files.
         for directory in (self._path.parent.parent, self._path.parent):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = self._path.with_suffix(".json.tmp")
@@ -185,5 +186,5 @@ def _parse(text: bytes) -> dict[MessageQueue, int]:
     document = fastjson.loads(text, fastjson.FILE)
     table = document.get("offsetTable") if isinstance(document, dict) else None
     if not isinstance(table, dict):
-        raise ProtocolError("no offsetTable in it")
+        raise ProtocolError("it has no offsetTable")
     return {queue_of(key): int(offset) for key, offset in table.items()}

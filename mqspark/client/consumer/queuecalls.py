@@ -1,4 +1,4 @@
-"""What a consumer asks of the broker that has a queue: offsets, messages, to take one back. Facts: RocketMQ's
+"""Requests of a consumer to the broker of a queue: offsets, pulls, sending messages back. Facts: RocketMQ's
 PullAPIWrapper, MQAdminImpl."""
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ log = logging.getLogger(__name__)
 
 
 _MAX_PULL_BYTES = 256 * 1024
-"""``maxMsgBytes`` of a pull; today's brokers go by their own limit."""
+"""``maxMsgBytes`` of a pull; current brokers use their own limit."""
 _ANYBODYS_MESSAGES = 32
-"""What brokers give a pull unless they are told otherwise. Who wants more asks for bulk, which RocketMQ's ignore."""
+"""The number of messages in a brokers' default pull. For more, the pull asks for bulk, which RocketMQ's brokers
+ignore."""
 _OFFSET_TIMEOUT_MS = 5_000
 _LONG_POLL_SLACK_MS = 15_000
-"""A long poll is given up this long after the broker should have answered."""
+"""A long poll times out this long after the broker should have answered."""
 _FLOW_CONTROL_PAUSE_S = 0.02
 _ERROR_PAUSE_S = 1.0
-"""Until a failed pull is tried again (pullTimeDelayMillsWhen*)."""
+"""Pause before a failed pull is retried (pullTimeDelayMillsWhen*)."""
 
 _PULL_CODES = (
     ResponseCode.SUCCESS,
@@ -67,7 +68,7 @@ class Pulled(NamedTuple):
 
 
 class QueueCalls:
-    """For one group."""
+    """The calls of one group."""
 
     def __init__(self, instance: ClientInstance, settings: GroupSettings, namespace: Namespace) -> None:
         self._instance = instance
@@ -85,7 +86,8 @@ class QueueCalls:
         return response.header(GetMaxOffsetResponseHeader).offset
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """0 for a BatchCQ queue that never had a message, too: brokers say -1 then (BatchConsumeQueue)."""
+        """The smallest readable offset; also 0 for a BatchCQ queue that never had a message, for which brokers
+        return -1 (BatchConsumeQueue)."""
         header = GetMinOffsetRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
@@ -93,7 +95,7 @@ class QueueCalls:
         return max(0, response.header(GetMinOffsetResponseHeader).offset)
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Of the first message stored at or after ``timestamp_ms``, the end of the queue without one."""
+        """The offset of the first message stored at or after ``timestamp_ms``, or the end of the queue."""
         header = SearchOffsetRequestHeader(
             topic=queue.topic,
             queue_id=queue.queue_id,
@@ -118,7 +120,7 @@ class QueueCalls:
         return address
 
     async def recover(self, queue: MessageQueue, error: MQError) -> None:
-        """After a failed pull: a pause, and where the broker is now if it was not there."""
+        """After a failed pull: pause, and refresh the route if the broker was not found."""
         log.warning("cannot pull %s for %s: %s", queue, self._settings.group, error)
         if isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL:
             await asyncio.sleep(_FLOW_CONTROL_PAUSE_S)
@@ -133,10 +135,10 @@ class QueueCalls:
     # --- sending back -----------------------------------------------------------------------------------
 
     async def send_back(self, message: MessageExt, delay_level: int, max_reconsume_times: int | None) -> None:
-        """Give a message that was not consumed to its broker, which delivers it to the group again after
-        ``delay_level`` (0: by the number of times), or keeps it as a dead letter when it was delivered too often
-        (None: as the group's configuration says) or the level is negative. Raises ClientError when it is not taken.
-        """
+        """Send back a message that could not be processed. The broker delivers it to the group again after
+        ``delay_level`` (0: according to the number of attempts), or stores it as a dead letter if it was
+        delivered too often (None: the group's configuration) or the level is negative. Raises ClientError if the
+        broker does not accept it."""
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.physical_offset,
             group=self._settings.group,
@@ -160,10 +162,10 @@ class QueueCalls:
         broker_id: int,
         lite: bool,
     ) -> Pulled:
-        """One long poll. Raises BrokerError for a response that is none of Pulled's codes, ClientError when the
-        broker is too old for the filter.
+        """One long poll. Raises BrokerError for a response code other than Pulled's, ClientError if the broker is
+        too old for the filter.
 
-        ``commit_offset`` above 0 is committed on the way (clustering only).
+        ``commit_offset`` above 0 is committed with the request (clustering only).
         """
         address = await self._address(queue, broker_id)
         expression_type = "TAG"
@@ -209,14 +211,15 @@ class QueueCalls:
             if rest is not None:
                 next_offset = rest
             if messages and messages[0].sys_flag & INNER_BATCH:
-                # The broker gives the record that the offset is in: what comes before it was consumed.
+                # The broker returns the whole record that contains the offset; earlier messages in it were
+                # already consumed.
                 messages = [
                     message
                     for message in messages
                     if message.queue_offset >= offset or not message.sys_flag & INNER_BATCH
                 ]
             if subscription is not None and subscription.tags_set:
-                # The broker compared hashes; two tags may share one.
+                # The broker compared hashes, and two tags may share one.
                 tags = frozenset(subscription.tags_set)
                 messages = [message for message in messages if message.properties.get(TAGS) in tags]
             if self._namespace or queue.topic.startswith(RETRY_PREFIX):
@@ -232,7 +235,7 @@ class QueueCalls:
         )
 
     def show(self, message: MessageExt) -> None:
-        """Give a message the topic by which the program knows it: the first one, of a message that comes again."""
+        """Set the topic under which the program knows the message: the original one if it is a retry."""
         topic = message.topic
         if topic.startswith(RETRY_PREFIX):
             topic = message.properties.get(RETRY_TOPIC, topic)

@@ -1,5 +1,5 @@
-"""Which queues a topic has, looked at again and again, for programs that assign queues by themselves. Facts:
-RocketMQ's TopicMessageQueueChangeListener."""
+"""Polls the queues of topics, for programs that assign queues themselves. Facts: RocketMQ's
+TopicMessageQueueChangeListener."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["QueueWatch", "QueuesListener"]
 log = logging.getLogger(__name__)
 
 QueuesListener = Callable[[str, list[MessageQueue]], Awaitable[None] | None]
-"""Gets a topic and all its readable queues; a function or a coroutine function."""
+"""Called with a topic and all its readable queues; a function or a coroutine function."""
 
 
 class QueueWatch:
-    """Tells one listener a topic when its queues are others than they were. ``fetch`` finds the queues of a topic."""
+    """Calls one listener per topic when the topic's queues change. ``fetch`` returns the queues of a topic."""
 
     def __init__(
         self, fetch: Callable[[str], Awaitable[list[MessageQueue]]], tasks: Tasks, interval_ms: int
@@ -42,7 +42,7 @@ class QueueWatch:
         self._running = False
 
     def listen(self, topic: str, listener: QueuesListener | None) -> None:
-        """From now on, compared with the queues that the topic has now; None ends that."""
+        """Report changes from the present queues on; None stops that."""
         check_topic(topic)
         watched = topic in self._listeners
         if listener is None:
@@ -58,9 +58,9 @@ class QueueWatch:
             try:
                 queues = await self._fetch(topic)
             except NoRoute:
-                queues = []  # not there, or not any more
+                queues = []  # it does not exist, or no longer
             except MQError as error:
-                log.warning("cannot look at the queues of %s: %s", topic, error)
+                log.warning("cannot fetch the queues of %s: %s", topic, error)
                 queues = known or []
             listener = self._listeners.get(topic)
             if known is not None and queues != known and listener is not None:

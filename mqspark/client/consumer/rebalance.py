@@ -1,4 +1,4 @@
-"""When a consumer looks again at who reads what, and what changes then. No sockets: the clock comes in.
+"""When a consumer rebalances, and what changes then. No sockets; the clock is injected.
 
 Facts: RocketMQ's RebalanceService and RebalanceImpl.
 """
@@ -28,10 +28,10 @@ def plan(
     members: Collection[str] | None,
     allocation: Allocation,
 ) -> Change:
-    """What to let go of and what to take for one topic.
+    """The queues to drop and to add for one topic.
 
-    ``members`` None means broadcasting: every queue is ours. A group or a topic that is not known (empty)
-    changes nothing: better two readers for a moment than none for ever.
+    ``members`` None means broadcasting: all queues belong to every member. An unknown (empty) group or topic
+    changes nothing: two readers for a moment are better than none.
     """
     everything = sort_queues(queues)
     if not everything or (members is not None and not members):
@@ -46,7 +46,7 @@ def plan(
 
 
 class RebalanceTimer:
-    """Every ``interval_ms``, sooner when woken or when a round failed, never below ``min_interval_ms``."""
+    """Every ``interval_ms``; earlier when woken or after a failed round, but never below ``min_interval_ms``."""
 
     def __init__(
         self, clock: Clock, *, interval_ms: int = 20_000, retry_ms: int = 1_000, min_interval_ms: int = 100
@@ -60,21 +60,21 @@ class RebalanceTimer:
         self._due_ms = clock.monotonic_ms()
 
     def wake(self) -> None:
-        """The group or the routes changed; in the middle of a round, another one follows it."""
+        """The group or the routes changed; during a round, another round follows."""
         self._woken = True
         now_ms = self._clock.monotonic_ms()
         self._due_ms = now_ms if self._last_ms is None else max(now_ms, self._last_ms + self._min_interval_ms)
 
     def begin(self) -> None:
-        """A round starts: it sees every change up to now."""
+        """A round starts: it sees every change so far."""
         self._woken = False
 
     def ran(self, *, balanced: bool) -> None:
-        """A round is over; not ``balanced`` when a queue could not be taken or a broker did not answer."""
+        """A round is over; not ``balanced`` if a queue could not be taken or a broker did not answer."""
         self._last_ms = self._clock.monotonic_ms()
         pause_ms = self._interval_ms if balanced else self._retry_ms
         self._due_ms = self._last_ms + (self._min_interval_ms if self._woken else pause_ms)
 
     def wait_ms(self) -> int:
-        """Until the next round."""
+        """The ms until the next round."""
         return max(0, self._due_ms - self._clock.monotonic_ms())

@@ -1,4 +1,4 @@
-"""What a member of a consumer group is told at its making."""
+"""Settings of a member of a consumer group."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class GroupSettings:
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     consume_timestamp_ms: int | None = None
-    """For CONSUME_FROM_TIMESTAMP; half an hour before the start when None."""
+    """For CONSUME_FROM_TIMESTAMP; None: half an hour before the start."""
     allocation: Allocation = field(default_factory=Averagely)
     rebalance_interval_ms: int = 20_000
     pull_batch_size: int = 32
     suspend_ms: int = 15_000
-    """How long the broker may keep a pull waiting for messages."""
+    """How long the broker may hold a pull while there are no messages."""
     local_offsets_directory: Path | None = None
     takeover_delay_ms: int = 200
-    """A queue that another member had is read after this: its offset is on the way to the broker."""
+    """Delay before reading a queue of another member, whose last offset may still be on its way to the broker."""
 
     def __post_init__(self) -> None:
-        """Raises ConfigError. The enumerated settings may be given by name."""
+        """Raises ConfigError. Enumerated settings may be given by name."""
         for key, kind in (("message_model", MessageModel), ("consume_from", ConsumeFromWhere)):
             object.__setattr__(self, key, named(kind, getattr(self, key), key))
 
@@ -44,7 +44,7 @@ class GroupSettings:
 
 
 def named(kind: type[E], value: str, key: str) -> E:
-    """The member of ``kind`` that ``value`` is or names. Raises ConfigError."""
+    """``value`` as a member of ``kind``, given as the member or its name. Raises ConfigError."""
     try:
         return kind(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What every consumer is for its program: a member of a group, subscribed to topics, started and stopped."""
+"""The common interface of all consumers: membership of a group, subscriptions, start and stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Listening", "Subscriber"]
 
 
 class Subscriber(Lifecycle):
-    """The base of all consumers: also their ``QueueOwner``, as far as none of them differs."""
+    """The base of all consumers, and their ``QueueOwner`` as far as they do not differ."""
 
     _group: GroupConsumer
 
@@ -51,7 +51,7 @@ class Subscriber(Lifecycle):
     # --- life -------------------------------------------------------------------------------------------
 
     async def _enter(self, *, rebalance: bool, prepare: Callable[[], None] | None = None) -> None:
-        """Joins the group; ``prepare`` is called when there is an instance. After an error nothing is left."""
+        """Join the group; ``prepare`` is called once there is an instance. After an error nothing is left behind."""
         self._loop = asyncio.get_running_loop()
         self._started_ms = time.time_ns() // 1_000_000
         self._running = True
@@ -67,13 +67,13 @@ class Subscriber(Lifecycle):
             raise
 
     async def _exit(self) -> None:
-        """The end of ``stop``."""
+        """The last part of ``stop``."""
         if self._tracer is not None:
             await self._tracer.stop()
         await self._group.stop()
 
     def _check_started(self) -> None:
-        """For what can be asked once it has been started."""
+        """For calls that require a started consumer."""
         if not self._started_ms:
             self._check_running()
 
@@ -84,7 +84,7 @@ class Subscriber(Lifecycle):
                 " or await start() first"
             )
 
-    # --- what users ask ---------------------------------------------------------------------------------
+    # --- public -----------------------------------------------------------------------------------------
 
     @property
     def group(self) -> str:
@@ -92,16 +92,17 @@ class Subscriber(Lifecycle):
 
     @property
     def client_id(self) -> str:
-        """By which brokers know this consumer. Raises ClientError before the start."""
+        """The id by which brokers know this consumer. Raises ClientError before the start."""
         self._check_started()
         return self._group.instance.client_id
 
     def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:
-        """Before or after the start. All members of a group must subscribe to the same.
+        """Subscribe to a topic, before or after the start. All members of a group must have the same
+        subscriptions.
 
-        By ``tags``, e.g. ``A || B``, or by a SQL92 filter over properties, e.g. ``sql="a > 3 AND b IS NOT NULL"``,
-        which the broker applies when it has enablePropertyFilter=true. ``start`` raises ClientError when the
-        broker refuses the filter; after the start that is logged.
+        By ``tags``, e.g. ``A || B``, or by a SQL92 filter over properties, e.g. ``sql="a > 3 AND b IS NOT
+        NULL"``, which the broker applies when it has enablePropertyFilter=true. ``start`` raises ClientError when
+        the broker refuses the filter; after the start that is logged.
         """
         self._group.subscribe(topic, tags, sql)
         self._resubscribe()
@@ -123,7 +124,7 @@ class Subscriber(Lifecycle):
         return queues
 
     async def unclaim(self, queues: Sequence[MessageQueue]) -> None:
-        """Nothing was claimed: only those who keep order need locks."""
+        """Nothing was claimed: only ordered consumers need locks."""
 
     async def take(self, queue: MessageQueue, start_offset: int) -> None:
         raise NotImplementedError
@@ -132,7 +133,7 @@ class Subscriber(Lifecycle):
         raise NotImplementedError
 
     def group_changed(self) -> None:
-        """Of no interest beyond the rebalance."""
+        """Nothing to do beyond the rebalance."""
 
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
         return (
@@ -152,7 +153,7 @@ class Listening(Subscriber):
         options: ClientOptions | None,
         **more: Any,
     ) -> None:
-        """``more`` is what ``Subscriber`` takes."""
+        """``more`` holds the arguments of ``Subscriber``."""
         super().__init__(namesrv, settings, options, **more)
         self._unsuspended = asyncio.Event()
         self._unsuspended.set()
@@ -164,7 +165,7 @@ class Listening(Subscriber):
                 key="topic",
             )
         if not self._group.broadcasting:
-            # What other members of the group sent back; also, a group must subscribe alike in all its members.
+            # The retry topic. A group's members must have the same subscriptions, so all subscribe to it.
             self._group.subscribe(retry_topic(self.group))
         await super()._enter(rebalance=rebalance, prepare=prepare)
 
@@ -172,7 +173,7 @@ class Listening(Subscriber):
         raise NotImplementedError
 
     def suspend(self) -> None:
-        """Fetch no more until ``resume``; what is here already is still consumed."""
+        """Stop fetching until ``resume``; messages that have already arrived are still consumed."""
         self._unsuspended.clear()
 
     def resume(self) -> None:

@@ -1,1 +1,1 @@
-"""Messages between a queue and a listener, and what becomes of them. Knows no connection."""
+"""Messages between queue and listener, and their results. Knows no connection."""

@@ -1,7 +1,7 @@
-"""Hands cached messages to the listener, a bounded number at a time, and reports each chunk when it is done.
+"""Delivers cached messages to the listener with bounded concurrency and reports each finished chunk.
 
 A listener is a function (run in threads of its own) or a coroutine function (run on the loop). Must not know
-about offsets, queues or retries: it gets chunks, it gives them back with their outcome.
+about offsets, queues or retries: it gets chunks and returns them with their outcome.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ class ConsumeStatus(enum.Enum):
     CONSUME_SUCCESS = "CONSUME_SUCCESS"
     RECONSUME_LATER = "RECONSUME_LATER"
     SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
-    """RECONSUME_LATER by the name that RocketMQ gives it for a consumer in order."""
+    """RocketMQ's name of RECONSUME_LATER for ordered consumers."""
     COMMIT = "COMMIT"
-    """For consumers in order without ``auto_commit``: this message, and all of its queue before it, are done. For all
-    others CONSUME_SUCCESS."""
+    """For ordered consumers without ``auto_commit``: this message and all earlier ones of its queue are done.
+    Otherwise the same as CONSUME_SUCCESS."""
     ROLLBACK = "ROLLBACK"
-    """For consumers in order without ``auto_commit``: everything of the queue since the last COMMIT comes again. For
-    all others RECONSUME_LATER."""
+    """For ordered consumers without ``auto_commit``: all messages of the queue since the last COMMIT are
+    delivered again. Otherwise the same as RECONSUME_LATER."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """RECONSUME_LATER with particulars, for a listener to return."""
+    """RECONSUME_LATER with parameters, as a listener's return value."""
 
     delay_level: int = 0
-    """When it comes again: a delay level of the broker, 0 lets the broker decide by the number of times, a
-    negative one sends the message to the group's dead-letter topic. Consumers in order pay no heed to it."""
+    """When to redeliver: a delay level of the broker; 0 lets the broker decide by the number of attempts, a
+    negative level sends the message to the group's dead-letter topic. Ignored by ordered consumers."""
     consumed: int = 0
-    """How many of the batch, from its beginning, are done (RocketMQ's ackIndex + 1). Not for consumers in
-    order."""
+    """How many messages of the batch, from its beginning, are done (RocketMQ's ackIndex + 1). Not for ordered
+    consumers."""
     suspend_ms: int | None = None
-    """For consumers in order: how long the queue rests; 10 to 30,000."""
+    """For ordered consumers: how long the queue pauses, 10 to 30,000 ms."""
 
 
 class Skipped(Exception):
-    """The outcome of a chunk that the listener never saw: its queue is gone, or the consumer stops."""
+    """The outcome of a chunk that never reached the listener: its queue was dropped, or the consumer is stopping."""
 
 
 Listener = Callable[[Any], Any]
-"""A function or coroutine function of one message, or of a list of them."""
+"""A function or coroutine function that takes one message or a list of messages."""
 
 Outcome = ConsumeStatus | RetryLater | BaseException | None
 """What the listener returned or raised."""
@@ -83,7 +83,7 @@ _FAILURES = frozenset(
 
 
 def failure_of(outcome: Outcome) -> RetryLater | None:
-    """None for success. An exception is a failure without particulars."""
+    """None for success. An exception is a failure without parameters."""
     if isinstance(outcome, RetryLater):
         return outcome
     failed = (
@@ -96,24 +96,25 @@ class Chunk(NamedTuple):
     process: ProcessQueue
     messages: Sequence[MessageExt]
     argument: Any
-    """What the listener gets: the only message, or the list."""
+    """The listener's argument: the only message, or the list."""
 
 
 Finished = Callable[[Chunk, Outcome, float], None]
-"""Gets a chunk, its outcome, and the seconds that the listener took."""
+"""Called with a chunk, its outcome and the listener's duration in seconds."""
 
 
 class Delivery(Protocol):
     def submit(self, chunks: Iterable[Chunk]) -> None: ...
 
     def running(self) -> list[tuple[Chunk, float]]:
-        """What listeners are at, and since when (``time.monotonic``)."""
+        """What listeners are processing, and since when (``time.monotonic``)."""
 
     async def run_now(self, argument: Any) -> Outcome:
-        """Outside the order, for CONSUME_MESSAGE_DIRECTLY; raises what the listener raises."""
+        """Run the listener at once, outside the order, for CONSUME_MESSAGE_DIRECTLY; raises what the listener
+        raises."""
 
     async def stop(self, timeout_ms: int) -> bool:
-        """Start nothing more, wait for what runs; False when it did not end in time."""
+        """Start nothing more and wait for running listeners; False if they did not end in time."""
 
 
 def make_delivery(listener: Listener, *, concurrency: int, finished: Finished) -> Delivery:
@@ -126,7 +127,7 @@ def make_delivery(listener: Listener, *, concurrency: int, finished: Finished) -
 _SKIPPED = Skipped()
 
 _CHUNKS_A_TURN = 64
-"""After so many chunks without a real wait a coroutine listener lets others on the loop have a turn."""
+"""After this many chunks without a real wait, a coroutine listener yields to other tasks of the loop."""
 
 
 class _LoopDelivery:
@@ -148,9 +149,8 @@ class _LoopDelivery:
         self._employ()
 
     def _employ(self) -> None:
-        """One worker more, if there is work for it. Each asks for the next before it begins, which comes about as soon
-        as it has to wait: a listener that never waits keeps one busy, not all.
-        """
+        """Start one more worker if there is work. Each worker requests the next one before it begins; that
+        happens about when it first has to wait, so a listener that never waits keeps only one busy."""
         self._is_asked = False
         if self._chunks and len(self._workers) < self._concurrency:
             worker = self._loop.create_task(self._work())
@@ -177,7 +177,7 @@ class _LoopDelivery:
                 except asyncio.CancelledError as error:
                     if self._stopping:
                         raise
-                    outcome = error  # the listener's own doing: a failure like any other
+                    outcome = error  # raised by the listener: a failure like any other
                 finally:
                     del self._running[me]
                 elapsed_s = time.monotonic() - since
@@ -212,7 +212,7 @@ class _ThreadDelivery:
         self._loop = asyncio.get_running_loop()
         self._chunks: deque[Chunk] = deque()
         self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """Wakes one thread each; there is one too many rather than one too few."""
+        """Each item wakes one thread; a surplus item is harmless, a missing one is not."""
         self._done: deque[tuple[Chunk, Outcome, float]] = deque()
         self._wake_scheduled = False
         self._threads: list[threading.Thread] = []
@@ -226,7 +226,7 @@ class _ThreadDelivery:
         self._chunks.extend(fresh)
         self._call()
         while len(self._threads) < min(self._outstanding, self._concurrency):
-            # Daemons: a listener that never returns must not keep the process from ending.
+            # Daemon threads: a listener that never returns must not keep the process from exiting.
             thread = threading.Thread(
                 target=self._work, name=f"mqspark-listener-{len(self._threads)}", daemon=True
             )
@@ -234,8 +234,8 @@ class _ThreadDelivery:
             thread.start()
 
     def _call(self) -> None:
-        """Wake a thread, unless one is about to look. It wakes the next before it begins, which then waits until the
-        first has to wait: a listener that is quick keeps few threads busy."""
+        """Wake a thread unless one is about to look for work. A thread wakes the next before it begins; that one
+        waits until the first has to wait, so a fast listener keeps few threads busy."""
         if self._calls.empty():
             self._calls.put(None)
 
@@ -264,13 +264,13 @@ class _ThreadDelivery:
                 del self._running[me]
                 elapsed_s = time.monotonic() - since
             self._done.append((chunk, outcome, elapsed_s))
-            # The order of these two lines and of the first two of _report is what makes one wake-up enough.
+            # The order of these two lines and of the first two in _report ensures that one wake-up is enough.
             if not self._wake_scheduled:
                 self._wake_scheduled = True
                 try:
                     self._loop.call_soon_threadsafe(self._report)
                 except RuntimeError:
-                    return  # the loop is closed: nobody is left to tell
+                    return  # the loop is closed: there is no receiver any more
 
     def _report(self) -> None:
         self._wake_scheduled = False

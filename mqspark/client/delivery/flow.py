@@ -16,7 +16,7 @@ _FULL_PAUSE_S = 0.05
 
 
 class Flow:
-    """``limits`` hold for each queue; those of a topic are divided among the queues of it that are ours."""
+    """``limits`` apply to each queue; limits of a topic are divided among its assigned queues."""
 
     def __init__(
         self, limits: FlowLimits, max_messages_per_topic: int | None, max_bytes_per_topic: int | None
@@ -28,11 +28,11 @@ class Flow:
         self._full: dict[ProcessQueue, tuple[asyncio.Future[None], FlowLimits]] = {}
 
     def limits(self, topic: str) -> FlowLimits:
-        """Of each queue of ``topic``."""
+        """The limits of each queue of ``topic``."""
         return self._of_topic.get(topic, self._limits)
 
     def share(self, queues: Iterable[MessageQueue]) -> None:
-        """These are ours now."""
+        """Set the assigned queues."""
         max_messages, max_bytes = self._max_messages, self._max_bytes
         if max_messages is None and max_bytes is None:
             return
@@ -47,7 +47,7 @@ class Flow:
         }
 
     async def space(self, process: ProcessQueue, limits: FlowLimits) -> None:
-        """Until the listener has caught up a little."""
+        """Wait until the listener has caught up a little."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._full[process] = (waiter, limits)
         try:
@@ -59,7 +59,7 @@ class Flow:
             del self._full[process]
 
     def consumed(self, process: ProcessQueue) -> None:
-        """It became shorter."""
+        """Called when the cache has shrunk."""
         waiting = self._full.get(process)
         if waiting is not None:
             waiter, limits = waiting

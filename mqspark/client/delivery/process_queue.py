@@ -1,7 +1,7 @@
-"""What of one queue is cached and not yet consumed: the offsets between the last commit and the last pull.
+"""The cached, unconsumed messages of one queue: the offsets between the last commit and the last pull.
 
-The offset to commit is the smallest that is still being worked on, never the last one that finished, so a crash
-loses nothing. Facts: RocketMQ's ProcessQueue. Knows no sockets and no threads: whoever calls it owns it.
+The offset to commit is the smallest unfinished one, not the last finished one, so a crash loses nothing. Facts:
+RocketMQ's ProcessQueue. Knows no sockets and no threads: the caller owns it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ __all__ = ["FlowLimits", "ProcessQueue"]
 
 @dataclass(frozen=True, slots=True)
 class FlowLimits:
-    """When a queue stops pulling for a moment: DefaultMQPushConsumer's pullThreshold* and MaxSpan."""
+    """When a queue pauses pulling: DefaultMQPushConsumer's pullThreshold* and MaxSpan."""
 
     max_messages: int = 1000
     max_bytes: int = 100 * 1024 * 1024
     max_span: int = 2000
-    """Between the first and the last cached offset: bounds what one slow message makes others repeat."""
+    """Between the first and the last cached offset; limits what is delivered again after a crash because of one
+    slow message."""
 
 
 class ProcessQueue:
@@ -42,29 +43,29 @@ class ProcessQueue:
 
     def __init__(self, start_offset: int) -> None:
         self.next_offset = start_offset
-        """What to pull next."""
+        """The offset to pull next."""
         self.message_count = 0
         self.size_bytes = 0
         self.dropped = False
-        """The queue is no longer ours: what its listeners still do changes no offset."""
+        """The queue is no longer assigned: results of its listeners change no offset."""
         self.paused = False
         self.last_pull_ms = 0
         self.last_consume_ms = 0
         self._pending: deque[int] = deque()
         """Ascending; the head is never done."""
         self._done: set[int] = set()
-        """Consumed, but an earlier one is not."""
+        """Consumed, while an earlier one is not."""
 
     def put(self, messages: Iterable[MessageExt], next_offset: int) -> list[MessageExt]:
-        """Cache what a pull found, up to ``next_offset``; gives back what is new.
+        """Cache the messages of a pull, up to ``next_offset``. Returns the new ones.
 
-        A record that holds several messages is served whole, so it may begin before the offset asked for.
+        A record with several messages is served whole, so it may begin before the requested offset.
         """
         floor = self.next_offset
         fresh = [message for message in messages if message.queue_offset >= floor]
         self._pending.extend([message.queue_offset for message in fresh])
         self.message_count += len(fresh)
-        # Not what a compressed body would become: it is inflated for its listener.
+        # The compressed size: a body is decompressed only for its listener.
         self.size_bytes += sum(
             [len(each.body) if each.__class__ is MessageExt else each.stored_body_bytes for each in fresh]
         )
@@ -72,11 +73,11 @@ class ProcessQueue:
         return fresh
 
     def advance(self, next_offset: int) -> None:
-        """Nothing for us before ``next_offset``."""
+        """No matching messages exist before ``next_offset``."""
         self.next_offset = max(self.next_offset, next_offset)
 
     def holds(self, message: MessageExt) -> bool:
-        """Whether this cached message still needs a delivery. Only for messages that ``put`` gave back."""
+        """Whether this cached message still needs a delivery. Only for messages that ``put`` returned."""
         offset = message.queue_offset
         pending = self._pending
         return bool(pending) and pending[0] <= offset <= pending[-1] and offset not in self._done
@@ -100,12 +101,12 @@ class ProcessQueue:
 
     @property
     def commit_offset(self) -> int:
-        """Everything below is consumed."""
+        """All earlier messages are consumed."""
         return self._pending[0] if self._pending else self.next_offset
 
     @property
     def min_offset(self) -> int:
-        """The first cached offset, 0 without one (as ProcessQueueInfo shows it)."""
+        """The first cached offset, 0 if there is none (as in ProcessQueueInfo)."""
         return self._pending[0] if self._pending else 0
 
     @property
@@ -124,7 +125,7 @@ class ProcessQueue:
         )
 
     def drop(self) -> None:
-        """Forget what is cached; the offset to commit stays as it is."""
+        """Drop the cached messages; the offset to commit does not change."""
         self.dropped = True
         self.next_offset = self.commit_offset
         self._pending.clear()

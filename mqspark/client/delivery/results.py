@@ -1,4 +1,4 @@
-"""What becomes of a send. Facts: RocketMQ's SendResult, SendStatus, LocalTransactionState."""
+"""Results of sends. Facts: RocketMQ's SendResult, SendStatus, LocalTransactionState."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["RETRYABLE", "STATUSES", "SendResult", "SendStatus", "SettleFuture", 
 
 
 class SettleFuture(Protocol):
-    """What futures of asyncio and of concurrent.futures share. Gets a SendResult, or None once a oneway message is
-    handed over."""
+    """The common interface of asyncio's and concurrent.futures' futures. Gets a SendResult, or None once a oneway
+    message is handed over."""
 
     def done(self) -> bool: ...
 
@@ -30,7 +30,7 @@ class SettleFuture(Protocol):
 
 
 class SendStatus(enum.Enum):
-    """What the broker could promise; the message is stored in all four cases."""
+    """The guarantee that the broker could meet; the message is stored in all four cases."""
 
     SEND_OK = int(ResponseCode.SUCCESS)
     FLUSH_DISK_TIMEOUT = int(ResponseCode.FLUSH_DISK_TIMEOUT)
@@ -43,17 +43,17 @@ STATUSES: dict[int, SendStatus] = {status.value: status for status in SendStatus
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """Where a message is now. For a batch: of its first message, and the ids of all, joined by commas."""
+    """The place of a stored message. For a batch: that of its first message, and all ids joined by commas."""
 
     status: SendStatus
     message_id: str
     """The unique id that consumers see as ``message_id``."""
     offset_message_id: str
-    """The broker's own id: where in which CommitLog."""
+    """The broker's own id: the position in its CommitLog."""
     queue: MessageQueue
     queue_offset: QueueOffset
     recall_handle: str | None = None
-    """For ``Producer.recall``, of a message that is to be delivered at a time; None when the broker recalls none."""
+    """For ``Producer.recall`` of a timed message; None if the broker has recall disabled."""
 
     @property
     def message_ids(self) -> list[str]:
@@ -61,7 +61,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class TransactionState(enum.Enum):
-    """What a local transaction came to. None, returned by a listener, counts as UNKNOWN."""
+    """The outcome of a local transaction. A listener that returns None means UNKNOWN."""
 
     COMMIT = TRANSACTION_COMMIT_TYPE
     ROLLBACK = TRANSACTION_ROLLBACK_TYPE
@@ -80,4 +80,4 @@ RETRYABLE = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-"""Response codes after which another broker may do better (DefaultMQProducer.retryResponseCodes)."""
+"""Response codes after which another broker is tried (DefaultMQProducer.retryResponseCodes)."""

@@ -1,6 +1,5 @@
-"""How fast a consumer pulls and consumes, by topic, over the last minute: what ``mqadmin consumerStatus`` shows. Facts:
-RocketMQ's ConsumerStatsManager.
-"""
+"""A consumer's pull and consume rates by topic over the last minute, for ``mqadmin consumerStatus``. Facts:
+RocketMQ's ConsumerStatsManager."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class _Topic:
         self.pulls = self.pulled = self.calls = self.consumed = self.failed = 0
         self.pull_ms = self.listener_ms = 0.0
         self.samples: deque[tuple[int, _Totals]] = deque(maxlen=_SAMPLES + 1)
-        """(monotonic ms, totals then): the oldest is where the window begins."""
+        """(monotonic ms, totals); the oldest entry is the start of the window."""
 
     def totals(self) -> _Totals:
         return _Totals(
@@ -51,7 +50,7 @@ _MAX_TOPICS, _MAX_TOPIC_LENGTH = 10_000, 255
 
 
 class ConsumeStatistics:
-    """``sample`` is to be called some times a minute; rates are those since the oldest sample that is kept."""
+    """``sample`` must be called several times a minute; rates are computed since the oldest sample."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -82,7 +81,7 @@ class ConsumeStatistics:
                 each.samples.append((now_ms, each.totals()))
 
     def status(self, topic: str) -> ConsumeStatus:
-        """Rates a second, times in ms, and how many messages failed in all."""
+        """Rates per second, times in ms, and the total number of failed messages."""
         each = self._topics.get(topic)
         if each is None:
             return ConsumeStatus()
@@ -99,7 +98,7 @@ class ConsumeStatistics:
         )
 
     def _topic(self, topic: str) -> _Topic:
-        """One that is not kept when a broker hands out messages of more topics than anyone can subscribe to."""
+        """Topics beyond the limit are not recorded; only a faulty broker returns messages of that many topics."""
         each = self._topics.get(topic)
         if each is None:
             each = _Topic()

@@ -1,1 +1,1 @@
-"""A program's own code around sends and listeners, and message trace, which is made of it."""
+"""Interceptors around sends and listeners, and message trace, which is built on them."""

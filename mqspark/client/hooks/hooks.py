@@ -1,7 +1,7 @@
-"""Interceptors: a program's own code around each send and each call of a listener. Facts: RocketMQ's SendMessageHook,
-EndTransactionHook, ConsumeMessageHook and FilterMessageHook.
+"""Interceptors: a program's own code around each send and each call of a listener. Facts: RocketMQ's
+SendMessageHook, EndTransactionHook, ConsumeMessageHook and FilterMessageHook.
 
-What an interceptor raises is logged and changes nothing else.
+An exception in an interceptor is logged and has no other effect.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class SendContext:
     error: BaseException | None = None
     broker_address: str | None = None
     region: str | None = None
-    """As the broker's answer says."""
+    """From the broker's answer."""
     trace_on: bool = True
     elapsed_ms: int = 0
     notes: dict[str, Any] = field(default_factory=dict)
-    """For the interceptors' own use, from before to after."""
+    """For the interceptors' own use, between before and after."""
 
 
 @dataclass(slots=True)
 class EndTransactionContext:
-    """What a broker is told of a transaction (RocketMQ's EndTransactionContext)."""
+    """The outcome of a transaction, as sent to a broker (RocketMQ's EndTransactionContext)."""
 
     group: str
     message: Message
@@ -62,12 +62,12 @@ class EndTransactionContext:
     state: TransactionState
     broker_address: str
     from_check: bool
-    """The broker had asked."""
+    """The broker had sent a check."""
 
 
 @dataclass(slots=True)
 class RecallContext:
-    """A timed message taken back, or not."""
+    """An attempt to recall a timed message."""
 
     group: str
     topic: str
@@ -103,14 +103,14 @@ class ConsumeContext:
 
 
 class Interceptor:
-    """Override what is needed. The methods for sends are called on the client's loop, those for listeners where the
-    listener is; none may block for long."""
+    """Override the methods you need. Methods for sends run on the client's loop, those for listeners where the
+    listener runs; none may block for long."""
 
     def before_send(self, context: SendContext) -> None:
         """Before the first attempt."""
 
     def after_send(self, context: SendContext) -> None:
-        """The last word on a send: ``result`` or ``error`` is set. One-way sends have neither."""
+        """The final result of a send: ``result`` or ``error`` is set. One-way sends have neither."""
 
     def after_end_transaction(self, context: EndTransactionContext) -> None:
         """A transaction's outcome is on its way to the broker."""
@@ -118,7 +118,7 @@ class Interceptor:
     def after_recall(self, context: RecallContext) -> None: ...
 
     def wanted(self, message: MessageExt) -> bool:
-        """Whether a pulled message goes to the listener at all; what does not counts as consumed."""
+        """Whether a pulled message is passed to the listener; others count as consumed."""
         return True
 
     def before_consume(self, context: ConsumeContext) -> None: ...
@@ -138,7 +138,7 @@ def call(
 
 
 def let_through(interceptors: Sequence[Interceptor], messages: list[MessageExt]) -> list[MessageExt]:
-    """The wanted ones. An interceptor that fails lets a message pass."""
+    """The wanted messages. If an interceptor fails, the message passes."""
 
     def is_wanted(message: MessageExt) -> bool:
         for interceptor in interceptors:
@@ -203,7 +203,7 @@ def intercepted(
 
 
 def saw_consumed(interceptors: Sequence[Interceptor], group: str, messages: Sequence[MessageExt]) -> None:
-    """Tell that messages were handed to a program that has no listener (DefaultLitePullConsumerImpl.poll)."""
+    """Report messages handed to a program without a listener (DefaultLitePullConsumerImpl.poll)."""
     context = ConsumeContext(group, messages)
     call([interceptor.before_consume for interceptor in interceptors], context)
     context.kind = ConsumeKind.SUCCESS

@@ -2,8 +2,8 @@
 that RocketMQ's tools read. Facts: AsyncTraceDispatcher, TraceDataEncoder, SendMessageTraceHookImpl,
 EndTransactionTraceHookImpl, ConsumeMessageTraceHookImpl.
 
-Tracing must never hold up what it traces: records wait in a bounded buffer, and what does not fit, or cannot be
-sent, is dropped and counted.
+Tracing must never delay the traced operation: records wait in a bounded buffer; records that do not fit or cannot
+be sent are dropped and counted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ BATCH_RECORDS = 10
 FLUSH_INTERVAL_MS = 5_000
 MAX_TRACE_BYTES = 128_000
 _MAX_KEYS_CHARACTERS = 16_000
-"""Of one trace message, well within what properties may hold."""
+"""Per trace message, well below the limit of properties."""
 _STOP_TIMEOUT_S = 5.0
 _NORMAL, _HALF, _COMMIT, _DELAYED = 0, 1, 2, 3
 """Ordinals of MessageType."""
@@ -74,7 +74,7 @@ _numbers = itertools.count(1)
 class Record(NamedTuple):
     text: str
     keys: tuple[str, ...]
-    """By which the record is found: the message's id and keys."""
+    """Keys for look-ups: the message's id and keys."""
 
 
 class Sender(Protocol):
@@ -96,7 +96,7 @@ def trace_group(group: str, kind: str) -> str:
 
 
 def pub_record(context: SendContext, now_ms: int) -> Record | None:
-    """None for a send that failed, or that the broker wants no trace of. ``now_ms``: when it ended."""
+    """None for a failed send, or if the broker wants no trace. ``now_ms``: the end of the send."""
     result, message = context.result, context.messages[0]
     if result is None or context.region is None or not context.trace_on:
         return None
@@ -213,7 +213,7 @@ def _keys_of(message: MessageExt) -> tuple[str, ...]:
 
 
 def _joined(*fields: object) -> str:
-    """As Java prints them; separators within a field would break the record."""
+    """In Java's format; separators within a field would break the record."""
     return "\x01".join(_text(each).replace("\x01", " ").replace("\x02", " ") for each in fields) + "\x02"
 
 
@@ -227,9 +227,8 @@ def _text(value: object) -> str:
 
 
 class Tracer(Interceptor):
-    """Keeps records of what it sees and sends them, some at a time, by ``sender``. ``start`` and ``stop`` belong to the
-    loop; the rest may be called from any thread.
-    """
+    """Collects trace records and sends them in batches through ``sender``. ``start`` and ``stop`` belong to the
+    loop; the rest may be called from any thread."""
 
     def __init__(self, sender: Sender, topic: str | None = None) -> None:
         self.topic = topic or TRACE_TOPIC
@@ -246,7 +245,7 @@ class Tracer(Interceptor):
         self._task = self._loop.create_task(self._flush_forever())
 
     async def stop(self) -> None:
-        """Sends what there is, for a bounded time."""
+        """Send the remaining records, for a bounded time."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -259,7 +258,7 @@ class Tracer(Interceptor):
             log.warning("%d trace records are lost: no time to send them", len(self._records))
         await self._sender.stop()
 
-    # --- what it sees ---
+    # --- traced events ---
 
     def after_send(self, context: SendContext) -> None:
         if context.messages[0].topic != self.topic:

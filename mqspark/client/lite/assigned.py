@@ -1,4 +1,4 @@
-"""One queue of a lite pull consumer: what is fetched, what was handed out, what is consumed. Facts: RocketMQ's
+"""One queue of a lite pull consumer: fetched, delivered and consumed messages. Facts: RocketMQ's
 AssignedMessageQueue. No sockets."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Assigned", "Batch"]
 
 
 class Batch(NamedTuple):
-    """What one pull found in one queue."""
+    """The result of one pull of one queue."""
 
     assigned: Assigned
     generation: int
@@ -24,7 +24,7 @@ class Batch(NamedTuple):
 
 
 class Assigned:
-    """One queue of ours: what is fetched, what was handed out, what is consumed."""
+    """One assigned queue: fetched, delivered and consumed messages."""
 
     __slots__ = (
         "batches",
@@ -48,7 +48,7 @@ class Assigned:
         """The offset of the last commit."""
         self.broker_id = MASTER_ID
         self.generation = 0
-        """Changes with each seek: what was fetched before it is void."""
+        """Incremented by each seek, which invalidates earlier fetches."""
         self.batches: deque[Batch] = deque()
         self.last_pull_ms = 0
         self.restart(offset)
@@ -72,7 +72,7 @@ class Assigned:
 
     @property
     def span(self) -> int:
-        """Between the first and the last cached offset."""
+        """The distance between the first and the last cached offset."""
         if not self.batches:
             return 0
         return self.batches[-1].messages[-1].queue_offset - self.batches[0].messages[0].queue_offset

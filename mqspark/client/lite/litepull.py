@@ -42,9 +42,9 @@ class LitePullConsumer(Subscriber):
     """``poll`` or ``async for`` the messages of subscribed topics, or of queues that were assigned.
 
     Either ``subscribe`` (the queues are shared with the group's other members) or ``assign``, never both. A
-    message counts as consumed when the next one is asked for, and when ``commit`` is called; with
-    ``auto_commit`` the offsets are written every ``auto_commit_interval_ms`` and by ``stop``. Leaving ``async
-    with`` by an exception does not count what was handed out last. Not thread-safe.
+    message counts as consumed when the next one is requested or ``commit`` is called; with ``auto_commit`` the
+    offsets are written every ``auto_commit_interval_ms`` and by ``stop``. When an exception leaves ``async
+    with``, the last delivered messages do not count as consumed. Not thread-safe.
     """
 
     def __init__(
@@ -74,11 +74,10 @@ class LitePullConsumer(Subscriber):
     ) -> None:
         """A queue is fetched ahead until ``max_cached_messages`` or ``max_cached_bytes`` of it are cached, or its
         first and last cached offsets are ``max_span`` apart, or ``max_cached_messages_in_all`` of all queues are.
-        ``pull_batch_size`` above 32 holds at brokers of ours; RocketMQ's give 32 unless their operator allows more.
-        ``queues_interval_ms`` is how often the queues of topics are looked at for ``on_queues_changed``.
-        ``interceptors`` see each batch when its first message is handed out, as consumed; so does ``trace``, for
-        ``mqadmin queryMsgTraceById``.
-        """
+        ``pull_batch_size`` above 32 applies to mqspark brokers; RocketMQ's return at most 32 messages unless
+        configured otherwise. ``queues_interval_ms`` is the polling interval for ``on_queues_changed``.
+        ``interceptors`` and ``trace`` (for ``mqadmin queryMsgTraceById``) see each batch as consumed when its
+        first message is delivered."""
         check_positive(
             auto_commit_interval_ms=auto_commit_interval_ms,
             pull_batch_size=pull_batch_size,
@@ -117,7 +116,7 @@ class LitePullConsumer(Subscriber):
         self._assigned: dict[MessageQueue, Assigned] = {}
         self._to_assign: list[MessageQueue] | None = None
         self._ready: deque[Assigned] = deque()
-        """An entry for each cached batch; an entry whose queue has none any more is passed over."""
+        """One entry for each cached batch; entries of queues that have become empty are skipped."""
         self._last: Batch | None = None
         self._iterating: tuple[Batch, int] | None = None
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -142,7 +141,7 @@ class LitePullConsumer(Subscriber):
         self._watch.start()
 
     async def stop(self) -> None:
-        """With ``auto_commit``, commits all that was handed out. Then leaves the group."""
+        """With ``auto_commit``, commit everything that was delivered. Then leave the group."""
         await self._stop(confirm=True)
 
     async def _stop(self, *, confirm: bool) -> None:
@@ -156,7 +155,9 @@ class LitePullConsumer(Subscriber):
             try:
                 await self._group.offsets.write_at_last(self._uncommitted())
             except (ClientError, OSError) as error:
-                log.error("offsets of %s are not committed, messages will come again: %s", self.group, error)
+                log.error(
+                    "offsets of %s are not committed, messages will be redelivered: %s", self.group, error
+                )
         for assigned in self._assigned.values():
             assigned.task.cancel()
         self._assigned.clear()
@@ -170,7 +171,7 @@ class LitePullConsumer(Subscriber):
     async def _leave(self, error: BaseException | None) -> None:
         await self._stop(confirm=error is None)
 
-    # --- which queues -----------------------------------------------------------------------------------
+    # --- queue selection --------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, tags: str | Iterable[str] = "*", *, sql: str | None = None) -> None:
         """As with every consumer. Raises ConfigError after ``assign``."""
@@ -215,13 +216,12 @@ class LitePullConsumer(Subscriber):
         return namespace.unwrap_queues(route.subscribe_queues)
 
     def on_queues_changed(self, topic: str, listener: QueuesListener | None) -> None:
-        """Call ``listener`` when the readable queues of ``topic`` are no longer those of the time of this call; None
-        ends that. It is for programs that assign queues; subscribed consumers follow by themselves.
-        """
+        """Call ``listener`` when the readable queues of ``topic`` differ from those at the time of this call;
+        None stops that. For programs that assign queues; subscribed consumers follow changes by themselves."""
         self._watch.listen(topic, listener)
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Fetch no more of these queues; what is cached is still handed out."""
+        """Stop fetching these queues; cached messages are still delivered."""
         for queue in self._group.namespace.wrap_queues(queues):
             self._paused.setdefault(queue, asyncio.Event())
 
@@ -234,7 +234,7 @@ class LitePullConsumer(Subscriber):
     # --- messages ---------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int = 5_000) -> list[MessageExt]:
-        """The next messages, all of one queue and in order; none when there are none for ``timeout_ms``."""
+        """The next messages, all of one queue and in order; an empty list if there are none for ``timeout_ms``."""
         self._confirm()
         batch = await self._next_batch(timeout_ms)
         if batch is None:
@@ -247,7 +247,7 @@ class LitePullConsumer(Subscriber):
         return self
 
     async def __anext__(self) -> MessageExt:
-        """Waits as long as it takes; ends when the consumer is stopped."""
+        """Waits without a limit; ends when the consumer is stopped."""
         message = self.next_cached()
         if message is not None:
             return message
@@ -257,11 +257,11 @@ class LitePullConsumer(Subscriber):
         return self._hand_out(batch, 0)
 
     def check_iterable(self) -> None:
-        """Raises ClientError before the start; an iteration ends with the consumer, but it does not begin so."""
+        """Raises ClientError before the start. A stopped consumer ends an iteration but does not start one."""
         self._check_started()
 
     def next_cached(self) -> MessageExt | None:
-        """The next message of the batch that the iteration is in, None at its end."""
+        """The next message of the iteration's current batch, None at its end."""
         self._confirm()
         if self._iterating is None:
             return None
@@ -283,7 +283,7 @@ class LitePullConsumer(Subscriber):
         return message
 
     def _confirm(self) -> None:
-        """What was handed out counts as consumed."""
+        """The delivered messages count as consumed."""
         last, self._last = self._last, None
         if last is not None and last.generation == last.assigned.generation:
             last.assigned.consumed = last.assigned.delivered
@@ -318,7 +318,7 @@ class LitePullConsumer(Subscriber):
         return None
 
     async def _arrival(self, deadline: float | None) -> bool:
-        """False when the time is over or the consumer is stopped."""
+        """False on a timeout or when the consumer is stopped."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append(waiter)
         try:
@@ -328,7 +328,7 @@ class LitePullConsumer(Subscriber):
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif not waiter.cancelled():
-                self._wake_one()  # it was this one's turn, just when it gave up
+                self._wake_one()  # the wake-up was for this waiter, which has just given up
             if isinstance(error, asyncio.CancelledError):
                 raise
             return False
@@ -337,7 +337,7 @@ class LitePullConsumer(Subscriber):
     # --- offsets ----------------------------------------------------------------------------------------
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at ``offset``, which must be within the queue (its end included). Raises ClientError."""
+        """Continue at ``offset``, which must be within the queue (its end included). Raises ClientError."""
         assigned = self._require(queue)
         calls, place = self._group.calls, assigned.queue
         low, high = await calls.min_offset(place), await calls.max_offset(place)
@@ -354,30 +354,30 @@ class LitePullConsumer(Subscriber):
         self._restart(assigned, await self._group.calls.max_offset(assigned.queue))
 
     async def seek_to_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """The first message stored at or after that time."""
+        """Continue at the first message stored at or after that time."""
         assigned = self._require(queue)
         self._restart(assigned, await self._group.calls.offset_for_timestamp(assigned.queue, timestamp_ms))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Of the first message stored at or after that time, the end of the queue without one."""
+        """The offset of the first message stored at or after that time, or the end of the queue."""
         self._check_running()
         place = self._group.namespace.wrap_queue(queue)
         await self._group.instance.route(place.topic)
         return await self._group.calls.offset_for_timestamp(place, timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """What the group has committed, None when nothing."""
+        """The group's committed offset, None if there is none."""
         self._check_running()
         place = self._group.namespace.wrap_queue(queue)
         await self._group.instance.route(place.topic)
         return await self._group.offsets.read(place)
 
     def position(self, queue: MessageQueue) -> int:
-        """The offset of the next message to be handed out. Raises ClientError for a queue of others."""
+        """The offset of the next message to deliver. Raises ClientError for a queue that is not assigned."""
         return self._require(queue).delivered
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Write what was handed out, or the given offsets; returns when the broker has them."""
+        """Commit the delivered messages, or the given offsets; returns when the broker has stored them."""
         self._check_running()
         if offsets is None:
             self._confirm()
@@ -493,8 +493,7 @@ class LitePullConsumer(Subscriber):
                 continue
             floor = assigned.next_offset
             assigned.next_offset = pulled.next_offset
-            # A record that holds several messages is served whole, so it may begin before the offset asked
-            # for.
+            # A record with several messages is served whole, so it may begin before the requested offset.
             messages = [message for message in pulled.messages if message.queue_offset >= floor]
             if self._interceptors:
                 messages = let_through(self._interceptors, messages)
@@ -512,7 +511,8 @@ class LitePullConsumer(Subscriber):
             assigned.cached >= self._max_cached_messages
             or assigned.cached_bytes > self._max_cached_bytes
             or assigned.span > self._max_span
-            # Whoever has nothing cached goes on, or a queue that nobody reads would keep all others waiting.
+            # A queue without cached messages continues; otherwise a queue that is not read would block all
+            # others.
             or (
                 assigned.cached > 0
                 and sum(each.cached for each in self._assigned.values()) >= self._max_cached_messages_in_all

@@ -1,5 +1,5 @@
-"""The POP consumer: the brokers hand out messages one pop at a time, no member of the group owns a queue. Facts:
-RocketMQ's DefaultMQPushConsumerImpl.popMessage, ConsumeMessagePopConcurrentlyService, RebalanceImpl."""
+"""The POP consumer: the brokers hand out messages one pop at a time, and no member of the group owns a queue.
+Facts: RocketMQ's DefaultMQPushConsumerImpl.popMessage, ConsumeMessagePopConcurrentlyService, RebalanceImpl."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ RETRY_DELAYS_MS = tuple(
 INIT_MIN, INIT_MAX = 0, 1
 
 MAX_IN_FLIGHT = 4
-"""Pops of one queue (or of all of a broker's) that are under way at once."""
+"""Concurrent pops of one queue (or of all of a broker's queues)."""
 
 _POLL_SLACK_MS = 10_000
 _FULL_PAUSE_S = 1.0
@@ -78,24 +78,25 @@ _POP_CODES = (
 
 
 class PopConsumer(Listening):
-    """Calls ``listener`` with each message that the brokers hand out. A group may have more members than its topics
-    have queues, and a slow one holds up nobody.
+    """Calls ``listener`` with each message that the brokers hand out. A group may have more members than its
+    topics have queues, and a slow member delays no other.
 
-    The listener is a function (called in up to ``concurrency`` threads) or a coroutine function (as many coroutines on
-    the loop). Returning CONSUME_SUCCESS or nothing acknowledges the message; RECONSUME_LATER, a ``RetryLater``, or an
-    exception hand it to somebody again after 10 s, then 30 s, 1 min and so on (``delay_level`` chooses one of these
-    times), with ``reconsume_times`` counting up; after ``max_reconsume_times`` it goes to the dead-letter topic
-    ``%DLQ%<group>``. While a message is held, for ``invisible_ms``, nobody else gets it: a listener that takes longer
-    sees it delivered again, here or elsewhere, and its word counts no more.
+    The listener is a function (called in up to ``concurrency`` threads) or a coroutine function (as many
+    coroutines on the loop). Returning CONSUME_SUCCESS or nothing acknowledges the message; RECONSUME_LATER, a
+    ``RetryLater``, or an exception makes it visible to the group again after 10 s, then 30 s, 1 min and so on
+    (``delay_level`` chooses one of these times), with ``reconsume_times`` counting up; after
+    ``max_reconsume_times`` it goes to the dead-letter topic ``%DLQ%<group>``. No other member gets the message
+    for ``invisible_ms``. If a listener takes longer, the message is delivered again, here or elsewhere, and the
+    listener's result is ignored.
 
-    ``ordered``: one message of a queue at a time, in the order of the queue, by one member of the group, which holds it
-    for as long as its listener takes. What fails is delivered again, here and before anything later of its queue, every
-    ``suspend_queue_ms``, and after ``max_reconsume_times`` goes to the dead-letter topic. All members of a group must
-    agree on it.
+    ``ordered``: one message of a queue at a time, in the order of the queue, by one member of the group, which
+    holds it for as long as its listener takes. A failed message is delivered again, here and before later
+    messages of its queue, every ``suspend_queue_ms``; after ``max_reconsume_times`` it goes to the dead-letter
+    topic. All members of a group must use the same value.
 
-    The group must be in POP mode for its topics (``AdminClient.set_consume_mode``). What members sent back while it was
-    in PULL mode is not read. Delivery is at least once, in no order unless ``ordered``. Not thread-safe: use it on the
-    loop it was started on.
+    The group must be in POP mode for its topics (``AdminClient.set_consume_mode``). Messages sent back while the
+    group was in PULL mode are not read. Delivery is at least once, in no order unless ``ordered``. Not
+    thread-safe: use it on the loop it was started on.
     """
 
     _group: AssignedGroup
@@ -122,10 +123,9 @@ class PopConsumer(Listening):
         trace_topic: str | None = None,
         options: ClientOptions | None = None,
     ) -> None:
-        """``consume_from`` holds where the group has consumed nothing yet; POP knows the first and the last offset
-        only. ``max_unacknowledged`` bounds what is held here; what waits for a listener longer than ``invisible_ms``
-        is skipped.
-        """
+        """``consume_from`` applies where the group has consumed nothing yet; POP supports only the first and the
+        last offset. ``max_unacknowledged`` limits the messages held here; messages that wait for a listener
+        longer than ``invisible_ms`` are skipped."""
         consume_from = named(ConsumeFromWhere, consume_from, "consume_from")
         if consume_from is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
             raise ConfigError("a POP consumer cannot start from a timestamp", key="consume_from")
@@ -181,9 +181,9 @@ class PopConsumer(Listening):
         self._helpers: set[asyncio.Task[None] | None] = set()
         self._last_pop_ms: dict[MessageQueue, int] = {}
         self._held: dict[int, Popped] = {}
-        """By ``id`` of the message."""
+        """Keyed by ``id`` of the message."""
         self._process = ProcessQueue(0)
-        """Chunks need one; nothing is dropped, as receipts hold whoever the queue belongs to."""
+        """Chunks require one. Nothing is dropped, because receipts stay valid whoever the queue is assigned to."""
         self._room = asyncio.Event()
         self._statistics: ConsumeStatistics
         self._delivery: Delivery
@@ -228,14 +228,14 @@ class PopConsumer(Listening):
             try:
                 assigned = await self._group.assigned(topic)
             except MQError as error:
-                log.warning("cannot ask yet how %s of %s is consumed: %s", topic, self.group, error)
+                log.warning("cannot query the consume mode of %s for %s yet: %s", topic, self.group, error)
                 continue
             if assigned and PULL in assigned.values():
                 raise ConfigError(not_popped(topic, self.group), key="topic")
 
     async def stop(self, timeout_ms: int = 30_000) -> None:
-        """Pops no more, waits up to ``timeout_ms`` for running listeners, acknowledges what they did, and lets others
-        have at once what none has begun."""
+        """Stop popping, wait up to ``timeout_ms`` for running listeners, acknowledge their messages, and release
+        messages that no listener has started."""
         if not self._running:
             return
         self._running = False
@@ -254,10 +254,10 @@ class PopConsumer(Listening):
         await self._acks.stop()
         await self._exit()
 
-    # --- what users ask ---------------------------------------------------------------------------------
+    # --- public -----------------------------------------------------------------------------------------
 
     def assignment(self) -> list[MessageQueue]:
-        """What this member pops from; queue id -1 is all queues of a broker."""
+        """The queues this member pops from; queue id -1 means all queues of a broker."""
         return sorted(self._group.namespace.unwrap_queues(self._readers))
 
     # --- QueueOwner -------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class PopConsumer(Listening):
             self._readers[queue] = self._group.tasks.keep(functools.partial(self._pop_forever, queue))
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
-        """What was popped is still ours to consume."""
+        """Messages already popped are still consumed here."""
         for queue in queues:
             self._last_pop_ms.pop(queue, None)
             task = self._readers.pop(queue, None)
@@ -296,7 +296,7 @@ class PopConsumer(Listening):
     # --- popping ----------------------------------------------------------------------------------------
 
     async def _pop_forever(self, queue: MessageQueue) -> None:
-        """One long poll after the other; while they bring full batches, short ones beside them."""
+        """One long poll after the other; while they return full batches, additional short polls run beside them."""
         while True:
             if await self._pop_once(queue, self._poll_ms) == self._batch_size:
                 for _ in range(MAX_IN_FLIGHT - 1 - self._helping[queue]):
@@ -315,13 +315,13 @@ class PopConsumer(Listening):
         self._delivery.submit(Chunk(self._process, (work.message,), work.message) for work in works)
 
     def _release(self, work: Popped) -> None:
-        """It is not held any more; there may be room for others."""
+        """The message is no longer held; there may be room for others."""
         del self._held[id(work.message)]
         if len(self._held) < self._max_unacknowledged:
             self._room.set()
 
     async def _pop_once(self, queue: MessageQueue, poll_ms: int) -> int:
-        """When there is room: pop, and hand over to the listener; how many."""
+        """When there is room: pop, and pass the messages to the listener. Returns their number."""
         await self._unsuspended.wait()
         while len(self._held) >= self._max_unacknowledged:
             self._room.clear()
@@ -335,7 +335,8 @@ class PopConsumer(Listening):
                 await self._group.calls.recover(queue, error)
                 if attempt_id is None or queue not in self._readers:
                     return 0
-                # Without an answer nobody knows what was handed out; the same attempt is given it again.
+                # Without an answer it is unknown what was handed out; a retry with the same attempt id gets it
+                # again.
         if popped is None:
             await asyncio.sleep(_FULL_PAUSE_S)
             return 0
@@ -348,7 +349,7 @@ class PopConsumer(Listening):
         return len(popped)
 
     async def _pop(self, queue: MessageQueue, poll_ms: int, attempt_id: str | None) -> list[Popped] | None:
-        """One request; None when too many poll already. Raises MQError."""
+        """One request; None if too many polls wait at the broker. Raises MQError."""
         group = self._group
         subscription = group.subscriptions.get(queue.topic)
         address = group.instance.broker_address(queue.broker_name)
@@ -384,7 +385,7 @@ class PopConsumer(Listening):
         works = popped_of(response, queue, self.group, group.namespace, group.instance.options.inflate_limits)
         if subscription is None or not subscription.tags_set:
             return works
-        # The broker compared hashes; two tags may share one.
+        # The broker compared hashes, and two tags may share one.
         tags = frozenset(subscription.tags_set)
         wanted = []
         for work in works:
@@ -397,7 +398,7 @@ class PopConsumer(Listening):
     # --- consuming --------------------------------------------------------------------------------------
 
     def _in_time(self, listener: Listener) -> Callable[[Any], Any]:
-        """The listener, for messages that are still ours when their turn comes."""
+        """Calls the listener only for messages whose invisible time has not expired."""
 
         def check(message: MessageExt) -> None:
             work = self._held.get(id(message))
@@ -424,12 +425,12 @@ class PopConsumer(Listening):
     def _finished(self, chunk: Chunk, outcome: Outcome, elapsed_s: float) -> None:
         (message,) = chunk.messages
         if isinstance(outcome, Skipped) and not self._running:
-            return  # ``stop`` knows what to do with it
+            return  # ``stop`` handles it
         work, ordered = self._held[id(message)], self._ordered
         self._release(work)
         if isinstance(outcome, Skipped) or not self._is_ours(work):
             log.warning(
-                "%s of %s was not consumed within its %d ms: it comes again",
+                "%s of %s was not consumed within its %d ms and will be redelivered",
                 message.message_id,
                 self.group,
                 work.receipt.invisible_time_ms,
@@ -468,7 +469,7 @@ class PopConsumer(Listening):
         ordered.rest(work, self._suspend_queue_ms if pause_ms is None else pause_ms)
 
     async def _bury(self, work: Popped) -> None:
-        """To the dead-letter topic; should that fail, the message comes again."""
+        """Send to the dead-letter topic; if that fails, the message is delivered again."""
         ordered = self._ordered
         try:
             await self._group.calls.send_back(work.message, -1, self._max_reconsume_times)

@@ -1,7 +1,7 @@
-"""Acknowledging popped messages: what listeners finish in one turn of the loop goes to each broker in one
-request. Facts: RocketMQ's MQClientAPIImpl.batchAckMessageAsync, BatchAckMessageRequestBody.
+"""Acknowledges popped messages: all that finish in one turn of the loop go to each broker in one request. Facts:
+RocketMQ's MQClientAPIImpl.batchAckMessageAsync, BatchAckMessageRequestBody.
 
-Nothing here fails for good: a message that is not acknowledged comes again.
+A failure here is not fatal: a message that is not acknowledged is delivered again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ TIMEOUT_MS = 3_000
 MAX_ENTRIES = 128
 """Check points acknowledged in one request."""
 MAX_SPAN = 8_192
-"""Offsets between the first message of a check point and one that is acknowledged in a batch: its bits are sent."""
+"""Offsets between the first message of a check point and an acknowledged one in a batch, because the request
+contains a bit for each."""
 
 _Ack = tuple[str, Receipt]
 """The topic where the message is stored, and its receipt."""
@@ -38,9 +39,9 @@ class PopAcks:
         self._group = group
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[str, list[_Ack]] = {}
-        """broker name → what to acknowledge at the end of this turn."""
+        """broker name → acknowledgements to send at the end of this turn."""
         self._single: set[str] = set()
-        """Brokers that know no batches."""
+        """Brokers that do not support batches."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ack(self, topic: str, receipt: Receipt) -> None:
@@ -49,17 +50,17 @@ class PopAcks:
         self._waiting.setdefault(receipt.broker_name, []).append((topic, receipt))
 
     def put_off(self, topic: str, receipt: Receipt, invisible_ms: int) -> None:
-        """Somebody gets the message after ``invisible_ms``; the receipt is void."""
+        """Make the message visible again after ``invisible_ms``; the receipt becomes void."""
         self.spawn(self._put_off(topic, receipt, invisible_ms))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Something that ``stop`` waits for."""
+        """Start a task that ``stop`` waits for."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Everything said so far has reached the brokers, or failed."""
+        """Wait until all acknowledgements so far have reached the brokers or failed."""
         self._flush()
         while self._tasks:
             await asyncio.gather(*self._tasks)
@@ -78,7 +79,7 @@ class PopAcks:
         await asyncio.gather(*(self._send_one(topic, receipt) for topic, receipt in acks))
 
     def _entries(self, acks: list[_Ack]) -> tuple[list[tuple[BatchAck, list[_Ack]]], list[_Ack]]:
-        """By check point, and those that do not fit into one."""
+        """The entries by check point, and acknowledgements that do not fit into one."""
         entries: dict[tuple[str, Receipt], list[_Ack]] = {}
         rest = []
         for ack in acks:
@@ -106,7 +107,7 @@ class PopAcks:
         )
 
     async def _send_batch(self, broker_name: str, entries: list[tuple[BatchAck, list[_Ack]]]) -> list[_Ack]:
-        """What has to go one by one, because the broker knows no batches."""
+        """Returns the acknowledgements to send one by one, if the broker does not support batches."""
         body = BatchAckMessageRequestBody(broker_name=broker_name, acks=[entry for entry, _ in entries])
         try:
             await self._invoke(broker_name, RequestCode.BATCH_ACK_MESSAGE, None, encode_body(body))
@@ -134,8 +135,8 @@ class PopAcks:
             log.warning("cannot acknowledge %d of %s for %s: %s", receipt.offset, topic, self._group, error)
 
     async def renew(self, topic: str, receipt: Receipt, invisible_ms: int) -> bool | None:
-        """Hold an ordered message for ``invisible_ms`` from now, by the same receipt. False when it is not ours any
-        more, None when nobody knows."""
+        """Hold an ordered message for ``invisible_ms`` from now, with the same receipt. False if it is no longer
+        held here, None if unknown."""
         try:
             await self._change(topic, receipt, invisible_ms)
         except BrokerError as error:
@@ -152,7 +153,7 @@ class PopAcks:
         try:
             await self._change(topic, receipt, invisible_ms)
         except MQError as error:
-            log.warning("cannot put %d of %s off for %s: %s", receipt.offset, topic, self._group, error)
+            log.warning("cannot delay %d of %s for %s: %s", receipt.offset, topic, self._group, error)
 
     async def _change(self, topic: str, receipt: Receipt, invisible_ms: int) -> None:
         header = ChangeInvisibleTimeRequestHeader(
@@ -175,5 +176,5 @@ class PopAcks:
     ) -> None:
         address = self._instance.broker_address(broker_name)
         if address is None:
-            raise ConnectionLost(broker_name, "no route names it any more")
+            raise ConnectionLost(broker_name, "it is no longer in any route")
         await self._instance.remoting.invoke(address, code, header, body, timeout_ms=TIMEOUT_MS)

@@ -1,5 +1,5 @@
-"""A member of a group whose queues are chosen by the brokers, not by the members among themselves. Facts:
-RocketMQ's RebalanceImpl.getRebalanceResultFromBroker, QueryAssignmentProcessor."""
+"""A member of a group whose queues are assigned by the brokers instead of by the members. Facts: RocketMQ's
+RebalanceImpl.getRebalanceResultFromBroker, QueryAssignmentProcessor."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _ASSIGNMENT_TIMEOUT_MS = 3_000
 
 
 class AssignedGroup(GroupConsumer):
-    """A member whose queues are chosen by the brokers."""
+    """A member whose queues are assigned by the brokers."""
 
     async def assigned(self, topic: str) -> dict[MessageQueue, str] | None:
-        """Queue → POP or PULL; None when the broker cannot say: what was assigned before holds. Raises MQError."""
+        """Queue → PULL or POP; None if the broker has no answer, and then the previous assignment stays. Raises
+        MQError."""
         route = await self.instance.route(topic)
         masters = [address for name in route.brokers if (address := route.master(name)) is not None]
         if not masters:
@@ -55,12 +56,13 @@ class AssignedGroup(GroupConsumer):
 
     async def _rebalance(self, topic: str) -> bool:
         if topic.startswith(RETRY_PREFIX):
-            return True  # POP has retry topics of its own, and reads them by itself
+            return True  # POP has its own retry topics; brokers read them
         assigned = await self.assigned(topic)
         if assigned is None:
             log.warning(
-                "no broker says yet who consumes %s of %s; if that goes on, create the group (AdminClient.create_group,"
-                " mqadmin updateSubGroup) or turn on autoCreateSubscriptionGroup at the brokers",
+                "no broker has an assignment of %s for %s yet; if this persists, create the group"
+                " (AdminClient.create_group, mqadmin updateSubGroup) or turn on"
+                " autoCreateSubscriptionGroup at the brokers",
                 topic,
                 self.settings.group,
             )

@@ -1,8 +1,8 @@
 """Ordered pops as their consumer sees them: one message of a queue at a time, in the order of the queue.
 
 ``PoppedQueue`` decides what may run; ``PoppedInOrder`` gives it to the listener and keeps the queues. The broker
-hands out more of a queue only when everything handed out before is acknowledged or visible again, so a queue
-stays ours as long as one message of it does: the last one, which is renewed while the others are worked on.
+hands out more of a queue only when everything handed out before is acknowledged or visible again, so the consumer
+keeps a queue as long as it holds one of its messages: it renews the last one while the others are processed.
 Facts: RocketMQ's ConsumerOrderInfoManager, PopMessageProcessor.
 """
 
@@ -26,7 +26,8 @@ RENEWALS = 3
 
 
 class PoppedQueue:
-    """What was popped of one queue: what waits, what runs, until when it is ours. Times are monotonic seconds."""
+    """The popped messages of one queue: what waits, what runs, and until when they are held. Times are monotonic
+    seconds."""
 
     __slots__ = ("deadline", "resume", "running", "waiting")
 
@@ -34,13 +35,13 @@ class PoppedQueue:
         self.waiting: deque[Popped] = deque()
         self.running: Popped | None = None
         self.deadline = 0.0
-        """Until then nobody else is handed anything of the queue."""
+        """Until then no other member is handed messages of the queue."""
         self.resume = 0.0
-        """The queue rests until then."""
+        """The queue pauses until then."""
 
     def replace(self, popped: Iterable[Popped]) -> list[Popped]:
-        """The broker has handed out the queue, so what waited of an earlier pop is not ours any more: it is given
-        back. What runs is waited for."""
+        """The broker has handed out the queue again, so waiting messages of an earlier pop are no longer held;
+        they are returned. A running message is waited for."""
         forgotten = list(self.waiting)
         self.waiting = deque(popped)
         self.deadline = min(work.deadline for work in self.waiting)
@@ -48,19 +49,20 @@ class PoppedQueue:
         return forgotten
 
     def next(self, now: float) -> Popped | None:
-        """What the listener gets now; nothing while something runs, while the queue rests, or is not ours."""
+        """The next message for the listener; None while one is running, while the queue pauses, or if its time
+        has expired."""
         if self.running is not None or not self.waiting or now < self.resume or now >= self.deadline:
             return None
         self.running = self.waiting.popleft()
         return self.running
 
     def done(self) -> None:
-        """What ran is consumed, or not ours any more."""
+        """The running message is consumed, or no longer held."""
         self.running = None
 
     def put_back(self, resume: float) -> bool:
-        """What ran comes again, first of all, when the queue has rested. False when its pop was replaced meanwhile:
-        then it comes again anyway."""
+        """The running message failed and is first in line after the pause. False if its pop was replaced
+        meanwhile; it is then delivered again anyway."""
         work, self.running = self.running, None
         if work is None:
             raise AssertionError("nothing of the queue runs")
@@ -71,21 +73,21 @@ class PoppedQueue:
         return True
 
     def drop(self) -> list[Popped]:
-        """The queue is not ours any more; what waited of it."""
+        """The queue is no longer held; returns its waiting messages."""
         forgotten = list(self.waiting)
         self.waiting.clear()
         return forgotten
 
     def last(self) -> Popped | None:
-        """What has to be renewed for the queue to stay ours."""
+        """The message to renew in order to keep the queue."""
         return self.waiting[-1] if self.waiting else self.running
 
 
 class PoppedInOrder:
-    """The queues of one consumer. Belongs to the running loop.
+    """The ordered queues of one consumer. Belongs to the running loop.
 
-    ``submit`` is told what the listener gets, ``forget`` what it never will. ``renew`` keeps a message invisible for
-    another time; False when it is not ours any more, None when nobody knows.
+    ``submit`` is called with what the listener gets, ``forget`` with what it will never get. ``renew`` keeps a
+    message invisible for another interval; it returns False if the message is no longer held, None if unknown.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class PoppedInOrder:
         self._stopping = False
 
     def add(self, popped: Iterable[Popped]) -> None:
-        """All that one pop brought."""
+        """Add the messages of one pop."""
         places: dict[MessageQueue, list[Popped]] = {}
         for work in popped:
             places.setdefault(_place(work), []).append(work)
@@ -120,14 +122,15 @@ class PoppedInOrder:
         return time.monotonic() < self._queues[_place(work)].deadline
 
     def done(self, work: Popped) -> None:
-        """``work`` ran, and is consumed; or its time was over, and it comes again with what is behind it."""
+        """``work`` ran and is consumed; or its time expired, and it is delivered again with the messages after
+        it."""
         place = _place(work)
         queue = self._queues[place]
         queue.done()
         self._advance(place, queue)
 
     def rest(self, work: Popped, pause_ms: int) -> None:
-        """``work`` ran and failed: it comes again, before anything later of its queue."""
+        """``work`` ran and failed: it is delivered again before later messages of its queue."""
         place = _place(work)
         queue = self._queues[place]
         if not queue.put_back(time.monotonic() + pause_ms / 1000):
@@ -155,7 +158,7 @@ class PoppedInOrder:
         is_ours = await self._renew(work)
         last = queue.last()
         if last is None or last.receipt.pop_time_ms != work.receipt.pop_time_ms:
-            return  # all is done, or popped anew, meanwhile
+            return  # everything is done or was popped again meanwhile
         if is_ours:
             queue.deadline = asked + self._invisible_s
         elif is_ours is False:

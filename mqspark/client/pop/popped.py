@@ -1,5 +1,5 @@
-"""What a pop brings: messages, where they are stored, and the receipts that acknowledge them. Facts: RocketMQ's
-MQClientAPIImpl.processPopResponse, ExtraInfoUtil."""
+"""The result of a pop: messages, their place in the store, and the receipts that acknowledge them. Facts:
+RocketMQ's MQClientAPIImpl.processPopResponse, ExtraInfoUtil."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 
 class Popped(NamedTuple):
-    """A message that the listener has, or will have."""
+    """A message that is with the listener or waits for it."""
 
     message: MessageExt
     topic: str
-    """Where it is stored: the topic, or a retry topic."""
+    """The topic where it is stored: the original one or a retry topic."""
     receipt: Receipt
     deadline: float
-    """When the receipt runs out (``time.monotonic``). By our clock: the broker's may tell another time."""
+    """When the receipt expires (``time.monotonic``), by the local clock, because the broker's may differ."""
 
 
 def popped_of(
@@ -48,8 +48,8 @@ def popped_of(
     namespace: Namespace,
     limits: InflateLimits = LIMITS,
 ) -> list[Popped]:
-    """The messages of an answer to a pop from ``queue``, with their receipts. What inner batches become may be too much
-    at once: the rest is left to come again when its time is over. Raises ProtocolError, InvalidMessage."""
+    """The messages of an answer to a pop from ``queue``, with their receipts. If inner batches decompress to too
+    much at once, the rest is left to be redelivered. Raises ProtocolError, InvalidMessage."""
     arrived = time.monotonic()
     answer = response.header(PopMessageResponseHeader)
     starts = parse_start_offsets(answer.start_offset_info)
@@ -58,7 +58,11 @@ def popped_of(
     works = []
     messages, rest = decode_pull(response.body, broker_name=queue.broker_name, limits=limits)
     if rest is not None:
-        log.warning("a pop of %s becomes too much at once: from offset %d on it comes again", queue, rest)
+        log.warning(
+            "a pop of %s decompresses to too much at once: messages from offset %d on will be redelivered",
+            queue,
+            rest,
+        )
     for message in messages:
         given = message.properties.get(POP_CK)
         if given is not None:
@@ -67,7 +71,7 @@ def popped_of(
             flag = retry_flag(message.topic, group)
             place = flag, message.queue_id
             if place not in starts or message.queue_offset not in offsets.get(place, ()):
-                raise ProtocolError(f"a pop of {queue} does not say what {message.message_id} is")
+                raise ProtocolError(f"a pop of {queue} has no receipt for {message.message_id}")
             receipt = Receipt(
                 starts[place],
                 answer.pop_time,
@@ -79,7 +83,7 @@ def popped_of(
                 message.queue_offset,
             )
             message.properties[POP_CK] = receipt.encode()
-            if receipt.is_order:  # ordered messages are retried where they are: their records count nothing
+            if receipt.is_order:  # ordered messages are retried in place: their records have no counts
                 message.reconsume_times = counts.of(message.queue_id, message.queue_offset)
         message.properties.setdefault(FIRST_POP_TIME, str(answer.pop_time))
         topic = normal_topic(message.topic, group)

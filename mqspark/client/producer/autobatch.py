@@ -1,6 +1,5 @@
-"""Messages that are sent one by one, put together on their way: those of one topic that come within some
-milliseconds travel and are stored as a batch, and each sender gets its own result. Facts: RocketMQ's
-ProduceAccumulator."""
+"""Combines single sends: messages of one topic that arrive within some milliseconds are sent and stored as a
+batch, and each sender gets its own result. Facts: RocketMQ's ProduceAccumulator."""
 
 from __future__ import annotations
 
@@ -31,13 +30,13 @@ __all__ = ["AutoBatch", "Accumulator", "can_batch"]
 _ALONE = frozenset(
     {DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, "PGROUP", MESSAGE_TYPE, CORRELATION_ID}
 )
-"""A message with one of these properties goes its own way."""
+"""A message with one of these properties is sent alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoBatch:
-    """When a batch is sent: as soon as it is larger than ``max_bytes`` or ``max_delay_ms`` old. While
-    ``max_total_bytes`` wait, messages are sent on their own."""
+    """A batch is sent when it exceeds ``max_bytes`` or is ``max_delay_ms`` old. While ``max_total_bytes`` wait,
+    messages are sent alone."""
 
     max_delay_ms: int = 10
     max_bytes: int = 32 * 1024
@@ -92,7 +91,7 @@ class Accumulator:
     def add(
         self, message: Message, future: SettleFuture, queue: MessageQueue | None, timeout_ms: int | None
     ) -> bool:
-        """False when too much waits already: the caller sends it by itself. The message must be valid."""
+        """False if too much waits already; the caller then sends the message itself. The message must be valid."""
         size_bytes = len(message.body)
         if self._held_bytes + size_bytes > self._settings.max_total_bytes:
             return False
@@ -125,7 +124,7 @@ class Accumulator:
 
 
 def _share(together: asyncio.Future[SendResult], futures: list[SettleFuture]) -> None:
-    """To each sender its part of the result: the offsets of a batch follow one another."""
+    """Give each sender its part of the result; the offsets of a batch are consecutive."""
     error = together.exception()
     if error is not None:
         for future in futures:

@@ -1,4 +1,4 @@
-"""Which queue the next message goes to, and which brokers to leave alone for a while. No sockets.
+"""Selection of the queue for the next message, and avoidance of slow or failed brokers. No sockets.
 
 Facts: RocketMQ's MQFaultStrategy, LatencyFaultToleranceImpl, TopicPublishInfo.
 """
@@ -13,11 +13,11 @@ from mqspark.clock import Clock
 __all__ = ["FaultTable", "QueueChooser"]
 
 _PENALTIES = ((15_000, 30_000), (5_000, 10_000), (3_000, 6_000), (1_800, 5_000), (550, 2_000))
-"""(answer took at least, broker is avoided for), ms: MQFaultStrategy's two tables without their zeros."""
+"""(response time is at least, broker is avoided for), in ms: MQFaultStrategy's two tables without their zeros."""
 SLOW_MS = _PENALTIES[-1][0]
-"""Answers faster than this cost a broker nothing."""
+"""Faster responses have no penalty."""
 _ISOLATED_LATENCY_MS = 10_000
-"""What a connection fault counts as."""
+"""The response time that a connection error counts as."""
 
 
 class OfBroker(Protocol):
@@ -32,14 +32,14 @@ _MAX_BROKERS = 1_000
 
 
 class FaultTable:
-    """Brokers that were slow or unreachable, and until when they are avoided."""
+    """Slow or unreachable brokers, and until when they are avoided."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._until_ms: dict[str, int] = {}
 
     def record(self, broker_name: str, latency_ms: float, *, isolate: bool = False) -> None:
-        """``isolate``: no answer at all, or a refusal. A penalty only ever extends an earlier one."""
+        """``isolate``: no answer, or a refusal. A penalty can only be extended."""
         if isolate:
             latency_ms = _ISOLATED_LATENCY_MS
         for threshold_ms, penalty_ms in _PENALTIES:
@@ -51,7 +51,7 @@ class FaultTable:
                 return
 
     def _forget(self) -> None:
-        """Those that may be used again; the one that has been avoided longest when there are none."""
+        """Remove brokers that may be used again; if there are none, the one avoided longest."""
         now_ms = self._clock.monotonic_ms()
         kept = {name: until_ms for name, until_ms in self._until_ms.items() if until_ms > now_ms}
         if len(kept) > _MAX_BROKERS:
@@ -73,7 +73,7 @@ class FaultTable:
 
 
 class QueueChooser:
-    """Round robin over a topic's queues; on a retry another broker, and a healthy one if there is one."""
+    """Round robin over a topic's queues. A retry goes to another broker, and to a healthy one if there is one."""
 
     __slots__ = ("_counter", "_faults")
 

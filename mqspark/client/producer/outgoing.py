@@ -1,5 +1,5 @@
-"""Messages before they are sent: what is wrong with them, their properties as text, which queue the caller wants.
-Facts: RocketMQ's Validators, MessageBatch, SelectMessageQueueByHash."""
+"""Messages before they are sent: validation, property strings, queue selection. Facts: RocketMQ's Validators,
+MessageBatch, SelectMessageQueueByHash."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ __all__ = [
 ]
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Chooses the queue of a message among all writable ones of its topic."""
+"""Selects the queue of a message among all writable queues of its topic."""
 
 _TIMED = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
 
 
 def check_sendable(topic: str) -> None:
-    """Raises InvalidMessage for a topic that nobody may send to."""
+    """Raises InvalidMessage for a topic that does not accept sends."""
     check_topic(topic)
     if topic in SEND_FORBIDDEN_TOPICS:
         raise InvalidMessage(f"topic {topic} is the broker's own; nobody may send to it", field="topic")
 
 
 def body_bytes(message: Message) -> int:
-    """The length of its body. Raises InvalidMessage for what is no message."""
+    """The length of the body. Raises InvalidMessage if the argument is not a message."""
     try:
         return len(message.body)
     except (AttributeError, TypeError):
@@ -76,7 +76,7 @@ def check_body(body: bytes, max_bytes: int) -> None:
 
 
 def properties_text(message: Message, *, prepared: bool = False) -> tuple[str, str]:
-    """The encoded properties with a unique id among them, and that id. Raises InvalidMessage, MessageTooLarge."""
+    """The encoded properties including a unique id, and that id. Raises InvalidMessage, MessageTooLarge."""
     properties = message.properties
     if not prepared and TRANSACTION_PREPARED in properties:
         raise InvalidMessage(
@@ -118,7 +118,7 @@ def check_batch(messages: Sequence[Message]) -> str:
 
 
 def batch_of(messages: Sequence[Message], max_bytes: int) -> tuple[str, bytes, str]:
-    """Topic, body and the ids, joined by commas. Raises InvalidMessage, MessageTooLarge."""
+    """Topic, body and ids of the batch, the ids joined by commas. Raises InvalidMessage, MessageTooLarge."""
     topic = check_batch(messages)
     ids: list[str] = []
     items: list[tuple[int, bytes, bytes]] = []
@@ -149,7 +149,8 @@ def selecting(
 
 
 def _java_hash_code(key: str | int) -> int:
-    """``hashCode`` of a String, or of a Long as long as the key needs one (SelectMessageQueueByHash)."""
+    """Java's ``hashCode`` of a String, or of a Long where the key does not fit into an Integer
+    (SelectMessageQueueByHash)."""
     if isinstance(key, str):
         return java_hash(key)
     if -0x80000000 <= key <= 0x7FFFFFFF:

@@ -1,4 +1,4 @@
-"""The producer, as programs hold it. Facts: RocketMQ's DefaultMQProducerImpl."""
+"""The public asyncio producer. Facts: RocketMQ's DefaultMQProducerImpl."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ _encode_json = msgspec.json.encode
 class Producer(Lifecycle):
     """Sends messages to the topics of a cluster.
 
-    ``timeout_ms`` is the whole time a send may take, retries and connecting included. Raises what
-    ``mqspark.errors`` lists under ClientError, and InvalidMessage for a message that no broker would take.
-    Not thread-safe: use it on the loop it was started on (``mqspark.Producer`` is the one for threads).
+    ``timeout_ms`` is the limit of a whole send, including retries and connecting. Raises the subclasses of
+    ClientError in ``mqspark.errors``, and InvalidMessage for a message that no broker would accept. Not
+    thread-safe: use it on the loop it was started on (``mqspark.Producer`` is the one for threads).
     """
 
     def __init__(
@@ -85,12 +85,11 @@ class Producer(Lifecycle):
         trace_topic: str | None = None,
         options: ClientOptions | None = None,
     ) -> None:
-        """``default_topic_queues`` is how many queues a topic gets that sending to it creates.
+        """``default_topic_queues`` is the number of queues of a topic that a send creates.
 
-        A send waits while ``max_in_flight`` messages or ``max_in_flight_bytes`` are not answered yet. With
-        ``auto_batch`` messages that are sent one by one travel together, a little later. With
-        ``trace`` each acknowledged send is recorded in ``trace_topic`` (RMQ_SYS_TRACE_TOPIC), for
-        ``mqadmin queryMsgTraceById``.
+        A send waits while ``max_in_flight`` messages or ``max_in_flight_bytes`` are unanswered. With
+        ``auto_batch`` single messages are combined into batches, with a small delay. With ``trace`` each
+        acknowledged send is recorded in ``trace_topic`` (RMQ_SYS_TRACE_TOPIC), for ``mqadmin queryMsgTraceById``.
         """
         self._options = options or ClientOptions()
         self._namespace = Namespace(self._options.namespace)
@@ -113,7 +112,7 @@ class Producer(Lifecycle):
         self._tracer: Tracer | None = None
         self._member = _Membership(self)
         self._running = False
-        # What a start brings:
+        # Set by start:
         self._loop: asyncio.AbstractEventLoop
         self._instance: ClientInstance
         self._tasks: Tasks
@@ -163,7 +162,7 @@ class Producer(Lifecycle):
         self._running = True
 
     async def stop(self) -> None:
-        """Waits for what is in flight (at most its timeout), then leaves."""
+        """Wait for unanswered sends (at most for their timeout), then leave the group."""
         if not self._running:
             return
         if self._accumulator is not None:
@@ -191,10 +190,10 @@ class Producer(Lifecycle):
         selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Send and wait for the broker's word.
+        """Send and wait for the broker's answer.
 
-        The queue is chosen in turn, or is ``queue``, or the one that ``hash_key`` always gets while the
-        topic's queues stay the same, or what ``selector`` says. Only the first kind is tried again on other
+        Queues are chosen in turn, unless one is given by ``queue``, by ``hash_key`` (always the same queue while
+        the topic's queues do not change) or by ``selector``. Only sends without these three are retried on other
         brokers.
         """
         return await (
@@ -212,10 +211,10 @@ class Producer(Lifecycle):
         selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
     ) -> asyncio.Future[SendResult]:
-        """As ``send``, but gives the future as soon as there is room in flight.
+        """Like ``send``, but returns the future as soon as there is room in flight.
 
-        Messages to one queue are stored in the order in which they were sent only where each future was awaited
-        before the next send: a retry, or a first connection, may let a later message pass.
+        Messages to one queue keep their order only if each future is awaited before the next send: after a retry
+        or a first connection, a later message may overtake.
         """
         return await self._begin_in_turn(message, queue, hash_key, selector, timeout_ms)
 
@@ -227,7 +226,7 @@ class Producer(Lifecycle):
         hash_key: str | int | None = None,
         selector: QueueSelector | None = None,
     ) -> None:
-        """Returns once the message is handed to the connection; nobody will say whether it arrived."""
+        """Returns once the message is handed to the connection; its arrival is not confirmed."""
         self._check_running()
         future: asyncio.Future[None] = self._loop.create_future()
         self.begin(message, future, queue, hash_key, selector, None, oneway=True)
@@ -240,7 +239,7 @@ class Producer(Lifecycle):
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """All of one topic to one queue, stored together, under one acknowledgement."""
+        """Send messages of one topic to one queue, stored together under one acknowledgement."""
         self._check_running()
         await self._window.room()
         future: asyncio.Future[SendResult] = self._loop.create_future()
@@ -260,8 +259,8 @@ class Producer(Lifecycle):
         hash_key: str | int | None = None,
         selector: QueueSelector | None = None,
     ) -> MessageExt:
-        """Send a message and wait for the reply of whoever consumes it (``reply``); ``timeout_ms`` is the time for
-        both. Raises as ``send``, and RequestTimeout when the message is stored but no reply comes."""
+        """Send a message and wait for the reply of its consumer (``reply``); ``timeout_ms`` covers both. Raises
+        like ``send``, and RequestTimeout if the message is stored but no reply arrives."""
         self._check_running()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -280,7 +279,7 @@ class Producer(Lifecycle):
         selector: QueueSelector | None,
     ) -> MessageExt:
         if message.topic not in self._asked_topics:
-            # A reply may come over any broker of the topic's, and each has to know us by then.
+            # A reply may come through any broker of the topic, and each has to know this client by then.
             check_topic(message.topic)
             await self.queues(message.topic)
             await self._instance.heartbeat()
@@ -299,31 +298,31 @@ class Producer(Lifecycle):
                 if sent is not None:
                     sent.cancel()
             elif not sent.cancelled():
-                sent.exception()  # with the reply here, it is of no interest
+                sent.exception()  # the reply has arrived, so the result does not matter
 
     async def reply(
         self, request: MessageExt, body: bytes | str, *, timeout_ms: int | None = None
     ) -> SendResult:
-        """Answer a request that was consumed; returns when the client that waits has the reply. Raises InvalidMessage
-        for what is no request, BrokerError when nobody waits any more."""
+        """Answer a consumed request; returns when the waiting client has the reply. Raises InvalidMessage if the
+        message is not a request, BrokerError if no client waits any more."""
         message = reply_message(request, body)
-        # The broker that has the request surely knows who sent it.
+        # The broker that stored the request is sure to know its sender.
         queues = await self.queues(message.topic)
         near = next((queue for queue in queues if queue.broker_name == request.broker_name), None)
         return await (await self._begin_in_turn(message, near, None, None, timeout_ms, alone=True))
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that a message to ``topic`` can go to now. Raises NoRoute."""
+        """The queues that a message to ``topic`` can currently be sent to. Raises NoRoute."""
         self._check_running()
         check_topic(topic)
         found = await self._targets.find(self._namespace.wrap(topic))
         return self._namespace.unwrap_queues(found.queues)
 
     async def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
-        """Take a message back that is not delivered yet: the ``recall_handle`` of a timed one. Its message id.
+        """Cancel a timed message that is not delivered yet, by its ``recall_handle``. Returns its message id.
 
-        Raises InvalidMessage for a handle that is none, BrokerError when it is too late, or when the broker does not
-        recall (recallMessageEnable).
+        Raises InvalidMessage for a malformed handle, BrokerError if it is too late or recall is disabled at the
+        broker (recallMessageEnable).
         """
         check_topic(topic)
         _, broker_name, _, message_id = decode_recall_handle(handle)
@@ -347,11 +346,11 @@ class Producer(Lifecycle):
             call_hooks([interceptor.after_recall for interceptor in self._interceptors], context)
         return response.header(RecallMessageResponseHeader).msg_id
 
-    # --- what the facades use ---------------------------------------------------------------------------
+    # --- for the facades --------------------------------------------------------------------------------
 
     def can_begin(self, message: Message) -> bool:
-        """Whether its topic is known, so that a send need not wait for a route. From any thread. Raises InvalidMessage
-        and MessageTooLarge, as ``begin`` would."""
+        """Whether the topic's route is known, so that a send need not wait. Callable from any thread. Raises
+        InvalidMessage and MessageTooLarge, as ``begin`` would."""
         if not self._running or self._namespace or message.topic not in self._targets.topics:
             return False
         check_body(message.body, self._max_message_bytes)
@@ -372,8 +371,8 @@ class Producer(Lifecycle):
         prepared: bool = False,
         alone: bool = False,
     ) -> None:
-        """Start a send on this loop; ``future`` (of asyncio or concurrent.futures) gets the result or the
-        error. ``prepared``: of a transaction, whose properties are set. ``alone``: in no automatic batch.
+        """Start a send on this loop; ``future`` (of asyncio or concurrent.futures) gets the result or the error.
+        ``prepared``: a transactional message whose properties are set. ``alone``: not combined into a batch.
 
         Raises InvalidMessage, MessageTooLarge at once. Does not wait for room.
         """
@@ -433,7 +432,7 @@ class Producer(Lifecycle):
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> None:
-        """As ``begin`` for a batch."""
+        """Like ``begin``, for a batch."""
         self._check_running()
         context = None
         if self._interceptors and messages:
@@ -443,7 +442,7 @@ class Producer(Lifecycle):
             messages, queue = [self._named(message) for message in messages], self._named_queue(queue)
         sending = Sending()
         sending.topic, sending.body, sending.message_id = batch_of(messages, self._max_message_bytes)
-        # The batch as such carries no id: RocketMQ would write it over those of its messages.
+        # The batch itself has no id: RocketMQ would overwrite its members' ids with it.
         sending.properties = b'""'
         sending.context = context
         sending.flag = 0
@@ -458,7 +457,7 @@ class Producer(Lifecycle):
             oneway=False,
         )
 
-    # --- within -----------------------------------------------------------------------------------------
+    # --- internal ---------------------------------------------------------------------------------------
 
     def _check_running(self) -> None:
         if not self._running:
@@ -478,7 +477,7 @@ class Producer(Lifecycle):
         prepared: bool = False,
         alone: bool = False,
     ) -> asyncio.Future[SendResult]:
-        """``begin`` as soon as there is room in flight."""
+        """Call ``begin`` as soon as there is room in flight."""
         if not self._running:
             self._check_running()
         body_bytes(message)
@@ -496,7 +495,8 @@ class Producer(Lifecycle):
     def _accumulate(
         self, message: Message, future: SettleFuture, queue: MessageQueue | None, timeout_ms: int | None
     ) -> bool:
-        """Leave it to the accumulator. Raises InvalidMessage for what would spoil a batch."""
+        """Pass the message to the accumulator. Raises InvalidMessage for a message that would make the batch
+        invalid."""
         accumulator = self._accumulator
         if accumulator is None or len(message.body) >= self._compress_from_bytes or not can_batch(message):
             return False
@@ -510,7 +510,7 @@ class Producer(Lifecycle):
         queue: MessageQueue | None,
         timeout_ms: int | None,
     ) -> None:
-        """What was accumulated. Never raises: the future gets the error."""
+        """Send accumulated messages. Never raises: the future gets the error."""
         try:
             if len(messages) == 1:
                 self.begin(messages[0], future, queue, timeout_ms=timeout_ms, alone=True)
@@ -529,7 +529,8 @@ class Producer(Lifecycle):
         return context
 
     def _named(self, message: Message) -> Message:
-        """Under the cluster's names (DefaultMQProducerImpl: withNamespace, PROPERTY_INSTANCE_ID)."""
+        """The message under the cluster's topic name (DefaultMQProducerImpl: withNamespace,
+        PROPERTY_INSTANCE_ID)."""
         return Message(
             topic=self._namespace.wrap(message.topic),
             body=message.body,
@@ -541,7 +542,7 @@ class Producer(Lifecycle):
         return None if queue is None else self._namespace.wrap_queue(queue)
 
     def _named_selector(self, selector: QueueSelector | None) -> QueueSelector | None:
-        """It sees and chooses queues by the program's names."""
+        """A selector that sees and returns queues under the program's topic names."""
         namespace = self._namespace
         if selector is None:
             return None
@@ -549,10 +550,10 @@ class Producer(Lifecycle):
             selector(namespace.unwrap_queues(queues), message)
         )
 
-    # --- what the instance asks -------------------------------------------------------------------------
+    # --- for the instance -------------------------------------------------------------------------------
 
     def _kept_topics(self) -> Collection[str]:
-        """Whose routes are to be kept fresh."""
+        """Topics whose routes are kept up to date."""
         return self._targets.topics.keys()
 
     def _asked(self, channel: Channel, request: Command) -> bool:
@@ -562,7 +563,7 @@ class Producer(Lifecycle):
 
 
 class _Membership(Member):
-    """A producer as its instance sees it."""
+    """A producer as seen by its instance."""
 
     def __init__(self, producer: Producer) -> None:
         self.producer_group = producer.group
@@ -579,7 +580,7 @@ class _Membership(Member):
 
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
         if request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
-            log.info("a reply came for which nobody waits any more")
+            log.info("a reply arrived after its request had ended")
             return ResponseCode.SUCCESS, b"", None
         return await super().answer(request)
 

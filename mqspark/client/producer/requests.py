@@ -1,8 +1,8 @@
 """Requests that wait for a reply. Facts: RocketMQ's DefaultMQProducerImpl.request, RequestFutureHolder,
 MessageUtil and ClientRemotingProcessor.receiveReplyMessage.
 
-A request is an ordinary message; whoever consumes it sends a reply, which a broker pushes to the client that is
-named in both. The two belong together by a correlation id. Must not know how messages are sent.
+A request is an ordinary message. Its consumer sends a reply, which a broker pushes to the client named in both. A
+correlation id links the two. Must not know how messages are sent.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def is_reply(message: Message) -> bool:
 
 
 def reply_message(request: MessageExt, body: bytes | str) -> Message:
-    """The reply to a consumed request. Raises InvalidMessage when nobody waits for one, or the broker did not say
-    which cluster it belongs to."""
+    """The reply to a consumed request. Raises InvalidMessage if the message is not a request or the broker did
+    not add its cluster's name."""
     found = request.properties
     for name in (CORRELATION_ID, REPLY_TO_CLIENT):
         if not found.get(name):
@@ -71,7 +71,7 @@ def reply_message(request: MessageExt, body: bytes | str) -> Message:
 
 
 class Requests:
-    """Those of one producer."""
+    """The open requests of one producer."""
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
@@ -81,7 +81,7 @@ class Requests:
         return len(self._waiting)
 
     def open(self, message: Message, timeout_ms: int) -> tuple[str, Message, asyncio.Future[MessageExt]]:
-        """Correlation id, the message as it is to be sent, and the reply to come; ``close`` must follow."""
+        """Returns the correlation id, the message to send, and the future of the reply; ``close`` must follow."""
         correlation_id = str(uuid.uuid4())
         request = Message(
             topic=message.topic,
@@ -102,14 +102,14 @@ class Requests:
         self._waiting.pop(correlation_id, None)
 
     def abandon(self) -> None:
-        """The producer stops: who waits waits in vain."""
+        """The producer stops: fail all open requests."""
         waiting, self._waiting = self._waiting, {}
         for reply in waiting.values():
             if not reply.done():
                 reply.set_exception(ConnectionLost(self._client_id, "the producer is stopped"))
 
     def replied(self, channel: Channel, request: Command) -> bool:
-        """PUSH_REPLY_MESSAGE_TO_CLIENT: whether it is for one of these requests."""
+        """PUSH_REPLY_MESSAGE_TO_CLIENT. Returns whether it belongs to one of these requests."""
         try:
             message = _pushed(request)
         except MQError as error:

@@ -1,5 +1,5 @@
-"""How much may be under way at once: the back-pressure of a producer. Facts: RocketMQ's
-backPressureForAsyncSendNum and backPressureForAsyncSendSize."""
+"""Back-pressure of a producer: the limit of unanswered sends. Facts: RocketMQ's backPressureForAsyncSendNum and
+backPressureForAsyncSendSize."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ThreadWindow", "Window"]
 
 
 class Window:
-    """Sends that are not answered yet. Belongs to the running loop."""
+    """Unanswered sends. Belongs to the running loop."""
 
     __slots__ = ("_empty", "_waiting", "count", "max_bytes", "max_count", "size_bytes")
 
@@ -32,12 +32,12 @@ class Window:
         return self.count >= self.max_count or self.size_bytes >= self.max_bytes
 
     async def room(self) -> None:
-        """Until one more may go; whoever does not, then, says so by ``decline``."""
+        """Wait until one more send may start. A caller that then does not send must call ``decline``."""
         woken = False
         while self.full:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             if woken:
-                self._waiting.appendleft(waiter)  # keeps its turn
+                self._waiting.appendleft(waiter)  # keeps its place
             else:
                 self._waiting.append(waiter)
             try:
@@ -48,16 +48,16 @@ class Window:
                 raise
             woken = True
         if woken and self.count + 1 < self.max_count:
-            # What a large message leaves may be room for several.
+            # The room left by a large message may be enough for several.
             self._wake_one()
 
     def decline(self) -> None:
-        """Whoever found room has no use for it: the next one has."""
+        """A caller that was given room does not use it: wake the next one."""
         if self._waiting and not self.full:
             self._wake_one()
 
     async def empty(self) -> None:
-        """Until nothing is under way."""
+        """Wait until nothing is in flight."""
         if self.count:
             self._empty = asyncio.get_running_loop().create_future()
             await self._empty
@@ -79,10 +79,10 @@ class Window:
 
 
 class ThreadWindow:
-    """The same for callers in any thread.
+    """Like ``Window``, for callers in any thread.
 
-    Who finds it full waits until half of it is free: a change of threads for each message would cost more than
-    the message.
+    A caller that finds it full waits until half of it is free, because a thread switch per message would cost
+    more than the message.
     """
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:

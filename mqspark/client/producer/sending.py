@@ -1,8 +1,8 @@
-"""Messages on their way: attempts, answers, retries on other brokers, the last word on each.
+"""Sends in flight: attempts, answers, retries on other brokers, and the final result of each.
 
-The usual send makes no task and no dict: the route, the connection and everything of the header that does not
-change are looked up in one step, and the response settles the caller's future. Whatever is unusual (no route yet,
-no connection, a large body to compress, a retry) goes through ``Sender._dispatch``. Facts: RocketMQ's
+The common case creates no task and no dict: the route, the connection and the constant part of the header are
+found by one look-up, and the response settles the caller's future. Everything else (no route yet, no connection,
+a large body to compress, a retry) goes through ``Sender._dispatch``. Facts: RocketMQ's
 DefaultMQProducerImpl.sendDefaultImpl.
 """
 
@@ -45,17 +45,18 @@ log = logging.getLogger(__name__)
 _SEND_OK = SendStatus.SEND_OK
 
 MIN_ATTEMPT_S = 0.02
-"""With less time left than this another attempt could only double the message; timers fire some ms early, too."""
+"""With less time left, another attempt would probably only duplicate the message; also, timers may fire some ms
+early."""
 
 _COMPRESSED_ZLIB = COMPRESSED | compression.ZLIB << COMPRESSION_SHIFT
 _THREAD_COMPRESS_BYTES = 128 * 1024
-"""Compressing this much takes milliseconds, which the event loop should not spend."""
+"""Compressing this much takes milliseconds, which would block the event loop."""
 
 _PREFIX = struct.Struct(">ii")
 
 
 class Sending:
-    """One message (or batch) on its way; called with what became of its latest attempt."""
+    """One message (or batch) in flight; called with the outcome of its latest attempt."""
 
     __slots__ = (
         "attempts",
@@ -85,7 +86,7 @@ class Sending:
     body: bytes
     properties: bytes
     context: SendContext | None
-    """What interceptors are told; None without any."""
+    """Passed to interceptors; None if there are none."""
     message_id: str
     flag: int
     sys_flag: int
@@ -164,7 +165,7 @@ class Sending:
 
 
 class Sender:
-    """What is under way of one producer. Belongs to the running loop."""
+    """All sends in flight of one producer. Belongs to the running loop."""
 
     def __init__(
         self,
@@ -194,7 +195,7 @@ class Sender:
     def launch(
         self, sending: Sending, future: SettleFuture, timeout_ms: int, *, kind: int, oneway: bool
     ) -> None:
-        """The first attempt of a ``sending`` that says what is to be sent, and where. Does not wait for room."""
+        """Start the first attempt of a prepared ``sending``. Does not wait for room."""
         size_bytes = len(sending.body)
         sending.sender = self
         sending.future = future
@@ -230,11 +231,11 @@ class Sender:
             self._tasks.spawn(self._dispatch(sending, None))
 
     def close(self) -> None:
-        """What fails from now on is not tried again."""
+        """Failures from now on are not retried."""
         self._closing = True
 
     def _choose(self, sending: Sending, topic: PublishTopic) -> Target:
-        """The queue of the next attempt."""
+        """The queue for the next attempt."""
         last, sending.attempts = sending.target, sending.attempts + 1
         queue = sending.pinned
         if sending.select is not None:
@@ -268,8 +269,8 @@ class Sender:
     async def _dispatch(
         self, sending: Sending, target: Target | None, *, refresh: bool = False, compress: bool = False
     ) -> None:
-        """An attempt that must wait for something first: a thread that compresses, a route, a connection, a peer that
-        reads slowly. Whatever happens, the send gets its last word: ``stop`` waits for it."""
+        """An attempt that must wait first: for compression in a thread, a route, a connection or a slow peer. It
+        always resolves the send, because ``stop`` waits for it."""
         try:
             async with asyncio.timeout_at(sending.deadline):
                 if compress:
@@ -298,7 +299,7 @@ class Sender:
             raise
 
     def failed(self, sending: Sending, error: ClientError) -> None:
-        """An attempt failed: try another broker if that can help and there is time, else report."""
+        """An attempt failed: try another broker if that may help and time is left, otherwise report the error."""
         target = sending.target
         lost = isinstance(error, (ConnectionLost, RequestTimeout))
         again = target is not None and (lost or (isinstance(error, BrokerError) and error.code in RETRYABLE))
@@ -320,7 +321,7 @@ class Sender:
             self.finish(sending, None, error)
 
     def finish(self, sending: Sending, result: SendResult | None, error: BaseException | None) -> None:
-        """The last word on a send."""
+        """Resolve a send."""
         self._window.leave(sending.size_bytes)
         context = sending.context
         if context is not None:

@@ -1,4 +1,4 @@
-"""The queues a producer may send to, each with everything of its requests that does not change. Facts: RocketMQ's
+"""The queues a producer may send to, each with the constant parts of its requests. Facts: RocketMQ's
 TopicPublishInfo, SendMessageRequestHeaderV2."""
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["BATCH", "PLAIN", "REPLY", "PublishTopic", "Target", "Targets"]
 
 PLAIN, BATCH, REPLY = range(3)
 _CODES = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
-"""By kind."""
+"""Indexed by kind."""
 
 MAX_MADE = 1_024
-"""Targets of one topic that are kept, of 2 KB each."""
+"""Targets kept per topic, of 2 KB each."""
 
 _encode_json = msgspec.json.encode
 
 
 class Target:
-    """One queue as the hot path needs it."""
+    """One queue, prepared for the hot path."""
 
     __slots__ = ("broker_name", "channel", "heads", "queue", "shown")
 
@@ -46,7 +46,7 @@ class Target:
     ) -> None:
         self.queue = queue
         self.shown = shown
-        """The queue by the program's name of the topic."""
+        """The queue under the program's name of the topic."""
         self.broker_name = queue.broker_name
         self.channel: Channel | None = None
         self.heads = tuple(
@@ -54,7 +54,7 @@ class Target:
             for code in _CODES
             for oneway in (False, True)
         )
-        """At ``2 * kind + oneway``."""
+        """At index ``2 * kind + oneway``."""
 
     def _head(
         self,
@@ -65,8 +65,8 @@ class Target:
         oneway: bool,
         more: Mapping[str, str],
     ) -> bytes:
-        """Everything of SendMessageRequestHeaderV2 up to the born timestamp (``g``), whose quote is open; ``more`` is
-        what every request of the client carries."""
+        """SendMessageRequestHeaderV2 up to the born timestamp (``g``), whose quote is open; ``more`` is sent with
+        every request of the client."""
         fields = {
             **more,
             "a": group,
@@ -87,7 +87,7 @@ class Target:
 
 
 class _Made(Sequence[Target]):
-    """Targets made when they are asked for, of a topic with many queues."""
+    """Targets of a topic with many queues, created on first use."""
 
     def __init__(self, queues: Sequence[MessageQueue], make: Callable[[MessageQueue], Target]) -> None:
         self._queues = queues
@@ -113,7 +113,7 @@ class _Made(Sequence[Target]):
 
 
 class PublishTopic:
-    """A topic's queues and the turn they are at."""
+    """A topic's queues and the round-robin position."""
 
     __slots__ = ("_by_queue", "_turn", "chooser", "many", "queues", "targets")
 
@@ -122,7 +122,7 @@ class PublishTopic:
         self.queues: Sequence[MessageQueue] = ()
         self.targets: Sequence[Target] = []
         self.many = False
-        """Ask ``candidates`` for what to choose from, not ``targets``."""
+        """Whether to choose from ``candidates`` instead of ``targets``."""
         self._by_queue: dict[MessageQueue, Target] = {}
         self._turn = 0
 
@@ -139,7 +139,7 @@ class PublishTopic:
         return None if place is None else self.targets[place]
 
     def candidates(self) -> list[Target]:
-        """The next queue of each broker: which broker, the chooser says."""
+        """The next queue of each broker; the chooser selects the broker."""
         spans = self.queues.spans if isinstance(self.queues, Queues) else ()
         start, candidates = 0, []
         turn = self._turn // max(1, len(spans))
@@ -151,7 +151,7 @@ class PublishTopic:
 
 
 class Targets:
-    """All topics of one producer, by the cluster's names."""
+    """All topics of one producer, under the cluster's names."""
 
     def __init__(
         self,
@@ -171,9 +171,8 @@ class Targets:
         self._more = instance.options.fields
 
     async def find(self, name: str, *, refresh: bool = False) -> PublishTopic:
-        """A topic with writable queues; one that does not exist yet has those that it would be created with. Raises
-        NoRoute, and what ``ClientInstance.route`` raises when nothing is known yet.
-        """
+        """A topic with writable queues; a topic that does not exist yet has the queues with which it would be
+        created. Raises NoRoute, and what ``ClientInstance.route`` raises when no route is known yet."""
         topic = self.topics.get(name)
         if topic is not None and topic.targets and not refresh:
             return topic
@@ -185,7 +184,7 @@ class Targets:
             route = await self._instance.template_route(name, self._default_topic_queues)
         except ClientError:
             if topic is not None and topic.targets:
-                return topic  # the name servers are away; what was known may still do
+                return topic  # the name servers are unreachable; the known route may still work
             raise
         topic = self.topics.get(name)
         if topic is None:
@@ -198,7 +197,7 @@ class Targets:
         return topic
 
     def changed(self, route: TopicRoute) -> None:
-        """A route is news."""
+        """A route has changed."""
         topic = self.topics.get(route.topic)
         if topic is not None:
             self._adopt(topic, route)

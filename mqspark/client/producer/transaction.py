@@ -4,10 +4,10 @@ DefaultMQProducerImpl.sendMessageInTransaction and checkTransactionState.
     prepare   the message is stored by the broker, where no consumer sees it
     execute   the caller's local transaction
     end       COMMIT shows the message to consumers, ROLLBACK drops it, UNKNOWN leaves it
-    check     the broker asks any producer of the group what became of a message that is still undecided
+    check     the broker asks any producer of the group for the outcome of an undecided message
 
-END_TRANSACTION has no answer: when it gets lost, a check makes up for it. So ``check`` must know the outcome of
-every local transaction, of this process and of others in the group, and say UNKNOWN as long as one is under way.
+END_TRANSACTION has no answer; if it is lost, a check replaces it. So ``check`` must know the outcome of every
+local transaction, of this process and of others in the group, and return UNKNOWN while one is running.
 """
 
 from __future__ import annotations
@@ -54,20 +54,21 @@ __all__ = ["Check", "Execute", "Prepared", "TransactionProducer", "TransactionRe
 log = logging.getLogger(__name__)
 
 MAX_WAITING_CHECKS = 2_000
-"""Checks beyond are dropped: the broker asks again (TransactionMQProducer.checkRequestHoldMax)."""
+"""Further checks are dropped; the broker repeats them (TransactionMQProducer.checkRequestHoldMax)."""
 MAX_WAITING_CHECK_BYTES = 64 << 20
-"""Of their messages; so are those beyond."""
+"""Limit of their messages' size; further checks are dropped."""
 
 
 Execute = Callable[[Message], Any]
-"""The local transaction: a function or coroutine function that gives a TransactionState. The message has its unique id
-(``unique_id``), by which ``check`` will know it."""
+"""The local transaction: a function or coroutine function that returns a TransactionState. The message has its
+unique id (``unique_id``), which ``check`` will get."""
 Check = Callable[[MessageExt], Any]
-"""What became of a local transaction; ``message_id`` is the unique id. A function or coroutine function."""
+"""Returns the outcome of a local transaction; ``message_id`` is the unique id. A function or coroutine function.
+"""
 
 
 class TransactionResult(SendResult, frozen=True, gc=False, kw_only=True):
-    """Where the prepared message is (in the broker's half topic), and what was told to the broker."""
+    """Where the prepared message is (in the broker's half topic), and the state reported to the broker."""
 
     state: TransactionState = TransactionState.UNKNOWN
 
@@ -78,7 +79,7 @@ class TransactionResult(SendResult, frozen=True, gc=False, kw_only=True):
 
 
 class Prepared(NamedTuple):
-    """A message that the broker has and nobody sees."""
+    """A message that is stored and not visible to consumers."""
 
     message: Message
     result: SendResult
@@ -88,7 +89,7 @@ class Prepared(NamedTuple):
 
 
 def state_of(returned: Any) -> TransactionState:
-    """Raises TypeError for what is no state: to guess could commit what was not meant."""
+    """Raises TypeError for anything but a state, because a guess could commit by mistake."""
     if returned is None:
         return TransactionState.UNKNOWN
     if isinstance(returned, TransactionState):
@@ -101,14 +102,14 @@ def is_coroutine_function(function: Callable[..., Any]) -> bool:
 
 
 class TransactionProducer(Producer):
-    """A producer whose messages appear only if a local transaction of the caller's succeeds.
+    """A producer whose messages become visible only if the caller's local transaction succeeds.
 
-    ``check`` answers for transactions whose outcome the broker does not know; ``execute`` runs the local one, unless
-    ``send_in_transaction`` is given another. Functions run in threads (``concurrency`` at a time, for each of the two),
-    coroutine functions on the loop. Other sends are those of ``Producer``.
+    ``check`` answers for transactions whose outcome the broker does not know; ``execute`` runs the local one,
+    unless ``send_in_transaction`` is given another. Functions run in threads (``concurrency`` at a time, for each
+    of the two), coroutine functions on the loop. Other sends are those of ``Producer``.
 
-    A send that is tried again may leave two prepared messages of the same id, of which a check commits the second, too:
-    as with other sends, consumers then see the message twice. ``retries=0`` excludes it.
+    A retried send may leave two prepared messages with the same id. A check then commits the second one, too, and
+    consumers see the message twice, as with other sends. ``retries=0`` excludes that.
     """
 
     def __init__(
@@ -123,9 +124,9 @@ class TransactionProducer(Producer):
         options: ClientOptions | None = None,
         **more: Any,
     ) -> None:
-        """``topics``: whose brokers shall know this producer from the start, so that they can ask it about messages
-        of before, even if it sends none. Those that create topics by themselves always do. ``more`` is what
-        ``Producer`` takes."""
+        """``topics``: topics whose brokers learn of this producer at start, so that they can check earlier
+        messages even if it sends none. Brokers that create topics automatically always learn of it. ``more``
+        holds the arguments of ``Producer``."""
         super().__init__(namesrv, group=group, options=options, **more)
         if concurrency < 1:
             raise ConfigError("at least one check at a time", key="concurrency")
@@ -156,7 +157,7 @@ class TransactionProducer(Producer):
             log.warning("the brokers of %s cannot ask this producer yet: %s", topic, error)
 
     async def stop(self, timeout_ms: int = 30_000) -> None:
-        """Waits up to ``timeout_ms`` for local transactions and checks that run, and for sends as ``Producer``."""
+        """Wait up to ``timeout_ms`` for running local transactions and checks, and for sends as in ``Producer``."""
         if not self._running:
             return
         self._waiting_checks.clear()
@@ -189,11 +190,11 @@ class TransactionProducer(Producer):
         selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
     ) -> TransactionResult:
-        """Prepare the message, run the local transaction, tell the broker what came of it.
+        """Prepare the message, run the local transaction, report its outcome to the broker.
 
-        A message that the broker cannot be sure of (a status other than SEND_OK) is rolled back without ``execute``. An
-        exception of ``execute`` is raised from here, the transaction being UNKNOWN then: the broker will ask ``check``.
-        The delay level of a message is ignored, as RocketMQ does. Raises as ``send``.
+        A message that may not be stored safely (a status other than SEND_OK) is rolled back without ``execute``.
+        An exception of ``execute`` is raised from here and the transaction is UNKNOWN: the broker will check. The
+        delay level of a message is ignored, as in RocketMQ. Raises like ``send``.
         """
         function = self.local_transaction(execute)
         self._under_way += 1
@@ -214,7 +215,7 @@ class TransactionProducer(Producer):
             self._tell_quiet()
 
     def local_transaction(self, execute: Execute | None) -> Execute:
-        """``execute``, or the producer's. Raises ConfigError when there is neither."""
+        """``execute``, or the producer's. Raises ConfigError if there is neither."""
         function = execute or self.execute
         if function is None:
             raise ConfigError(
@@ -232,8 +233,8 @@ class TransactionProducer(Producer):
         selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
     ) -> Prepared:
-        """The first half of ``send_in_transaction``, for those who run the local transaction themselves: ``end`` must
-        follow, or the broker will ask."""
+        """The first half of ``send_in_transaction``, for callers that run the local transaction themselves.
+        ``end`` must follow, or the broker will check."""
         properties = {name: value for name, value in message.properties.items() if name != DELAY}
         properties.setdefault(UNIQ_KEY, new_unique_id())
         known = Message(topic=message.topic, body=message.body, properties=properties, flag=message.flag)
@@ -249,7 +250,7 @@ class TransactionProducer(Producer):
     async def end(
         self, prepared: Prepared, state: TransactionState, error: BaseException | None = None
     ) -> TransactionResult:
-        """Tell the broker. A failure to do so is only logged: the broker will ask."""
+        """Report the outcome to the broker. A failure is only logged: the broker will check."""
         result = prepared.result
         _, _, position = decode_offset_id(result.offset_message_id)
         header = EndTransactionRequestHeader(
@@ -298,7 +299,7 @@ class TransactionProducer(Producer):
         if request.code != RequestCode.CHECK_TRANSACTION_STATE:
             return super()._asked(channel, request)
         try:
-            # Others may share the connection; a message is not unpacked to see whom it is for.
+            # Other producers may share the connection; the message is decoded only to find its recipient.
             group = decode_record(request.body, decompress=False).properties.get(PRODUCER_GROUP)
         except MQError as error:
             log.warning("a check of %s cannot be read: %s", channel.address, error)
@@ -306,12 +307,12 @@ class TransactionProducer(Producer):
         if group != self.group:
             return False
         if not self._running or self._quiet is not None:
-            return True  # about to stop: the broker will ask another member, or later
+            return True  # stopping: the broker will ask another member or repeat the check
         if (
             len(self._waiting_checks) >= MAX_WAITING_CHECKS
             or self._waiting_check_bytes >= MAX_WAITING_CHECK_BYTES
         ):
-            log.warning("group %s is asked for more transactions than it can check", self.group)
+            log.warning("group %s gets more transaction checks than it can process", self.group)
             return True
         self._waiting_checks.append((channel, request))
         self._waiting_check_bytes += len(request.body)

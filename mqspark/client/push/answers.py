@@ -1,4 +1,4 @@
-"""What a push consumer answers when its broker asks on a tool's behalf (ClientRemotingProcessor)."""
+"""A push consumer's answers to requests that its broker relays from tools (ClientRemotingProcessor)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Asked(Protocol):
-    """A consumer, as far as its broker may ask."""
+    """The consumer, as seen by these requests."""
 
     @property
     def is_ordered(self) -> bool: ...
@@ -49,14 +49,14 @@ class Asked(Protocol):
     def consumed_offsets(self) -> Mapping[MessageQueue, int]: ...
 
     async def consume_now(self, message: MessageExt) -> Outcome:
-        """Outside the order, without any change of offsets. Raises what the listener raises."""
+        """Consume outside the order, without changing offsets. Raises what the listener raises."""
 
     async def reset(self, queue: MessageQueue, offset: int) -> None:
-        """Go on there, if the queue is still ours."""
+        """Continue at the offset if the queue is still assigned."""
 
 
 async def answer(consumer: Asked, request: Command) -> tuple[int, bytes, str | None]:
-    """Response code, body and remark. Raises ProtocolError for a request that is none."""
+    """Returns response code, body and remark. Raises ProtocolError for a malformed request."""
     body = b""
     if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
         info = consumer.running_info()
@@ -83,7 +83,7 @@ async def answer(consumer: Asked, request: Command) -> tuple[int, bytes, str | N
         return (
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             b"",
-            f"a consumer does not answer {request.code}",
+            f"a consumer does not support request {request.code}",
         )
     return ResponseCode.SUCCESS, body, None
 
@@ -103,7 +103,7 @@ async def _consume_directly(consumer: Asked, request: Command) -> ConsumeMessage
         elif failure_of(outcome) is not None:
             result.consume_result = "CR_LATER"
     except Exception as error:
-        log.warning("the listener failed on a message it was given directly", exc_info=error)
+        log.warning("the listener failed on a directly consumed message", exc_info=error)
         result.consume_result = "CR_THROW_EXCEPTION"
         result.remark = f"{type(error).__name__}: {error}"
     result.spent_time_mills = (time.monotonic_ns() - began) // 1_000_000

@@ -1,8 +1,8 @@
-"""Consuming in no order: messages to the listener as they come, failed ones back to the broker.
+"""Unordered consumption: messages go to the listener as they arrive, failed ones back to the broker.
 
-A failed message is handed to its broker (CONSUMER_SEND_MSG_BACK), which delivers it again after a delay through
-the group's retry topic, or keeps it in the dead-letter topic; from then on it is done here. Only when no broker
-takes it is it delivered again from the cache. Facts: RocketMQ's ConsumeMessageConcurrentlyService.
+A failed message is sent back to its broker (CONSUMER_SEND_MSG_BACK), which delivers it again after a delay
+through the group's retry topic, or stores it in the dead-letter topic; here it is then finished. If no broker
+accepts it, it is delivered again from the cache. Facts: RocketMQ's ConsumeMessageConcurrentlyService.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["Concurrent", "SendBack", "chunks"]
 log = logging.getLogger(__name__)
 
 SendBack = Callable[[MessageExt, int], Awaitable[None]]
-"""Hands a message to its broker with a delay level. Raises MQError when it is not taken."""
+"""Sends a message back to its broker with a delay level. Raises MQError if it is not accepted."""
 
 _EXPIRED_LEVEL = 3
-"""The delay level of a message whose listener took too long (ProcessQueue.cleanExpiredMsg)."""
+"""The delay level of a message whose listener timed out (ProcessQueue.cleanExpiredMsg)."""
 
 
 def chunks(process: ProcessQueue, messages: Sequence[MessageExt], batch_size: int) -> list[Chunk]:
-    """What the listener is called with; ``batch_size`` 0: single messages, not lists."""
+    """The listener's arguments; ``batch_size`` 0: single messages, not lists."""
     if not batch_size:
         return [Chunk(process, (message,), message) for message in messages]
     parts = [messages[start : start + batch_size] for start in range(0, len(messages), batch_size)]
@@ -39,7 +39,7 @@ def chunks(process: ProcessQueue, messages: Sequence[MessageExt], batch_size: in
 
 
 class Concurrent:
-    """``consumed`` is told each queue that became shorter. Belongs to the running loop."""
+    """``consumed`` is called with each queue whose cache has shrunk. Belongs to the running loop."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Concurrent:
         self._delivery = make_delivery(listener, concurrency=concurrency, finished=self._finished)
         self._returns: set[asyncio.Task[None]] = set()
         self._returning: set[tuple[ProcessQueue, int]] = set()
-        """Messages that are on their way to the broker, so that none goes twice."""
+        """Messages being sent back, so that none is sent twice."""
         self._stopping = False
 
     def add(self, process: ProcessQueue, messages: Sequence[MessageExt]) -> None:
@@ -76,7 +76,7 @@ class Concurrent:
         return await self._delivery.run_now(argument)
 
     async def stop(self, timeout_ms: int) -> bool:
-        """Start nothing more; wait for listeners, and for what they failed at to reach the broker. False when
+        """Start nothing more; wait for listeners, and until their failed messages have been sent back. False if
         that did not end in time."""
         self._stopping = True
         deadline = self._loop.time() + timeout_ms / 1000
@@ -87,15 +87,15 @@ class Concurrent:
         return ended
 
     def expire(self) -> None:
-        """Send back what a listener has been at for longer than the time for it; the listener goes on, but its
-        word counts no more."""
+        """Send back messages whose listener has exceeded its time. The listener continues, but its result is
+        ignored."""
         oldest = time.monotonic() - self._consume_timeout_ms / 1000
         for chunk, since in self._delivery.running():
             if since <= oldest and not chunk.process.dropped:
                 messages = self._open(chunk.process, chunk.messages)
                 if messages:
                     log.warning(
-                        "listener of %s is at %s for more than %d ms: sent back",
+                        "listener of %s has processed %s for more than %d ms: sent back",
                         self._group,
                         _names(messages),
                         self._consume_timeout_ms,
@@ -127,7 +127,7 @@ class Concurrent:
         self._consumed(process)
 
     def _open(self, process: ProcessQueue, messages: Iterable[MessageExt]) -> list[MessageExt]:
-        """Those that are neither done nor on their way back."""
+        """The messages that are neither finished nor being sent back."""
         return [
             message
             for message in messages
@@ -152,7 +152,7 @@ class Concurrent:
             self._return(process, messages, delay_level)
 
     def _return(self, process: ProcessQueue, messages: list[MessageExt], delay_level: int) -> None:
-        # At once: a message that was delivered again has two listeners, and one look finds both late.
+        # At once: a message that was delivered again has two listeners, and one check finds both late.
         self._returning.update((process, message.queue_offset) for message in messages)
         task = self._loop.create_task(self._return_all(process, messages, delay_level))
         self._returns.add(task)
@@ -189,7 +189,7 @@ class Concurrent:
 
     def _again(self, process: ProcessQueue, messages: list[MessageExt]) -> None:
         if not self._stopping and not process.dropped:
-            # Whoever timed out may have come to an end meanwhile.
+            # A listener that timed out may have ended meanwhile.
             self.add(process, self._open(process, messages))
 
 

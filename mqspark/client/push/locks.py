@@ -1,4 +1,4 @@
-"""Queue locks at the brokers, for consumers that keep order. Facts: RocketMQ's RebalanceImpl."""
+"""Queue locks at the brokers, for ordered consumers. Facts: RocketMQ's RebalanceImpl."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ _TIMEOUT_MS = 1_000
 
 
 class BrokerLocks:
-    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ, one request a broker."""
+    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ, one request per broker."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
         self._group = group
 
     async def lock(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, bool]:
-        """Take or renew locks; False where another member has it. A queue whose broker did not answer is
-        missing.
-        """
+        """Take or renew locks; False where another member holds one. Queues whose broker did not answer are
+        absent."""
         by_broker = self._by_broker(queues)
         answers = await asyncio.gather(*(self._lock(name, part) for name, part in by_broker.items()))
         return {queue: is_ours for answer in answers for queue, is_ours in answer.items()}
@@ -56,7 +55,7 @@ class BrokerLocks:
         return {queue: queue in ours for queue in queues}
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
-        """Never raises: a lock that stays expires."""
+        """Never raises: a lock that remains expires."""
         by_broker = self._by_broker(queues)
         await asyncio.gather(*(self._unlock(name, part) for name, part in by_broker.items()))
 

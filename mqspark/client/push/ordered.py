@@ -1,7 +1,7 @@
 """Consuming each queue in its order: one message (or batch) at a time, and only under the broker's lock.
 
-``OrderedQueue`` decides what may run; ``Ordered`` gives it to the listener and keeps the locks. A failed message
-rests its queue for a moment and is delivered again, here, before any later one. Facts: RocketMQ's
+``OrderedQueue`` decides what may run; ``Ordered`` passes it to the listener and keeps the locks. A failed message
+pauses its queue and is delivered again, here, before any later one. Facts: RocketMQ's
 ConsumeMessageOrderlyService and RebalanceImpl.lockAll.
 """
 
@@ -35,22 +35,22 @@ __all__ = ["Locks", "Ordered", "OrderedQueue"]
 log = logging.getLogger(__name__)
 
 LOCK_LIFETIME_MS = 30_000
-"""For so long after a renewal a queue counts as locked; the broker keeps a lock for 60 s (RebalanceImpl)."""
+"""A queue counts as locked for this long after a renewal; the broker keeps a lock for 60 s (RebalanceImpl)."""
 _DEAD_LETTER_LEVEL = -1
 _SUSPEND_MS = (10, 30_000)
 
 
 class Locks(Protocol):
     async def lock(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, bool]:
-        """Take or renew locks; False where another member has it. A queue whose broker did not answer is
-        missing."""
+        """Take or renew locks; False where another member holds one. Queues whose broker did not answer are
+        absent."""
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
         """Never raises."""
 
 
 class OrderedQueue:
-    """What of one queue waits, what runs, whether the queue may be served at all. Times are monotonic ms."""
+    """The messages of one queue that wait or run, and whether the queue may be served. Times are monotonic ms."""
 
     __slots__ = (
         "_batch_size",
@@ -72,13 +72,13 @@ class OrderedQueue:
         self.process: ProcessQueue | None = None
         self.waiting: deque[MessageExt] = deque()
         self.running: Sequence[MessageExt] = ()
-        """With the listener now. Nothing else of this queue runs meanwhile, not even after ``restart``."""
+        """With the listener now. No other message of this queue runs meanwhile, not even after ``restart``."""
         self.held: list[MessageExt] = []
-        """The listener is done with them but has not said COMMIT; they come before ``running``."""
+        """The listener has returned for them but has not returned COMMIT yet; they come before ``running``."""
         self.resume_ms = 0
-        """The queue rests until then."""
+        """The queue pauses until then."""
         self.lapsed = False
-        """The lock was lost: others may have gone on, so what is cached here is worth nothing."""
+        """The lock was lost: another member may have consumed further, so the cache is invalid."""
         self.closing = False
 
     def locked(self, now_ms: int) -> bool:
@@ -87,18 +87,18 @@ class OrderedQueue:
         return self._locked_ms is not None and now_ms - self._locked_ms <= LOCK_LIFETIME_MS
 
     def renewed(self, asked_ms: int) -> None:
-        """The broker says that the lock is ours, in answer to what was asked at ``asked_ms``."""
+        """The broker confirmed the lock in answer to a request sent at ``asked_ms``."""
         if self._locked_ms is not None and not self.locked(asked_ms):
             self.lapsed = True
         self._locked_ms = asked_ms
 
     def lost(self) -> None:
-        """The broker says that the lock is another's."""
+        """The broker reports that another member holds the lock."""
         self._locked_ms = None
         self.lapsed = True
 
     def restart(self, process: ProcessQueue) -> None:
-        """Go on with ``process``; what waited is forgotten, what runs is waited for."""
+        """Continue with ``process``; waiting messages are dropped, running ones are waited for."""
         self.process = process
         self.waiting.clear()
         self.held.clear()
@@ -109,7 +109,8 @@ class OrderedQueue:
         self.waiting.extend(messages)
 
     def next(self, now_ms: int) -> Sequence[MessageExt]:
-        """What the listener gets now; nothing while something runs, while the queue rests, or without lock."""
+        """The next messages for the listener; none while some are running, while the queue pauses, or without a
+        lock."""
         if self.running or self.closing or self.lapsed or now_ms < self.resume_ms or not self.locked(now_ms):
             return ()
         waiting = self.waiting
@@ -117,8 +118,8 @@ class OrderedQueue:
         return self.running
 
     def done(self, process: ProcessQueue) -> None:
-        """What ran is consumed, and what was held before it, if it still matters: ``process`` is what it was taken
-        from."""
+        """The running messages and those held before them are consumed, if that still matters: ``process`` is
+        what they were taken from."""
         messages, self.running = self.running, ()
         if self._current(process):
             for message in (*self.held, *messages):
@@ -126,13 +127,13 @@ class OrderedQueue:
             self.held.clear()
 
     def hold(self, process: ProcessQueue) -> None:
-        """The listener is done with what ran; whether it is consumed will be seen."""
+        """The listener has returned; whether the messages are consumed is decided later."""
         messages, self.running = self.running, ()
         if self._current(process):
             self.held += messages
 
     def put_back(self, process: ProcessQueue, resume_ms: int) -> None:
-        """What ran comes again, first of all, when the queue has rested."""
+        """The running messages failed and are first in line after the pause."""
         messages, self.running = self.running, ()
         if self._current(process):
             for message in messages:
@@ -141,8 +142,8 @@ class OrderedQueue:
             self.resume_ms = resume_ms
 
     def roll_back(self, process: ProcessQueue, resume_ms: int) -> None:
-        """What ran and what was held come again, first of all, when the queue has rested. It is not counted, as that
-        says nothing about any one of them (ProcessQueue.rollback)."""
+        """The running and the held messages are first in line after the pause. Their retry counts do not change,
+        because the failure of no single message is known (ProcessQueue.rollback)."""
         messages, self.running = self.running, ()
         if self._current(process):
             self.waiting.extendleft(reversed((*self.held, *messages)))
@@ -154,9 +155,9 @@ class OrderedQueue:
 
 
 class Ordered:
-    """The queues of one consumer. ``consumed`` is told each that became shorter, ``regained`` each whose lock was
-    lost and is back: it must ``restart`` it where the group is. Belongs to the running loop.
-    """
+    """The queues of one consumer. ``consumed`` is called with each queue whose cache has shrunk, ``regained``
+    with each queue whose lock was lost and regained; it must ``restart`` the queue at the group's offset. Belongs
+    to the running loop."""
 
     def __init__(
         self,
@@ -177,8 +178,7 @@ class Ordered:
         regained: Callable[[MessageQueue], Awaitable[None]],
     ) -> None:
         """Without ``locks`` and ``send_back`` (broadcasting) no queue needs a lock, and no message is given up.
-        Without ``auto_commit`` messages are consumed when the listener says COMMIT.
-        """
+        Without ``auto_commit`` messages are consumed when the listener returns COMMIT."""
         self._statistics = statistics
         self._group = group
         self._locks = locks
@@ -204,8 +204,8 @@ class Ordered:
     # --- queues -----------------------------------------------------------------------------------------
 
     async def claim(self, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
-        """Lock queues that are about to be taken; those that were."""
-        # One that we are still giving up is not to be had before that is over.
+        """Lock queues that are about to be taken. Returns the locked ones."""
+        # A queue that is still being given up cannot be locked until that is finished.
         free = [queue for queue in queues if queue not in self._queues]
         for queue in free:
             self._queues[queue] = OrderedQueue(
@@ -221,7 +221,7 @@ class Ordered:
         return claimed
 
     async def unclaim(self, queues: Collection[MessageQueue]) -> None:
-        """Give locks back."""
+        """Release locks."""
         for queue in queues:
             ordered = self._queues.pop(queue, None)
             if ordered is not None:
@@ -230,14 +230,14 @@ class Ordered:
             await self._locks.unlock(queues)
 
     def restart(self, queue: MessageQueue, process: ProcessQueue) -> None:
-        """Serve a queue that was claimed from ``process``, from now on."""
+        """Serve a claimed queue from ``process``."""
         ordered = self._queues[queue]
         self._forget(ordered)
         ordered.restart(process)
         self._of[process] = ordered
 
     def _forget(self, ordered: OrderedQueue) -> None:
-        """Its process is no longer served; what of it still runs ends in ``_finished``."""
+        """Its process is no longer served; running messages end in ``_finished``."""
         timer = self._timers.pop(ordered, None)
         if timer is not None:
             timer.cancel()
@@ -251,7 +251,7 @@ class Ordered:
             self._advance(ordered)
 
     def readable(self, queue: MessageQueue) -> bool:
-        """Whether it makes sense to pull from it now."""
+        """Whether the queue should be pulled now."""
         ordered = self._queues.get(queue)
         return ordered is not None and not ordered.lapsed and ordered.locked(self._clock.monotonic_ms())
 
@@ -260,12 +260,12 @@ class Ordered:
         return ordered is not None and ordered.locked(self._clock.monotonic_ms())
 
     async def unclaim_idle(self) -> None:
-        """Give all locks back but those of queues that a listener is still at: they stay until they expire, for
-        better late than out of order."""
+        """Release all locks except those of queues that a listener is still processing. Those expire later,
+        because late delivery is better than a wrong order."""
         await self.unclaim([queue for queue, ordered in self._queues.items() if not ordered.running])
 
     async def settle(self, queue: MessageQueue) -> None:
-        """Start nothing more of a queue; wait until nothing of it runs. Its lock is renewed meanwhile."""
+        """Start nothing more of a queue and wait until nothing of it runs. Its lock is renewed meanwhile."""
         ordered = self._queues.get(queue)
         if ordered is None:
             return
@@ -278,7 +278,7 @@ class Ordered:
         return await self._delivery.run_now(argument)
 
     async def stop(self, timeout_ms: int) -> bool:
-        """Start nothing more, wait for listeners. The locks stay until ``unclaim``. False when that did not end
+        """Start nothing more and wait for listeners. The locks stay until ``unclaim``. False if that did not end
         in time."""
         self._stopping = True
         deadline = self._loop.time() + timeout_ms / 1000
@@ -291,7 +291,7 @@ class Ordered:
     # --- locks ------------------------------------------------------------------------------------------
 
     def renew_soon(self) -> None:
-        """A connection is new, or the group changed: a broker may have forgotten our locks."""
+        """A connection is new, or the group changed: a broker may have lost the locks."""
         self._renew_now.set()
 
     async def renew_forever(self) -> None:
@@ -390,7 +390,7 @@ class Ordered:
     async def _give_up(
         self, ordered: OrderedQueue, process: ProcessQueue, send_back: SendBack, pause_ms: int
     ) -> None:
-        """To the dead-letter topic with them; the queue waits until that has happened."""
+        """Send to the dead-letter topic; the queue waits for that."""
         try:
             for message in ordered.running:
                 await send_back(message, _DEAD_LETTER_LEVEL)

@@ -1,5 +1,5 @@
-"""The push consumer: pulls ahead, hands messages to a listener, commits in order. Facts: RocketMQ's
-DefaultMQPushConsumerImpl. What becomes of the messages is decided in ``concurrent`` and ``ordered``."""
+"""The push consumer: pulls ahead, passes messages to a listener, commits in order. Facts: RocketMQ's
+DefaultMQPushConsumerImpl. ``concurrent`` and ``ordered`` handle the listener's results."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ __all__ = ["PushConsumer"]
 log = logging.getLogger(__name__)
 
 _NO_PROGRESS_PAUSE_S = 0.02
-"""A broker that answers "nothing" at once, again and again, is not asked more often than this."""
+"""The minimum pause between pulls that a broker answers at once without messages."""
 _UNREADABLE_PAUSE_S = 0.2
-"""Until a queue is looked at again that is not to be pulled from: its lock is lost."""
+"""Pause before a queue without a lock is checked again."""
 _EXPIRE_INTERVAL_MS = 60_000
 
 
 class _Reader:
-    """One queue of ours."""
+    """One assigned queue."""
 
     __slots__ = ("broker_id", "process", "queue", "task")
 
@@ -60,22 +60,23 @@ class PushConsumer(Listening):
     """Calls ``listener`` with each message of the topics it is subscribed to.
 
     The listener is a function (called in up to ``concurrency`` threads) or a coroutine function (as many
-    coroutines on the loop). Returning CONSUME_SUCCESS or nothing means done; RECONSUME_LATER, a ``RetryLater``, or an
-    exception mean again. With ``batch_listener`` instead, lists of up to ``batch_size`` messages of one queue are
-    handed over, and done or repeated as a whole.
+    coroutines on the loop). Returning CONSUME_SUCCESS or nothing means done; RECONSUME_LATER, a ``RetryLater``,
+    or an exception mean that the message is delivered again. With ``batch_listener`` instead, lists of up to
+    ``batch_size`` messages of one queue are passed, and succeed or fail as a whole.
 
-    A failed message goes back to its broker, which delivers it to the group again after 10 s, then 30 s, 1 min and
-    so on, with ``reconsume_times`` counting up, and after ``max_reconsume_times`` puts it into the dead-letter topic
-    ``%DLQ%<group>``. A listener that takes longer than ``consume_timeout_ms`` has failed, too. Where the broker does
-    not take a message back, it is delivered again here, every ``retry_delay_ms``. A broadcasting consumer drops what
-    fails.
+    A failed message goes back to its broker, which delivers it to the group again after 10 s, then 30 s, 1 min
+    and so on, with ``reconsume_times`` counting up, and after ``max_reconsume_times`` puts it into the
+    dead-letter topic ``%DLQ%<group>``. A listener that takes longer than ``consume_timeout_ms`` counts as failed,
+    too. If the broker does not accept a message, it is delivered again here, every ``retry_delay_ms``. A
+    broadcasting consumer drops failed messages.
 
-    ``ordered``: one message (or batch) of a queue at a time, in the order of the queue, by one member of the group:
-    the queues are locked at their brokers. What fails is delivered again, before anything later of its queue, every
-    ``suspend_queue_ms``, and given to the dead-letter topic after ``max_reconsume_times`` if that is set. Without
-    ``auto_commit`` a message that the listener is done with counts as consumed only when it returns COMMIT, for this
-    and all earlier ones of the queue; ROLLBACK makes all since the last COMMIT come again. Let no more than
-    ``max_cached_messages`` wait for a COMMIT: they are kept here, and no more is pulled.
+    ``ordered``: one message (or batch) of a queue at a time, in the order of the queue, by one member of the
+    group: the queues are locked at their brokers. A failed message is delivered again, before later messages of
+    its queue, every ``suspend_queue_ms``, and sent to the dead-letter topic after ``max_reconsume_times`` if that
+    is set. Without ``auto_commit`` a message counts as consumed only when the listener returns COMMIT, for this
+    message and all earlier ones of the queue; after ROLLBACK all messages since the last COMMIT are delivered
+    again. At most ``max_cached_messages`` may wait for a COMMIT: they are cached here, and pulling stops at the
+    limit.
 
     Delivery is at least once. Not thread-safe: use it on the loop it was started on.
     """
@@ -115,12 +116,12 @@ class PushConsumer(Listening):
         trace_topic: str | None = None,
         options: ClientOptions | None = None,
     ) -> None:
-        """``consume_from`` and ``consume_timestamp_ms`` hold where the group has committed nothing yet.
+        """``consume_from`` and ``consume_timestamp_ms`` apply where the group has committed nothing yet.
 
-        As with every RocketMQ client a broker may still say "start at 0" for a young queue, so that a group
-        does not lose what was sent before it noticed the queue. ``max_reconsume_times`` None is what the group's
-        configuration says, 16 if nothing, and without end for ordered consumers. The ``max_*`` limits are per
-        queue (``max_span``, between the first and the last cached offset, holds for unordered consumers); those
+        As with every RocketMQ client a broker may still return 0 as the start of a young queue, so that a group
+        does not lose what was sent before it noticed the queue. ``max_reconsume_times`` None means the group's
+        configuration, 16 if there is none, and no limit for ordered consumers. The ``max_*`` limits are per queue
+        (``max_span``, between the first and the last cached offset, applies to unordered consumers); those
         ``*_per_topic`` are divided among the topic's queues here. With ``trace`` each call of the listener is
         recorded in ``trace_topic`` (RMQ_SYS_TRACE_TOPIC), for ``mqadmin queryMsgTraceById``.
         """
@@ -187,7 +188,7 @@ class PushConsumer(Listening):
         self._persist_interval_ms = persist_interval_ms
         self._readers: dict[MessageQueue, _Reader] = {}
         self._leaving: dict[MessageQueue, _Reader] = {}
-        """Given up, but their listener is still at the last message (ordered consumers)."""
+        """Being given up, while their listener still processes the last message (ordered consumers)."""
         self._consumption: Concurrent | Ordered
         self._statistics: ConsumeStatistics
         self._ordered: Ordered | None = None
@@ -207,7 +208,7 @@ class PushConsumer(Listening):
             tasks.keep(self._expire_forever)
 
     def _prepare(self) -> None:
-        """Before the first queue comes."""
+        """Called before the first queue is assigned."""
         group, broadcasting = self._group, self._group.broadcasting
         listener = self._listener
         self._statistics = ConsumeStatistics(group.instance.clock)
@@ -249,7 +250,7 @@ class PushConsumer(Listening):
     async def stop(self, timeout_ms: int = 30_000) -> None:
         """Stops pulling, waits up to ``timeout_ms`` for running listeners, commits, leaves the group.
 
-        Messages that no listener has started come again, here or elsewhere.
+        Messages that no listener has started are redelivered, here or elsewhere.
         """
         if not self._running:
             return
@@ -266,7 +267,7 @@ class PushConsumer(Listening):
         try:
             await self._group.offsets.write_at_last({**self.consumed_offsets(), **leaving})
         except (ClientError, OSError) as error:
-            log.error("offsets of %s are not committed, messages will come again: %s", self.group, error)
+            log.error("offsets of %s are not committed, messages will be redelivered: %s", self.group, error)
         for reader in (*self._readers.values(), *self._leaving.values()):
             reader.process.drop()
         if self._ordered is not None:
@@ -275,14 +276,14 @@ class PushConsumer(Listening):
         self._leaving.clear()
         await self._exit()
 
-    # --- what users ask ---------------------------------------------------------------------------------
+    # --- public -----------------------------------------------------------------------------------------
 
     def assignment(self) -> list[MessageQueue]:
-        """The queues of this consumer now, those of the retry topic included."""
+        """The queues currently assigned, including those of the retry topic."""
         return sorted(self._group.namespace.unwrap_queues(self._readers))
 
     def progress(self) -> dict[MessageQueue, int]:
-        """Up to where each queue is consumed: what the next commit says."""
+        """For each queue, the offset up to which it is consumed, as in the next commit."""
         unwrap = self._group.namespace.unwrap_queue
         return {unwrap(queue): offset for queue, offset in self.consumed_offsets().items()}
 
@@ -325,7 +326,8 @@ class PushConsumer(Listening):
         await self._write(offsets)
 
     async def _hand_over(self, reader: _Reader, ordered: Ordered) -> None:
-        """Hand a locked queue over: the next member begins when the listener here is done and that is committed."""
+        """Hand a locked queue over: the next member starts when the listener here is done and its offset is
+        committed."""
         queue, process = reader.queue, reader.process
         await ordered.settle(queue)
         if not process.dropped and ordered.locked(queue):
@@ -335,14 +337,14 @@ class PushConsumer(Listening):
         self._leaving.pop(queue, None)
 
     async def _regained(self, queue: MessageQueue) -> None:
-        """The lock of a queue was lost and is ours again: go on where the group is."""
+        """The lost lock of a queue was regained: continue at the group's offset."""
         reader = self._readers.get(queue)
         if reader is None or self._ordered is None:
             return
         try:
             start_offset = await self._group.start_offset(queue)
         except MQError as error:
-            log.warning("cannot go on with %s of %s yet: %s", queue, self.group, error)
+            log.warning("cannot continue %s of %s yet: %s", queue, self.group, error)
             return
         reader.process = ProcessQueue(start_offset)
         self._ordered.restart(queue, reader.process)
@@ -411,7 +413,7 @@ class PushConsumer(Listening):
                 self._consumption.expire()
 
     async def _move(self, reader: _Reader, offset: int) -> None:
-        """Go on at ``offset``, forget what is cached, and say so to the group."""
+        """Continue at ``offset``, drop the cache, and commit the offset."""
         reader.process.drop()
         reader.process = ProcessQueue(offset)
         if self._ordered is not None:
