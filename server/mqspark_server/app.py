@@ -1,11 +1,11 @@
-"""The composition root: sockets, threads, store and core of each process, wired here and nowhere else.
+"""The composition root: connects sockets, threads, store and core of each process.
 
     NameServerApp      a name server
     BrokerApp          a broker with its store and HTTP
     DevCluster         a name server and brokers in one loop: ``mqspark dev``, ``mqspark.testing``
 
-Each has ``await start()``, which raises OSError, StoreError or ConfigError and leaves nothing behind when
-it does, and ``await stop()``, which may be called at any time and more than once.
+Each has ``await start()``, which raises OSError, StoreError or ConfigError and leaves nothing behind when it
+does, and ``await stop()``, which may be called at any time and more than once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ HTTP_PORT_DISTANCE = 3
 """httpPort is listenPort + 3 by default; +1 is RocketMQ's HA port."""
 
 _NEVER_MS = 60_000
-"""What has ended wants no tick."""
+"""The tick interval of a stopped process."""
 
 _WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
 
@@ -78,7 +78,7 @@ def _kernel_sync() -> KernelSync | None:
     try:
         return KernelSync()
     except OSError as error:
-        log.info("the kernel does not sync by itself (%s): a thread does", error)
+        log.info("the kernel does not support asynchronous sync (%s): a thread is used", error)
         return None
 
 
@@ -131,7 +131,7 @@ class NameServerApp:
     async def _start(self) -> None:
         config = self.settings.server
         if self.settings.unused:
-            log.info("settings without a meaning here: %s", ", ".join(self.settings.unused))
+            log.info("settings without an effect here: %s", ", ".join(self.settings.unused))
         self.lifecycle.advance(Phase.BINDING)
         host, port = config.bind_address, config.listen_port
         try:
@@ -181,7 +181,7 @@ class NameServerApp:
 class BrokerApp:
     """One broker.
 
-    ``settings`` are not changed; the ports really bound are in ``address`` and ``http_url``.
+    ``settings`` are not changed; ``address`` and ``http_url`` have the ports that are bound.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class BrokerApp:
         self._opened = False
         self._reserved = 0
         self.recovery: dict[str, Any] | None = None
-        """What opening the store found and did."""
+        """Result of the recovery at start."""
 
     @property
     def store_path(self) -> Path:
@@ -232,7 +232,7 @@ class BrokerApp:
     async def _start(self) -> None:
         server_config = self.settings.server
         if self.settings.unused:
-            log.info("settings without a meaning here: %s", ", ".join(self.settings.unused))
+            log.info("settings without an effect here: %s", ", ".join(self.settings.unused))
         self.lifecycle.advance(Phase.BINDING)
         main, fast = self._bind_remoting()
         slaves = self._bind_replication()
@@ -290,7 +290,7 @@ class BrokerApp:
         log.info("broker %s serves at %s, store %s", self.config.broker_name, self.address, self.store_path)
 
     async def _own_address(self) -> str:
-        """What brokerIP1 stands for: records and message ids hold addresses, not names."""
+        """The IP address of brokerIP1: records and message ids hold addresses, not names."""
         name = self.config.broker_ip1.strip("[]")
         with contextlib.suppress(ValueError):
             return str(ipaddress.ip_address(name.partition("%")[0]))
@@ -298,20 +298,20 @@ class BrokerApp:
             found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"setting brokerIP1={name} is no address of a host: {error}", key="brokerIP1"
+                f"setting brokerIP1={name} is not the address of a host: {error}", key="brokerIP1"
             ) from None
-        found.sort(key=lambda entry: entry[0] != socket.AF_INET)  # an IPv4 one where it has both
+        found.sort(key=lambda entry: entry[0] != socket.AF_INET)  # IPv4 first
         return str(found[0][4][0])
 
     def _open_store(self) -> RecoveryReport:
-        # Noted in the worker's thread: whoever waits for it may have been cancelled meanwhile.
+        # Set in the worker's thread, because the waiting task may have been cancelled meanwhile.
         assert self.store is not None  # noqa: S101 - narrows the type
         report = self.store.open()
         self._opened = True
         mode, wanted = self.store_path.stat().st_mode & 0o777, self.settings.store.directory_mode
         if mode & ~wanted:
             log.warning(
-                "others may look into %s (mode %04o): chmod %04o, or set storeDirectoryMode",
+                "other users can read %s (mode %04o): chmod %04o, or set storeDirectoryMode",
                 self.store_path,
                 mode,
                 wanted,
@@ -325,7 +325,7 @@ class BrokerApp:
             if self.settings.server.fast_port_enable:
                 main, fast = bind_pair(host, port)
                 if fast is None:
-                    log.warning("port %d is taken: no fast port (listenPort - 2)", port - 2)
+                    log.warning("port %d is in use: there is no fast port (listenPort - 2)", port - 2)
             else:
                 main = bind_socket(host, port)
         except OSError as error:
@@ -380,8 +380,8 @@ class BrokerApp:
         return create_api(self)
 
     def _bind_replication(self) -> socket.socket:
-        """haListenPort. Slaves ask a name server where it is, so unless it is set any port will do when the one behind
-        listenPort is taken."""
+        """Bind haListenPort. Slaves learn the port from a name server, so unless it is set, any port is used when
+        listenPort + 1 is taken."""
         host, port = self.settings.server.bind_address, self.config.ha_listen_port
         if port:
             try:
@@ -418,11 +418,12 @@ class BrokerApp:
             self._route_finder.after_turn()
 
     async def tick(self, ahead_ms: int) -> int:
-        """For whoever moves the clock: do what is due and sync what that stored, as often as it takes. Connected
-        clients count as alive, since they cannot know how much time has passed; ``ahead_ms`` is how much, in all.
+        """For callers that move the clock: do what is due and sync what that stored, until nothing is due.
+        Connected clients count as alive, because they cannot know how much time has passed; ``ahead_ms`` is the
+        total shift.
 
-        Gives back the milliseconds until more may be due. The broker must be ready, or killed or stopped, when there
-        is nothing to do.
+        Returns the ms until more may be due. The broker must be ready, or killed or stopped, in which case
+        nothing happens.
         """
         while True:
             broker, store, server, flusher = self.broker, self.store, self.server, self._flusher
@@ -438,8 +439,8 @@ class BrokerApp:
                 return wait_ms
 
     async def kill(self) -> None:
-        """End as SIGKILL ends a process, as far as others can see: connections break, nothing more is answered,
-        saved or synced, and the next start on these files recovers. The files and the ports are free afterwards."""
+        """Simulate SIGKILL as seen from outside: connections break, nothing more is answered, saved or synced,
+        and the next start on these files recovers. The files and the ports are free afterwards."""
         if self.lifecycle.phase >= Phase.STOPPING:
             return
         self.lifecycle.advance(Phase.STOPPING)
@@ -468,8 +469,8 @@ class BrokerApp:
     async def stop(self) -> None:
         """Stop accepting, unregister, sync, answer, close, save, checkpoint, in this order.
 
-        Raises StoreReadOnly, when all else is done, if the store had failed: its ``abort`` file stays, and the
-        next start recovers.
+        Raises StoreReadOnly at the end if the store had failed: its ``abort`` file stays, and the next start
+        recovers.
         """
         if self.lifecycle.phase >= Phase.STOPPING:
             return
@@ -494,7 +495,7 @@ class BrokerApp:
             await self.housekeeper.stop()
             await self.housekeeper.run(self.broker.shutdown())
         if self._flush_worker is not None:
-            await self._flush_worker.run(lambda: None)  # an opening that is under way comes to its end
+            await self._flush_worker.run(lambda: None)  # wait for an opening in progress
         if self.store is not None and self._opened and self._flush_worker is not None:
             self._opened = False
             try:
@@ -519,8 +520,8 @@ class BrokerApp:
 class DevCluster:
     """A name server and brokers in this process and on this event loop.
 
-    ``store`` None: a temporary directory, removed at the end. With several brokers each has a directory of
-    its own below ``store``. ``clock`` is the brokers': a name server only looks who is alive, by the real one.
+    ``store`` None: a temporary directory, removed at the end. With several brokers each has a directory of its
+    own below ``store``. ``clock`` applies to the brokers; the name server uses the real one.
     """
 
     def __init__(
@@ -535,7 +536,7 @@ class DevCluster:
         clock: Clock | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        """Raises ConfigError. ``layers`` go over the development profile."""
+        """Raises ConfigError. ``layers`` override the development profile."""
         if store == "":
             raise ConfigError("the store directory must not be empty", key="store")
         self._store = store
@@ -551,7 +552,7 @@ class DevCluster:
             }
             for number in range(brokers)
         ]
-        for number in range(brokers):  # a fault in the settings is told before anything starts
+        for number in range(brokers):  # errors in the settings are raised before anything starts
             self._broker_settings(number, "", store or tempfile.gettempdir())
         first = self._broker_settings(0, "", store or tempfile.gettempdir()).server
         self.log_level = first.log_level
@@ -560,7 +561,7 @@ class DevCluster:
         )
         self.brokers: list[BrokerApp] = []
         self._reserved: dict[int, socket.socket] = {}
-        """By the numbers of killed brokers."""
+        """Ports of killed brokers, by broker number."""
 
     def _broker_settings(self, number: int, namesrv_address: str, store: str) -> BrokerSettings:
         directory = store if len(self._ports) == 1 else str(Path(store) / self._ports[number]["brokerName"])
@@ -600,8 +601,8 @@ class DevCluster:
             self._reserved[number] = bind_socket(app.settings.server.bind_address, app.config.listen_port)
 
     async def restart(self, number: int) -> None:
-        """Start a broker again on its files and its ports; one that still runs is stopped first. Raises what ``stop``
-        and ``start`` raise."""
+        """Start a broker again on its files and ports; a running one is stopped first. Raises what ``stop`` and
+        ``start`` raise."""
         old = self.brokers[number]
         await old.stop()
         self._ports[number]["listenPort"] = old.config.listen_port
@@ -613,8 +614,8 @@ class DevCluster:
             reserved.close()
 
     async def add(self) -> int:
-        """Start one broker more; its number. Raises what ``start`` raises, and ValueError for a cluster that began
-        with one broker, which has the store's directory for itself."""
+        """Start one more broker and return its number. Raises what ``start`` raises, and ValueError for a cluster
+        that started with one broker, which uses the store's directory itself."""
         number = len(self.brokers)
         if number == 1:
             raise ValueError("a cluster that is to grow needs two brokers or more from the start")
@@ -624,7 +625,7 @@ class DevCluster:
         return number
 
     async def stop(self) -> None:
-        """Raises StoreReadOnly, when all else is done, if a store had failed."""
+        """Raises StoreReadOnly at the end if a store had failed."""
         failure: StoreReadOnly | None = None
         for app in reversed(self.brokers):
             try:

@@ -38,7 +38,7 @@ __all__ = ["main"]
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_FROM_HEAP_BYTES = 32 << 20
 _KEPT_BYTES = 64 << 20
-"""Of freed memory at the end of the heap."""
+"""Freed memory that the heap may keep at its end."""
 
 
 class _App(Protocol):
@@ -169,7 +169,7 @@ def _log_to_stderr(level: str) -> None:
 
 
 def _serve(app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | None = None) -> None:
-    # As many files as may be: each connection and each mapped queue file has a descriptor.
+    # Raise the limit of open files: each connection and each mapped queue file has a descriptor.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _keep_freed_memory()
@@ -178,8 +178,8 @@ def _serve(app: _App, ready_line: Callable[[], str], hint: Callable[[], str] | N
 
 
 def _keep_freed_memory() -> None:
-    """Tell glibc's malloc not to give every large buffer back to the system at once: fresh pages for the next one cost
-    more than what is done in it (a batch of 4,000 small messages is stored in half the time)."""
+    """Keep glibc's malloc from returning every large buffer to the system: mapping fresh pages for the next one
+    costs more than the work on it (a batch of 4,000 small messages is stored in half the time)."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP_BYTES)
@@ -212,7 +212,7 @@ async def _run_until_signalled(
             return
     await starting
     try:
-        # What start-up has made lives as long as the process: the collector need not look at it again.
+        # Objects made at start-up live as long as the process; the collector need not scan them.
         gc.collect()
         gc.freeze()
         print(ready_line(), flush=True)
@@ -224,7 +224,7 @@ async def _run_until_signalled(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script. Errors that a user can do something about are one line on standard error."""
+    """The console script. Errors that a user can fix are one line on standard error."""
     # numpy's linear algebra is not used here, but its threads would each keep memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:

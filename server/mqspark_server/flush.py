@@ -1,8 +1,8 @@
 """Blocking disk work away from the event loop: group commit and housekeeping.
 
-While one group is synced, by the kernel or in a thread, the loop goes on appending; when it is durable, everything
-appended meanwhile is the next group. One group is in flight at a time, so the number of syncs follows from the
-disk's speed and not from the load. Housekeeping (queue files, config files, checkpoint) has a thread of its
+While one group is synced, by the kernel or in a thread, the loop continues to append; when it is durable,
+everything appended meanwhile is the next group. One group is in flight at a time, so the number of syncs depends
+on the disk's speed and not on the load. Housekeeping (queue files, config files, checkpoint) has a thread of its
 own: it must not delay an acknowledgement. Must not know what a job does.
 """
 
@@ -33,7 +33,8 @@ R = TypeVar("R")
 HOUSEKEEPING_S = 1.0
 
 LOOP_WRITE_BYTES = 1024 * 1024
-"""What is larger is written in the thread, too, while the loop goes on: up to here that takes it about 0.2 ms."""
+"""Larger groups are written in the thread, too, while the loop continues; up to this size a write takes about 0.2
+ms."""
 
 
 class _HasJobs(Protocol):
@@ -44,7 +45,7 @@ class _HasJobs(Protocol):
 
 
 class Worker:
-    """One thread that runs jobs in order and reports each to the loop. Cheaper a job than an executor."""
+    """One thread that runs jobs in order and reports each to the loop. Cheaper per job than an executor."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -76,7 +77,7 @@ class Worker:
         return await finished
 
     def close(self) -> None:
-        """Finish what was submitted and end the thread."""
+        """Finish the submitted jobs and end the thread."""
         self._jobs.put(None)
         self._thread.join()
 
@@ -95,8 +96,8 @@ class Worker:
 class Flusher:
     """Group commit of one store. ``progressed`` is called after each group, on the loop.
 
-    With ``kernel`` the loop writes a group and the kernel syncs it. The worker does the rest: groups that are large, or
-    that complete a segment, and all of them where there is no ``kernel``.
+    With ``kernel`` the loop writes a group and the kernel syncs it. The worker handles groups that are large or
+    complete a segment, and all groups if there is no ``kernel``.
     """
 
     def __init__(
@@ -127,7 +128,8 @@ class Flusher:
             self._on_timer()
 
     def after_turn(self) -> None:
-        """SYNC_FLUSH: begin a group as soon as there is one and none is in flight. What nobody waits for comes last."""
+        """SYNC_FLUSH: start a group as soon as there is one and none is in flight. Data that no answer waits for
+        comes last."""
         self._ask_kernel()
         self._begin_sync()
         self._store.catch_up()
@@ -137,7 +139,7 @@ class Flusher:
             self._begin()
 
     def _on_timer(self) -> None:
-        # First: a fault must not be the end of all flushes.
+        # First, so that an exception does not stop all flushes.
         self._timer = self._loop.call_later(
             self._store.config.flush_interval_commit_log / 1000, self._on_timer
         )
@@ -162,7 +164,9 @@ class Flusher:
         try:
             kernel.submit(job.active)
         except OSError as error:
-            log.warning("the kernel takes no more syncs, from now on a thread does them: %s", error)
+            log.warning(
+                "the kernel accepts no more asynchronous syncs; a thread is used from now on: %s", error
+            )
             self._close_kernel()
             self._begin_in_thread(job)
         else:
@@ -170,8 +174,8 @@ class Flusher:
 
     def _begin_in_thread(self, job: FlushJob) -> None:
         def done(error: BaseException | None) -> None:
-            if error is not None:  # a FlushJob keeps its error: this one is a fault in the job itself
-                log.critical("a flush job broke", exc_info=error)
+            if error is not None:  # a FlushJob stores its I/O error: this one is a bug in the job
+                log.critical("a flush job failed unexpectedly", exc_info=error)
             self._ended(job)
 
         self._worker.submit(job.run, done)
@@ -188,7 +192,7 @@ class Flusher:
         try:
             error_number = kernel.poll()
         except OSError as error:
-            error_number = error.errno or errno.EIO  # for all that is known it was not synced
+            error_number = error.errno or errno.EIO  # assume that it was not synced
         if error_number is not None:
             self._with_kernel = None
             job.synced(error_number)
@@ -200,10 +204,10 @@ class Flusher:
         self.syncs += 1
         if progress.failed is not None:
             log.critical("the store accepts no more writes: %s", progress.failed)
-        # The next group first: its sync runs while this one's answers are made and written.
+        # Start the next group first: its sync runs while the answers of this one are built and written.
         self._begin_sync()
         self._broker.progress(progress)
-        self._begin_sync()  # what the broker itself had to write because of it
+        self._begin_sync()  # what the broker wrote in response
         self._progressed()
         self._store.catch_up()
         if self._idle is not None and not self._in_flight and not self._idle.done():
@@ -228,13 +232,13 @@ class Flusher:
         self._close_kernel()
 
     async def sync(self) -> None:
-        """Wait until all that is written now is synced."""
+        """Wait until everything written so far is synced."""
         await self._finish()
         self._begin()
         await self._finish()
 
     async def abandon(self) -> None:
-        """Wait for the group in flight, which nothing can call back, and begin no other."""
+        """Wait for the group in flight, which cannot be cancelled, and begin no other."""
         if self._timer is not None:
             self._timer.cancel()
         self._stopped = True
@@ -249,7 +253,7 @@ class Flusher:
 
 
 class Housekeeper:
-    """A core's blocking jobs, once a second and when it says that they are due: one round after the other."""
+    """A core's blocking jobs, once a second and when the core says that they are due; one round at a time."""
 
     def __init__(self, core: _HasJobs, worker: Worker, progressed: Callable[[], None] = lambda: None) -> None:
         """``progressed`` is called after each round: the core may have answers to write."""
@@ -265,7 +269,7 @@ class Housekeeper:
         self._task = asyncio.get_running_loop().create_task(self._work(), name="mqspark-housekeeping")
 
     def after_turn(self) -> None:
-        # After a failure only the timer tries again: a full disk must not be asked after every turn.
+        # After a failure only the timer retries, so that a full disk is not tried after every turn.
         if self.error is None and self._core.jobs_due:
             self._due.set()
 
@@ -279,13 +283,13 @@ class Housekeeper:
             try:
                 jobs = self._core.jobs()
             except Exception as error:
-                log.exception("housekeeping found a fault")
+                log.exception("housekeeping failed unexpectedly")
                 self.error = repr(error)
             else:
                 await self.run(jobs)
 
     async def run(self, jobs: list[Job]) -> None:
-        """All of them, whichever fail; ``error`` tells of one."""
+        """Run all of them, even if some fail; ``error`` holds one failure."""
         failure: str | None = None
         for job in jobs:
             try:
@@ -298,7 +302,7 @@ class Housekeeper:
             except OSError as error:
                 failure = str(error)
             except Exception as error:
-                log.exception("a job of housekeeping found a fault")
+                log.exception("a housekeeping job failed unexpectedly")
                 failure = repr(error)
         if failure is not None and self.error is None:
             log.error("housekeeping failed: %s", failure)
@@ -307,7 +311,7 @@ class Housekeeper:
             self._progressed()
 
     async def stop(self) -> None:
-        """End after the round that is under way."""
+        """Stop after the present round."""
         if self._task is None:
             return
         self._task.cancel()

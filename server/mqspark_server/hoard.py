@@ -1,9 +1,8 @@
-"""What peers make a server keep for them, and whose has to go when it is too much.
+"""Memory that peers make a server hold, and which connections to close when it is too much.
 
-A server has two hoards: answers that their peers do not read, and what came of frames that are not complete. Each
-connection has its own bound, which is enough for one; all together have ``most``. Above it whoever has held most for
-longest goes first, in bytes times seconds: that is neither a peer whose large frame is just coming in, nor one that
-reads as fast as its line allows.
+A server has two such tables: answers that peers do not read, and incomplete frames. Each connection has its own
+limit; all together may hold ``most``. Above that, connections are closed in the order of bytes held times
+seconds. That spares a peer whose large frame is still arriving, and one that reads as fast as its line allows.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ __all__ = ["Hoard", "Pace"]
 T = TypeVar("T")
 
 KEPT = 7 / 8
-"""Of ``most`` is kept when something has to go, so that it is not asked for with every byte."""
+"""The share of ``most`` that is kept after an eviction, so that not every further byte causes another."""
 
 
 class Hoard(Generic[T]):
@@ -34,14 +33,15 @@ class Hoard(Generic[T]):
         return owner in self._held
 
     def __iter__(self) -> Iterator[T]:
-        """As they are now: owners may go meanwhile."""
+        """A snapshot: owners may be removed during the iteration."""
         return iter(list(self._held))
 
     def __len__(self) -> int:
         return len(self._held)
 
     def keep(self, owner: T, count: int, now: float, *, afresh: bool = False) -> None:
-        """``owner`` holds so many bytes now, none if 0. ``afresh``: others than before, and not for so long."""
+        """Set the bytes that ``owner`` holds; 0 removes it. ``afresh``: the bytes are new, so their time
+        restarts."""
         before, since = self._held.get(owner, (0, now))
         self.total += count - before
         if count:
@@ -50,11 +50,11 @@ class Hoard(Generic[T]):
             del self._held[owner]
 
     def held(self, owner: T) -> tuple[int, float]:
-        """How many bytes, and since when."""
+        """The bytes, and since when."""
         return self._held.get(owner, (0, 0.0))
 
     def surplus(self, now: float) -> list[T]:
-        """Who has to go, the worst first."""
+        """The owners to close, the worst first."""
         if self.total <= self.most:
             return []
         ranked = sorted(self._held, key=lambda owner: self._weight(owner, now), reverse=True)
@@ -72,7 +72,7 @@ class Hoard(Generic[T]):
 
 
 class Pace:
-    """Whether something goes on at ``least`` bytes a second, over periods of ``period_s``."""
+    """Whether progress is at least ``least`` bytes per second, measured over periods of ``period_s``."""
 
     __slots__ = ("_count", "_since", "least", "period_s")
 
@@ -83,11 +83,11 @@ class Pace:
         self._count = -1
 
     def rest(self) -> None:
-        """There is nothing to do: the next period begins when there is."""
+        """There is nothing to transfer: the next period starts when there is."""
         self._count = -1
 
     def is_too_slow(self, count: int, now: float) -> bool:
-        """``count``: how many bytes in all, until now."""
+        """``count``: the total number of bytes so far."""
         if self._count < 0 or count - self._count >= self.least * self.period_s:
             self._since, self._count = now, count
         return now - self._since > self.period_s

@@ -1,11 +1,11 @@
 """HTTP beside a broker: health, metrics, a small API. Never on the hot path.
 
 Holds the listening socket from the start, and loads FastAPI and uvicorn (half a second and some 35 MB) in a
-thread when the first connection comes: a broker that nobody asks over HTTP pays nothing for it. The
-application itself is in ``api``.
+thread when the first connection comes: a broker without HTTP requests does not pay for it. The application itself
+is in ``api``.
 
 There is no authentication: the socket is on loopback unless ``httpBindAddress`` says otherwise, and ``httpguard``
-refuses what a web page of another origin sends, and what is slow.
+refuses requests of web pages of another origin and closes slow connections.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Import:
         class Server(uvicorn.Server):
             @contextlib.contextmanager
             def capture_signals(self) -> Iterator[None]:
-                yield  # signals are the process's business
+                yield  # the process handles signals
 
         config = uvicorn.Config(
             self._build(),

@@ -1,13 +1,13 @@
-"""Who may ask a broker over HTTP, and for how long: what lies between uvicorn and the application.
+"""Access control and time limits for a broker's HTTP, between uvicorn and the application.
 
-A page that a browser shows is not trusted, and nothing but its browser says that it is one. So a request must name a
-host that this broker goes by, or a name that somebody else's DNS lets point here could read and post
-(``httpAllowedHosts``); and what a browser says comes from another origin is refused. Tools send neither Origin nor
-Sec-Fetch-Site.
+Web pages in a browser are not trusted, and only the browser identifies them. A request must therefore name a host
+of this broker (``httpAllowedHosts``); otherwise a name that someone else's DNS resolves to this address could
+read and post. Requests that a browser marks as coming from another origin are refused. Tools send neither Origin
+nor Sec-Fetch-Site.
 
-Time and connections are bounded because nobody has to show who they are: HEAD_S for the head of a request and BODY_S
-for its body, ANSWER_S for its answer. When there are ``httpMaxConnections``, a new one takes the place of the one that
-has waited longest for its next request, so that idle ones keep nobody out.
+Clients are not authenticated, so time and connections are limited: HEAD_S for the head of a request, BODY_S for
+its body and ANSWER_S for its answer. At ``httpMaxConnections`` a new connection replaces the one that has been
+idle for longest, so that idle connections lock nobody out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Guarded", "bounded_protocol", "host_of"]
 
 HEAD_S = 10.0
 IDLE_S = 30.0
-"""More than uvicorn's keep-alive: who is still there then does not take its answer."""
+"""Longer than uvicorn's keep-alive: a connection still open then does not read its answer."""
 BODY_S = 30.0
 ANSWER_S = 60.0
 
@@ -39,7 +39,7 @@ _FULL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: c
 
 
 def host_of(authority: str) -> str | None:
-    """The host of ``host:port`` in lower case, an address without brackets; None when it is none."""
+    """The host of ``host:port`` in lower case, an address without brackets; None if it is malformed."""
     try:
         parts = urlsplit("//" + authority)
         host = parts.hostname
@@ -56,7 +56,7 @@ def host_of(authority: str) -> str | None:
 
 
 class Guarded:
-    """``hosts``: names and addresses that the broker goes by beside loopback's; ``*`` lets every name pass."""
+    """``hosts``: names and addresses of the broker in addition to loopback's; ``*`` allows every name."""
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
         self._app = app
@@ -79,7 +79,7 @@ class Guarded:
         await send({"type": "http.response.body", "body": body})
 
     def _problem(self, scope: Scope) -> str | None:
-        """Fixed texts: nothing that the peer wrote."""
+        """Fixed texts that contain nothing from the peer."""
         if scope["type"] != "http":
             return "this is no HTTP request"
         headers: dict[bytes, list[str]] = {}
@@ -98,7 +98,7 @@ class Guarded:
         return None
 
     def _is_ours(self, host: str, server: tuple[str, int] | None) -> bool:
-        """The address that the connection came to is always ours: no DNS can stand for an address."""
+        """The address of the connection itself is always allowed: DNS cannot redirect an address."""
         return (
             self._any_host
             or host in self._hosts
@@ -111,7 +111,7 @@ def _bracketed(host: str) -> str:
 
 
 def bounded_protocol(max_connections: int) -> type[H11Protocol]:
-    """uvicorn's protocol, with bounds of its own for one server."""
+    """uvicorn's protocol with the limits of one server."""
 
     class Bounded(H11Protocol):
         _phase: str | None = None
@@ -135,7 +135,7 @@ def bounded_protocol(max_connections: int) -> type[H11Protocol]:
             self._watch()
 
         def _make_room(self) -> bool:
-            """The one whose request has been waited for longest goes."""
+            """Close the connection that has been idle for longest."""
             idle = [
                 other
                 for other in self.connections
@@ -159,7 +159,7 @@ def bounded_protocol(max_connections: int) -> type[H11Protocol]:
             elif self.cycle is None or self.conn.trailing_data[0]:
                 phase = "head"
             else:
-                phase = "idle"  # the keep-alive timeout is uvicorn's
+                phase = "idle"  # uvicorn's own keep-alive timeout applies
             if phase != self._phase:
                 self._enter(phase)
 

@@ -1,6 +1,7 @@
 """``mqspark job run NAME ...`` and ``mqspark doctor spark``: the Spark side of the command line.
 
-Spark is imported only by what needs it: without the extra ``mqspark[spark]`` these commands say so, the others work.
+Spark is imported only by these commands: without the extra ``mqspark[spark]`` they report that, and the other
+commands work.
 """
 
 from __future__ import annotations

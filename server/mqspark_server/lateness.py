@@ -1,8 +1,8 @@
-"""How long what a turn of the loop reads has waited, and what becomes of it.
+"""How long the requests read in a turn of the loop have waited.
 
-What a turn reads lay ready when the turn began, so the last of it has waited as long as the turn takes. That may be a
-hiccup, once; when the next turn begins at once and takes as long, more comes than can be handled. How long bytes lay in
-a socket before the turn is not known, and not counted in RocketMQ either.
+What a turn reads was ready when the turn began, so the last request has waited for the whole turn. One long turn
+may be an exception; if the next turn starts at once and takes as long, the load is too high. The time that bytes
+spent in a socket before the turn is unknown; RocketMQ does not count it, either.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Lateness", "Overload"]
 
 
 class Overload(Protocol):
-    """Decides about requests that waited (``mqspark.broker.send.fastfail``)."""
+    """Handles requests that waited too long (``mqspark.broker.send.fastfail``)."""
 
     patience_ms: int
 
@@ -26,7 +26,7 @@ class Overload(Protocol):
 
 
 class Lateness:
-    """Without an ``overload`` nothing is ever late."""
+    """Without an ``overload`` no request counts as late."""
 
     __slots__ = ("_behind_until", "_overload", "_patience_s", "_turn_began", "late_at")
 
@@ -36,7 +36,7 @@ class Lateness:
         self._patience_s = math.inf
         self._behind_until = 0.0
         self.late_at = math.inf
-        """What this turn reads from then on has waited too long (monotonic seconds)."""
+        """Requests read in this turn after this time have waited too long (monotonic seconds)."""
 
     def turn_begins(self) -> None:
         if self._overload is not None:
@@ -44,14 +44,14 @@ class Lateness:
             self.late_at = began + self._patience_s if began < self._behind_until else math.inf
 
     def turn_is_read(self) -> None:
-        """Everything that lay ready has been handed over."""
+        """Everything that was ready has been read."""
         if self._overload is not None:
             now = monotonic()
             patience_s = self._patience_s = self._overload.patience_ms / 1000
             self._behind_until = now + patience_s if now - self._turn_began > patience_s else 0.0
 
     def sift(self, session: Session, commands: list[Command]) -> list[Command]:
-        """Without what has waited too long, which is answered here."""
+        """Removes requests that have waited too long; they are answered here."""
         if self._overload is None:
             return commands
         return self._overload.sift(session, commands, int((monotonic() - self._turn_began) * 1000))

@@ -1,4 +1,4 @@
-"""Where a process is between its start and its end. The state only ever moves forward; /health shows it."""
+"""The life cycle of a process from start to end. The state only moves forward; /health shows it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ log = logging.getLogger("mqspark.lifecycle")
 
 
 class Phase(enum.IntEnum):
-    """In the order in which they come; a later one may be reached directly (a failed start goes to
-    STOPPING).
-    """
+    """In order of occurrence; phases may be skipped (a failed start goes to STOPPING)."""
 
     CREATED = 0
     BINDING = 1
@@ -36,7 +34,7 @@ class Lifecycle:
         """Phase to milliseconds after creation."""
 
     def advance(self, phase: Phase) -> None:
-        """Raises ValueError on a step back or in place: that is a fault of the caller."""
+        """Raises ValueError for a step that is not forward, which is a bug in the caller."""
         if phase <= self.phase:
             raise ValueError(f"cannot go from {self.phase.name} to {phase.name}")
         self.phase = phase

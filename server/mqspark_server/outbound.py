@@ -1,6 +1,6 @@
-"""Requests that a server itself makes, to name servers: one connection, answers matched by opaque.
+"""Requests from a server to name servers: one connection, answers matched by opaque.
 
-Small on purpose: the client package has the full one (retries, routes, heartbeats).
+The client package has the full implementation (retries, routes, heartbeats).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Outbound(asyncio.Protocol):
         *,
         timeout_s: float,
     ) -> Command:
-        """Raises ConnectionLost or RequestTimeout; the response code is the caller's to judge."""
+        """Raises ConnectionLost or RequestTimeout; the caller checks the response code."""
         transport = self._transport
         if transport is None or transport.is_closing():
             raise ConnectionLost(self.address)

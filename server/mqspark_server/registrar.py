@@ -1,9 +1,7 @@
-"""One broker made known to all its name servers: at once when it is ready, when its topics change, and
-every 30 s.
+"""Registers one broker at all its name servers: as soon as it is ready, when its topics change, and every 30 s.
 
-Each name server has a task and a connection of its own, so that a dead one delays no other; it is asked
-again after RETRY_S. (RocketMQ's broker is unknown for its first 10 s, observed.md.) Must not know how a
-registration is made.
+Each name server has a task and a connection of its own, so that a dead one delays no other; it is retried after
+RETRY_S. (RocketMQ's broker registers after 10 s.) Must not know how a registration is built.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ RETRY_S = 1.0
 FIRST_TIMEOUT_S = 3.0
 UNREGISTER_TIMEOUT_S = 1.0
 PAUSE_FACTOR = 9
-"""However often topics change, registering takes a tenth of the loop's time at most."""
+"""Registering takes at most a tenth of the loop's time, however often topics change."""
 MAX_PAUSE_S = 5.0
 
 _FAILURES = (OSError, ValueError, ClientError, ProtocolError)
@@ -44,7 +42,7 @@ class _NameServer:
         self.due = asyncio.Event()
         self.failing = False
         self.pause_s = 0.0
-        """Before the next registration, by what the last one cost."""
+        """Pause before the next registration, derived from the cost of the last one."""
 
     async def connected(self) -> Outbound:
         if self.connection is None or not self.connection.alive:
@@ -52,13 +50,13 @@ class _NameServer:
         return self.connection
 
     def _lost(self) -> None:
-        # A name server forgets the brokers of a connection that ends: register again, and soon.
+        # A name server forgets the brokers of a closed connection, so register again soon.
         self.known = False
         self.due.set()
 
 
 class Registrar:
-    """``progressed`` is called when a registration has succeeded: the broker may have answers to write."""
+    """``progressed`` is called after a successful registration: the broker may have answers to write."""
 
     def __init__(self, broker: Broker, progressed: Callable[[], None]) -> None:
         self._broker = broker
@@ -70,7 +68,8 @@ class Registrar:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Register everywhere once, waiting a bounded time; those that do not answer are tried on and on."""
+        """Register everywhere once, waiting for a bounded time; servers that do not answer are retried in the
+        background."""
         if not self._servers:
             log.warning("no name server is configured (namesrvAddr): clients cannot find this broker")
             return
@@ -107,7 +106,7 @@ class Registrar:
             server.due.clear()
             try:
                 await self._register(server, self._broker.config.register_broker_timeout_mills / 1000)
-            except Exception as error:  # a fault of ours: unregistered for good, nobody would find the broker
+            except Exception as error:  # a bug: without retries clients could never find the broker
                 if not server.failing:
                     log.exception("registering with name server %s", server.address)
                 self._failed(server, repr(error))
@@ -148,7 +147,7 @@ class Registrar:
         try:
             self._broker.registered(registration, answer.body)
         except ProtocolError as error:
-            log.warning("name server %s sent an odd table of ordered topics: %s", server.address, error)
+            log.warning("name server %s sent a malformed table of ordered topics: %s", server.address, error)
 
     async def _is_current(self, server: _NameServer, connection: Outbound, timeout_s: float) -> bool:
         """Whether this name server has the current table; asked only when forceRegister is off."""
@@ -160,12 +159,12 @@ class Registrar:
 
     def _failed(self, server: _NameServer, reason: str) -> None:
         server.known = False
-        if not server.failing:  # once an outage
+        if not server.failing:  # once per outage
             log.warning("name server %s: %s; trying again every %.0f s", server.address, reason, RETRY_S)
         server.failing = True
 
     async def abandon(self) -> None:
-        """Stop without a word; a name server notices that the connection has gone."""
+        """Stop without unregistering; name servers notice the closed connection."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -174,7 +173,7 @@ class Registrar:
                 server.connection.close()
 
     async def stop(self) -> None:
-        """Unregister from those who know the broker; none is waited for long."""
+        """Unregister at the servers that know the broker, waiting for each only briefly."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

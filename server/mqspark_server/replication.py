@@ -1,7 +1,7 @@
 """The port that slaves connect to (haListenPort), around ``mqspark.broker.replication.replicas``.
 
-Each connection is given more of the log whenever it has room and the log has grown; ``turned`` says when to look. Must
-not know what a record is.
+Each connection gets more of the log whenever it has room and the log has grown; ``turned`` says when to check.
+Must not know what a record is.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ log = sparing("mqspark.replication", lines=10)
 MAX_SLAVES = 64
 
 CHUNK_BYTES = 1024 * 1024
-"""Handed to a connection at once; the loop does other things before the next."""
+"""Bytes written to a connection at once; other work of the loop runs before the next."""
 
 SCAN_S = 0.5
-"""How often silent slaves are looked for, and heartbeats sent."""
+"""Interval of the checks for silent slaves and of heartbeats."""
 
 
 MIN_BYTES_PER_S = 1024
-"""A slave that takes less of the log while there is more is let go after UNREAD_S: it keeps segments from going."""
+"""A slower slave is disconnected after UNREAD_S, because it keeps segments from being deleted."""
 
 UNREAD_S = 60.0
 LINGER_S = 5.0
-"""For what is written when the server stops."""
+"""Time for written data to be sent when the server stops."""
 
 
 class ReplicationServer:
-    """All slaves of one broker. ``confirmed`` is called when one of them said how far it is, or is gone."""
+    """All slaves of one broker. ``confirmed`` is called when one of them reported its position or disconnected."""
 
     def __init__(self, replicas: Replicas, confirmed: Callable[[], None]) -> None:
         self.replicas = replicas
@@ -63,9 +63,9 @@ class ReplicationServer:
         for connection in list(self._connections):
             connection.replica.measure()
             if connection.replica.is_silent:
-                connection.let_go("it says nothing any more")
+                connection.let_go("it is silent")
             elif connection.does_not_read(self.loop.time()):
-                connection.let_go(f"it has not read what it was given for {UNREAD_S:.0f} s")
+                connection.let_go(f"it has not read its data for {UNREAD_S:.0f} s")
             else:
                 connection.give()
 
@@ -73,24 +73,24 @@ class ReplicationServer:
         self._connections.add(connection)
 
     def make_room(self) -> bool:
-        """Whether one that has not said yet how far it is could go for another."""
+        """Whether a connection that has not reported its position yet could be closed to make room."""
         for connection in self._connections:
             if connection.replica.acked < 0:
-                connection.let_go("it has said nothing, and others want to")
+                connection.let_go("it has not reported its position, and other slaves wait")
                 self.left(connection)
                 return True
         return False
 
     def left(self, connection: _SlaveConnection) -> None:
-        if connection in self._connections:  # it was not refused
+        if connection in self._connections:  # unless it was refused
             self._connections.remove(connection)
             PROCESS.give_back()
             self.replicas.disconnect(connection.replica)
             self.confirmed()
 
     def close(self, *, abruptly: bool = False) -> None:
-        """Give what slaves take at once; the rest they ask for again. ``abruptly``: nothing more, as when the process
-        dies."""
+        """Send what slaves accept at once; they request the rest again. ``abruptly``: send nothing, as when the
+        process is killed."""
         if self._scan is not None:
             self._scan.cancel()
         if self._server is not None:
@@ -116,12 +116,14 @@ class _SlaveConnection(asyncio.Protocol):
         host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
         self._address = f"{host}:{port}"
         if len(self._server.replicas) >= MAX_SLAVES and not self._server.make_room():
-            log.warning("slave %s is refused: %d are connected", self._address, MAX_SLAVES)
+            log.warning("slave %s is refused: %d slaves are connected", self._address, MAX_SLAVES)
             self._transport.abort()
             return
         sock = transport.get_extra_info("socket")
         if not PROCESS.take(sock.fileno() if sock is not None else 0):
-            log.warning("slave %s is refused: files need the descriptors that are left", self._address)
+            log.warning(
+                "slave %s is refused: the remaining descriptors are reserved for files", self._address
+            )
             self._transport.abort()
             return
         if sock is not None:
@@ -146,7 +148,7 @@ class _SlaveConnection(asyncio.Protocol):
         self.give()
 
     def connection_lost(self, error: Exception | None) -> None:
-        log.info("slave %s is gone (%s)", self._address, error or "closed")
+        log.info("slave %s disconnected (%s)", self._address, error or "closed")
         self._transport = None
         self._server.left(self)
 
@@ -158,7 +160,7 @@ class _SlaveConnection(asyncio.Protocol):
         self.give()
 
     def give(self) -> None:
-        """Write the next part of the log, if there is one and the slave has taken the last."""
+        """Write the next part of the log, if there is one and the slave has read the previous one."""
         transport = self._transport
         if transport is None or transport.is_closing() or self._full or self._more_due:
             return
@@ -181,7 +183,7 @@ class _SlaveConnection(asyncio.Protocol):
         self.give()
 
     def does_not_read(self, now: float) -> bool:
-        """Or nearly not, for too long."""
+        """Whether it has read nothing, or almost nothing, for too long."""
         unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
         if not unread:
             self._pace.rest()
@@ -190,8 +192,8 @@ class _SlaveConnection(asyncio.Protocol):
 
     def let_go(self, reason: str) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            log.warning("slave %s is let go: %s", self._address, reason)
-            self._transport.abort()  # it may not read what it was given
+            log.warning("slave %s is disconnected: %s", self._address, reason)
+            self._transport.abort()  # it may not read its data
 
     def end(self, *, abruptly: bool) -> None:
         if self._transport is None:

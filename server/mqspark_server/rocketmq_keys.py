@@ -1,11 +1,10 @@
-"""Names of settings that RocketMQ's own classes have, so that a ``broker.conf`` written for it is accepted
-whole.
+"""Names of RocketMQ's settings, so that a ``broker.conf`` written for RocketMQ is accepted.
 
-A key of this list that mqspark has no use for is named once in the log; a key that is neither here nor ours
-is a spelling mistake. Names: BrokerConfig, BrokerIdentity, MessageStoreConfig, NettyServerConfig,
-NettyClientConfig, AuthConfig, NamesrvConfig, ControllerConfig and the tiered store's MessageStoreConfig of
-5.5.0, the fields of 4.x that are gone, and the path keys (storePathConsumeQueue, storePathIndex,
-storeCheckpoint, abortFile) that circulate in example files.
+Keys of this list without an effect in mqspark are logged once; a key that is neither here nor mqspark's is a
+spelling mistake. Names: BrokerConfig, BrokerIdentity, MessageStoreConfig, NettyServerConfig, NettyClientConfig,
+AuthConfig, NamesrvConfig, ControllerConfig and the tiered store's MessageStoreConfig of 5.5.0, the removed fields
+of 4.x, and the path keys (storePathConsumeQueue, storePathIndex, storeCheckpoint, abortFile) that circulate in
+example files.
 """
 
 from __future__ import annotations

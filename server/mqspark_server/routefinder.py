@@ -1,7 +1,7 @@
-"""Asks the name servers where topics are, for consumers that leave the assignment of queues to the broker.
+"""Fetches topic routes from the name servers, for consumers that leave the assignment of queues to the broker.
 
-One name server at a time is asked, over a connection of its own; when it fails the next one is. What cannot be found
-out is asked again when the broker says that it is due. Must not know what a route is used for.
+It asks one name server at a time, over a connection of its own, and the next one after a failure. A failed
+look-up is repeated when the broker says that it is due. Must not know what a route is used for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TIMEOUT_S = 1.0
 
 
 class RouteFinder:
-    """``progressed`` is called when something was learned: the broker may have answers to write."""
+    """``progressed`` is called when a route was learned: the broker may have answers to write."""
 
     def __init__(self, broker: Broker, progressed: Callable[[], None]) -> None:
         self._broker = broker
@@ -54,14 +54,14 @@ class RouteFinder:
             try:
                 self._broker.routes.learned(topic, route)
                 self._progressed()
-            except Exception:  # a fault of ours, which must not keep other topics from theirs
-                log.exception("what waited for the route of %s", topic)
+            except Exception:  # a bug here must not affect other topics
+                log.exception("answering requests that waited for the route of %s failed", topic)
 
     async def _ask(self, topic: str) -> TopicRouteData | None:
         connection = self._connection
         if connection is None or not connection.alive:
             address = self._addresses[0]
-            self._addresses = [*self._addresses[1:], address]  # the next one, should this one fail
+            self._addresses = [*self._addresses[1:], address]  # if this one fails, the next one is asked
             connection = self._connection = await Outbound.connect(address, self._lost, TIMEOUT_S)
         try:
             answer = await connection.request(

@@ -1,14 +1,14 @@
-"""From files, ``--set`` and profiles to settings objects.
+"""Builds settings objects from files, ``--set`` and profiles.
 
 One flat name space of RocketMQ's keys. A value is looked up in this order, the first that has it wins:
 
     ``--set key=value``  >  the -c file  >  environment (NAMESRV_ADDR)  >  profile  >  the field's default
 
-Every key may be spelled as RocketMQ does (``flushDiskType``) or in snake case (``flush_disk_type``). A TOML
-file may group keys under table headers; the headers carry no meaning. Keys of RocketMQ that mqspark has no
-use for are collected in ``Settings.unused`` for one line in the log; all others that nobody knows are a
-ConfigError. So are settings that would promise something this version does not do (the role of a slave,
-authentication): accepting them silently would be a lie.
+Every key may be spelled as RocketMQ does (``flushDiskType``) or in snake case (``flush_disk_type``). A TOML file
+may group keys under table headers; the headers carry no meaning. RocketMQ's keys without an effect in mqspark are
+collected in ``Settings.unused`` for one line in the log; unknown keys are a ConfigError. So are settings for
+features that this version does not have (the role of a slave, authentication), because accepting them silently
+would mislead.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ HIGH_WATER_BYTES = 4 * 1024 * 1024
 
 
 def production() -> dict[str, Any]:
-    """``mqspark broker run``: an acknowledged message survives a power cut; operators make topics."""
+    """``mqspark broker run``: an acknowledged message survives a power cut; operators create topics."""
     return {
         "autoCreateTopicEnable": False,
         "flushDiskType": "SYNC_FLUSH",
@@ -67,7 +67,7 @@ def production() -> dict[str, Any]:
 
 
 def local_address() -> str:
-    """The address that this host would use to reach another one; nothing is sent."""
+    """The address that this host would use to reach another one; sends no packet."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # TEST-NET-1, RFC 5737
@@ -79,16 +79,16 @@ def local_address() -> str:
 DEVELOPMENT: Mapping[str, Any] = {
     "autoCreateTopicEnable": True,
     "enablePropertyFilter": True,
-    # A laptop's power cut may cost what was sent in the last half second; the process dying costs nothing.
+    # For development, a power cut may lose the last half second; a killed process loses nothing.
     "flushDiskType": "ASYNC_FLUSH",
     "bindAddress": "127.0.0.1",
     "brokerIP1": "127.0.0.1",
     "brokerName": "dev",
-    # A laptop's disk is often nearly full, and of other things: neither refuse messages nor delete them for that.
+    # A developer's disk is often nearly full of other data: neither refuse nor delete messages because of that.
     "diskSpaceWarningLevelRatio": 100,
     "cleanFileForciblyEnable": False,
 }
-"""``mqspark dev`` and ``mqspark.testing``: loopback only, topics appear when they are first written to."""
+"""``mqspark dev`` and ``mqspark.testing``: loopback only, topics are created on first use."""
 
 _REFUSED: Mapping[str, tuple[frozenset[str], str]] = {
     "brokerRole": (frozenset({"SLAVE"}), "following another master is not available"),
@@ -103,7 +103,7 @@ _REFUSED: Mapping[str, tuple[frozenset[str], str]] = {
 
 @dataclass(slots=True)
 class ServerConfig:
-    """What the shells themselves need; names as in NettyServerConfig where that has them."""
+    """Settings of the shells; names as in NettyServerConfig where it has them."""
 
     bind_address: str = "0.0.0.0"  # noqa: S104 - RocketMQ's default; the dev profile binds loopback
     listen_port: int = 10911
@@ -121,11 +121,11 @@ class ServerConfig:
     http_bind_address: str = "127.0.0.1"
     http_port: int | None = None  # None: listenPort + 3, or any free port when that is 0
     http_allowed_hosts: str = ""
-    """``name;name``: what requests may name as their host beside loopback's names, httpBindAddress, brokerIP1 and the
-    address that they came to; ``*``: anything, when something in front of the broker checks it."""
+    """``name;name``: host names that requests may use in addition to loopback's names, httpBindAddress, brokerIP1
+    and the address of the connection; ``*``: any, for use behind a proxy that checks the host."""
     http_max_connections: int = 128
     metrics_max_series: int = 1_000
-    """Of one metric; the largest are shown, and the sum of the others."""
+    """Per metric; the largest series are shown, and the sum of the others."""
     log_level: str = "INFO"
 
     def check(self) -> None:
@@ -210,7 +210,7 @@ def override_layer(assignments: Iterable[str]) -> Layer:
 def broker_settings(
     profile: Mapping[str, Any], *layers: Layer, use_environment: bool = True
 ) -> BrokerSettings:
-    """Later layers win over earlier ones, all of them over the environment, and that over ``profile``."""
+    """Later layers override earlier ones; all of them override the environment, which overrides ``profile``."""
     if use_environment and (address := os.environ.get("NAMESRV_ADDR")):
         layers = (Layer("environment NAMESRV_ADDR", {"namesrvAddr": address}), *layers)
     (server, broker, store), unused = _resolve((ServerConfig, BrokerConfig, StoreConfig), profile, layers)
@@ -242,7 +242,7 @@ def namesrv_settings(profile: Mapping[str, Any], *layers: Layer) -> NamesrvSetti
 
 
 def foreign_keys(*own: type[Any]) -> ForeignKeys:
-    """Of a process whose core has the settings of the classes ``own``: keys mean what they do in a file."""
+    """Keys without an effect in a process whose core has the settings of the classes ``own``, as in a file."""
     fixed = known_keys(ServerConfig)
     names = set(_canonical((ServerConfig, *own)).values())
     if NamesrvConfig in own:
@@ -291,12 +291,12 @@ def _path(text: str) -> str:
 
 
 def _paths(text: str) -> str:
-    """Several, separated by commas."""
+    """Several paths, separated by commas."""
     return ",".join(_path(word.strip()) for word in text.split(",") if word.strip())
 
 
 def _canonical(classes: Iterable[type[Any]]) -> dict[str, str]:
-    """Both spellings of every key to RocketMQ's."""
+    """Maps both spellings of every key to RocketMQ's."""
     return {key: rocketmq_key(spec) for cls in classes for key, spec in known_keys(cls).items()}
 
 
@@ -330,7 +330,7 @@ def _resolve(
 
 @contextlib.contextmanager
 def _from(*layers: Layer) -> Iterator[None]:
-    """A ConfigError says in which of the layers its key is: the last, which wins."""
+    """A ConfigError names the layer of its key: the last one, which takes precedence."""
     try:
         yield
     except ConfigError as error:

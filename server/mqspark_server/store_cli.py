@@ -7,8 +7,8 @@
     mqspark store dump queue DIR TOPIC QUEUE [--offset N] [-n COUNT] [-o json]
     mqspark store dump index DIR [--offset N] [--topic T --key K] [-n COUNT] [-o json]
 
-``fsck``, ``stats`` and ``dump`` read only and may look at a directory that is in use; ``--repair`` and ``rebuild`` take
-its lock. Exit codes: 0 nothing wrong, 1 cannot be done, 2 usage, 3 something is wrong or was lost.
+``fsck``, ``stats`` and ``dump`` only read, and work on a directory that is in use; ``--repair`` and ``rebuild``
+take its lock. Exit codes: 0 nothing wrong, 1 failed, 2 usage, 3 something is wrong or was lost.
 """
 
 from __future__ import annotations
@@ -323,8 +323,8 @@ def dump_index(
 
 
 def _print(rows: Iterator[Row], limit: int | None, output: str) -> None:
-    """One line a row, as it comes."""
-    # A reader that has seen enough (head) is no error.
+    """Print one line per row, as it arrives."""
+    # A closed pipe (head) is not an error.
     with contextlib.suppress(BrokenPipeError):
         for row in itertools.islice(rows, limit):
             if isinstance(row.get("body"), bytes):
@@ -336,7 +336,7 @@ def _print(rows: Iterator[Row], limit: int | None, output: str) -> None:
 
 
 def _text(body: bytes) -> str:
-    """UTF-8 as it is, anything else in hexadecimal."""
+    """UTF-8 text unchanged, anything else in hexadecimal."""
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -359,7 +359,7 @@ def _bar(label: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextlib.contextmanager
 def _bars() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar a step on standard error, when that is a terminal."""
+    """A progress bar per step on standard error, if that is a terminal."""
     with contextlib.ExitStack() as stack:
         bars: dict[str, Any] = {}
 

@@ -230,7 +230,7 @@ def test_an_unmodified_broker_conf(start: Callable[..., Process], tmp_path: Path
     assert send(ready["broker"], "unknown").code == ResponseCode.TOPIC_NOT_EXIST
     code, errors = process.stop()
     assert code == 0, errors
-    assert errors.count("settings without a meaning here: useEpollNativeSelector") == 1
+    assert errors.count("settings without an effect here: useEpollNativeSelector") == 1
     # It has said good-bye.
     assert b'"broker-a"' not in bytes(request(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO).body)
     assert names.stop()[0] == 0
@@ -282,7 +282,7 @@ def test_a_broker_may_be_known_by_a_host_name(start: Callable[..., Process], tmp
     assert send(f"127.0.0.1:{port}", "t").ext["msgId"].startswith(f"7F000001{int(port):08X}")
     assert process.stop()[0] == 0
     line = failure(start(*arguments, "--set", "brokerIP1=no such host"), 2)
-    assert line.startswith("setting brokerIP1=no such host is no address of a host: ")
+    assert line.startswith("setting brokerIP1=no such host is not the address of a host: ")
 
 
 def test_there_are_no_ports_beyond_65535(dev: Callable[..., Process]) -> None:

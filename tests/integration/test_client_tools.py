@@ -177,7 +177,7 @@ async def test_settings_without_a_meaning_are_accepted_as_in_a_file(caplog: pyte
             caplog.clear()
             assert await change(address, code, own + b"=true\nuseEpollNativeSelector=true\n") == (0, None)
             assert [record.getMessage() for record in caplog.records] == [
-                "settings without a meaning here: useEpollNativeSelector"
+                "settings without an effect here: useEpollNativeSelector"
             ]
             assert await change(address, code, own + b"e=true\n") == (
                 ResponseCode.SYSTEM_ERROR,

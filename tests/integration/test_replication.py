@@ -150,7 +150,7 @@ def test_a_slave_with_another_log_is_let_go_with_a_reason(
 ) -> None:
     with Broker(store=tmp_path / "s") as broker, closing(Slave(broker, position=position)) as slave:
         assert not slave.take()
-    assert f"is let go: it asks for the log from {position} on" in caplog.text
+    assert f"is disconnected: it asks for the log from {position} on" in caplog.text
 
 
 def test_a_segment_that_cannot_be_mapped_costs_the_slave_and_nobody_else(
@@ -166,7 +166,7 @@ def test_a_segment_that_cannot_be_mapped_costs_the_slave_and_nobody_else(
             monkeypatch.setattr(broker.apps[0].store, "log_from", no_map)
             assert producer.send(Message(TOPIC, b"second")).status is SendStatus.SEND_OK
             assert not slave.take()
-        assert "is let go: [Errno 24] Too many open files" in caplog.text
+        assert "is disconnected: [Errno 24] Too many open files" in caplog.text
         assert producer.send(Message(TOPIC, b"third")).status is SendStatus.SEND_OK
 
 
@@ -245,7 +245,7 @@ def test_a_slave_that_reports_and_does_not_read_is_let_go(
             for _ in range(16):
                 producer.send(Message(TOPIC, random.Random(1).randbytes(1 << 20)))
             began = time.monotonic()
-            while "has not read what it was given" not in caplog.text:
+            while "has not read its data" not in caplog.text:
                 assert time.monotonic() - began < TIMEOUT_S
                 with contextlib.suppress(ConnectionError):
                     slave.report()

@@ -71,7 +71,7 @@ async def test_housekeeping_goes_on_after_a_fault(
         for record in caplog.records
         if record.exc_info and record.levelno == logging.ERROR
     ]
-    assert faults == ["housekeeping found a fault", *["a job of housekeeping found a fault"] * 2]
+    assert faults == ["housekeeping failed unexpectedly", *["a housekeeping job failed unexpectedly"] * 2]
 
 
 # --- group commit ---
@@ -222,7 +222,7 @@ async def test_a_thread_takes_over_from_a_kernel_that_refuses(
         group.send()
     await group.answered(0, 0, 0, 0)
     assert len(kernel.begun) == 1
-    assert caplog.text.count("from now on a thread does them") == 1
+    assert caplog.text.count("a thread is used from now on") == 1
     await group.stop()
 
 
