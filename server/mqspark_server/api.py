@@ -1,6 +1,6 @@
 """The HTTP application of a broker: /health, /metrics, /api/v1, and a page of links to them at /.
 
-See ``http`` for who loads it and who may reach it.
+``http`` loads it; ``httpguard`` limits access.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ __all__ = ["create_api"]
 
 PRODUCER_GROUP = "HTTP_PRODUCER"
 ENVELOPE_BYTES = 256 * 1024
-"""What a request may be larger than maxMessageSize in base64: names, properties."""
+"""How much larger than maxMessageSize in base64 a request may be, for names and properties."""
 
 T = TypeVar("T")
 
 SLICE_S = 0.005
-"""For so long a view is made before others are served."""
+"""The time spent on a view before other work runs."""
 
 _STATUS = {
     ResponseCode.MESSAGE_ILLEGAL: 400,
@@ -61,7 +61,7 @@ _STATUS = {
     ResponseCode.SERVICE_NOT_AVAILABLE: 503,
     ResponseCode.FLUSH_DISK_TIMEOUT: 504,
 }
-"""Response code of the broker to HTTP status; all others are a 500."""
+"""Broker response code → HTTP status; all others are a 500."""
 
 _REMARKS = {
     "property DELAY": 400,
@@ -69,7 +69,7 @@ _REMARKS = {
     "timer message is under flow control": 503,
     "broker unable to service, until": 503,
 }
-"""How remarks begin to HTTP status, where RocketMQ has only SYSTEM_ERROR for it."""
+"""Beginning of a remark → HTTP status, where RocketMQ uses SYSTEM_ERROR for several reasons."""
 
 
 class NewMessage(BaseModel):
@@ -152,7 +152,7 @@ def create_api(app: BrokerNode) -> ASGIApp:
         "/health/ready", tags=["health"], responses={503: {"description": "not ready; the body says why"}}
     )
     async def ready() -> JSONResponse:
-        """Whether messages are taken and served: the start-up state, the store, the name servers."""
+        """Whether messages are accepted and served: the start-up state, the store, the name servers."""
         store, registrar, housekeeper = app.store, app.registrar, app.housekeeper
         read_only = store.read_only if store is not None and app.lifecycle.ready else None
         disk_full = store.disk_full if store is not None else None
@@ -187,7 +187,7 @@ def create_api(app: BrokerNode) -> ASGIApp:
 
     @api.get("/metrics", tags=["metrics"], response_class=Response)
     async def metrics() -> Response:
-        """Prometheus text, RocketMQ 5 metric names. Who asks while it is made gets the same."""
+        """Prometheus text, RocketMQ 5 metric names. Concurrent requests share one rendering."""
         if not scrapes:
             scrape = asyncio.get_running_loop().create_task(
                 _between_turns(render(app)), name="mqspark-scrape"
@@ -276,7 +276,7 @@ def create_api(app: BrokerNode) -> ASGIApp:
 
     @api.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        """Without what was sent: that may be NaN, which JSON does not have, or half a surrogate pair."""
+        """Omits the input: it may be NaN, which JSON does not have, or half a surrogate pair."""
         problems = [{key: problem[key] for key in ("type", "loc", "msg")} for problem in error.errors()[:10]]
         return Response(json.dumps({"detail": problems}), 422, media_type="application/json")
 
@@ -293,7 +293,7 @@ def _status(refused: Command) -> int:
 
 
 async def _between_turns(work: Work[T]) -> T:
-    """Do it for SLICE_S, then let others be served, and so on."""
+    """Work for SLICE_S, then let other tasks run, until finished."""
     while True:
         end = monotonic() + SLICE_S
         while monotonic() < end:
@@ -339,8 +339,8 @@ def _body(message: NewMessage) -> bytes:
             else base64.b64decode(message.bodyBase64 or "", validate=True)
         )
     except UnicodeEncodeError as error:
-        raise InvalidMessage(f"body is no text: {error.reason}", field="body") from None
-    except ValueError:  # also for what is not ASCII
+        raise InvalidMessage(f"body is not text: {error.reason}", field="body") from None
+    except ValueError:  # also for non-ASCII text
         raise InvalidMessage("bodyBase64 is not base64", field="bodyBase64") from None
     if not body:
         raise InvalidMessage("the message has no body", field="body")
@@ -350,7 +350,7 @@ def _body(message: NewMessage) -> bytes:
 def _properties(message: NewMessage, unique_id: str) -> str:
     properties = dict(message.properties)
     if TRANSACTION_PREPARED in properties:
-        # Nobody would hear the broker's question what became of it.
+        # The broker's check would reach no producer.
         raise InvalidMessage("half messages are sent by a TransactionProducer", field="properties")
     if message.tags:
         properties["TAGS"] = message.tags
@@ -359,13 +359,13 @@ def _properties(message: NewMessage, unique_id: str) -> str:
     properties["UNIQ_KEY"] = unique_id
     properties["WAIT"] = "true"
     encoded = encode_properties(properties)
-    if len(encoded) > MAX_PROPERTIES_BYTES:  # the broker would not even read a header with many times as much
+    if len(encoded) > MAX_PROPERTIES_BYTES:  # the broker would not read a header of several times this size
         raise MessageTooLarge("properties", len(encoded), MAX_PROPERTIES_BYTES)
     return encoded.decode()
 
 
 def _bounded(api: ASGIApp, app: BrokerNode) -> ASGIApp:
-    """Refuse a request body before it is in memory: nothing else here has a limit for it."""
+    """Refuse a request body that is too large before it is in memory; no other layer limits it."""
 
     async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
         limit = app.store_config.max_message_size * 4 // 3 + ENVELOPE_BYTES
@@ -383,7 +383,7 @@ def _bounded(api: ASGIApp, app: BrokerNode) -> ASGIApp:
             return {"type": "http.disconnect"} if too_large else event
 
         async def muted(event: MutableMapping[str, Any]) -> None:
-            # The application would blame a client that went away for what is missing.
+            # The application would report a client that disconnected as sending an incomplete body.
             if not too_large:
                 await send(event)
 

@@ -1,9 +1,8 @@
 """Prometheus metrics under the names of RocketMQ 5 (BrokerMetricsConstant, DefaultStoreMetricsConstant,
 PopMetricsConstant).
 
-Read from the broker when they are asked for; nothing on a hot path knows about them. Labels as in
-RocketMQ's exporter: cluster, node_type, node_id, and topic, consumer_group, is_system, is_retry, language
-... where they apply.
+Values are read from the broker on request; hot paths do not know about metrics. Labels as in RocketMQ's exporter:
+cluster, node_type, node_id, and topic, consumer_group, is_system, is_retry, language ... where they apply.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ _STORE_METRICS = frozenset(
 
 
 OTHER = "_other"
-"""The topic and group of the series in which those are put together that are over the limit."""
+"""The topic and group of the series that sums up all series beyond the limit."""
 
 AT_ONCE = 256
 """Series that are made in one slice."""
 
 
 def render(app: BrokerNode) -> Work[bytes]:
-    """The exposition text; its families are of moments near to each other. Must be done on the broker's loop.
+    """The exposition text; its families are sampled at slightly different times. Must run on the broker's loop.
 
     Of a family with more than ``metricsMaxSeries`` series the largest are kept, and one more has the sum of the
-    others: names that peers choose make neither the text nor its reader's memory grow.
+    others, because peers choose names and must not make the text or its reader's memory grow.
     """
     parts: list[bytes] = []
     limit, over = app.settings.server.metrics_max_series, 0
@@ -85,7 +84,7 @@ class _Metrics:
 
 
 def _limit(metric: Metric, limit: int) -> int:
-    """How many series went into the one of the others."""
+    """The number of series that were summed up."""
     samples = metric.samples
     if len(samples) <= limit:
         return 0
@@ -103,7 +102,7 @@ class _Collector:
         self._node = (app.config.broker_cluster_name, "broker", app.config.broker_name)
 
     def collect(self) -> Iterator[Metric | None]:
-        """None where others may be served before the next."""
+        """None where other work may run before the next."""
         yield from self._process()
         if self._app.broker is not None and self._app.lifecycle.ready:
             yield from self._tables()
@@ -115,9 +114,9 @@ class _Collector:
             yield from self._pop()
 
     def limits(self, limit: int, over: int) -> list[Metric]:
-        most = self._gauge("metrics_max_series", "series that a family may have (metricsMaxSeries)")
+        most = self._gauge("metrics_max_series", "limit of series per family (metricsMaxSeries)")
         most.add_metric(self._node, limit)
-        others = self._gauge("metrics_series_put_together", f"series that are in those of {OTHER}")
+        others = self._gauge("metrics_series_put_together", f"series summed up in those of {OTHER}")
         others.add_metric(self._node, over)
         return [most, others]
 
@@ -129,7 +128,7 @@ class _Collector:
 
     def _process(self) -> Iterator[Metric]:
         app, node = self._app, self._node
-        ready = self._gauge("broker_ready", "1 when the broker serves")
+        ready = self._gauge("broker_ready", "1 if the broker is serving")
         ready.add_metric(node, float(app.lifecycle.ready))
         yield ready
         if app.server is None:
@@ -137,36 +136,34 @@ class _Collector:
         connections = self._gauge("remoting_connections", "open connections")
         connections.add_metric(node, app.server.connections)
         yield connections
-        refused = self._counter("remoting_connections_refused", "connections over the limit")
+        refused = self._counter("remoting_connections_refused", "connections refused because of a limit")
         refused.add_metric(node, app.server.rejected_connections)
         yield refused
         dropped = self._counter(
-            "remoting_connections_dropped", "connections closed for what they left unread or incomplete"
+            "remoting_connections_dropped", "connections closed for unread answers or incomplete frames"
         )
         dropped.add_metric(node, app.server.dropped_connections)
         yield dropped
-        unsent = self._gauge("remoting_unsent_bytes", "answers that their peers have not read yet")
+        unsent = self._gauge("remoting_unsent_bytes", "bytes of answers that peers have not read yet")
         unsent.add_metric(node, app.server.unsent.total)
         yield unsent
-        garbage = self._counter(
-            "remoting_protocol_errors", "connections closed for bytes that are no command"
-        )
+        garbage = self._counter("remoting_protocol_errors", "connections closed for malformed frames")
         garbage.add_metric(node, app.server.protocol_errors)
         yield garbage
         if app.broker is not None:
-            late = self._counter("remoting_requests_refused", "requests that had waited too long")
+            late = self._counter("remoting_requests_refused", "requests refused because they waited too long")
             late.add_metric(node, app.broker.overload.refused_count)
             yield late
 
     def _tables(self) -> Iterator[Metric]:
-        """Of what peers can make grow."""
+        """Tables that peers can make grow."""
         assert self._app.broker is not None  # noqa: S101 - narrows the type
         labels = (*_NODE, "table")
         size = GaugeMetricFamily("mqspark_table_bytes", "estimated bytes of a table or cache", labels=labels)
-        bound = GaugeMetricFamily("mqspark_table_bound_bytes", "bytes that it may have", labels=labels)
-        entries = GaugeMetricFamily("mqspark_table_entries", "entries that it has", labels=labels)
+        bound = GaugeMetricFamily("mqspark_table_bound_bytes", "limit of these bytes", labels=labels)
+        entries = GaugeMetricFamily("mqspark_table_entries", "entries of a table or cache", labels=labels)
         refused = CounterMetricFamily(
-            "mqspark_table_refused", "entries that it did not take for want of room", labels=labels
+            "mqspark_table_refused", "entries refused because the table was full", labels=labels
         )
         for table in self._app.broker.tables:
             of_table = (*self._node, table.name)
@@ -200,7 +197,7 @@ class _Collector:
         yield size
         messages = self._counter(
             "messages_out",
-            "messages given to consumers since start",
+            "messages sent to consumers since start",
             "topic",
             "consumer_group",
             "is_system",
@@ -208,7 +205,7 @@ class _Collector:
         )
         size = self._counter(
             "throughput_out",
-            "bytes given to consumers since start",
+            "bytes sent to consumers since start",
             "topic",
             "consumer_group",
             "is_system",
@@ -225,7 +222,9 @@ class _Collector:
         failures = self._counter("send_failures", "sends that were refused since start")
         failures.add_metric(node, state.stats.put_failures)
         yield failures
-        junk = self._counter("broker_junk_records", "records of the broker's topics that are none", "kind")
+        junk = self._counter(
+            "broker_junk_records", "invalid records found in the broker's own topics", "kind"
+        )
         for kind, count in state.stats.junk.items():
             junk.add_metric((*node, kind), count)
         yield junk
@@ -233,7 +232,7 @@ class _Collector:
         permission.add_metric(node, self._app.config.broker_permission)
         yield permission
         for name, text, number in (
-            ("topic_number", "topics, the system's included", len(state.topics)),
+            ("topic_number", "topics, including system topics", len(state.topics)),
             ("consumer_group_number", "groups that are configured", len(state.subscriptions.names())),
         ):
             gauge = self._gauge(name, text)
@@ -245,7 +244,7 @@ class _Collector:
         node = self._node
         lag = self._gauge(
             "consumer_lag_messages",
-            "messages behind the newest, by committed offset",
+            "messages behind the newest one, by committed offset",
             "topic",
             "consumer_group",
             "is_retry",
@@ -299,12 +298,12 @@ class _Collector:
         for name, text, value in (
             (
                 "storage_size",
-                "bytes of messages between the first and the last of the log",
+                "bytes between the start and the end of the log",
                 store.max_physical_offset - store.min_physical_offset,
             ),
             (
                 "storage_flush_behind_bytes",
-                "bytes that a power cut would cost",
+                "bytes that are not synced yet",
                 store.max_physical_offset - store.flushed_offset,
             ),
             ("storage_dispatch_behind_bytes", "bytes not yet in a queue", 0),
@@ -314,13 +313,21 @@ class _Collector:
                 self._reserve_time_ms(),
             ),
             ("storage_read_only", "1 when the store accepts no writes", store.read_only is not None),
-            ("storage_unreadable", "1 while something cannot be read", store.read_problem is not None),
+            (
+                "storage_unreadable",
+                "1 while a part of the store cannot be read",
+                store.read_problem is not None,
+            ),
             (
                 "storage_disk_used_percent",
                 "of the fullest disk that the store is on, when last measured",
                 store.disk_used_percent,
             ),
-            ("storage_disk_full", "1 while messages are refused for it", store.disk_full is not None),
+            (
+                "storage_disk_full",
+                "1 while messages are refused because the disk is full",
+                store.disk_full is not None,
+            ),
             (
                 "storage_deleted_segments",
                 "segments of the log deleted since the start",
@@ -328,24 +335,24 @@ class _Collector:
             ),
             (
                 "storage_damaged_reads",
-                "records passed over because they are not what the queue says",
+                "records skipped because they do not match their queue entry",
                 store.damaged_reads,
             ),
             (
                 "storage_damaged_places",
-                "places of the log where recovery or a read met damage; /health/ready says which",
+                "damaged places of the log found by recovery or reads; /health/ready lists them",
                 len(store.damaged_offsets),
             ),
             ("send_waiting", "sends that wait for their flush", len(broker.acks)),
             ("pull_waiting", "pulls that wait for messages", broker.pulls.parked.count),
-            ("half_messages", "transactions that are not decided", broker.open_transactions),
+            ("half_messages", "undecided transactions", broker.open_transactions),
         ):
             labels = _STORAGE if name in _STORE_METRICS else {}
             gauge = self._gauge(name, text, *labels)
             gauge.add_metric((*node, *labels.values()), float(value))
             yield gauge
         damage = self._gauge(
-            "storage_damage", "damage found since the start; /health/ready says what", "kind", "outcome"
+            "storage_damage", "damage found since the start; /health/ready lists it", "kind", "outcome"
         )
         for (kind, outcome), count in sorted(store.damages.counts.items()):
             damage.add_metric((*node, kind, outcome), count)
@@ -383,8 +390,10 @@ class _Collector:
     def _pop(self) -> Iterator[Metric | None]:
         assert self._app.broker is not None  # noqa: S101 - narrows the type
         node = self._node
-        lag = self._gauge("pop_revive_lag", "records of the revive log that are not done with", "queue_id")
-        latency = self._gauge("pop_revive_latency", "ms since the oldest of them was due", "queue_id")
+        lag = self._gauge("pop_revive_lag", "unprocessed records of the revive log", "queue_id")
+        latency = self._gauge(
+            "pop_revive_latency", "ms since the oldest unprocessed record was due", "queue_id"
+        )
         for queue_id, (records, late_ms) in enumerate(self._app.broker.revive_behind()):
             lag.add_metric((*node, str(queue_id)), records)
             latency.add_metric((*node, str(queue_id)), late_ms)
