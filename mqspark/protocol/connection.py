@@ -108,7 +108,7 @@ class Connection:
         """Report that ``count`` bytes were read into ``rest()``. Returns the command if it is complete now."""
         frame = self._rest
         if frame is None:
-            raise RuntimeError("nothing was to be read into rest()")
+            raise RuntimeError("no frame waits for its rest")
         self._filled += count
         if self._filled < len(frame):
             return []
@@ -118,7 +118,7 @@ class Connection:
     def receive_data(self, data: bytes) -> list[Command]:
         """Every command that is complete now, in order. Raises ProtocolError or FrameTooLarge."""
         if self._rest is not None:
-            raise RuntimeError("a frame has begun whose end is to be read into rest()")
+            raise RuntimeError("the rest of the current frame must be read into rest()")
         commands: list[Command] = []
         position = 0
         if self._partial:

@@ -308,7 +308,7 @@ def test_a_log_elsewhere_is_looked_at_by_itself(task: ReadTask, tmp_path: Path) 
     assert fetch._local_store(place) is not None
     (tmp_path / "log").chmod(0o777)
     assert fetch._local_store(place) is None
-    with pytest.raises(Untrusted, match="none of the directories"):
+    with pytest.raises(Untrusted, match="none of the allowed directories"):
         StoreReader(place.store_path, log, Trust((place.store_path,)))
 
 

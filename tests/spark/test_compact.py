@@ -109,7 +109,7 @@ def test_topics_say_it_by_their_attribute(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     table = tmp_path / "config" / "topics.json"
     table.write_text("garbage")
-    with pytest.raises(ConfigError, match=r"topics\.json is no table of topics"):
+    with pytest.raises(ConfigError, match=r"topics\.json is not a table of topics"):
         compaction_topics(tmp_path)
     table.write_text(json.dumps({"topicConfigTable": config}))
     assert compaction_topics(tmp_path) == ["A"]

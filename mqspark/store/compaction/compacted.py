@@ -118,7 +118,7 @@ def compaction_topics(root: Path) -> list[str]:
             if (topic.get("attributes") or {}).get("cleanup.policy") == "COMPACTION"
         )
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise ConfigError(f"store: {path} is no table of topics", key="store") from None
+        raise ConfigError(f"store: {path} is not a table of topics", key="store") from None
 
 
 def is_compacted(root: Path, topic: str) -> bool:

@@ -60,7 +60,7 @@ class Trust:
         if self._allowed is None:
             self._check_owner(real, os.stat(real))
         elif not any(_is_inside(real, each) for each in self._allowed):
-            raise Untrusted(f"{real} is in none of the directories that are allowed")
+            raise Untrusted(f"{real} is in none of the allowed directories")
         self._roots.add(real)
         self._known[os.fspath(directory)] = real
 

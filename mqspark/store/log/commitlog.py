@@ -589,9 +589,7 @@ def missing_parts(segments: list[Segment], lengths: dict[int, int]) -> list[Dama
             found.append(Damage("log.gap", Outcome.LOST, text, before.end, length))
         length = lengths[segment.start]
         if length > segment.length:
-            text = (
-                f"{segment.path} has {length} bytes; what lies behind the first {segment.length} is not read"
-            )
+            text = f"{segment.path} has {length} bytes; those after the first {segment.length} are ignored"
             found.append(Damage("log.segment-length", Outcome.WRONG, text, segment.start, length))
         elif segment.start + length < segment.end and number < len(segments) - 1:
             missing = segment.end - segment.start - length

@@ -119,7 +119,7 @@ class RecoveryReport:
             (self.ignored_records, "records have no place in a queue"),
             (self.cleared_entries, "queue entries without a record cleared"),
             (self.torn_bytes, "bytes of an incomplete record cut off"),
-            (self.cut_bytes, "bytes that were stored are gone"),
+            (self.cut_bytes, "stored bytes are missing"),
             (self.rewritten_bytes, "bytes written again"),
         )
         parts += [f"{count} {what}" for count, what in found if count]

@@ -173,7 +173,7 @@ class TimerFiles:
             return f"it has {len(data)} bytes"
         if self.checkpoint == TimerCheckpoint() and self.log.files_from(0):
             return "it is empty"
-        return "" if self._is_plausible(now_ms, queue_end) else f"{self.checkpoint} cannot be"
+        return "" if self._is_plausible(now_ms, queue_end) else f"{self.checkpoint} is impossible"
 
     def _is_plausible(self, now_ms: int, queue_end: int) -> bool:
         """Whether the checkpoint is possible. A clock that went back leaves a read time in the future, but
@@ -192,7 +192,9 @@ class TimerFiles:
     def _reset(self, why: str) -> None:
         self.is_reset = True
         self.checkpoint = TimerCheckpoint()
-        text = f"config/timercheck: {why}; what waits is taken from the wheel, the timer log and the queue"
+        text = (
+            f"config/timercheck: {why}; waiting messages are read from the wheel, the timer log and the queue"
+        )
         self._note(Damage("timer.checkpoint", Outcome.HEALED, text))
 
     def _is_wheel_lost(self, used_before: int, sealed: int | None, *, clean: bool) -> bool:
@@ -319,7 +321,9 @@ def timer_damage(root: Path, files: FileLayer, queue_end: int, *, clean: bool) -
     elif saved is not None and starts:
         numbers = (saved.read_time_ms, saved.log_position, saved.queue_offset, saved.master_queue_offset)
         if saved == TimerCheckpoint() or min(numbers) < 0 or max(numbers[2:]) > queue_end:
-            found.append(Damage("timer.checkpoint", Outcome.HEALED, f"config/timercheck: {saved} cannot be"))
+            found.append(
+                Damage("timer.checkpoint", Outcome.HEALED, f"config/timercheck: {saved} is impossible")
+            )
         elif (end := valid_end(root / "timerlog", starts, files, saved.log_position)) < saved.log_position:
             text = f"the timer log ends at {end} and went up to {saved.log_position}"
             found.append(Damage("timer.log", Outcome.HEALED, text))

@@ -178,14 +178,14 @@ def _check_files(store: OfflineStore, report: FsckReport) -> None:
         report.add(Finding("error", "queue.lost", text, repair=REBUILD))
     mark = store.checkpoint.position
     if log.segments and mark > log.segments[-1].end:
-        text = f"mqspark.checkpoint says {mark}, but the log ends before {log.segments[-1].end}"
+        text = f"mqspark.checkpoint is at {mark}, but the log ends before {log.segments[-1].end}"
         report.add(Finding("error", "checkpoint.ahead", text, offset=mark, repair=REBUILD))
     now_ms = time.time_ns() // 1_000_000
     problem = Checkpoint.problem(store.paths.checkpoint, store.paths.mark, store.files, now_ms)
     if problem is not None:
         report.add(Finding("note", "checkpoint.damaged", problem, repair=START))
     elif mark < 0 and log.segments:
-        text = "there is no position in mqspark.checkpoint that belongs to the checkpoint beside it"
+        text = "mqspark.checkpoint does not belong to the checkpoint beside it"
         report.add(Finding("note", "checkpoint.unknown", text, repair=START))
     if store.ends is None and mark >= 0 and store.files.read(store.paths.ends) is not None:
         report.add(Finding("note", "checkpoint.damaged", "mqspark.ends cannot be read", repair=START))
@@ -339,7 +339,7 @@ class _Check(LogScan):
             text = f"the entry is a filler, but its record is at {position}"
         elif (theirs["position"], theirs["size"]) != (position, size):
             text = (
-                f"the entry says {int(theirs['position'])} ({int(theirs['size'])} bytes), and the record that has this"
+                f"the entry points to {int(theirs['position'])} ({int(theirs['size'])} bytes), but the record with this"
                 f" offset is at {position} ({size} bytes)"
             )
         else:
