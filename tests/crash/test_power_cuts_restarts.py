@@ -21,12 +21,12 @@ from tests.crash.power import (
 
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_power_cut_between_restarts(sync: bool) -> None:
-    assert_images(restarts(sync, 1, 12), 50, at_least=2000)
+    assert_images(restarts(sync, 1, 12), 16, at_least=700)
 
 
 def test_a_power_cut_under_async_flush() -> None:
     """What was synced is there, and nothing else than what was sent."""
-    assert_images(everyday(False, 2, 16), 50, at_least=1500)
+    assert_images(everyday(False, 2, 16), 16, at_least=500)
 
 
 @pytest.mark.parametrize("sync", [True, False])
@@ -38,8 +38,8 @@ def test_a_second_power_cut_in_the_recovery_after_restarts() -> None:
     script = restarts(True, 5, 8)
     chance = random.Random(5)
     firsts = list(images(script, 20, chance))
-    assert_images(script, 12, at_least=500, found=(
-        second for first in chance.sample(firsts, 40) for second in images_of_recovery(script, first, 12, chance)
+    assert_images(script, 12, at_least=250, found=(
+        second for first in chance.sample(firsts, 20) for second in images_of_recovery(script, first, 12, chance)
     ))  # fmt: skip
 
 
