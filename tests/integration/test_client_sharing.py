@@ -177,10 +177,11 @@ async def test_a_producer_and_a_consumer_of_one_name_go_together() -> None:
 async def test_who_pulls_by_itself_has_an_identity_of_its_own() -> None:
     """With others of its kind, as with Java clients."""
     a = group_broker()
-    async with cluster(a=a) as address, Producer(address, group="G", options=SHARED) as producer:
+    options = ClientOptions(instance_name="shared", client_ip="127.0.0.1", heartbeat_interval_ms=500)
+    async with cluster(a=a) as address, Producer(address, group="G", options=options) as producer:
         async with (
-            LitePullConsumer(address, group="one", options=SHARED) as one,
-            LitePullConsumer(address, group="two", options=SHARED) as two,
+            LitePullConsumer(address, group="one", options=options) as one,
+            LitePullConsumer(address, group="two", options=options) as two,
         ):
             for consumer in (one, two):
                 await consumer.assign([MessageQueue("T", "a", 0)])
