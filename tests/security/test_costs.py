@@ -30,6 +30,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers import RegisterBrokerRequestHeader
 from mqspark.protocol.registration import encode_register_body
 from tests.unit.broker_kit import SEND, Bench, Peer, namesrv_peer, pull_ext, send_ext
+from tests.unit.pop_kit import pop_ext
 
 BOUND_S = 0.25
 
@@ -322,4 +323,51 @@ def test_members_that_join_over_one_connection_are_told_once_a_turn(tmp_path: Pa
     heard = peer.heard()
     assert len([command for command in heard if command.is_response]) == 200
     assert len([command for command in heard if not command.is_response]) == 1
+    bench.close()
+
+
+def parked_pops(bench: Bench, groups: int, **more: str) -> list[Peer]:
+    """One of each group, by a connection of its own."""
+    bench.broker.state.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6))
+    peers = [bench.peer() for _ in range(groups)]
+    for number, peer in enumerate(peers):
+        peer.give(
+            RequestCode.POP_MESSAGE,
+            pop_ext(bench, topic="T", consumerGroup=f"CG{number}", pollTime="15000", **more),
+        )
+    return peers
+
+
+def heard(peers: list[Peer]) -> int:
+    return sum(len(peer.heard()) for peer in peers)
+
+
+def test_parked_pops_that_one_message_wakes_are_served_between_turns(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    peers = parked_pops(bench, 100)
+    bench.peer().give(SEND, send_ext("T", 0), b"x")
+    bench.broker.turn()
+    answered = heard(peers)
+    assert answered <= 8
+    while bench.broker.work():
+        bench.broker.turn()
+        more_answers = heard(peers)
+        assert more_answers <= 8
+        answered += more_answers
+    bench.broker.turn()
+    assert answered + heard(peers) == len(peers)
+    bench.close()
+
+
+def test_parked_pops_whose_time_is_up_at_once_are_answered_between_turns(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    peers = parked_pops(bench, 100)
+    peers[50].disconnect()
+    bench.clock.advance(20_000)
+    bench.broker.tick()
+    answered = heard(peers)
+    assert 0 < answered <= 8
+    while bench.broker.work():
+        pass
+    assert answered + heard(peers) == len(peers) - 1
     bench.close()

@@ -72,6 +72,8 @@ SERVERS = {
     "Fetcher.damaged": "damaged records of one read, some kept for the report",
     "PopAcks._records": "emptied every turn",
     "PopOffsets._ahead": "queues with pops whose check points are not synced: MAX_UNSYNCED at most",
+    "Pops._expired": "maxPopPollingSize with those that are parked; answered in the next turns",
+    "Pops._grown": "topics, groups and queues of the parked pops, served in the next turns",
     "Pops._given": "sessions, emptied every turn",
     "Pulls._woken": "pullThreadPoolQueueCapacity with those that are parked; served in the next turns",
     "Pulls._given": "sessions, emptied every turn",

@@ -8,7 +8,8 @@ has acked the check point. Messages that are not acknowledged in time come back 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 
 from mqspark.broker.pop.checks import (
     check_group,
@@ -27,6 +28,7 @@ from mqspark.broker.state.selection import Wanted, get_wanted
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.topics import Topic
 from mqspark.errors import InvalidMessage, NotNow, StoreReadOnly
+from mqspark.logs import sparing
 from mqspark.message import POP_CK
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
@@ -42,16 +44,23 @@ from mqspark.protocol.receipts import (
     retry_topic_v2,
 )
 from mqspark.protocol.session import Session
+from mqspark.protocol.slices import Work
 from mqspark.record import find_property, peek_properties, queue_offsets, readdressed
 from mqspark.store.store import GetResult, GetStatus
 
 __all__ = ["MAX_MESSAGES", "Pops"]
+
+_log = sparing(__name__)
 
 MAX_MESSAGES = 32
 """Messages of one pop; RocketMQ refuses larger numbers."""
 
 MAX_UNSYNCED = 100_000
 """Pops whose check points are not on disk yet. Unless the disk hangs, this many take seconds."""
+
+SERVED_AT_ONCE = 8
+"""Parked pops that are served in the turn that wakes them; the rest are served between the turns of others, one in a
+slice, because a SQL filter may look at many records."""
 
 _MOVED = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
 _NOTHING_WANTED = (GetStatus.NO_MATCHED_MESSAGE, GetStatus.OFFSET_FOUND_NULL, GetStatus.MESSAGE_WAS_REMOVING)
@@ -157,6 +166,11 @@ class Pops:
         self.parked: ParkedPops[Pop] = ParkedPops(
             state.clock, max_bytes=lambda: state.config.max_parked_bytes
         )
+        self._grown: dict[tuple[str, str, int], None] = {}
+        """(topic, group, queue id): queues with new messages, whose parked pops are not served yet."""
+        self._expired: deque[Pop] = deque()
+        """No longer parked, not answered yet."""
+        self._is_serving = False
         self._given: dict[int, int] = {}
         """session id → bytes sent to it in this turn."""
         self._pops = 0
@@ -184,10 +198,16 @@ class Pops:
         if self.parked.count:
             for topic, queue_id, _ in arrivals:
                 for waiting_topic, group, is_retry in self.parked.interested(topic):
-                    self.wake(waiting_topic, group, ANY_QUEUE if is_retry else queue_id)
+                    self._grown[waiting_topic, group, ANY_QUEUE if is_retry else queue_id] = None
+            self._serve_parked()
 
     def wake(self, topic: str, group: str, queue_id: int) -> None:
         """Serve parked pops that would read the queue (ANY_QUEUE: the retries), as long as there are messages."""
+        for _ in self._waking(topic, group, queue_id):
+            continue
+
+    def _waking(self, topic: str, group: str, queue_id: int) -> Iterator[None]:
+        """``wake``, a pop at a time."""
         for waiting_for in self.parked.queue_ids(topic, group):
             if ANY_QUEUE not in (queue_id, waiting_for) and waiting_for != queue_id:
                 continue
@@ -199,25 +219,63 @@ class Pops:
                 if taking.count:
                     self._answer(pop, taking)
                     if taking.rest <= 0:
+                        yield
                         return
+                    yield
                     continue
                 self._settle(taking)
                 if taking.problem is None:
                     self.parked.park(pop, first=True)
+                    yield
                     break
                 self._refuse(pop, taking.problem)
+                yield
 
     def expire(self) -> None:
-        for pop in self.parked.expired():
-            taking = self._take(pop)
-            if taking.count:
-                self._answer(pop, taking)
-                continue
-            self._settle(taking)
-            if taking.problem is not None:
-                self._refuse(pop, taking.problem)
-            else:
-                pop.session.send(_nothing(pop, taking))
+        self._expired.extend(self.parked.expired())
+        self._serve_parked()
+
+    def _end_waiting(self, pop: Pop) -> None:
+        taking = self._take(pop)
+        if taking.count:
+            self._answer(pop, taking)
+            return
+        self._settle(taking)
+        if taking.problem is not None:
+            self._refuse(pop, taking.problem)
+        else:
+            pop.session.send(_nothing(pop, taking))
+
+    # --- many at once ---
+
+    def _serve_parked(self) -> None:
+        if (self._grown or self._expired) and not self._is_serving:
+            self._is_serving = True
+            self._state.long_work.begin(None, self._serve_in_slices())
+
+    def _serve_in_slices(self) -> Work[None]:
+        """The first ``SERVED_AT_ONCE`` pops at once, the others between the turns of others."""
+        served = 0
+        while self._grown or self._expired:
+            try:
+                for _ in self._serve_next():
+                    served += 1
+                    if served >= SERVED_AT_ONCE:
+                        yield
+            except Exception:
+                _log.exception("a parked pop could not be served")
+        self._is_serving = False
+
+    def _serve_next(self) -> Iterator[None]:
+        if self._expired:
+            pop = self._expired.popleft()
+            if pop.session.open:
+                self._end_waiting(pop)
+                yield
+        else:
+            key = next(iter(self._grown))
+            del self._grown[key]
+            yield from self._waking(*key)
 
     def end_turn(self) -> None:
         if self._given:
@@ -268,7 +326,7 @@ class Pops:
             pop.session.send(_nothing(pop, self._new_taking(pop)))
             return True
         if (
-            parked.count >= config.max_pop_polling_size
+            parked.count + len(self._expired) >= config.max_pop_polling_size
             or parked.waiting(pop.topic, pop.group, pop.queue_id) >= config.pop_polling_size
             or not parked.has_room(pop)
         ):
