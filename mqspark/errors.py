@@ -20,7 +20,7 @@
     │   └── MessageTooLarge      body, properties or record over a limit               (.size_bytes, .limit_bytes)
     └── ClientError              the client part
         ├── BrokerError          a server answered with a response code                (.code, .remark, .address)
-        │   └── NotANameServer   a broker was asked for what only name servers know
+        │   └── NotANameServer   a request for a name server was sent to a broker
         ├── RequestTimeout       no answer in time                                     (.address, .timeout_ms)
         ├── ConnectionLost       the connection ended before the answer                (.address)
         ├── NoRoute              the name servers do not know the topic                (.topic)

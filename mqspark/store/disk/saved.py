@@ -21,10 +21,10 @@ class Job(Protocol):
 
 @runtime_checkable
 class SteppedJob(Job, Protocol):
-    """A job with so much to do on the loop's thread that others are served in between."""
+    """A job whose work on the loop's thread is long. It runs in steps, between which other requests are served."""
 
     def steps(self) -> Iterator[None]:
-        """Instead of ``done``; may be left before its end, and begun again by another job."""
+        """Called instead of ``done``. May be abandoned before its end; another job then starts it again."""
 
 
 class Table(Protocol):
