@@ -11,4 +11,6 @@ which know no socket and no clock. This package gives them both, and only this p
     app                    composition: name server, broker, development cluster
     http, metrics          FastAPI and Prometheus beside the broker, loaded on the first HTTP connection
     cli                    ``mqspark namesrv run``, ``mqspark broker run``, ``mqspark dev``
+
+``mqspark.testing`` imports ``app`` and ``settings``, the command line imports ``cli``. Must not know Spark.
 """

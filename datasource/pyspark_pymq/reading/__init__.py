@@ -1,1 +1,4 @@
-"""Reads: batch, stream, by key, and of a store without a broker. Knows no write."""
+"""Reads: batch, stream, by key, and of a store without a broker.
+
+Imported from outside: ``keyread``, ``reader``, ``storeread``, ``stream``. Must not know writes.
+"""

@@ -1,1 +1,5 @@
-"""Record bytes to Arrow and Arrow to message bodies. Knows no cluster and no Spark session."""
+"""Record bytes to Arrow and Arrow to message bodies.
+
+Imported from outside: ``arrowstream``, ``decode``, ``encode``, ``records``. Must not know a cluster or a Spark
+session.
+"""

@@ -1,1 +1,4 @@
-"""Writes: rows to queues, plainly or exactly once. Knows no read."""
+"""Writes: rows to queues, plainly or exactly once.
+
+Imported from outside: ``sink``. Must not know reads.
+"""

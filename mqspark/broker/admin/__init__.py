@@ -1,1 +1,5 @@
-"""Administration requests: queries and changes by tools. Only ``broker`` imports this package."""
+"""Administration requests: queries and changes by tools.
+
+Imported from outside: ``admin``, ``relays``, ``runtime``, ``views``. Must not know the ``Broker`` that registers its
+handlers.
+"""

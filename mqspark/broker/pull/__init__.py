@@ -1,1 +1,4 @@
-"""Serving pulls and looking up messages. Knows the state, not send."""
+"""Serving pulls and looking up messages.
+
+Imported from outside: ``lookups``, ``pull``. Knows the state. Must not know sends.
+"""

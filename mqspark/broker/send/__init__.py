@@ -1,1 +1,5 @@
-"""Storing what producers and consumers send. Knows the state and the timers, not pull."""
+"""Storing what producers and consumers send.
+
+Imported from outside: ``fastfail``, ``replies``, ``retry``, ``send``. Knows the state and the timers. Must not know
+pulls.
+"""

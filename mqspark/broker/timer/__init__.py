@@ -1,1 +1,4 @@
-"""Delayed messages: delay levels, timer messages, recall."""
+"""Delayed messages: delay levels, timer messages, recall.
+
+Imported from outside: ``delays``, ``recall``, ``timermetrics``, ``timers``. Must not know sends and pulls.
+"""

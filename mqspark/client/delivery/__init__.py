@@ -1,1 +1,5 @@
-"""Messages between queue and listener, and their results. Knows no connection."""
+"""Messages between queue and listener, and their results.
+
+Imported from outside: ``delivery``, ``flow``, ``process_queue``, ``results``, ``statistics``. Must not know producers
+and consumers.
+"""

@@ -1,1 +1,4 @@
-"""Interceptors around sends and listeners, and message trace, which is built on them."""
+"""Interceptors around sends and listeners, and message trace, which is built on them.
+
+Imported from outside: ``hooks``, ``trace``. Must not know producers and consumers.
+"""

@@ -1,1 +1,5 @@
-"""Producers: messages on their way to brokers. Knows no consumer."""
+"""Producers: messages on their way to brokers.
+
+Imported from outside: ``autobatch``, ``outgoing``, ``producer``, ``send_window``, ``transaction``. Must not know
+consumers.
+"""

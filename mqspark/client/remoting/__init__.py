@@ -1,1 +1,5 @@
-"""Connections to servers and what the members of one identity share. Knows no producer, no consumer."""
+"""Connections to servers, and what the members of one identity share.
+
+Imported from outside: ``filters``, ``identity``, ``instance``, ``lifecycle``, ``namespaces``, ``remoting``,
+``topic_routes``. Must not know producers and consumers.
+"""

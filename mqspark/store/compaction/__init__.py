@@ -1,1 +1,4 @@
-"""Compacted queues, which the store serves instead of the log."""
+"""Compacted queues, which the store serves instead of the log.
+
+Imported from outside: ``compacted``, ``rocketcompaction``. Must not know the CommitLog or the job that compacts.
+"""

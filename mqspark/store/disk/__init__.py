@@ -1,1 +1,5 @@
-"""The disk: files, names in a store directory, settings files, syncs. Must not know messages."""
+"""The disk: files, names in a store directory, settings files, syncs.
+
+Imported from outside: ``checkpoint``, ``configfile``, ``cuts``, ``damage``, ``durable``, ``files``, ``flush``,
+``kernelsync``, ``layout``, ``logpaths``, ``mapping``, ``retention``, ``saved``, ``trusted``. Must not know messages.
+"""

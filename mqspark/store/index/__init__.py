@@ -1,1 +1,5 @@
-"""The index of messages by key. Knows the log and the disk. Must not know queues."""
+"""The index of messages by key.
+
+Imported from outside: ``index``, ``indexer``, ``indexfile``, ``keys``. Knows the log and the disk. Must not know the
+store.
+"""

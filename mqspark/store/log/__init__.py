@@ -1,1 +1,5 @@
-"""The CommitLog: its segments, and reading runs of records. Knows the disk. Must not know queues."""
+"""The CommitLog: its segments, and reading runs of records.
+
+Imported from outside: ``commitlog``, ``logread``, ``record_tables``, ``scan``, ``stretch``. Knows the disk. Must not
+know queues.
+"""

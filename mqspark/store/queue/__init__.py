@@ -1,1 +1,5 @@
-"""ConsumeQueues of all kinds. Knows the log and the disk. Must not know the index."""
+"""ConsumeQueues of all kinds.
+
+Imported from outside: ``batchqueue``, ``consumequeue``, ``delay``, ``multidispatch``, ``queueext``, ``queuetable``.
+Knows the log and the disk. Must not know the index.
+"""

@@ -1,1 +1,5 @@
-"""Opening a directory after a stop or crash, and rebuilding queues from the log."""
+"""Opening a directory after a stop or crash, and rebuilding queues from the log.
+
+Imported from outside: ``deletions``, ``queueends``, ``rebuild``, ``recovery``, ``scrub``. Must not know the open
+store.
+"""
