@@ -1,9 +1,9 @@
 """``spark.read.format("pymq")``: RocketMQ topics as DataFrames, streams and sinks.
 
 Installed, it needs no registration: Spark imports every top-level package named ``pyspark_*`` and takes its
-``DefaultSource``. Two rules follow. This module stays import-light, for it is imported at the first ``format(...)`` of
-any name; and importing it never raises, for then Spark would lose *every* Python data source of the environment. What
-is missing is reported when the source is used.
+``DefaultSource``. Therefore this module must be light, because the first ``format(...)`` of any name imports it,
+and its import must never raise, because Spark would then lose *every* Python data source of the environment.
+Missing packages are reported when the source is used.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 try:
     from pyspark_pymq.source import DefaultSource as DefaultSource
-except ImportError:  # without pyspark there is nobody to offer a source to
+except ImportError:  # without pyspark there is no use for a source
     __all__ = ["register", "tuned_settings"]
 else:
     __all__ = ["DefaultSource", "register", "tuned_settings"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("pymq")`` known to this session: needed when the package came by ``--py-files``."""
+    """Register ``format("pymq")`` with this session; needed when the package came with ``--py-files``."""
     import os
 
     from pyspark_pymq.doctor import warn_of_mismatch
@@ -32,7 +32,7 @@ def register(spark: SparkSession) -> None:
     context = getattr(spark, "_sc", None)  # none with Spark Connect
     warn_of_mismatch(getattr(context, "pythonExec", None))
     if context is not None and not os.path.isdir(root):
-        # Of a zip: the runner of a stream, on the driver, looks for modules on PYTHONPATH and not in --py-files.
+        # With a zip: the runner of a stream, on the driver, searches PYTHONPATH and not --py-files.
         paths = [root, *filter(None, context.environment.get("PYTHONPATH", "").split(os.pathsep))]
         context.environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     spark.dataSource.register(DefaultSource)

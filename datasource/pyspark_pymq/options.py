@@ -55,31 +55,31 @@ class ReadOptions:
     starting: OffsetSpec
     ending: OffsetSpec
     unmatched_timestamp_is_latest: bool
-    """startingOffsetsByTimestampStrategy=latest; with "error" a start after the last message is an error."""
+    """startingOffsetsByTimestampStrategy=latest; with "error", a time after the last message is an error."""
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_bytes_per_trigger: int | None
     max_trigger_delay_ms: int
-    """How long less than min_offsets_per_trigger may wait."""
+    """How long a batch with fewer than min_offsets_per_trigger rows may wait."""
     fail_on_data_loss: bool
     limits: InflateLimits
-    """What a compressed body may become."""
+    """The limits of a decompressed body."""
     tags: tuple[str, ...]
     sql_filter: str | None
     keys: tuple[str, ...]
-    """A batch read of the messages with one of these keys, found by the brokers' index."""
+    """A batch read of the messages with one of these keys, found with the brokers' index."""
     archive: str | None
-    """Where history is that the brokers have no longer (``mqspark_jobs.archive``)."""
+    """The archive of history that the brokers no longer have (``mqspark_jobs.archive``)."""
     min_partitions: int | None
     max_partitions: int | None
     max_records_per_partition: int | None
     local_read: bool
     local_directories: tuple[str, ...] | None
-    """May map the store's files when the broker is on this host."""
+    """Directories of stores that may be read locally when the broker is on this host."""
     payload_is_arrow: bool
     """payloadFormat=arrow: a message is rows with columns of their own (``pyspark_pymq.cluster.payload``)."""
     poll_timeout_ms: int
-    """How long an idle stream waits for a message before it tells Spark that there is none."""
+    """How long an idle stream waits for a message before it reports to Spark that there is none."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -187,13 +187,13 @@ class StoreOptions:
     topics: tuple[str, ...]
     """Empty: all."""
     broker: str
-    """What the column ``broker`` says."""
+    """The value of the column ``broker``."""
     starting_position: int
     ending_position: int | None
     """Physical offsets; None: as far as there are valid records."""
     fail_on_data_loss: bool
     limits: InflateLimits
-    """What a compressed body may become."""
+    """The limits of a decompressed body."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> StoreOptions:

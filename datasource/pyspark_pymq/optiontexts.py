@@ -1,6 +1,6 @@
-"""Option texts to values: every check that one option needs, with an error that begins with its name.
+"""Converts option texts to values and checks each option; errors begin with the option's name.
 
-``pyspark_pymq.options`` says which options there are and how they go together. Must not import pyspark.
+``pyspark_pymq.options`` defines the options and their combinations. Must not import pyspark.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Position(Enum):
     EARLIEST = "earliest"
     LATEST = "latest"
     GROUP = "group"
-    """What the consumer group has committed; a queue it has not touched begins at its first message."""
+    """The group's committed offset; a queue without one starts at its first message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Which queues are meant: exactly one of the three."""
+    """The selected queues, given in exactly one of three ways."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -54,7 +54,8 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Where to begin or to end: ``offsets``, else ``timestamps_ms``, else ``timestamp_ms``, else ``position``."""
+    """The start or the end of a read: ``offsets``, else ``timestamps_ms``, else ``timestamp_ms``, else
+    ``position``."""
 
     option: str
     position: Position
@@ -74,7 +75,7 @@ _KAFKAS = {
     "kafka.group.id": "group",
     "kafkaconsumer.polltimeoutms": "pollTimeoutMs",
 }
-"""What those who come from the Kafka source look for."""
+"""Kafka's option names, for hints to users of the Kafka source."""
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
 """Spark passes these on to a sink."""
 _SPELLINGS = {
@@ -87,13 +88,13 @@ _SPELLINGS = {
         "endingOffsetsByTimestamp",
     )
 }
-"""Spark hands names over in lower case; errors show these as they are documented."""
+"""Spark passes names in lower case; errors show this documented spelling."""
 _MAX_LONG = (1 << 63) - 1
 """Offsets and times are longs at the broker."""
 
 
 class OptionTexts:
-    """Takes options out of a mapping; what is left at the end is unknown."""
+    """Takes options from a mapping; those left at the end are unknown."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values: dict[str, str] = {}
@@ -122,7 +123,7 @@ class OptionTexts:
         return name.lower() in self._values
 
     def given_topics(self) -> str | None:
-        """How the option that names topics was spelled, if there is one."""
+        """The spelling of the option that selects topics, if there is one."""
         self._seen["topic"] = "topic"
         return next(
             (self._spelled[name] for name in ("topic", "topicpattern", "assign") if name in self._values),
@@ -130,11 +131,11 @@ class OptionTexts:
         )
 
     def given(self, prefix: str) -> str | None:
-        """How an option that starts so was spelled, if one is there."""
+        """The spelling of a given option with this prefix, if there is one."""
         return next((self._spelled[name] for name in sorted(self._values) if name.startswith(prefix)), None)
 
     def check_all_known(self, what: str) -> None:
-        """Raises ConfigError for an option that nobody has asked for."""
+        """Raises ConfigError for an option that no code has read."""
         unknown = sorted(self._spelled[name] for name in self._values.keys() - self._seen.keys() - _SPARK_OWN)
         if unknown:
             ours = _KAFKAS.get(unknown[0].lower())
@@ -260,7 +261,7 @@ class OptionTexts:
         return paths
 
     def sql_filter(self) -> str | None:
-        """Checked here, for the brokers see it with the first pull only."""
+        """Checked here, because brokers see the filter only with the first pull."""
         value = self.text("sqlFilter")
         if not value:
             return None

@@ -1,8 +1,8 @@
 """The columns of a ``pymq`` DataFrame, as Spark names them and as Arrow carries them.
 
-The first six are the Kafka source's, so that a query moves over by changing the format: ``partition`` is the
-queue id, ``offset`` the queue offset, ``timestamp`` the store time. With more than one broker a queue is told by
-(``broker``, ``partition``).
+The first six are the Kafka source's, so that a query can switch by changing the format: ``partition`` is the
+queue id, ``offset`` the queue offset, ``timestamp`` the store time. With more than one broker a queue is
+identified by (``broker``, ``partition``).
 
 Spark 4.2 compares Arrow schemas strictly: every field nullable, timestamps in microseconds of "UTC", no large or
 view types. Must not import pyspark or pyarrow at import time.
@@ -48,19 +48,20 @@ COLUMNS: dict[str, str] = {
     "physicalOffset": "bigint",
     "sysFlag": "int",
 }
-"""Name to Spark type. Those from ``properties`` on are there when an option or ``.schema(...)`` asks for them."""
+"""Name to Spark type. The columns from ``properties`` on are present only if an option or ``.schema(...)``
+selects them."""
 
 _ASKED_FOR = (PROPERTIES, HEADERS, "physicalOffset", "sysFlag")
 
 
 def default_schema(*asked: str) -> str:
-    """The DDL text Spark gets when the user gave no ``.schema(...)``: the plain columns, and those ``asked`` for."""
+    """The DDL text for Spark if the user gave no ``.schema(...)``: the default columns and those in ``asked``."""
     names = [name for name in COLUMNS if name in asked or name not in _ASKED_FOR]
     return ", ".join(f"`{name}` {COLUMNS[name]}" for name in names)
 
 
 def selected_columns(schema: Any) -> tuple[str, ...]:
-    """The columns of a Spark StructType, checked to be ours. Raises ConfigError(key="schema") naming the column."""
+    """The columns of a Spark StructType, validated. Raises ConfigError(key="schema") naming the column."""
     columns = []
     for field in schema.fields:
         expected = COLUMNS.get(field.name)
@@ -75,7 +76,8 @@ def selected_columns(schema: Any) -> tuple[str, ...]:
                 f"schema: column {field.name!r} is {expected}, not {found}; cast it after the load",
                 key="schema",
             )
-        # Spark's workers compare "nullable" with what arrives, inner ones too, which simpleString does not show.
+        # Spark's workers compare nullability with the data, also of nested fields, which simpleString does not
+        # show.
         if not field.nullable or ":false" in field.dataType.json():
             raise ConfigError(
                 f"schema: column {field.name!r} may be null, outside and inside; leave out NOT NULL",

@@ -1,4 +1,5 @@
-"""What Spark instantiates: a factory of readers and writers. Heavy imports wait until one is asked for."""
+"""The class that Spark instantiates: a factory of readers and writers. Heavy imports are deferred until one is
+needed."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["DefaultSource"]
 
 PAYLOAD_COLUMNS = ("offset", "value")
-"""What is read of messages whose bodies hold the rows."""
+"""The columns to read of messages whose bodies contain the rows."""
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]
     """``format("pymq")``. Options: ``pyspark_pymq.options``; columns: ``pyspark_pymq.schema``.
 
-    There is no ``pushFilters`` and there will be none: Spark 4.1 to 4.3 return wrong rows with it when one
-    ``load()`` is used twice. ``tags`` and ``sqlFilter`` are options.
+    There is no ``pushFilters``, because with it Spark 4.1 to 4.3 return wrong rows when one ``load()`` is used
+    twice. ``tags`` and ``sqlFilter`` are options.
     """
 
     @classmethod
@@ -41,7 +42,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
             from pyspark_pymq.cluster.payload import newest_schema, spark_schema_of
 
             found = spark_schema_of(newest_schema(self._read_options()))
-            # What is never null in the newest message may be missing in an older one.
+            # A column that is never null in the newest message may be missing in an older one.
             nullable: StructType = found.toNullable()
             return nullable
         return default_schema(*asked_columns(self.options))
@@ -89,7 +90,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return str(self.options.get("payloadFormat", "")).strip().lower() == "arrow"
 
     def _read_options(self) -> ReadOptions:
-        """For a look at the cluster before Spark says whether this is a batch or a stream."""
+        """Used to query the cluster before Spark says whether this is a batch or a stream."""
         from pyspark_pymq.options import ReadOptions
 
         names = (
@@ -115,7 +116,8 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         meet(options.nameserver)
         return writer
 
-    # Spark calls this by position when it plans and by keyword when it commits: the names are part of the interface.
+    # Spark passes this by position when planning and by keyword when committing: the names are part of the
+    # interface.
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from pyspark_pymq.options import WriteOptions
         from pyspark_pymq.writing.sink import StreamWriter

@@ -1,4 +1,4 @@
-"""The session settings we recommend, with the reason for each (measured: reference spark-datasource §0, §6).
+"""The recommended session settings, with the measured reason for each.
 
 Use: ``builder.config(map=pyspark_pymq.tuned_settings())``.
 """

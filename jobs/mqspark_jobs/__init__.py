@@ -1,6 +1,6 @@
 """Spark jobs that do the store's heavy work: index rebuild, archive, compaction, redelivery.
 
-Each is a pure plan (what is to be done, from names, lengths and offsets alone) and a Spark execution of it, idempotent
+Each job is a pure plan (computed from names, lengths and offsets alone) and its execution in Spark, idempotent
 and resumable. ``mqspark_jobs.command.main`` runs them.
 """
 

@@ -1,14 +1,14 @@
-"""archive: the CommitLog to a Delta table, every visible record exactly once, proved range by range.
+"""archive: copies the CommitLog to a Delta table, every visible record exactly once, verified range by range.
 
-A run continues where the last one ended, by physical offset. The log is cut into units, pieces of segments. Workers
-write each unit's rows as Parquet files straight from the log and count them there; a few units become one Delta
-commit, which carries the end of its last unit as the version of the transaction ``mqspark-archive:<broker>``: what has
-that version already is not committed again, so a run that was killed in the middle repeats nothing. After a commit
-the rows of each unit are read back from Delta, by Spark, and compared with what the log says of itself (count, body
-CRCs, offsets), then the unit's manifest is written; a reader believes the manifests alone
-(``pyspark_pymq.cluster.archive``). A local store's file ``mqspark.archived`` says how far that is.
+A run continues where the last one ended, by physical offset. The log is cut into units, pieces of segments.
+Workers write each unit's rows as Parquet files directly from the log and sum them up. A few units become one
+Delta commit. The end of its last unit is the version of the transaction ``mqspark-archive:<broker>``; a committed
+version is not committed again, so a run after a kill repeats nothing. After a commit Spark reads the rows of each
+unit back from Delta and compares them with the log (count, body CRCs, offsets). Then the unit's manifest is
+written; readers rely on the manifests alone (``pyspark_pymq.cluster.archive``). In a local store the file
+``mqspark.archived`` records the progress.
 
-Of a store that is being served, what a checkpoint has on disk is archived; of any other, all valid records.
+From a store in use, records up to the checkpoint are archived; from any other, all valid records.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ class ArchiveOptions:
     store: str
     """storePathRootDir, path or URL."""
     archive: str
-    """Of the Delta table."""
+    """URL of the Delta table."""
     broker: str
-    """Its name: what a queue is called by."""
+    """The broker's name, which is part of the name of a queue."""
     commit_log: str | None = None
     topics: str | None = None
     """A regular expression for whole names; None: all but system topics."""
     commit_bytes: int = _DEFAULT_COMMIT_BYTES
-    """Of log in one Delta commit, about."""
+    """Approximate bytes of log in one Delta commit."""
     allow_gap: bool = False
-    """Go on although segments were deleted that are not in the archive."""
+    """Continue although segments were deleted that are not in the archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Unit:
     low: int
     high: int
     is_closed: bool = True
-    """Whether ``high`` is agreed; else the unit ends where the last valid record does."""
+    """Whether ``high`` is fixed; otherwise the unit ends at the last valid record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +101,14 @@ class UnitTask:
     broker: str
     topics: str | None
     archive: str | None
-    """Of the table; None: count only, the rows are there."""
+    """URL of the table; None: only count, the rows exist already."""
     by_value: bool = False
-    """Count the CRCs of the values themselves, not those that the log has noted."""
+    """Use the CRCs of the values themselves instead of those stored in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedUnit:
-    """What a worker did: ``manifest`` says what the log holds, with the end of its last valid record."""
+    """A worker's result: ``manifest`` describes the unit according to the log, up to its last valid record."""
 
     manifest: Manifest
     files: tuple[RowFile, ...] = ()
@@ -120,7 +120,7 @@ class ArchivedUnit:
 def plan_units(
     log: Sequence[LogFile], low: int, high: int | None, *, cut_at: Iterable[int] = ()
 ) -> list[Unit]:
-    """The range in pieces of at most one segment. ``cut_at``: where records begin, among them the ends of earlier
+    """The range in pieces of at most one segment. ``cut_at``: starts of records, including the ends of earlier
     commits. ``high`` None: as far as there are valid records."""
     size = segment_bytes_of(list(log))
     cuts = sorted(set(cut_at))
@@ -138,7 +138,7 @@ def plan_units(
 
 
 def group_units(units: Sequence[Unit], commit_bytes: int, committed: int) -> list[list[Unit]]:
-    """Neighbours that become one commit; none holds both what is committed already and what is not."""
+    """Groups neighbours into commits; no group mixes committed and uncommitted units."""
     groups: list[list[Unit]] = []
     for unit in units:
         last = groups[-1] if groups else None
@@ -157,7 +157,7 @@ def group_units(units: Sequence[Unit], commit_bytes: int, committed: int) -> lis
 
 
 def archive_unit(task: UnitTask) -> ArchivedUnit:
-    """Count what the log holds of the unit, by the log itself, and write it unless it is written."""
+    """Sum up the unit's records in the log, and write them unless they are written already."""
     from mqspark.store.recovery.rebuild import SegmentRecords
     from pyspark_pymq.records.records import Records, unwrap_inner_batches
 
@@ -179,7 +179,7 @@ def archive_unit(task: UnitTask) -> ArchivedUnit:
         if files is not None:
             files.flush(records)
         runs.check()
-    # What is behind the last record of a full segment or of an agreed range belongs to it.
+    # Bytes after the last record of a full segment or of a fixed range belong to the unit.
     high = unit.high if unit.is_closed else end
     return ArchivedUnit(chosen.manifest(high), tuple(files.finish()) if files is not None else ())
 
@@ -193,7 +193,7 @@ def _pieces(positions: Any) -> Iterable[Any]:
 
 
 class _Chosen:
-    """The records that are archived, and their sums."""
+    """The records to archive, and their sums."""
 
     def __init__(self, task: UnitTask) -> None:
         from pyspark_pymq.records.decode import Decoder
@@ -209,7 +209,7 @@ class _Chosen:
         self._queues: dict[tuple[str, int], list[int]] = {}
 
     def of(self, records: Any, at: Any) -> tuple[Any, Any, Any] | None:
-        """Positions, topics and store times of those that are wanted; None when there are none."""
+        """Positions, topics and store times of the selected records; None if there are none."""
         import pyarrow as pa
 
         sys_flags = records.ints(at + _SYS_FLAG_AT)
@@ -237,7 +237,7 @@ class _Chosen:
         self._rows += len(at)
         self._offsets += int(offsets.sum())
         self._positions += int((records.longs(at + _PHYSICAL_AT) - self._task.unit.low).sum())
-        # The log's CRC is that of the body as it is stored: that of the value, unless it is compressed.
+        # The log's CRC covers the stored body, which is the value unless it is compressed.
         by_value = np.ones(len(at), np.bool_) if self._task.by_value else sys_flags & COMPRESSED != 0
         self._crcs += int((records.ints(at[~by_value] + _CRC_AT) & _CRC_BITS).sum())
         if by_value.any():
@@ -273,7 +273,7 @@ def _is_wanted(topic: str, pattern: re.Pattern[str] | None) -> bool:
 
 
 def check(options: ArchiveOptions) -> list[LogFile]:
-    """The log. Raises ConfigError for what cannot work."""
+    """The log. Raises ConfigError for impossible options."""
     if options.topics is not None:
         try:
             re.compile(options.topics)
@@ -287,7 +287,7 @@ def check(options: ArchiveOptions) -> list[LogFile]:
 
 
 def run(options: ArchiveOptions, spark: SparkSession, progress: Progress) -> Summary:
-    """Raises ConfigError, StoreCorrupt (what Delta holds is not what the log holds), OSError."""
+    """Raises ConfigError, StoreCorrupt (the rows in Delta differ from the log), OSError."""
     started = time.monotonic()
     log = check(options)
     proved = load_manifests(options.archive, options.broker)
@@ -339,10 +339,10 @@ class _Work:
         self._progress = progress
         self.rows = self.commits = self.manifests = 0
         self.damaged: list[list[int]] = []
-        """Ranges with a body that is not what its CRC says: archived as it is."""
+        """Ranges with a body that does not match its CRC; archived unchanged."""
 
     def archive(self, group: Sequence[Unit], *, is_written: bool) -> int:
-        """Write, commit, prove, say so; gives back up to where the log is archived."""
+        """Write, commit, verify and record; returns the position up to which the log is archived."""
         options = self._options
         step = "counted" if is_written else "written"
         target = None if is_written else options.archive
@@ -374,7 +374,7 @@ class _Work:
         wrong = _prove(self._spark, self._options, manifests)
         if not wrong:
             return list(manifests)
-        # A body that is damaged in the log is not what its CRC says: then the values have to agree.
+        # A body that is damaged in the log does not match its CRC; then the values have to match.
         by_low = {manifest.low: manifest for manifest in manifests}
         again = self._run([unit for unit in group if unit.low in wrong], "counted by value", by_value=True)
         for each in again:
@@ -394,12 +394,12 @@ class _Work:
 
 
 def archived_mark(store: str) -> int:
-    """How far a local store is archived; 0 where nothing is."""
+    """The position up to which a local store is archived; 0 if it is not."""
     return decode_archived(OsFiles().read(local_path(store) / ARCHIVED))
 
 
 def safe_end(options: ArchiveOptions, log: Sequence[LogFile]) -> int | None:
-    """Up to where records will never be taken back; None: as far as there are valid ones."""
+    """The position before which records are never removed again; None: as far as there are valid ones."""
     if is_remote(options.store):
         return None
     paths = StorePaths(local_path(options.store))
@@ -413,7 +413,7 @@ def safe_end(options: ArchiveOptions, log: Sequence[LogFile]) -> int | None:
 
 
 def committed_end(options: ArchiveOptions) -> int:
-    """The end of the newest commit of this broker; 0 without one. By Delta's own record of its transactions."""
+    """The end of this broker's newest commit, from Delta's own record of its transactions; 0 if there is none."""
     return delta_table(options.archive).transactions.get(_application(options), 0)
 
 
@@ -422,7 +422,7 @@ def _application(options: ArchiveOptions) -> str:
 
 
 def _commit(spark: SparkSession, options: ArchiveOptions, end: int, files: Sequence[RowFile]) -> None:
-    """Nothing to archive is a commit too: it moves the transaction's version on."""
+    """An empty commit is made, too, because it advances the transaction's version."""
     commit_files(spark, options.archive, _application(options), end, files)
 
 
@@ -434,7 +434,7 @@ def _sums(manifest: Manifest) -> _Sums:
 
 
 def _prove(spark: SparkSession, options: ArchiveOptions, manifests: Sequence[Manifest]) -> dict[int, _Sums]:
-    """Read the rows back from Delta; the ranges (by their beginnings) that are not what the manifests say."""
+    """Read the rows back from Delta. Returns the ranges (by their starts) that differ from the manifests."""
     low, high = manifests[0].low, manifests[-1].high
     table: DataFrame = spark.read.format("delta").load(options.archive)
     here = table.where(table.broker == options.broker).where(

@@ -1,7 +1,7 @@
 """The command line of the jobs: ``mqspark job run NAME ...`` and ``spark-submit jobs/run.py NAME ...``.
 
-Standard output gets one line of JSON, the summary (with ``ok`` and, when it failed, ``error``); the exit code is 0 when
-the job did what it was asked, 1 when it failed, 2 for arguments that do not fit.
+Standard output gets one line of JSON, the summary (with ``ok`` and, when it failed, ``error``); the exit code is
+0 on success, 1 on failure, 2 for invalid arguments.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["DELTA_VERSION", "delta_settings", "main"]
 
 DELTA_VERSION = "4.4.0"
-"""Of delta-spark in pyproject.toml; its jars are on Maven Central."""
+"""The version of delta-spark in pyproject.toml; its jars are on Maven Central."""
 
 _MAX_CAUSES = 20
 
@@ -34,7 +34,7 @@ Run = Callable[["SparkSession", Progress], Summary]
 
 
 def main(arguments: Sequence[str], *, spark: SparkSession | None = None) -> int:
-    """Run one job; gives back the exit code. ``spark``: a session to use, which then stays open."""
+    """Run one job; returns the exit code. ``spark``: a session to use, which then stays open."""
     try:
         options = _parser().parse_args(list(arguments))
     except SystemExit as stop:
@@ -94,8 +94,8 @@ def _error_stream(session: SparkSession) -> TextIO:
 
 
 def _essence(error: BaseException) -> str:
-    """What Spark's account of an error comes down to: our own error out of a worker's trace, else what the innermost
-    cause begins with."""
+    """The relevant part of Spark's error: the project's own error from a worker's trace, otherwise the first line
+    of the innermost cause."""
     texts: list[str] = []
     cause: Any = error
     while cause is not None and len(texts) < _MAX_CAUSES:
@@ -300,11 +300,11 @@ def _rebuild_index(parser: argparse.ArgumentParser) -> None:
 
 
 def delta_settings(jars: str | None) -> dict[str, str]:
-    """What a session needs to know Delta. Without jars Spark resolves them for the pyspark that is installed."""
+    """The session settings for Delta. Without jars, Spark resolves them for the installed pyspark."""
     import pyspark
 
     settings = {
-        # An archive's log is small; else Delta runs 50 tasks for the state of each version of a table.
+        # An archive's log is small; by default Delta runs 50 tasks for the state of each version of a table.
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

@@ -1,16 +1,18 @@
 """compact: topics with cleanup.policy=COMPACTION keep the last value of each key.
 
-The generation before and what the queue got since are read in pieces; Spark finds the newest offset of each key,
-however many keys there are; one task a queue copies the kept records into the next generation, in order. Then the
-generation becomes current by a rename: killed before, nothing has changed; run again, the work is done again. A broker
-may serve the store meanwhile and sees the new generation within a second (``mqspark.store.compaction.compacted``).
+The previous generation and the queue's new messages are read in pieces; Spark finds the newest offset of each
+key, however many keys there are; one task per queue copies the kept records into the next generation, in order. A
+rename then makes the generation current: a job killed before that has changed nothing, and a new run repeats the
+work. A broker may serve the store meanwhile and sees the new generation within a second
+(``mqspark.store.compaction.compacted``).
 
-Of a queue that a RocketMQ broker has compacted, what RocketMQ kept of the offsets that neither a generation of ours
-nor the log has is read as well, so that a store which comes from there, the first time or again, serves here what it
-served there (``mqspark.store.compaction.rocketcompaction``).
+If a RocketMQ broker has compacted a queue, offsets that are neither in a generation nor in the log are read from
+RocketMQ's files. A store that comes from RocketMQ, even repeatedly, thus serves the same messages here
+(``mqspark.store.compaction.rocketcompaction``).
 
-An empty body is a tombstone: it deletes its key, and goes itself when it is older than the delete retention, so that a
-reader that is not slower than that sees every deletion. A record without a key is not kept (a broker takes none).
+An empty body is a tombstone: it deletes its key, and is itself removed when it is older than the delete
+retention, so that every reader within that time sees the deletion. A record without a key is not kept (brokers
+refuse such messages).
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ _READ_OFFSETS = 1 << 14
 _SPAN_BYTES = 8 << 20
 _QUEUE_OFFSET_AT = 20
 _OLD, _THEIRS = (-1, -1), (-2, -2)
-"""In the place of a range of offsets: the generation before; RocketMQ's files."""
+"""Used in place of a range of offsets: the previous generation; RocketMQ's files."""
 DEFAULT_DELETE_RETENTION_MS = 24 * 3_600_000
 """Kafka's delete.retention.ms."""
 
@@ -62,15 +64,15 @@ class CompactOptions:
     """storePathRootDir, on this host."""
     commit_log: str | None = None
     topics: tuple[str, ...] = ()
-    """Empty: those whose attribute says so."""
+    """Empty: the topics with the attribute."""
     delete_retention_ms: int = DEFAULT_DELETE_RETENTION_MS
     min_dirty_ratio: float = 0.0
-    """A queue is left alone while a smaller part of it is new."""
+    """A queue is skipped while the share of its new messages is smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """One queue: its old generation, and the offsets [start, end) that are new."""
+    """One queue: its previous generation, and the offsets [start, end) that are new."""
 
     topic: str
     queue_id: int
@@ -78,16 +80,16 @@ class QueuePlan:
     start: int
     end: int
     has_theirs: bool = False
-    """RocketMQ has compacted what is between the old generation and ``start``."""
+    """RocketMQ has compacted the offsets between the previous generation and ``start``."""
 
     @property
     def old_end(self) -> int:
-        """Offsets below are in the old generation."""
+        """Earlier offsets are in the previous generation."""
         return self.current.end if self.current is not None else 0
 
     @property
     def pieces(self) -> list[tuple[int, int]]:
-        """Ranges to read, and as such the old generation and what RocketMQ has."""
+        """The ranges to read; the previous generation and RocketMQ's files are one piece each."""
         kept = [_OLD] if self.current is not None else []
         theirs = [_THEIRS] if self.has_theirs else []
         new = [
@@ -106,8 +108,8 @@ def plan_queue(
     *,
     has_theirs: bool = False,
 ) -> QueuePlan | None:
-    """None when there is nothing to do. ``low``, ``high``: what the queue has. ``has_theirs``: RocketMQ has what is
-    between the generation and ``low``."""
+    """None if there is nothing to do. ``low``, ``high``: the queue's offsets. ``has_theirs``: RocketMQ has the
+    offsets between the generation and ``low``."""
     if has_theirs and high > 0:
         return QueuePlan(topic, queue_id, current, low, high, has_theirs=True)
     start = max(low, current.end if current is not None else 0)
@@ -121,7 +123,7 @@ def plan_queue(
 
 
 def check(options: CompactOptions) -> None:
-    """Raises ConfigError for what is no store, and for a topic that it does not have."""
+    """Raises ConfigError for a directory that is not a store and for an unknown topic."""
     if not (options.store / "consumequeue").is_dir():
         raise ConfigError(f"store: there is no store at {options.store}", key="store")
     for topic in options.topics:

@@ -1,8 +1,8 @@
-"""Files that workers have written, made part of a Delta table in one transaction of Delta's own (its JVM library).
+"""Adds files written by workers to a Delta table, in one transaction of Delta's JVM library.
 
-Delta's writers take rows; here the files are there already, so the transaction gets the actions themselves
-(``org.apache.spark.sql.delta.OptimisticTransaction``), as JSON of the Delta protocol. Conflicts, checkpoints and
-versions are Delta's business. Must not know messages.
+Delta's writers take rows; here the files exist already, so the transaction gets the actions themselves
+(``org.apache.spark.sql.delta.OptimisticTransaction``), as JSON of the Delta protocol. Delta handles conflicts,
+checkpoints and versions. Must not know messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["commit_files", "make_table"]
 
 
 def make_table(spark: SparkSession, url: str, columns: str, *, partitions: Sequence[str] = ()) -> None:
-    """An empty Delta table, unless there is one. ``columns``: as DDL."""
+    """Create an empty Delta table unless one exists. ``columns``: as DDL."""
     if not names(join(url, "_delta_log")):
         writer = spark.createDataFrame([], columns).write.format("delta").mode("ignore")
         (writer.partitionBy(*partitions) if partitions else writer).save(url)
@@ -34,12 +34,13 @@ def make_table(spark: SparkSession, url: str, columns: str, *, partitions: Seque
 def commit_files(
     spark: SparkSession, url: str, application: str, version: int, files: Sequence[RowFile]
 ) -> None:
-    """Add the files as transaction ``version`` of ``application``; nothing happens when it has that one already."""
+    """Add the files as transaction ``version`` of ``application``; does nothing if that version is committed
+    already."""
     jvm: Any = spark._jvm
     delta = jvm.org.apache.spark.sql.delta
     log = delta.DeltaLog.forTable(spark._jsparkSession, url)
     transaction = log.startTransaction()
-    # Asking makes the transaction fail when another one of the same application comes first.
+    # Reading the version makes the transaction fail if another one of the same application commits first.
     if transaction.txnVersion(application) >= version:
         return
     now_ms = int(time.time() * 1000)

@@ -1,7 +1,8 @@
-"""What all jobs share: tasks on Spark with a progress line, the JSON summary, metrics for a text-file collector.
+"""The common part of all jobs: tasks on Spark with a progress line, the JSON summary, metrics for a text-file
+collector.
 
-A job is a pure plan and an execution of it. It can be killed anywhere and run again: what is complete is found and
-kept, what is not is made again. Standard output gets one line, the summary; progress goes to standard error.
+A job is a pure plan and an execution of it. It can be killed at any point and run again: complete parts are found
+and kept, the rest is repeated. Standard output gets one line, the summary; progress goes to standard error.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "Summary", "run_tasks", "write_metrics"]
 
 Summary = dict[str, Any]
-"""What a job did, as JSON: ``job`` and figures with their units in the names."""
+"""The result of a job, as JSON: ``job`` and figures with their units in the names."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -33,7 +34,7 @@ _groups = itertools.count()
 
 
 class Progress:
-    """One line of text that grows stale by itself: written when a step begins, ends, or has moved."""
+    """A progress line, written when a step begins, ends, or has advanced."""
 
     def __init__(self, job: str, stream: TextIO | None = None) -> None:
         self._job = job
@@ -57,7 +58,8 @@ def run_tasks(
     step: str,
     unit: str,
 ) -> list[Result]:
-    """``function`` of every item, one Spark task each, results in order. ``function`` must be importable by workers."""
+    """Call ``function`` for every item, one Spark task each; results are in order. ``function`` must be
+    importable by workers."""
     if not items:
         return []
     context = spark.sparkContext
@@ -97,7 +99,7 @@ def _watching(context: Any, group: str, show: Callable[[int], None]) -> Iterator
 
 
 def write_metrics(path: Path, summary: Summary) -> None:
-    """The summary's numbers as Prometheus text, for a text-file collector; replaced in one step."""
+    """The summary's numbers as Prometheus text, for a text-file collector; replaced atomically."""
     job = json.dumps(summary["job"])
     lines = [
         f"mqspark_job_{name}{{job={job}}} {value}"

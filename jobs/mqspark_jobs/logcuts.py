@@ -1,7 +1,8 @@
-"""Where a long segment may be cut so that several tasks read it: places at which a record surely begins.
+"""Positions at which a long segment may be split between tasks: known starts of records.
 
-A search of the log for something that looks like a record could find one inside a body. A ConsumeQueue knows: its
-entries are positions of records, in order, so the first one behind a place is found by halving. Must not know Spark.
+A search of the log for something that looks like a record could find one inside a body. The entries of a
+ConsumeQueue are positions of records, in order, so the first one after a position is found by binary search. Must
+not know Spark.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from pyspark_pymq.files.logfiles import LogFile
 __all__ = ["cuts"]
 
 _QUEUES = 8
-"""So many of the longest queues are asked; one that is busy in the segment is enough."""
+"""The number of longest queues to search; one that is busy in the segment is enough."""
 _HEAD_BYTES = 36
 
 
 def cuts(consume_queues: Path, log: Sequence[LogFile], every_bytes: int) -> list[int]:
-    """Positions about ``every_bytes`` apart; none where the queues know nothing or the log is not here."""
+    """Positions about ``every_bytes`` apart; none if the queues have no entries there or the log is not local."""
     queues = _longest(consume_queues)
     found = []
     for file in log:
@@ -39,7 +40,7 @@ def cuts(consume_queues: Path, log: Sequence[LogFile], every_bytes: int) -> list
 
 
 def _longest(root: Path) -> list[list[tuple[Path, int]]]:
-    """Files of the longest queues, each with how many entries it has room for, oldest first."""
+    """Files of the longest queues, each with its capacity in entries, oldest first."""
     queues = []
     for topic in _paths(root):
         for queue in _paths(topic):
@@ -62,7 +63,7 @@ def _paths(directory: Path) -> list[Path]:
 
 
 def _first_from(queue: list[tuple[Path, int]], target: int) -> int | None:
-    """The position of the queue's first record at or behind ``target``."""
+    """The position of the queue's first record at or after ``target``."""
     for path, room in reversed(queue):
         with path.open("rb") as file:
             fd = file.fileno()

@@ -1,16 +1,17 @@
-"""rebuild-index: ConsumeQueues and index files made anew from the CommitLog, in parallel by segment.
+"""rebuild-index: rebuilds ConsumeQueues and index files from the CommitLog, in parallel by segment.
 
-The plan is made of names, lengths and manifests alone. Work goes to ``mqspark.rebuild`` in the store's root and stays
-there when the job is killed; run again, it goes on with what is missing.
+The plan is computed from names, lengths and manifests alone. Results are kept in ``mqspark.rebuild`` in the
+store's root if the job is killed; the next run continues with the missing parts.
 
-* Nobody serves the store: the job holds its lock, and at the end swaps ``consumequeue`` and ``index`` as a whole by
-  renaming. Killed in between, the next run renames the rest; a broker that starts instead builds what is missing.
+* Nobody serves the store: the job holds its lock, and at the end swaps ``consumequeue`` and ``index`` as a whole
+  by renaming. Killed in between, the next run renames the rest; a broker that starts instead builds what is
+  missing.
 * A broker serves it: only files whose last entry lies in sealed segments are compared with the broker's own and
   replaced where they differ, one by one. The files that are being written stay.
 
-A queue without a record in the log keeps its last file: it says where the queue's offsets go on. BatchConsumeQueues,
-whose entries are numbered from the first record that the log still has, and queues with ConsumeQueueExt are made as a
-whole, so only when nobody serves the store.
+A queue without a record in the log keeps its last file: it says where the queue's offsets go on.
+BatchConsumeQueues, whose entries are numbered from the first record that the log still has, and queues with
+ConsumeQueueExt are made as a whole, so only when nobody serves the store.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _QUEUE_TASKS_PER_CORE = 3
 
 
 def check(options: RebuildOptions) -> None:
-    """Raises ConfigError for a directory that is no store: nothing is written into it."""
+    """Raises ConfigError for a directory that is not a store; nothing is written to it."""
     if not options.store.is_dir():
         raise ConfigError(f"store: {options.store} is no directory", key="store")
     find_log(options.commit_log or str(StorePaths(options.store).commit_log))
@@ -117,7 +118,7 @@ class _Rebuild:
         if not swapped_before:
             scanned = self._scan(log)
             shutil.rmtree(self._new, ignore_errors=True)
-            # Index files first: a task of them is the longest, and queues are built beside it.
+            # Index files first: they are the longest tasks, and queues are built beside them.
             tasks = [*(self._plan_index(scanned) if options.with_index else ()), *self._plan_queues(scanned)]
             built = run_tasks(self._spark, build, tasks, self._progress, "built", "parts of queues and index")
             queues = [queue for each in built for queue in each.queues]
@@ -164,7 +165,7 @@ class _Rebuild:
                 self._options,
                 known,
                 sealed_only=self._is_live,
-                # A store with LMQ queues is one whose broker dispatches to them.
+                # A store with LMQ queues belongs to a broker that dispatches to them.
                 multi_dispatch=any(name.startswith(LMQ_PREFIX) for name in names_in(paths.consume_queue)),
                 with_times=self._has_ext,
                 deleted=load_deletions(ConfigFile(paths.deletions)),
@@ -173,12 +174,12 @@ class _Rebuild:
             found = {topic for manifest in manifests for topic in manifest.batch_topics}
             if found <= known:
                 return [(task.directory, manifest) for task, manifest in zip(scans, manifests, strict=True)]
-            # A topic turned out to have batches: what was taken for queue entries of another kind is read again.
+            # A topic turned out to have batches, so its entries have another format: scan again.
             known |= found
 
     @property
     def _has_ext(self) -> bool:
-        """A store with units is one whose broker writes them."""
+        """A store with ext units belongs to a broker that writes them."""
         return not self._is_live and bool(names_in(self._paths.consume_queue_ext))
 
     def _plan_queues(self, scanned: Sequence[tuple[Path, ScanManifest]]) -> list[QueueTask]:
@@ -218,7 +219,7 @@ class _Rebuild:
 
     @staticmethod
     def _file_bytes(root: Path, default: int, entry_bytes: int) -> int:
-        """A store keeps the length that its files have (as QueueTable.load does)."""
+        """A store keeps the length of its files (as QueueTable.load does)."""
         for topic in names_in(root):
             for queue in names_in(path_below(root, topic)):
                 length = max(
@@ -240,7 +241,7 @@ class _Rebuild:
         return plan_index(scanned, self._new / "index", shape=shape, names=index_names(times_ms, existing))
 
     def _index_shape(self) -> Shape:
-        """An index keeps the shape that its last file has (as MessageIndex.load does)."""
+        """An index keeps the shape of its last file (as MessageIndex.load does)."""
         wanted = self._options.index_shape or DEFAULT_SHAPE
         files = OsFiles()
         for name in reversed(

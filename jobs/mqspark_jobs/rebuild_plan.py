@@ -1,6 +1,6 @@
-"""What rebuild-index does in pieces: tasks planned from names, lengths and manifests alone, and what workers do.
+"""The tasks of rebuild-index: planned from names, lengths and manifests alone, and executed by workers.
 
-Must not know Spark, nor where the new files go in the end.
+Must not know Spark, or the final place of the new files.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RebuildOptions:
     verify_crc: bool = True
     with_index: bool = True
     queue_file_bytes: int | None = None
-    """For a store that has no queue file yet; None: RocketMQ's default."""
+    """For a store without queue files; None: RocketMQ's default."""
     index_shape: Shape | None = None
     """The same for index files."""
 
@@ -74,7 +74,7 @@ class ScanTask:
 
 @dataclass(frozen=True, slots=True)
 class QueueTask:
-    """Whole queues: for each the scan directories and rows that hold its entries, in the log's order."""
+    """Whole queues: for each, the scan directories and rows that contain its entries, in log order."""
 
     queues: tuple[tuple[tuple[Path, QueuePart], ...], ...]
     shape: QueueShape
@@ -99,7 +99,7 @@ class BuiltQueue:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a task that builds has made."""
+    """The result of a build task."""
 
     queues: tuple[BuiltQueue, ...] = ()
     keys: int = 0
@@ -116,7 +116,7 @@ def plan_scans(
     with_times: bool = False,
     deleted: Mapping[str, int] | None = None,
 ) -> list[ScanTask]:
-    """One task a segment. ``sealed_only`` leaves out the last one, which is being written. ``deleted``: topics and
+    """One task per segment. ``sealed_only`` skips the last one, which is being written. ``deleted``: topics and
     positions as in ``Deletions.positions``."""
     size = segment_bytes_of(list(log))
     deleted = deleted or {}
@@ -144,7 +144,7 @@ def plan_scans(
 def plan_queues(
     scanned: Sequence[tuple[Path, ScanManifest]], shape: QueueShape, *, tasks: int
 ) -> list[QueueTask]:
-    """Every queue in exactly one task; tasks of like numbers of entries."""
+    """Every queue in exactly one task; tasks have similar numbers of entries."""
     queues: dict[tuple[str, int], list[tuple[Path, QueuePart]]] = {}
     for source, manifest in scanned:
         for part in manifest.batch_parts if shape.is_batch else manifest.parts:
@@ -172,9 +172,9 @@ def plan_index(
 
 
 def index_names(times_ms: Sequence[int], existing: Sequence[str]) -> list[str]:
-    """Names of index files that begin at these store times: those there are, then by time, always ascending.
+    """Names of index files that begin at these store times: existing ones first, then by time, always ascending.
 
-    A broker names a file by the local time of its creation, which nothing else keeps.
+    A broker names a file after the local time of its creation, which is not stored anywhere else.
     """
     names = list(existing[: len(times_ms)])
     for time_ms in times_ms[len(names) :]:
@@ -212,7 +212,7 @@ def build(task: QueueTask | IndexTask) -> Built:
     built = []
     for parts in task.queues:
         topic, queue_id = parts[0][1].topic, parts[0][1].queue_id
-        # What an attempt before this one has written would be taken for the queue's beginning.
+        # Output of an earlier attempt would be taken for the queue's beginning.
         for directory in (task.shape.directory, task.shape.ext_directory):
             if directory is not None:
                 shutil.rmtree(path_below(directory, topic, queue_id), ignore_errors=True)

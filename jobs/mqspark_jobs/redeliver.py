@@ -1,13 +1,15 @@
-"""redeliver: messages for a far future, and dead letters, back into their topics, each exactly once.
+"""redeliver: sends messages parked for the far future, and dead letters, to their topics, each exactly once.
 
-**Parked messages.** What a broker's timers do not take (delays of days to years) is sent to an ordinary topic with the
-properties ``MQSPARK_DELIVER_AT_MS`` and ``MQSPARK_TARGET_TOPIC``. A run moves that topic to a Delta table (a stream, so
-exactly once), then claims what is due: the claim is one Delta commit that gives the rows a batch number, and the number
-is the version of that commit, so it only grows. The batch is written through the exactly-once sink and its rows are
-deleted. Killed anywhere, the next run finds the claimed rows and writes that batch again, which sends nothing twice.
+**Parked messages.** Messages with delays beyond the broker's timers (days to years) are sent to an ordinary topic
+with the properties ``MQSPARK_DELIVER_AT_MS`` and ``MQSPARK_TARGET_TOPIC``. A run moves that topic to a Delta
+table (a stream, so exactly once) and then claims due rows: one Delta commit gives them a batch number, which is
+the version of that commit and so only increases. The batch is written through the exactly-once sink and its rows
+are deleted. After a kill at any point, the next run finds the claimed rows and writes that batch again, which
+sends nothing twice.
 
-**Dead letters** (``%DLQ%group``) go back to the topic that they came from. The offsets of a run are written to a state
-file before anything is sent, so a run that was killed is repeated with the same offsets and the same batch number.
+**Dead letters** (``%DLQ%group``) go back to the topic that they came from. The offsets of a run are written to a
+state file before anything is sent, so a run that was killed is repeated with the same offsets and the same batch
+number.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ _BROKERS_OWN = (
     "TRACE_ON",
     "MSG_REGION",
 )
-"""Properties that brokers and clients keep for themselves: the message that is sent again gets its own."""
+"""Properties that brokers and clients set themselves; the resent message gets its own."""
 _SCHEMA = (
     "targetTopic string, deliverAt timestamp, key string, tags string, value binary, properties map<string,string>, "
     "parkedOffset bigint, parkedQueue int, batch bigint"
@@ -65,7 +67,7 @@ class ParkedOptions:
     topic: str | None = None
     """Where messages are parked; None: only deliver what is in the table."""
     now_ms: int | None = None
-    """Deliver what is due then; None: now."""
+    """Deliver what is due at that time; None: now."""
     dry_run: bool = False
 
 
@@ -87,7 +89,7 @@ class DlqOptions:
 
     @property
     def name(self) -> str:
-        """Of this selection: another one has a state of its own."""
+        """A name of this selection; each selection has its own state."""
         chosen = [self.group, self.target, self.from_ms, self.to_ms, self.key, self.sql_filter]
         return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:16]
 
@@ -96,7 +98,7 @@ class DlqOptions:
 
 
 def run_parked(options: ParkedOptions, spark: SparkSession, progress: Progress) -> Summary:
-    """Park what is new, deliver what is due. Raises ConfigError, MQError, OSError."""
+    """Park new messages and deliver due ones. Raises ConfigError, MQError, OSError."""
     started = time.monotonic()
     now_ms = options.now_ms if options.now_ms is not None else int(time.time() * 1000)
     _make_table(spark, options.table)
@@ -116,7 +118,7 @@ def run_parked(options: ParkedOptions, spark: SparkSession, progress: Progress) 
             "due": {row.targetTopic: row.n for row in rows},
             "waiting": waiting.n,
         }
-    # What a run before this one has claimed comes first, then what is due now.
+    # Rows claimed by an earlier run come first, then the rows that are due now.
     for claim in (False, True):
         if claim and spark.sql(f"SELECT 1 FROM {table} WHERE {due} LIMIT 1").collect():  # noqa: S608
             version = spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").first().version
@@ -261,7 +263,7 @@ def _ends(nameserver: str, topic: str) -> dict[str, int]:
 def _dead_letters(spark: SparkSession, options: DlqOptions, topic: str, pending: dict[str, Any]) -> DataFrame:
     reader = spark.read.format("pymq").option("nameserver", options.nameserver).option("topic", topic)
     reader = reader.option("includeProperties", "true").option("failOnDataLoss", "false")
-    reader = reader.option("maxInflateRatio", "0")  # what was sent once goes out again
+    reader = reader.option("maxInflateRatio", "0")  # every message that was accepted once can be resent
     reader = reader.option("startingOffsets", json.dumps({topic: pending["start"]}))
     reader = reader.option("endingOffsets", json.dumps({topic: pending["end"]}))
     if options.sql_filter is not None:

@@ -1,9 +1,10 @@
-"""Messages as Parquet files of a Delta table, one file for each topic and day: written where the log is decoded.
+"""Writes messages as Parquet files of a Delta table, one file per topic and day, in the task that decodes the
+log.
 
-A worker decodes records to Arrow and writes them as they are: no row passes through Python or the JVM. Of what is to be
-written only positions are kept, until a topic has enough of them for a row group. The driver names the files to Delta
-(``mqspark_jobs.deltacommit``); a file that no commit names is none of the table's, so an attempt that died leaves
-nothing that counts. Must not know Spark.
+A worker decodes records to Arrow and writes them directly: no row passes through Python or the JVM. Only
+positions are kept until a topic has enough records for a row group. The driver names the files to Delta
+(``mqspark_jobs.deltacommit``); a file without a commit is not part of the table, so a failed attempt has no
+effect. Must not know Spark.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ COLUMNS = (
     "physicalOffset",
     "sysFlag",
 )
-"""Of the files; ``topic`` and ``date`` are the table's partitions."""
+"""Columns of the files; ``topic`` and ``date`` are the table's partitions."""
 DATE = "date"
 _GROUP_BYTES = 32 << 20
-"""Of log for one row group, about."""
+"""Approximate bytes of log for one row group."""
 _GROUP_ROWS = 1 << 17
 _SPAN_BYTES = 8 << 20
 _TABLE_BYTES = 128 << 20
-"""Of decoded rows that are written at once: more than a row group becomes, unless bodies inflate."""
+"""Bytes of decoded rows written at once; larger than a row group unless bodies were compressed."""
 ANY_RATIO = InflateLimits(max_ratio=0)
-"""History is kept as it is: a body that is much larger than it was stored, too."""
+"""No ratio limit: archived bodies may be much larger than their stored size."""
 _FEW_VALUES = [
     "partition",
     "timestamp",
@@ -67,21 +68,21 @@ _DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """A complete file, as Delta wants to know it."""
+    """A complete file, with the metadata for Delta."""
 
     path: str
-    """Within the table, as it is on disk."""
+    """The path within the table, as on disk."""
     size_bytes: int
     rows: int
     topic: str
     date: str
     lowest: dict[str, int] = field(hash=False)
     highest: dict[str, int] = field(hash=False)
-    """Of partition, offset, physicalOffset, and of timestamp in milliseconds."""
+    """Statistics of partition, offset, physicalOffset, and of timestamp in milliseconds."""
 
 
 class _Open:
-    """One file being written, and what is still to come into it."""
+    """One file being written, and the records still to be written to it."""
 
     __slots__ = ("bytes", "file", "highest", "lowest", "path", "positions", "rows", "writer")
 
@@ -97,10 +98,10 @@ class _Open:
 
 
 class RowFiles:
-    """The files of one range of the log. ``add`` what is in it, then ``finish``."""
+    """The files of one range of the log. Call ``add`` with its records, then ``finish``."""
 
     def __init__(self, url: str, broker: str, name: str) -> None:
-        """``url``: of the table. ``name``: what the files' names begin with; each attempt's are its own."""
+        """``url``: that of the table. ``name``: the prefix of the files' names, unique to each attempt."""
         self._url = url
         self._broker = broker
         self._name = f"{name}-{uuid.uuid4().hex}.parquet"
@@ -110,9 +111,9 @@ class RowFiles:
     def add(
         self, records: Records, positions: Ints, topics: pa.Array, times_ms: Ints, *, decode_now: bool
     ) -> None:
-        """Records at these positions, ascending, with their topics and store times.
+        """Add the records at these positions, ascending, with their topics and store times.
 
-        ``decode_now``: ``records`` will not be there later.
+        ``decode_now``: ``records`` will not be available later.
         """
         coded = topics.dictionary_encode()
         days = times_ms // _DAY_MS
@@ -134,12 +135,12 @@ class RowFiles:
                 self._write(records, key[0], chosen)
 
     def flush(self, records: Records) -> None:
-        """Everything that waits is of these records: write it."""
+        """All waiting positions refer to these records: write them."""
         for (topic, _), chosen in self._open.items():
             self._write(records, topic, chosen)
 
     def finish(self) -> list[RowFile]:
-        """The files, complete and synced. Nothing may wait any more."""
+        """The files, complete and synced. No position may be waiting."""
         done = []
         for (topic, day), chosen in self._open.items():
             if chosen.writer is None or chosen.positions:
@@ -221,7 +222,7 @@ class RowFiles:
         chosen.file.flush()
         os.fsync(chosen.file.fileno())
         chosen.file.close()
-        # The names too: retention believes what the job says, and deletes the log.
+        # Sync the names, too: retention relies on this job's result and deletes the log.
         folder = (local_path(self._url) / chosen.path).parent
         for directory in (folder, folder.parent, folder.parent.parent):
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -232,7 +233,7 @@ class RowFiles:
 
 
 def _near(positions: Ints) -> Iterator[Ints]:
-    """In pieces that lie together: what Arrow reserves for a gather goes by the bytes that it spans."""
+    """Groups of adjacent records, because Arrow reserves memory for the whole range that a gather spans."""
     first = 0
     while first < len(positions):
         last = max(first + 1, int(positions.searchsorted(positions[first] + _SPAN_BYTES)))

@@ -1,6 +1,6 @@
-"""New queue and index files in the place of old ones: all by renaming, or file by file below a broker that runs.
+"""Replaces queue and index files with new ones: all of them by renaming, or one by one while a broker is running.
 
-The swap can be killed anywhere and run again: each step that was done is skipped.
+The swap can be killed at any point and run again: finished steps are skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Swap", "names_in"]
 
 
 class Swap:
-    """New files lie in ``new`` below ``work``, which is in the store's root, with the names they have in a store."""
+    """The new files are in ``new`` below ``work``, in the store's root, under their names in a store."""
 
     def __init__(self, paths: StorePaths, work: Path) -> None:
         self._paths = paths
@@ -31,7 +31,7 @@ class Swap:
         self._new = work / "new"
 
     def keep_silent_queues(self, built: set[tuple[str, int]], *, has_ext: bool) -> None:
-        """The last file of a queue without a record in the log, which says where its offsets go on."""
+        """Keep the last file of each queue without a record in the log, because it holds the queue's next offset."""
         for root in (self._paths.consume_queue, self._paths.batch_consume_queue):
             for topic in names_in(root):
                 for queue in names_in(path_below(root, topic)):
@@ -48,13 +48,13 @@ class Swap:
                             )
 
     def is_ready(self) -> bool:
-        """An earlier run was killed when all was made: only the swap is left."""
+        """An earlier run was killed after everything was built: only the swap is left."""
         return (self._new / "ready").exists()
 
     def mark_ready(self, end: int, shape: Shape) -> None:
-        """From here on the new files are complete and on disk. ``end``: so much of the log is in them."""
+        """The new files are complete and on disk. ``end``: the end of the log that they cover."""
         if (self._new / "index").is_dir():
-            # The mark speaks of the new files: until they are in place it says nothing about the old ones.
+            # The mark describes the new files; until they are in place it does not apply to the old ones.
             files = OsFiles.like(self._new / "index")
             index = MessageIndex(
                 self._new / "index",
@@ -77,12 +77,13 @@ class Swap:
         _sync_directory(self._new)
 
     def swap(self) -> None:
-        """Rename the old ones away and the new ones in; each step is skipped when it was done already."""
+        """Rename the old files away and the new ones in; finished steps are skipped."""
         old = self._work / "old"
         old.mkdir(exist_ok=True)
         paths = self._paths
         queues, ext = paths.consume_queue.name, paths.consume_queue_ext.name
-        # Entries name units: neither old ones with new units nor the other way round may ever be seen together.
+        # Queue entries refer to ext units: old entries and new units, or the reverse, must never be visible
+        # together.
         self._away(queues)
         for name in (ext, paths.batch_consume_queue.name, queues, "index"):
             if name == "index" and (self._new / name).is_dir():
@@ -99,14 +100,15 @@ class Swap:
         _sync_directory(self._new)
 
     def _away(self, name: str) -> None:
-        """The old ones, if the new ones wait."""
+        """Rename the old files away, if the new ones are ready."""
         here, old = self._paths.root / name, self._work / "old" / name
         if (self._new / name).is_dir() and here.is_dir():
             shutil.rmtree(old, ignore_errors=True)
             os.rename(here, old)
 
     def replace_files(self, sealed_end: int) -> Summary:
-        """While a broker serves the store: full files that speak of the log before ``sealed_end``, if they differ."""
+        """While a broker is running: replace full files that cover only the log before ``sealed_end``, if they
+        differ."""
         compared = replaced = 0
         built = (
             [] if names_in(self._paths.consume_queue_ext) else list((self._new / "consumequeue").rglob("*"))
@@ -130,7 +132,7 @@ _LAST_POSITION = struct.Struct(">q")
 
 
 def _is_full(path: Path, sealed_end: int) -> bool:
-    """Whether the last entry of a queue or index file is used, and speaks of a sealed segment."""
+    """Whether the last entry of a queue or index file is used and refers to a sealed segment."""
     length = path.stat().st_size
     with path.open("rb") as file:
         if path.parent.name == "index":

@@ -1,9 +1,11 @@
-"""History in Delta and the live tail as one topic: what is archived, where the seam is, and reading the archive.
+"""History in Delta and the live tail as one topic: archived ranges, the boundary between the two, and reading the
+archive.
 
-The archive is a Delta table partitioned by ``topic`` and ``date``, and beside it, in ``_mqspark/<broker>/``, a manifest
-for each range of the log whose rows are proved to be in the table. The manifests are the truth about how far the
-archive goes: rows behind them (a job killed between writing and proving) are not read from it. A queue's offsets below
-the end that the manifests give come from Delta, all others from the broker: no gap and no overlap at the seam.
+The archive is a Delta table partitioned by ``topic`` and ``date``, and beside it, in ``_mqspark/<broker>/``, a
+manifest for each range of the log whose rows are verified to be in the table. The manifests define how far the
+archive reaches: rows after them (from a job killed between writing and verifying) are not read. A queue's offsets
+below the end that the manifests give come from Delta, all others from the broker: there is no gap and no overlap
+at the boundary.
 """
 
 from __future__ import annotations
@@ -46,17 +48,17 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What the table holds of [low, high) of one broker's log, proved to be what the log holds."""
+    """The verified contents of the table for [low, high) of one broker's log."""
 
     broker: str
     low: int
     high: int
     rows: int
     value_crcs: int
-    """Sum of the lower 31 bits of the CRC-32 of all values: what the log keeps of it."""
+    """Sum of the lower 31 bits of the CRC-32 of all values, as stored in the log."""
     offsets: int
     positions: int
-    """Sums of the queue offsets, and of the physical offsets from ``low`` on."""
+    """Sums of the queue offsets, and of the physical offsets relative to ``low``."""
     queues: dict[str, dict[str, list[int]]] = field(hash=False)
     """Topic to queue id to [first offset, end offset)."""
     v: int = VERSION
@@ -69,7 +71,7 @@ class Manifest:
 
 
 def load_manifests(archive: str, broker: str) -> list[Manifest]:
-    """Those that follow one another from the first on."""
+    """The consecutive manifests from the first one on."""
     root = join(archive, MANIFESTS, broker)
     found = [
         Manifest(**json.loads(read_bytes(join(root, name)))) for name in names(root) if name.endswith(".json")
@@ -83,7 +85,7 @@ def load_manifests(archive: str, broker: str) -> list[Manifest]:
 
 
 class Archive:
-    """The archived range of each queue, as a driver sees it; looked up again every few seconds."""
+    """The archived range of each queue, for a driver; refreshed every few seconds."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -91,13 +93,13 @@ class Archive:
         self._read_at = -_LIFE_S
 
     def ranges(self) -> Mapping[MessageQueue, tuple[int, int]]:
-        """Raises ConfigError where nothing is archived: reading on without history would hide a mistyped URL."""
+        """Raises ConfigError if nothing is archived, because reading without history would hide a mistyped URL."""
         if time.monotonic() - self._read_at >= _LIFE_S:
             ranges: dict[MessageQueue, tuple[int, int]] = {}
             brokers = names(join(self.url, MANIFESTS))
             if not brokers:
                 raise ConfigError(
-                    f"archive: nothing is archived at {self.url!r}; the job archive makes it", key="archive"
+                    f"archive: nothing is archived at {self.url!r}; run the job archive first", key="archive"
                 )
             for broker in brokers:
                 for manifest in load_manifests(self.url, broker):
@@ -111,7 +113,7 @@ class Archive:
         return self._ranges
 
     def split(self, wanted: Sequence[QueueRange]) -> tuple[list[QueueRange], list[QueueRange]]:
-        """What comes from the archive, and what from the brokers."""
+        """Split the ranges into those read from the archive and those read from the brokers."""
         ranges = self.ranges()
         archived, live = [], []
         for each in wanted:
@@ -125,7 +127,7 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTask:
-    """Some files of one topic, and the ranges wanted of them."""
+    """Some files of one topic, and the ranges to read from them."""
 
     topic: str
     files: tuple[DeltaFile, ...]
@@ -136,7 +138,7 @@ class ArchiveTask:
 def plan_archive(
     archive: Archive, wanted: Sequence[QueueRange], columns: tuple[str, ...]
 ) -> list[ArchiveTask]:
-    """Tasks of about 256 MiB of files; files without a wanted offset are left out by their statistics."""
+    """Tasks of about 256 MiB of files; files without a wanted offset are skipped by their statistics."""
     if not wanted:
         return []
     files = delta_table(archive.url).files
@@ -166,8 +168,8 @@ def plan_archive(
 
 
 def first_offsets(url: str, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-    """The first archived offset of each queue whose store time is not before the queue's; queues without one are left
-    out. Reads of the files that may know, oldest first, the columns that say it."""
+    """For each queue, the first archived offset whose store time is not before the given time; queues without one
+    are omitted. Reads the time column of the candidate files, oldest first."""
     found: dict[MessageQueue, int] = {}
     for topic in sorted({queue.topic for queue in times_ms}):
         wanted = {queue: time_ms for queue, time_ms in times_ms.items() if queue.topic == topic}
@@ -185,7 +187,7 @@ def first_offsets(url: str, times_ms: Mapping[MessageQueue, int]) -> dict[Messag
 
 
 def _time_ms(text: str | None) -> float:
-    """Of a timestamp in a file's statistics, rounded up; without one it may be any."""
+    """The timestamp in a file's statistics, rounded up; without statistics any time is possible."""
     if text is None:
         return math.inf
     return math.ceil(datetime.fromisoformat(text).timestamp() * 1000) + 1

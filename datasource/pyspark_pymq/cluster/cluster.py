@@ -1,4 +1,4 @@
-"""What the options mean on a real cluster: which queues there are, where they begin and end, where a read starts.
+"""The options applied to a real cluster: queues, their first and last offsets, and the start of a read.
 
 Runs on the driver. Keeps one client and the routes; nothing of it is pickled. Must not know Spark.
 """
@@ -26,7 +26,7 @@ __all__ = ["BrokerPlace", "Cluster", "DataLoss"]
 log = logging.getLogger("pyspark_pymq")
 
 ROUTE_LIFE_S = 1.0
-"""How long a route is believed: new queues are seen this much later at most."""
+"""How long a route is cached; new queues are seen at most this much later."""
 
 PLACE_LIFE_S = 60.0
 
@@ -39,17 +39,17 @@ PULL_ANSWERS = (
     ResponseCode.PULL_OFFSET_MOVED,
 )
 _SAMPLED_QUEUES = 8
-"""Of each broker: enough to know what a message weighs."""
+"""Queues sampled per broker to estimate the size of messages."""
 
 
 class DataLoss(MQError):
-    """Messages that the query should have read are gone; failOnDataLoss=false goes on without them."""
+    """Messages that the query should have read are lost; failOnDataLoss=false continues without them."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlace:
-    """How a task reaches a broker: over TCP, or in place when ``store_path`` is on its host, may be read there and
-    ``proof`` fits ``challenge`` (``mqspark.store.disk.trusted``)."""
+    """How a task reaches a broker: over TCP, or by local read if ``store_path`` is on its host, may be read there
+    and ``proof`` matches ``challenge`` (``mqspark.store.disk.trusted``)."""
 
     address: str
     store_path: str = ""
@@ -57,7 +57,7 @@ class BrokerPlace:
     challenge: str = ""
     proof: str = ""
     directories: tuple[str, ...] | None = None
-    """Where stores may be read in place; None: by owner."""
+    """Directories of stores that may be read locally; None: decided by owner."""
 
 
 class Cluster:
@@ -68,7 +68,7 @@ class Cluster:
         self._queues_at = -ROUTE_LIFE_S
         self._begun: set[MessageQueue] = set()
         self._vanished: set[str] = set()
-        """What is gone: told once."""
+        """Lost queues; each is reported once."""
         self._places: dict[str, tuple[float, BrokerPlace]] = {}
         self.archive = Archive(options.archive) if options.archive is not None else None
 
@@ -83,11 +83,11 @@ class Cluster:
         return self._queues
 
     def has_begun(self, queues: Iterable[MessageQueue]) -> None:
-        """These were read before: one that has no route any more was deleted, it is no mistake in the options."""
+        """The queues were read before, so one without a route was deleted and is not a mistake in the options."""
         self._begun.update(queues)
 
     def wait_for_routes(self) -> None:
-        """So long that a deleted topic has left the routes; then they are asked for again."""
+        """The time after which a deleted topic has left the routes; then they are fetched again."""
         time.sleep(2 * ROUTE_LIFE_S)
         self._queues_at = -ROUTE_LIFE_S
 
@@ -126,7 +126,8 @@ class Cluster:
     def _assigned(
         self, topic: str, texts: Iterable[str], here: Iterable[MessageQueue]
     ) -> Iterator[MessageQueue]:
-        """Those of ``here`` that ``assign`` names. Raises ConfigError for a text that never meant one, DataLoss."""
+        """The queues of ``here`` that ``assign`` names. Raises ConfigError for a queue that never existed,
+        DataLoss for a lost one."""
         begun = [queue for queue in self._begun if queue.topic == topic]
         for text in texts:
             meant = _meant(here, text)
@@ -146,7 +147,7 @@ class Cluster:
         self._vanished.add(what)
 
     def place(self, address: str) -> BrokerPlace:
-        """Where the broker keeps its store, if it says so."""
+        """The broker's store path, if it reports one."""
         known = self._places.get(address)
         if known is not None and time.monotonic() - known[0] < PLACE_LIFE_S:
             return known[1]
@@ -156,7 +157,7 @@ class Cluster:
             try:
                 info = self.client.runtime_info(address, challenge=challenge)
             except BrokerError as error:
-                log.info("broker %s tells no store path: %s", address, error)
+                log.info("broker %s reports no store path: %s", address, error)
                 info = {}
             place = BrokerPlace(
                 address,
@@ -175,7 +176,8 @@ class Cluster:
         return self._ask(queues, self.client.max_offsets)
 
     def earliest(self, queues: Mapping[MessageQueue, str]) -> Offsets:
-        """The first offset of each queue, at its broker or in the archive. DataLoss for a gap between the two."""
+        """The first offset of each queue, at its broker or in the archive. DataLoss if there is a gap between the
+        two."""
         live = self._ask(queues, self.client.min_offsets)
         if self.archive is None:
             return live
@@ -189,11 +191,11 @@ class Cluster:
         return earliest
 
     def starting(self, queues: Mapping[MessageQueue, str]) -> Offsets:
-        """Where a new query begins in each queue."""
+        """The start of a new query in each queue."""
         return self._resolve(self._options.starting, queues, is_start=True)
 
     def ending(self, queues: Mapping[MessageQueue, str]) -> Offsets:
-        """Where a batch read ends in each queue."""
+        """The end of a batch read in each queue."""
         return self._resolve(self._options.ending, queues, is_start=False)
 
     def _resolve(self, spec: OffsetSpec, queues: Mapping[MessageQueue, str], *, is_start: bool) -> Offsets:
@@ -211,7 +213,7 @@ class Cluster:
         if spec.position is Position.GROUP and self._options.group is not None:
             committed = self._group_offsets(queues)
             latest = self.latest(queues)
-            # What the group has left unread may have expired; what it never touched begins at its first message.
+            # The group's unread messages may have expired; a queue it never read starts at its first message.
             return {
                 q: min(max(committed.get(q, lowest), lowest), latest[q]) for q, lowest in earliest.items()
             }
@@ -299,7 +301,7 @@ class Cluster:
         return {queue: answers[queue] for queue in queues}
 
     def mean_record_bytes(self, offsets: Offsets) -> float:
-        """The mean size of the next few records behind these offsets; 0 where there are none."""
+        """The mean size of the next few records after these offsets; 0 where there are none."""
         queues = self.queues()
         group = self._options.group or SAMPLE_GROUP
         count = size = 0
@@ -314,7 +316,7 @@ class Cluster:
         return size / count if count else 0.0
 
     def records_from(self, queue: MessageQueue, address: str, offset: int) -> bytes | memoryview:
-        """A few records from ``offset`` on; empty when there is none."""
+        """A few records from ``offset`` on; empty if there are none."""
         header = pull_header(self._options.group or SAMPLE_GROUP, queue, offset, max_messages=_SAMPLE)
         answer = self.client.request(address, RequestCode.PULL_MESSAGE, header, accept=PULL_ANSWERS)
         return answer.body if answer.code == ResponseCode.SUCCESS else b""
@@ -322,7 +324,7 @@ class Cluster:
     # --- loss and progress ------------------------------------------------------------------------------------
 
     def check_not_expired(self, ranges: Iterable[QueueRange]) -> list[QueueRange]:
-        """The ranges without what retention has taken. Raises DataLoss under failOnDataLoss."""
+        """The ranges without expired messages. Raises DataLoss under failOnDataLoss."""
         ranges = list(ranges)
         queues = self.queues()
         here = {each.queue: queues[each.queue] for each in ranges if each.queue in queues}
@@ -349,9 +351,10 @@ class Cluster:
         log.warning("data loss accepted (failOnDataLoss=false): %s", what)
 
     def publish(self, offsets: Offsets, published: Offsets) -> None:
-        """Show ``offsets`` as the group's, best effort and only forward; ``published`` remembers what was shown.
+        """Publish ``offsets`` as the group's offsets, best effort and only forward; ``published`` remembers the
+        last ones.
 
-        The checkpoint stays the truth: a failure is logged, not raised.
+        The checkpoint remains authoritative: a failure is logged, not raised.
         """
         group = self._options.group
         if group is None:
@@ -390,13 +393,13 @@ def _by_address(queues: Mapping[MessageQueue, str]) -> dict[str, list[MessageQue
 
 
 def _meant(queues: Iterable[MessageQueue], text: str) -> list[MessageQueue]:
-    """The queues that ``"0"`` or ``"broker:0"`` means."""
+    """The queues named by ``"0"`` or ``"broker:0"``."""
     broker, _, queue_id = text.rpartition(":")
     return [q for q in queues if q.queue_id == int(queue_id) and broker in ("", q.broker_name)]
 
 
 def _is_internal(topic: str) -> bool:
-    """A pattern never means these: system topics, retry and dead-letter topics."""
+    """Topics that a pattern never matches: system topics, retry and dead-letter topics."""
     return is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 

@@ -1,11 +1,11 @@
-"""Where a query stands: the offset JSON in Spark's checkpoint, and arithmetic on it. Pure functions.
+"""The progress of a query: the offset JSON in Spark's checkpoint, and arithmetic on it. Pure functions.
 
     {"v":1, "q":{topic:{"broker:queue":next offset}}, "from":{topic:{"broker:queue":first offset}}}
 
-Spark compares offsets as text, so keys are sorted and the same position always gives the same text. ``from`` says
-where the queues that appear for the first time in this batch begin. That makes the start of a query durable:
-Spark keeps only the *end* of batch 0 and asks ``initialOffset`` again after a crash (§5.3), but the end that it
-keeps carries the start that went with it.
+Spark compares offsets as text, so keys are sorted and the same position always gives the same text. ``from``
+holds the start of each queue that is new in this batch. That makes the start of a query durable: Spark stores
+only the *end* of batch 0 and calls ``initialOffset`` again after a crash, but the stored end contains the
+matching start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Offsets = dict[MessageQueue, int]
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """One position of a query: ``offsets``, and where queues new in the batch that ends here began."""
+    """One position of a query: ``offsets``, and the starts of queues that are new in the batch ending here."""
 
     offsets: Offsets
     begun: Offsets = field(default_factory=dict)
@@ -78,12 +78,12 @@ class QueueRange:
 
     @property
     def rows(self) -> int:
-        """At most: tags may leave out some."""
+        """An upper bound: tags may filter some out."""
         return self.end - self.start
 
 
 def batch_ranges(start: Positions, end: Positions) -> list[QueueRange]:
-    """What a micro-batch reads. Raises MQError when a queue would run backwards."""
+    """The ranges of a micro-batch. Raises MQError if a queue would run backwards."""
     ranges = []
     for queue, until in sorted(end.offsets.items()):
         begin = end.begun.get(queue, start.offsets.get(queue))
@@ -100,9 +100,10 @@ def batch_ranges(start: Positions, end: Positions) -> list[QueueRange]:
 
 
 def limit_rows(start: Offsets, latest: Offsets, max_rows: int) -> Offsets:
-    """``latest`` cut so that about ``max_rows`` are read: each queue with a backlog gets one and a share of the rest.
+    """``latest``, limited so that about ``max_rows`` are read: each queue with a backlog gets one row and a share
+    of the rest.
 
-    Deterministic. More than ``max_rows`` only where there are more queues with a backlog than that.
+    Deterministic. Exceeds ``max_rows`` only if more queues than that have a backlog.
     """
     backlog = {
         queue: latest[queue] - start[queue] for queue in sorted(latest) if latest[queue] > start[queue]

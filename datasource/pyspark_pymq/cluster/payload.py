@@ -1,9 +1,10 @@
-"""Typed topics: ``payloadFormat=arrow``. A message is an Arrow IPC stream, a batch of rows with their own columns.
+"""Typed topics: ``payloadFormat=arrow``. A message is an Arrow IPC stream, a batch of rows with their own
+columns.
 
-The sink packs the rows of a DataFrame as they are, about ``batchBytes`` a message; the source gives them back under the
-columns they had. Without ``.schema(...)`` the columns are those of the newest message. Types may change from message to
-message as far as Arrow casts them; a column that a message does not have is null. Offsets, limits and filters are those
-of messages, not of rows.
+The sink packs the rows of a DataFrame unchanged, about ``batchBytes`` per message; the source returns them with
+their original columns. Without ``.schema(...)`` the columns are those of the newest message. Types may change
+between messages as far as Arrow can cast them; a column that a message lacks is null. Offsets, limits and filters
+apply to messages, not to rows.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ __all__ = ["CONTENT_TYPE", "arrow_schema_of", "newest_schema", "pack", "spark_sc
 log = sparing(__name__)
 
 _SLICE_ROWS = 1 << 16
-"""Cast at once: what a column of few bytes becomes may be large."""
+"""Rows cast at once: a column of few bytes may become large."""
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
 """The property ``contentType`` of such a message."""
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:
-    """What Spark expects a reader with this schema to give. Raises ConfigError for a column that Spark does not
-    pass to Python: an interval of months, a map whose types nobody knows."""
+    """The schema that Spark expects from a reader. Raises ConfigError for a column that Spark does not pass to
+    Python: an interval of months, a map of unknown types."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
@@ -59,7 +60,7 @@ def arrow_schema_of(schema: StructType) -> pa.Schema:
 
 
 def spark_schema_of(schema: pa.Schema) -> StructType:
-    """The columns of a message as Spark has them. Raises ConfigError for a column that it has no type for."""
+    """The columns of a message in Spark's types. Raises ConfigError for a column without a Spark type."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -76,7 +77,8 @@ def spark_schema_of(schema: pa.Schema) -> StructType:
 
 
 def pack(batches: Iterable[pa.RecordBatch], batch_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Rows to messages: each batch becomes rows of ``value`` and ``properties``, of about ``batch_bytes`` each."""
+    """Packs rows into messages: each batch becomes rows of ``value`` and ``properties``, of about ``batch_bytes``
+    each."""
     properties = pa.array([[("contentType", CONTENT_TYPE)]], pa.map_(pa.string(), pa.string()))
     for batch in batches:
         rows = max(1, batch_bytes * batch.num_rows // max(1, batch.nbytes))
@@ -95,9 +97,9 @@ def unpack(
     strict: bool = True,
     limits: InflateLimits = LIMITS,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of ``value`` and ``offset`` to the rows in them, cast to ``schema``. ``strict``: raises InvalidMessage
-    for a message that does not hold such rows, or becomes more than ``limits``; otherwise its rows are left out, and a
-    line in the log counts it."""
+    """Unpacks batches of ``value`` and ``offset`` into rows, cast to ``schema``. ``strict``: raises
+    InvalidMessage for a message that does not contain such rows or exceeds ``limits``; otherwise its rows are
+    skipped, and a line in the log counts it."""
     for batch in batches:
         offsets = batch.column("offset")
         for index, body in enumerate(batch.column("value")):
@@ -117,7 +119,8 @@ def unpack(
 
 
 def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Raises ArrowInvalid for a null where ``schema`` has none: Spark believes it, and fails or answers wrongly."""
+    """Raises ArrowInvalid for a null where ``schema`` allows none: Spark relies on that, and would fail or return
+    wrong results."""
     arrays = []
     for field in schema:
         index = _index_of(field.name, rows.schema.names)
@@ -135,7 +138,7 @@ def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _index_of(name: str, names: list[str]) -> int | None:
-    """Where the column is; names differ in case only where both are there, as in Spark."""
+    """The index of the column; names that differ only in case match as in Spark."""
     alike = [index for index, other in enumerate(names) if other.lower() == name.lower()]
     if len(alike) > 1:
         alike = [index for index in alike if names[index] == name]
@@ -143,7 +146,7 @@ def _index_of(name: str, names: list[str]) -> int | None:
 
 
 def newest_schema(options: ReadOptions) -> pa.Schema:
-    """The columns of the newest message. Raises ConfigError when there is none to tell."""
+    """The columns of the newest message. Raises ConfigError if there is no message."""
     from pyspark_pymq.cluster.cluster import Cluster
 
     cluster = Cluster(options)

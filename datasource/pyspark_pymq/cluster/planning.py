@@ -1,10 +1,11 @@
-"""Which task reads what: ranges of queues to input partitions. Pure functions.
+"""Assigns ranges of queues to input partitions. Pure functions.
 
-A task costs 10 to 35 ms whatever it does, so a small batch runs as one task and a larger one as about one task a
-core; only very large ones become more. A queue's rows stay in one task, in order, unless minPartitions asks for
+A task has a fixed cost of 10 to 35 ms, so a small batch runs as one task, a larger one as about one task per
+core, and only very large ones as more. A queue's rows stay in one task, in order, unless minPartitions asks for
 more tasks than there are queues.
 
-Must not import pyarrow or the store: the driver's processes plan, and each would pay for that at its start.
+Must not import pyarrow or the store: the driver's processes plan, and the imports would slow down the start of
+each.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["SMALL_TASK_ROWS", "ReadTask", "plan_tasks"]
 
 SMALL_TASK_ROWS = 10_000
-"""Below this many rows another task costs more than it brings."""
+"""Below this number of rows another task costs more than it saves."""
 
 LARGE_TASK_ROWS = 2_000_000
-"""From here on more tasks than cores: a failed one has less to repeat, and a cluster has more cores than its driver."""
+"""Above this number of rows there are more tasks than cores: a failed task has less to repeat, and a cluster has
+more cores than its driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class ReadTask:
 
     ranges: tuple[QueueRange, ...]
     places: dict[str, BrokerPlace]
-    """Broker name to where it is."""
+    """Broker name to its place."""
     columns: tuple[str, ...]
     tags: tuple[str, ...]
     group: str
@@ -54,7 +56,8 @@ def plan_tasks(
     max_partitions: int | None = None,
     max_rows: int | None = None,
 ) -> list[list[QueueRange]]:
-    """Every range in exactly one task. No ranges, no task. ``max_rows``: no task has more (maxRecordsPerPartition)."""
+    """Puts every range into exactly one task; without ranges there is no task. ``max_rows``: the limit of rows
+    per task (maxRecordsPerPartition)."""
     work = [each for each in ranges if each.rows > 0]
     if not work:
         return []
@@ -75,7 +78,7 @@ def plan_tasks(
 
 
 def _bounded(task: Sequence[QueueRange], max_rows: int) -> list[list[QueueRange]]:
-    """The task as several, none of them with more rows. No range of it has more by itself."""
+    """The task, split into several if it has too many rows. No single range exceeds the limit."""
     parts: list[list[QueueRange]] = []
     room = 0
     for each in task:
@@ -93,7 +96,7 @@ def _pieces(each: QueueRange, count: int) -> list[QueueRange]:
 
 
 def _split(work: Sequence[QueueRange], wanted: int, total: int) -> list[QueueRange]:
-    """Cut large ranges so that about ``wanted`` pieces of like size come out."""
+    """Cuts large ranges so that about ``wanted`` pieces of similar size result."""
     pieces = []
     for each in work:
         count = max(1, min(each.rows, round(wanted * each.rows / total)))
@@ -112,7 +115,7 @@ def _split(work: Sequence[QueueRange], wanted: int, total: int) -> list[QueueRan
 
 
 def _pack(work: Sequence[QueueRange], count: int) -> list[list[QueueRange]]:
-    """``count`` tasks of like size: the largest range goes to the emptiest task, ties by order."""
+    """``count`` tasks of similar size: the largest range goes to the emptiest task; ties are resolved by order."""
     tasks: list[list[QueueRange]] = [[] for _ in range(count)]
     emptiest = [(0, index) for index in range(count)]
     for each in sorted(work, key=lambda each: (-each.rows, each.queue, each.start)):

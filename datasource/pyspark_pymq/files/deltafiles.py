@@ -1,7 +1,8 @@
-"""Which files a Delta table consists of: its log read without a JVM, for Python workers that read Parquet themselves.
+"""The files of a Delta table, from its log, read without a JVM for Python workers that read Parquet themselves.
 
-Follows the Delta transaction log protocol for tables of reader version 1: JSON commits on top of a classic checkpoint.
-Later reader features (deletion vectors, column mapping) are refused, not misread. Must not know messages.
+Follows the Delta transaction log protocol for tables of reader version 1: JSON commits on top of a classic
+checkpoint. Later reader features (deletion vectors, column mapping) are refused, not misread. Must not know
+messages.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class DeltaFile:
     partition: dict[str, str | None] = field(hash=False)
     lowest: dict[str, Any] = field(hash=False)
     highest: dict[str, Any] = field(hash=False)
-    """Column to its smallest and largest value, where the writer kept them."""
+    """Column to its smallest and largest value, if the writer stored them."""
 
 
 @dataclass(frozen=True, slots=True)

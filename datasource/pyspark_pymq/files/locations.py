@@ -1,6 +1,6 @@
-"""Small files at a path of this host or at any fsspec URL: names, bytes, and writing them in one step.
+"""Small files at a path of this host or at any fsspec URL: names, bytes, and atomic writes.
 
-Must not know Spark, and fsspec only when a URL asks for it.
+Must not know Spark, and imports fsspec only if a URL requires it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def filesystem_of(url: str) -> tuple[Any, str]:
 
 
 def names(url: str) -> list[str]:
-    """What is directly under ``url``, sorted; nothing when it does not exist."""
+    """The entries directly under ``url``, sorted; empty if it does not exist."""
     try:
         if not is_remote(url):
             return sorted(os.listdir(local_path(url)))
@@ -74,7 +74,7 @@ def read_bytes(url: str) -> bytes:
 
 
 def write_bytes(url: str, data: bytes) -> None:
-    """All of it or nothing: by rename on this host; object stores write whole objects."""
+    """Writes all or nothing: by rename on this host; object stores write whole objects."""
     if is_remote(url):
         filesystem, path = filesystem_of(url)
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)

@@ -1,7 +1,7 @@
 """The files of a CommitLog, in a directory here or at any fsspec URL (``s3://...``, ``memory://...``).
 
-A segment that lies elsewhere is copied to a temporary file when it is read, piece by piece, so that everything that
-reads segments reads mapped files. Must not know Spark, and fsspec only when a URL asks for it.
+A remote segment is copied piece by piece to a temporary file when it is read, so that all readers work on mapped
+files. Must not know Spark, and imports fsspec only if a URL requires it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class LogFile:
     length: int
     url: str
     stamp: str
-    """Changes when the file does."""
+    """Changes when the file changes."""
 
 
 def list_log(url: str) -> list[LogFile]:
     """The segments under ``url``, oldest first. Raises FileNotFoundError, ConfigError when fsspec is missing."""
     found = list(_list_remote(url) if is_remote(url) else _list_local(local_path(url)))
-    # A crash while a file is made leaves an empty one.
+    # A crash during the creation of a file leaves an empty one.
     return sorted(each for each in found if each.length > 0)
 
 
 def find_log(url: str) -> list[LogFile]:
-    """The same where a log has to be. Raises ConfigError."""
+    """Like ``list_log``, for a log that must exist. Raises ConfigError."""
     try:
         log = list_log(url)
     except (FileNotFoundError, NotADirectoryError):
@@ -54,7 +54,7 @@ def find_log(url: str) -> list[LogFile]:
 
 
 def segment_bytes_of(log: list[LogFile]) -> int:
-    """The length of a full segment; 0 without any."""
+    """The length of a full segment; 0 if there is none."""
     return max((each.length for each in log), default=0)
 
 
@@ -80,7 +80,7 @@ def _list_remote(url: str) -> Iterator[LogFile]:
 
 @contextmanager
 def local_copy(file: LogFile) -> Iterator[Path]:
-    """The segment as a file of this host; a copy of a remote one is removed afterwards."""
+    """The segment as a local file; a copy of a remote one is removed afterwards."""
     if not is_remote(file.url):
         yield local_path(file.url)
         return

@@ -1,12 +1,12 @@
 """Ranges of queues to RecordBatches, in a Spark worker: in place from the broker's files, or over TCP.
 
-Workers live on between tasks, so open stores and connections are kept at module level, checked before use. A store is
-used in place only when the worker's operator allows its directory and the broker has proved to the driver that it knows
-the secret in there (``mqspark.store.disk.trusted``); whatever is missing there (another host, an expired or
-cut segment) is pulled over TCP instead, from the same offset on.
+Workers are reused between tasks, so open stores and connections are cached at module level and checked before
+use. A store is read locally only if the worker's operator allows its directory and the broker has proved to the
+driver that it knows the secret in it (``mqspark.store.disk.trusted``). Otherwise, and where data is missing
+(another host, an expired or truncated segment), messages are pulled over TCP from the same offset on.
 
-Over TCP several pulls of a queue are in flight, each beginning where the one before will probably end; a gap is pulled
-again, an overlap is dropped by offset. Must not import pyspark.
+Over TCP several pulls of a queue are in flight, each starting where the previous one will probably end. A gap is
+pulled again; an overlap is dropped by offset. Must not import pyspark.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ __all__ = ["ALLOWED_VARIABLE", "read_task"]
 log = logging.getLogger("pyspark_pymq")
 
 ALLOWED_VARIABLE = "MQSPARK_LOCAL_STORES"
-"""In the environment of workers: the only directories in which stores are read in place, separated as those of PATH."""
+"""Environment variable of workers: the only directories in which stores are read locally, separated as in PATH."""
 
 BATCH_BYTES = 1 << 20
-"""What a RecordBatch aims at."""
+"""The target size of a RecordBatch. Sizes from 256 KiB to 4 MiB are all near the optimum."""
 
 _LOG_BYTES = 2 * BATCH_BYTES
-"""Of log for one batch: about half of a small record is header and properties."""
+"""Bytes of log for one batch: about half of a small record is header and properties."""
 _BATCH_ROWS = 65_536
 _RUN_ROWS = 16
-"""From so many on it pays to read ahead what lies together."""
+"""From this number of rows on, prefetching adjacent records pays off."""
 _TOGETHER_ROWS = 50_000
-"""A task with fewer decodes its queues at once."""
+"""A task with fewer rows decodes its queues together."""
 
 _MIN_PULLS_IN_FLIGHT, _MAX_PULLS_IN_FLIGHT = 3, 64
 _BYTES_IN_FLIGHT = 4 << 20
-"""With the 32 messages that RocketMQ gives a pull, mostly 64 pulls; two in bulk."""
+"""With RocketMQ's 32 messages per pull this is usually 64 pulls; with bulk pulls, two."""
 _PULL_MESSAGES, _PULL_BYTES = 16_384, 2 << 20
-"""What we ask for; the broker gives as much as its own limits allow."""
+"""The requested limits; the broker applies its own limits, too."""
 _BULK_BYTES = 128 << 10
-"""An answer of this size was cut by a limit of bytes, not of messages."""
+"""An answer of this size was limited by bytes, not by messages."""
 _PULL_TIMEOUT_MS = 10_000
 _RETRY_S = 30.0
 _EMPTY_RETRIES = 50
@@ -77,16 +77,15 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
 
 
 def _read_together(task: ReadTask) -> Iterator[pa.RecordBatch] | None:
-    """A small task's queues decoded at once, in the order of the log: to decode a few rows costs as much as to decode a
-    thousand. None when the ranges have to be read one by one.
-    """
+    """Decodes the queues of a small task together, in log order, because decoding a few rows costs as much as
+    decoding a thousand. None if the ranges have to be read one by one."""
     topics = {(each.queue.topic, each.queue.broker_name) for each in task.ranges}
     rows = sum(each.rows for each in task.ranges)
     if len(task.ranges) < 2 or len(topics) > 1 or rows > _TOGETHER_ROWS or task.sql_filter is not None:
         return None
     ((topic, broker),) = topics
     if topic.startswith(LMQ_PREFIX):
-        return None  # their records say which queue they came from
+        return None  # the queue has to be read from each record
     store = _local_store(task.places[broker])
     if store is None:
         return None
@@ -138,7 +137,7 @@ def _read_range(task: ReadTask, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
 
 
 def _coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Small neighbours become one batch; empty ones vanish."""
+    """Merges small neighbouring batches and drops empty ones."""
     waiting: list[pa.RecordBatch] = []
     waiting_bytes = 0
     for batch in batches:
@@ -161,7 +160,7 @@ def _combined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return combined
 
 
-# --- in place -------------------------------------------------------------------------------------------------
+# --- local reads ----------------------------------------------------------------------------------------------
 
 
 class _LocalStore:
@@ -170,15 +169,15 @@ class _LocalStore:
     def __init__(self, reader: StoreReader) -> None:
         self._reader = reader
         self._mapped: Any = None
-        """The segment whose map ``_records`` are."""
+        """The segment whose mapping ``_records`` views."""
         self._records = Records(b"")
 
     def read(
         self, wanted: QueueRange, decoder: Decoder, tags: tuple[str, ...]
     ) -> Iterator[pa.RecordBatch | int]:
-        """Batches, each followed by the offset that is next, as far as the files hold the range."""
+        """Batches, each with the next offset, as far as the files contain the range."""
         if is_compacted(self._reader.paths.root, wanted.queue.topic):
-            return  # the broker knows what compaction has kept
+            return  # only the broker knows the compacted messages
         codes = np.array([java_hash(tag) for tag in tags], dtype=np.int64)
         position = wanted.start
         try:
@@ -189,7 +188,8 @@ class _LocalStore:
                     return
                 offsets = np.arange(position, position + len(entries))
                 if len(entries) < until - position:
-                    # Some records are lost to damage, or the end is not visible here yet: the records know.
+                    # Some records are damaged, or the end is not visible here yet: read the queues from the
+                    # records.
                     until = self._reader.queue_offset(int(entries["position"][-1])) + 1
                     if until != position + len(entries):
                         for index, place in enumerate(entries["position"].tolist()):
@@ -203,14 +203,14 @@ class _LocalStore:
                 position = until
                 yield position
         except (OSError, StoreError):
-            # Expired or cut under us, or not allowed: from the last offset on the broker is asked.
+            # Expired or truncated during the read, or not allowed: the broker is asked from the last offset on.
             return
 
     def read_together(
         self, ranges: Sequence[QueueRange], decoder: Decoder, tags: tuple[str, ...]
     ) -> Iterator[pa.RecordBatch | list[int]] | None:
-        """Ranges of one topic as batches, then, if not all could be read, the offsets that are next; None when the
-        files do not hold every entry of them."""
+        """Ranges of one topic as batches; then, if not all could be read, the next offsets. None if the files do
+        not contain every entry."""
         if is_compacted(self._reader.paths.root, ranges[0].queue.topic):
             return None
         try:
@@ -240,7 +240,7 @@ class _LocalStore:
                 yield from batches
                 done = piece.last
         except (OSError, StoreError):
-            # In the order of the log a queue's offsets ascend: what is done of each is a beginning.
+            # In log order the offsets of a queue ascend, so the finished part of each queue is a prefix.
             following = np.array([each.start for each in ranges])
             np.maximum.at(following, numbers[order[:done]], offsets[order[:done]] + 1)
             yield following.tolist()
@@ -252,7 +252,7 @@ class _LocalStore:
             yield piece, self._decoded(piece, decoder, sizes)
 
     def _decoded(self, piece: Piece, decoder: Decoder, sizes: Any) -> Iterator[pa.RecordBatch]:
-        """All of the piece, or nothing of it and the error."""
+        """All batches of the piece, or none and the error."""
         if piece.segment is None:
             yield from decoder.batches(Records(piece.buffer), piece.places)
             return
@@ -264,7 +264,7 @@ class _LocalStore:
         try:
             batch = next(batches)
         except InvalidMessage:
-            self._reader.check(piece)  # zeros in the place of what was cut are no message
+            self._reader.check(piece)  # zeros in place of a truncated part are not a message
             raise
         self._reader.check(piece)
         yield batch
@@ -272,7 +272,7 @@ class _LocalStore:
 
 
 def _touch(records: Records, positions: Any, ends: Any) -> None:
-    """Records that lie together are brought into the processor's cache first."""
+    """Prefetch adjacent records into the processor's cache."""
     cuts = np.flatnonzero(positions[1:] != ends[:-1])
     if len(cuts) * _RUN_ROWS < len(positions):
         lows = [int(positions[0]), *positions[cuts + 1].tolist()]
@@ -284,7 +284,7 @@ _stores: dict[tuple[int, BrokerPlace, str], _LocalStore] = {}
 
 
 def _local_store(place: BrokerPlace) -> _LocalStore | None:
-    """The store in place, if the directory on this host may be read and is proved to be the broker's."""
+    """The local store, if its directory may be read and is proved to be the broker's."""
     if not place.store_path or not place.proof:
         return None
     try:
@@ -293,7 +293,7 @@ def _local_store(place: BrokerPlace) -> _LocalStore | None:
         )
         nonce = reader.nonce() or ""
     except (OSError, StoreError) as error:
-        log.debug("%s is not read in place: %s", place.store_path, error)
+        log.debug("%s is not read locally: %s", place.store_path, error)
         return None
     proof = prove(nonce, place.challenge, place.store_path, place.commit_log_path)
     if not hmac.compare_digest(proof.encode(), place.proof.encode(errors="replace")):
@@ -301,7 +301,7 @@ def _local_store(place: BrokerPlace) -> _LocalStore | None:
     key = (os.getpid(), replace(place, challenge="", proof=""), nonce)
     store = _stores.get(key)
     if store is None:
-        # A broker that was restarted has another nonce and perhaps cut its log: forget what is open of it.
+        # A restarted broker has another nonce and may have truncated its log: close what is open of it.
         for other in [other for other in _stores if other[1].store_path == place.store_path] or list(_stores)[
             : 1 - _MAX_STORES
         ]:
@@ -311,7 +311,7 @@ def _local_store(place: BrokerPlace) -> _LocalStore | None:
 
 
 def _allowed(place: BrokerPlace) -> tuple[str, ...] | None:
-    """The directories that this host's operator allows, or else those that the query does; None: by owner."""
+    """The directories allowed by this host's operator, or else by the query; None: decided by owner."""
     text = os.environ.get(ALLOWED_VARIABLE)
     return place.directories if text is None else tuple(filter(None, text.split(os.pathsep)))
 
@@ -322,7 +322,8 @@ _connections: dict[tuple[int, str], BlockingConnection] = {}
 
 
 def _connection(address: str) -> BlockingConnection:
-    """The cached connection of this process, or a new one. One that the broker closed while idle is replaced."""
+    """The cached connection of this process, or a new one. A connection that the broker closed while idle is
+    replaced."""
     key = (os.getpid(), address)
     connection = _connections.get(key)
     if connection is not None:
@@ -336,7 +337,8 @@ def _connection(address: str) -> BlockingConnection:
 
 
 def _pulled(task: ReadTask, address: str, wanted: QueueRange, decoder: Decoder) -> Iterator[pa.RecordBatch]:
-    """Pull bodies joined to about a batch's bytes, decoded; rows outside of the range or seen already are dropped."""
+    """Pull bodies joined to about the size of a batch and decoded; rows outside the range or already seen are
+    dropped."""
     bodies: list[Any] = []
     size = 0
     done = wanted.start - 1
@@ -356,7 +358,7 @@ def _pulled(task: ReadTask, address: str, wanted: QueueRange, decoder: Decoder) 
 def _decoded(
     bodies: list[Any], done: int, end: int, decoder: Decoder
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Batches, and the last offset that was seen."""
+    """Batches, and the last offset seen."""
     joined = Records(bodies[0] if len(bodies) == 1 else b"".join(bodies))
     for records, positions in unwrap_inner_batches(
         joined, record_positions(joined), strict=decoder.strict, limits=decoder.limits
@@ -386,7 +388,7 @@ def _pull_bodies(task: ReadTask, address: str, wanted: QueueRange) -> Iterator[A
 
 
 class _Puller:
-    """Pulls of one range over one connection. ``position``: everything before it was given out."""
+    """Pulls of one range over one connection. ``position``: everything before it has been returned."""
 
     def __init__(self, task: ReadTask, address: str, wanted: QueueRange) -> None:
         self.position = wanted.start
@@ -397,12 +399,12 @@ class _Puller:
         self._expression = task.sql_filter or " || ".join(task.tags) or "*"
         self._is_filtered = bool(task.sql_filter or task.tags)
         self._in_flight: deque[tuple[int, int, int]] = deque()
-        """(opaque, first offset, offset that it will probably reach)."""
+        """(opaque, first offset, the offset that it will probably reach)."""
         self._asked = wanted.start
         self._stride = 0
-        """How many messages the broker gives at once; 0 until it is known."""
+        """How many messages the broker returns at once; 0 while unknown."""
         self._answer_bytes = self._largest_bytes = 0
-        """Of the last answer, and of the largest."""
+        """Size of the last answer, and of the largest."""
         self._empty = 0
 
     def reset(self) -> None:
@@ -436,9 +438,9 @@ class _Puller:
                 yield answer.body
 
     def _learn(self, given: int, asked: int, size_bytes: int) -> None:
-        """How many messages to ask for at once: an answer that falls short leaves a gap, which costs a pull more. Where
-        bytes are the limit, a few less than fitted last time; more again when they have become smaller.
-        """
+        """How many messages to request at once. An answer that falls short leaves a gap, which costs another
+        pull. If bytes are the limit, request slightly fewer than fitted last time; more again when messages have
+        become smaller."""
         self._answer_bytes = size_bytes
         self._largest_bytes = max(self._largest_bytes, size_bytes)
         cut_by_bytes = self._largest_bytes >= _BULK_BYTES
@@ -448,8 +450,9 @@ class _Puller:
             self._stride = min(2 * self._stride, _PULL_MESSAGES)
 
     def _ask_on(self, connection: BlockingConnection) -> None:
-        """Fill the window when half of it is answered, in one write: requests and answers then travel in groups."""
-        # Under a filter nobody knows where a pull ends; before the first answer neither.
+        """Refill the window when half of it is answered, in one write, so that requests and answers travel in
+        groups."""
+        # With a filter, or before the first answer, the end of a pull cannot be predicted.
         window = 1
         if self._stride and not self._is_filtered:
             window = _BYTES_IN_FLIGHT // max(1, self._answer_bytes)
@@ -466,7 +469,7 @@ class _Puller:
             self._in_flight.append((opaque, first, reach))
 
     def _ask_first(self, connection: BlockingConnection, first: int, reach: int) -> None:
-        """Before everything that is in flight: it leaves a gap."""
+        """Pull the gap before everything that is in flight."""
         opaque = connection.send(RequestCode.PULL_MESSAGE, self._header(first, reach))
         self._in_flight.appendleft((opaque, first, reach))
 
@@ -483,7 +486,7 @@ class _Puller:
         )
 
     def _following(self, answer: Any, first: int) -> int:
-        """Where the queue goes on after this answer. Raises DataLoss, BrokerError."""
+        """The next offset after this answer. Raises DataLoss, BrokerError."""
         if answer.code not in (
             ResponseCode.SUCCESS,
             ResponseCode.PULL_NOT_FOUND,
@@ -496,11 +499,11 @@ class _Puller:
             what = f"queue {self._queue.queue_id} of {self._queue.topic}: offset {first} is gone ({answer.remark})"
             if self._task.fail_on_data_loss:
                 raise DataLoss(f"{what}. Set failOnDataLoss=false to go on at {following}")
-            # Before the first message: go on there. After the last: there is nothing left of the range.
+            # Before the first message: continue there. After the last one: the range is exhausted.
             return int(following) if following > first else self._end
         if following <= first:
-            # The broker says that there is nothing although it told the driver of this offset: it is being removed,
-            # or not dispatched yet.
+            # The broker reports no message although it told the driver of this offset: it is being deleted or is
+            # not dispatched yet.
             self._empty += 1
             if self._empty > _EMPTY_RETRIES:
                 raise MQError(

@@ -1,6 +1,7 @@
 """``option("key", ...)``: the messages of a topic with certain keys, found by the brokers' index (QUERY_MESSAGE).
 
-A broker gives at most maxMsgsNumBatch messages a key (64), the newest. What it finds by hash is compared here.
+A broker returns at most maxMsgsNumBatch messages per key (64), the newest. It searches by hash; the keys are
+compared here.
 """
 
 from __future__ import annotations
@@ -90,4 +91,4 @@ class KeyReader(DataSourceReader):  # type: ignore[misc]
 
 
 _PHYSICAL = 28
-"""Where a record keeps its physical offset."""
+"""Where a record stores its physical offset."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["ArchivePartition", "BatchReader", "RangePartition", "partitions_of", "read_partition"]
 
 DEFAULT_GROUP = "mqspark-spark-source"
-"""Who pulls when the user named no group; its offsets are never committed."""
+"""The group of pulls when the user named none; its offsets are never committed."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class ArchivePartition(InputPartition):  # type: ignore[misc]
 def partitions_of(
     cluster: Cluster, ranges: Sequence[QueueRange], options: ReadOptions, columns: tuple[str, ...]
 ) -> list[InputPartition]:
-    """The ranges as Spark tasks, each with what its worker must know; history before what is live."""
+    """The ranges as Spark tasks, each with the data that its worker needs; archived ranges come before live ones."""
     partitions: list[InputPartition] = []
     if cluster.archive is not None:
         from pyspark_pymq.cluster.archive import plan_archive
@@ -83,8 +83,8 @@ def read_partition(
     strict: bool = True,
     limits: InflateLimits = LIMITS,
 ) -> Iterator[pa.RecordBatch]:
-    """Runs in a worker. Spark makes up a partition of its own where nothing was planned. ``strict`` and ``limits`` are
-    for rows in Arrow messages (``payload``)."""
+    """Runs in a worker. Spark creates a partition of its own if nothing was planned. ``strict`` and ``limits``
+    apply to rows in Arrow messages (``payload``)."""
     settle()
     if payload is not None:
         from pyspark_pymq.cluster.payload import unpack
@@ -110,7 +110,7 @@ class BatchReader(Lent, DataSourceReader):  # type: ignore[misc]
     def __init__(
         self, options: ReadOptions, columns: tuple[str, ...], payload: pa.Schema | None = None
     ) -> None:
-        """``payload``: the columns inside of the messages (payloadFormat=arrow)."""
+        """``payload``: the columns inside the messages (payloadFormat=arrow)."""
         self._options = options
         self._columns = columns
         self._payload = payload

@@ -1,9 +1,9 @@
 """``option("store", directory)``: a CommitLog as a DataFrame, without a broker.
 
-Every valid record is a row, in the log's order within a segment: those of all topics, delayed and half messages too
-(``sysFlag`` and ``topic`` tell them apart). One segment is one task. Damage is stepped over as the store's recovery
-does; with failOnDataLoss it is an error. Must not need the store's lock: a segment that grows meanwhile is read as far
-as it is valid when the task runs.
+Every valid record is a row, in the log's order within a segment: records of all topics, including delayed and
+half messages (distinguished by ``sysFlag`` and ``topic``). One segment is one task. With failOnDataLoss damage is
+an error; otherwise it is skipped, as in the store's recovery. Must not need the store's lock: a segment that
+grows meanwhile is read as far as it is valid when the task runs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from pyspark_pymq.records.records import Ints
 
 _LOG_BYTES = 2 << 20
-"""Of log for one batch (``pyspark_pymq.reading.fetch``)."""
+"""Bytes of log for one batch (``pyspark_pymq.reading.fetch``)."""
 
 __all__ = ["SegmentRange", "StoreReader", "plan_segments", "read_segment"]
 
 
 @dataclass
 class SegmentRange(InputPartition):  # type: ignore[misc]
-    """What lies in [low, high) of the log, in one segment."""
+    """The range [low, high) of the log, within one segment."""
 
     file: LogFile
     segment_bytes: int
@@ -40,7 +40,7 @@ class SegmentRange(InputPartition):  # type: ignore[misc]
 
 
 def plan_segments(log: list[LogFile], low: int, high: int | None) -> list[SegmentRange]:
-    """The segments that [low, high) touches. Raises ConfigError when the log begins behind ``low``."""
+    """The segments that overlap [low, high). Raises ConfigError if the log starts after ``low``."""
     size = segment_bytes_of(log)
     if log and 0 < low < log[0].start:
         raise ConfigError(
@@ -77,7 +77,7 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
 
 
 def _pieces(positions: Ints) -> Iterator[Ints]:
-    """Positions cut so that a piece is about a batch's bytes of log."""
+    """Positions split into pieces of about one batch's bytes of log."""
     first = 0
     while first < len(positions):
         last = max(first + 1, int(positions.searchsorted(positions[first] + _LOG_BYTES)))

@@ -1,11 +1,11 @@
-"""The streaming reader. Spark's checkpoint is the truth; the group's offset at the broker is a view of it.
+"""The streaming reader. Spark's checkpoint is authoritative; the group's offset at the broker is a copy of it.
 
-Spark makes one of these in a runner process of its own for the life of a query, and pickles another into the
-tasks: what the runner learns reaches a task only in its partition. No state here may be needed after a restart
-(``stop`` is never called).
+Spark creates one instance in a runner process for the life of a query, and pickles another into the tasks: data
+from the runner reaches a task only through its partition. No state here may be needed after a restart (``stop``
+is never called).
 
-A batch's work is finished when ``latestOffset`` gets its end as ``start``: that is published as the group's
-offset (§5.5); ``commit`` comes a batch later, and never for the last one.
+A batch is finished when ``latestOffset`` gets its end as ``start``; that offset is published as the group's.
+``commit`` is called one batch later, and never for the last batch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ try:
         ReadMinRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError:  # Spark 4.1: no admission control, one batch takes all there is
+except ImportError:  # Spark 4.1: no admission control, one batch takes everything
     ADMISSION_CONTROL = False
 else:
     ADMISSION_CONTROL = True
@@ -48,16 +48,16 @@ __all__ = ["CheckpointedReader", "stream_reader"]
 
 _PARKED_PULL_MS = 15_000
 _MAX_PARKED_PULLS = 512
-"""With more queues than this an idle query sleeps instead of parking a pull on each."""
+"""With more queues than this an idle query sleeps instead of parking a pull for each."""
 
 
 class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
-    """All but ``latestOffset``, which differs by Spark version."""
+    """Everything except ``latestOffset``, which differs by Spark version."""
 
     def __init__(
         self, options: ReadOptions, columns: tuple[str, ...], payload: pa.Schema | None = None
     ) -> None:
-        """``payload``: the columns inside of the messages (payloadFormat=arrow)."""
+        """``payload``: the columns inside the messages (payloadFormat=arrow)."""
         self._options = options
         self._columns = columns
         self._payload = payload
@@ -65,11 +65,11 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
         self._arrivals: _Arrivals | None = None
         self._initial: Positions | None = None
         self._target: Offsets | None = None
-        """Where an AvailableNow run ends."""
+        """The end of an AvailableNow run."""
         self._late_target = False
         self._asked = False
         self._begun_at = time.monotonic()
-        """When the last batch was begun: minOffsetsPerTrigger waits from there on."""
+        """The start of the last batch; minOffsetsPerTrigger waits from then on."""
         self._seen: Offsets = {}
         self._published: Offsets = {}
 
@@ -81,9 +81,8 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
         return self._connected
 
     def initialOffset(self) -> dict[str, Any]:
-        """Asked twice on a fresh query and again after a crash in batch 0: the answer of this process never changes,
-        and the one that counts travels in the end of batch 0 (``pyspark_pymq.cluster.offsets``).
-        """
+        """Called twice for a new query and again after a crash in batch 0. The answer of this process never
+        changes, and the authoritative one is stored in the end of batch 0 (``pyspark_pymq.cluster.offsets``)."""
         if self._initial is None:
             start = self._cluster.starting(self._cluster.queues())
             self._initial = Positions(start, begun=start)
@@ -110,9 +109,9 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
             self._connected.client.close()
 
     def _next(self, start: dict[str, Any], max_rows: int | None, *, limited: bool = True) -> dict[str, Any]:
-        """The end of the next batch; ``start`` itself, unchanged to the letter, when there is nothing.
+        """The end of the next batch; if there is none, ``start`` itself, with identical text.
 
-        ``limited``: by bytes and by a least number of rows, which Trigger.Once ignores.
+        ``limited``: applies the limits by bytes and the minimum number of rows, which Trigger.Once ignores.
         """
         position = Positions.from_json(start)
         self._cluster.has_begun(position.offsets)
@@ -120,7 +119,7 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
             self._target, self._late_target = self._cluster.latest(self._cluster.queues()), False
         self._cluster.publish(position.offsets, self._published)
         following = self._wanted(position, max_rows, limited=limited)
-        # The first batch is recorded at once, empty or not: from then on its start survives a crash.
+        # The first batch is recorded at once, even if empty, so that its start survives a crash.
         is_first, self._asked = not self._asked, True
         if following is None and not is_first and self._target is None and self._arrivals is not None:
             queues = self._cluster.queues()
@@ -136,7 +135,7 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
         return following.to_json()
 
     def _wanted(self, start: Positions, max_rows: int | None, *, limited: bool) -> Positions | None:
-        """``_advanced``, unless less than minOffsetsPerTrigger is there and may wait."""
+        """``_advanced``, unless there are fewer rows than minOffsetsPerTrigger and they may wait."""
         options = self._options
         if limited and options.max_bytes_per_trigger is not None:
             bytes_rows = self._rows_in(start, options.max_bytes_per_trigger)
@@ -151,18 +150,19 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
         return self._begun_at + self._options.max_trigger_delay_ms / 1000 - time.monotonic()
 
     def _backlog(self, start: Positions) -> int:
-        """How many offsets lie behind ``start``, as far as ``_advanced`` saw."""
+        """The number of offsets after ``start``, as far as ``_advanced`` saw."""
         return sum(max(0, end - start.offsets.get(queue, end)) for queue, end in self._seen.items())
 
     def _rows_in(self, start: Positions, max_bytes: int) -> int:
-        """About how many of the next messages are so many bytes: by the size of the next few of each queue."""
+        """About how many of the next messages amount to this many bytes, estimated from the next few of each
+        queue."""
         queues = self._cluster.queues()
         waiting = {q: offset for q, offset in start.offsets.items() if q in queues}
         mean = self._cluster.mean_record_bytes(waiting)
         return max(1, int(max_bytes // mean)) if mean else max_bytes
 
     def _advanced(self, start: Positions, max_rows: int | None) -> Positions | None:
-        """``start`` moved on as far as there are messages and the limit allows; None when there are none."""
+        """``start``, advanced as far as there are messages and the limit allows; None if there are none."""
         cluster = self._cluster
         queues = cluster.queues()
         latest = dict(self._target) if self._target is not None else cluster.latest(queues)
@@ -175,7 +175,7 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
             first = cluster.earliest(fresh | restarted)
             offsets |= first
             begun |= first
-        # A queue that is not listed (its broker is down) stays where it is and is read when it is back.
+        # A queue that is not listed (its broker is down) keeps its offset and is read when it is back.
         ends = offsets | {
             queue: max(offset, offsets[queue]) for queue, offset in latest.items() if queue in offsets
         }
@@ -188,13 +188,13 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
     def _made_anew(
         self, offsets: Offsets, latest: Offsets, queues: Mapping[MessageQueue, str]
     ) -> dict[MessageQueue, str]:
-        """Queues that end before what the query has read. A topic made anew that has grown past that goes unnoticed:
-        nothing in the protocol tells it from the old one. Raises DataLoss under failOnDataLoss.
-        """
+        """Queues that end before what the query has read. A recreated topic that has grown past that is not
+        detected, because the protocol does not distinguish it from the old one. Raises DataLoss under
+        failOnDataLoss."""
         behind = {q: queues[q] for q in queues if q in offsets and latest.get(q, offsets[q]) < offsets[q]}
         if behind:
-            # A topic that is being deleted ends at 0, too, until its route is gone. And the target of an AvailableNow
-            # run may be older than a start at "latest".
+            # A topic being deleted also ends at 0 until its route is gone. The target of an AvailableNow run may
+            # be older than a start at "latest".
             self._cluster.wait_for_routes()
             there = self._cluster.queues()
             behind = {queue: address for queue, address in behind.items() if queue in there}
@@ -209,7 +209,7 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
 
 
 class _Arrivals:
-    """Waits for new messages with pulls parked at the brokers, instead of asking a hundred times a second."""
+    """Waits for new messages with pulls parked at the brokers instead of polling."""
 
     def __init__(self, client: BlockingClient, group: str) -> None:
         self._client = client
@@ -217,7 +217,7 @@ class _Arrivals:
         self._parked: dict[MessageQueue, tuple[BlockingConnection, int]] = {}
 
     def wait(self, queues: Mapping[MessageQueue, str], offsets: Offsets, timeout_s: float) -> None:
-        """Return when a queue has something at its offset, or when the time is over."""
+        """Returns when a queue has a message at its offset, or when the time is over."""
         if timeout_s <= 0:
             return
         if not queues or len(queues) > _MAX_PARKED_PULLS:
@@ -282,28 +282,28 @@ if ADMISSION_CONTROL:
             try:
                 self._target = self._cluster.latest(self._cluster.queues())
             except (NoRoute, ConfigError):
-                # Whether a topic or queue is misspelled or was deleted shows when Spark says where the query stands.
+                # Whether a queue is misspelled or was deleted becomes known when Spark passes the query's offset.
                 if self._options.fail_on_data_loss:
                     raise
                 self._late_target = True
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-            # Trigger.Once takes everything in one batch whatever the options say, and asks with ReadAllAvailable.
+            # Trigger.Once takes everything in one batch whatever the options say, and passes ReadAllAvailable.
             if isinstance(limit, ReadAllAvailable):
                 return self._next(start, None, limited=False)
             return self._next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
         def reportLatestOffset(self) -> dict[str, Any] | None:
-            """What the brokers have; ``latestOffset`` minus ``endOffset`` in the progress is the backlog."""
+            """The brokers' latest offsets; in the progress, ``latestOffset`` minus ``endOffset`` is the backlog."""
             return Positions(self._seen).to_json() if self._seen else None
 
 
 class LegacyStreamReader(CheckpointedReader):
-    """For Spark 4.1, whose ``latestOffset`` is not told where the query stands."""
+    """For Spark 4.1, whose ``latestOffset`` does not get the query's offset."""
 
     _last: Positions | None = None
     _begins = False
-    """Spark has asked for the initial offset: no batch of this query is finished."""
+    """Spark has called initialOffset: no batch of this query is finished."""
 
     def initialOffset(self) -> dict[str, Any]:
         self._begins = True
@@ -313,8 +313,8 @@ class LegacyStreamReader(CheckpointedReader):
         cluster = self._cluster
         if self._last is not None:
             return self._next(self._last.to_json(), self._options.max_offsets_per_trigger)
-        # A fresh query, whose start has to be in the end of its first batch, or one that goes on at its checkpoint, to
-        # which this start means nothing: ``partitions`` knows which.
+        # Either a new query, whose start must be in the end of its first batch, or one that resumes from its
+        # checkpoint and ignores this start; ``partitions`` knows which.
         start = Positions.from_json(super().initialOffset()).offsets
         latest = cluster.latest(cluster.queues())
         offsets = {queue: max(end, start.get(queue, end)) for queue, end in latest.items()}
@@ -324,7 +324,7 @@ class LegacyStreamReader(CheckpointedReader):
         begin, until = Positions.from_json(start), Positions.from_json(end)
         begun = until.begun
         if begun.keys() == until.offsets.keys() and not (self._begins and begin == self._initial):
-            begun = {}  # it goes on at a checkpoint
+            begun = {}  # it resumes from a checkpoint
         queues = self._cluster.queues()
         fresh = {
             queue: queues[queue]
@@ -339,6 +339,6 @@ class LegacyStreamReader(CheckpointedReader):
 def stream_reader(
     options: ReadOptions, columns: tuple[str, ...], payload: pa.Schema | None = None
 ) -> CheckpointedReader:
-    """The reader for the Spark that is installed."""
+    """The reader for the installed Spark."""
     kind = StreamReader if ADMISSION_CONTROL else LegacyStreamReader
     return kind(options, columns, payload)

@@ -1,9 +1,9 @@
-"""What an Arrow IPC stream claims, before Arrow believes it.
+"""Validates an Arrow IPC stream before Arrow reads it.
 
-Arrow allocates what a compressed buffer says that it becomes, lets buffers lie over one another, and takes any number
-of rows for columns that need no bytes. So the headers of all batches are read first (flatbuffers; Message.fbs of the
-Arrow format) and summed up. Then the offsets inside of columns are checked, which Arrow would follow to any address;
-that texts are UTF-8 is for their reader to see. Columns whose values may stand for more bytes than they have
+Arrow allocates the size that a compressed buffer claims, allows buffers to overlap, and accepts any number of
+rows for columns without bytes. Therefore the headers of all batches are read first (flatbuffers; Message.fbs of
+the Arrow format) and summed up. Then the offsets inside columns are checked, because Arrow would follow them to
+any address; UTF-8 is checked by the texts' readers. Columns whose values may represent more bytes than they store
 (dictionaries, views, run ends) are measured. Must not know messages.
 """
 
@@ -26,15 +26,15 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _HEADER_TYPE, _HEADER = 1, 2
 _LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3
 _DATA = 1
-"""Fields of the tables Message, RecordBatch and DictionaryBatch, by their numbers."""
+"""Fields of the tables Message, RecordBatch and DictionaryBatch, by number."""
 
 _FREE_ROWS = 1 << 20
 _NOT_COMPRESSED = -1
 _STRUCT_BYTES = 16
-"""Of a FieldNode (length, null count) and of a Buffer (offset, length)."""
+"""Size of a FieldNode (length, null count) and of a Buffer (offset, length)."""
 
 _VIEW_BYTES = 16
-"""Of an entry of a view column, which begins with its length."""
+"""Size of an entry of a view column, which starts with its length."""
 
 _u16 = struct.Struct("<H").unpack_from
 _i32 = struct.Struct("<i").unpack_from
@@ -44,7 +44,7 @@ _pair = struct.Struct("<qq")
 
 
 def check_stream(body: pa.Buffer, limits: InflateLimits) -> None:
-    """Raises InvalidMessage for a stream that becomes more than ``limits``, or more rows than its bytes can be."""
+    """Raises InvalidMessage for a stream that exceeds ``limits`` or claims more rows than its bytes can hold."""
     limit_bytes = limits.of(body.size)
     total_bytes = total_rows = 0
     reader = pa.ipc.MessageReader.open_stream(body)
@@ -74,7 +74,7 @@ def check_stream(body: pa.Buffer, limits: InflateLimits) -> None:
 
 
 def _claims(head: memoryview, body: pa.Buffer | None) -> tuple[int, int]:
-    """Of a message of the stream: the longest of its columns, and the bytes that its buffers become."""
+    """Of one message of the stream: the longest column, and the decompressed bytes of its buffers."""
     table = _u32(head, 0)[0]
     kind = _field(head, table, _HEADER_TYPE)
     if kind is None or head[kind] not in (_DICTIONARY_BATCH, _RECORD_BATCH):
@@ -104,7 +104,7 @@ def _claims(head: memoryview, body: pa.Buffer | None) -> tuple[int, int]:
 
 
 def _field(head: memoryview, table: int, number: int) -> int | None:
-    """Where a field of a table is, None when it is left out."""
+    """The position of a table's field, None if it is absent."""
     vtable = table - _i32(head, table)[0]
     if vtable < 0:
         raise IndexError("a table without a head")
@@ -131,7 +131,7 @@ def _structs(head: memoryview, table: int, number: int) -> Iterator[tuple[int, i
 
 
 def batches_of(body: pa.Buffer, limits: InflateLimits) -> Iterator[pa.RecordBatch]:
-    """The batches of a stream that is checked. Raises InvalidMessage, ArrowException."""
+    """The batches of a validated stream. Raises InvalidMessage, ArrowException."""
     check_stream(body, limits)
     with pa.ipc.open_stream(body) as stream:
         for field in stream.schema:
@@ -150,7 +150,7 @@ def batches_of(body: pa.Buffer, limits: InflateLimits) -> Iterator[pa.RecordBatc
 
 
 def _check_offsets(column: pa.Array) -> None:
-    """That they ascend and end in what they point into. Raises InvalidMessage, ArrowInvalid."""
+    """Checks that offsets ascend and stay within their data. Raises InvalidMessage, ArrowInvalid."""
     kind, types = column.type, pa.types
     if types.is_primitive(kind) or types.is_null(kind) or types.is_fixed_size_binary(kind):
         return  # nothing that points anywhere
@@ -187,7 +187,7 @@ def _check_ascending(column: pa.Array, width: type[np.signedinteger[Any]], value
 
 
 def _is_short(kind: pa.DataType) -> bool:
-    """Whether values may stand for more bytes than they have."""
+    """Whether values may represent more bytes than they store."""
     return bool(
         pa.types.is_dictionary(kind)
         or pa.types.is_run_end_encoded(kind)
@@ -199,7 +199,7 @@ def _is_short(kind: pa.DataType) -> bool:
 
 
 def _check_nested(name: str, kind: pa.DataType) -> None:
-    """Only whole columns may be short for something, and only for texts and numbers."""
+    """Such types are allowed only for whole columns, and only of texts and numbers."""
     is_column = pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind)
     inner = [kind.value_type] if is_column else [kind.field(index).type for index in range(kind.num_fields)]
     for each in inner:
@@ -211,7 +211,7 @@ def _check_nested(name: str, kind: pa.DataType) -> None:
 
 
 def _meant_bytes(column: pa.Array) -> int:
-    """What a column is that stands for more than its bytes, written out; 0 for others."""
+    """The expanded size of a column of such a type; 0 for others."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return int(pc.sum(_lengths(column.dictionary).take(column.indices)).as_py() or 0)
@@ -226,7 +226,7 @@ def _meant_bytes(column: pa.Array) -> int:
 
 
 def _lengths(values: pa.Array) -> pa.Array:
-    """In bytes."""
+    """Lengths in bytes."""
     kind = values.type
     try:
         return pc.binary_length(values).cast(pa.int64())

@@ -3,12 +3,12 @@
 The input is a buffer (a mapped CommitLog segment, or pull bodies) and the positions of records in it. Columns of
 head fields are views of one gather of heads. Texts that all have one length are one gather, too; others come out
 by "interleaved offsets + take": one binary array whose even slots are the wanted bytes and whose odd slots are
-the bytes between. Only rows with a compressed body take a per-record path, and a batch ends where their bodies
-have become INFLATED_BYTES: what a small message claims to be is paid for once at a time, and Arrow's 32-bit
-offsets are never near. A column that nobody asked for costs nothing.
+the bytes between. Only rows with a compressed body take a per-record path, and a batch ends when their bodies
+reach INFLATED_BYTES. That limits the memory of one batch and stays far below Arrow's 32-bit offsets. A column
+that is not selected costs nothing.
 
-Positions are checked against the buffer before anything is read from them: a wrong length raises InvalidMessage,
-never reads elsewhere. Must not know where bytes came from.
+Positions are checked against the buffer before anything is read from them: a wrong length raises InvalidMessage
+and never causes a read elsewhere. Must not know the source of the bytes.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ __all__ = ["INFLATED_BYTES", "Decoder", "as_headers"]
 log = sparing(__name__)
 
 INFLATED_BYTES = 16 << 20
-"""Of inflated bodies in one batch; a larger body has one to itself."""
+"""Limit of decompressed bodies in one batch; a larger body is alone in its batch."""
 
 _PHYSICAL, _STORE_HOST = 28, 64
 
 _HEX = np.array([int.from_bytes(b"%02X" % value, "little") for value in range(256)], dtype="<u2")
 """Byte value to its two upper-case hex characters, packed."""
 _HEX4 = (_HEX[:, None].astype("<u4") | _HEX[None, :].astype("<u4") << 16).reshape(-1)
-"""The same of two bytes, first the high one."""
+"""The same for two bytes, the high one first."""
 
 
 class Decoder:
     """Positions of records to a RecordBatch of the selected columns.
 
-    ``topic`` and ``queue_id``: of all of them, or None where each record has to say it.
-    ``tags``: keep only rows whose TAGS property is literally one of these (the hash test was done before).
-    ``strict``: a body that does not decompress, or becomes more than ``limits``, raises InvalidMessage; otherwise its
-    value is null, and a line in the log counts it.
+    ``topic`` and ``queue_id``: common to all records, or None to read them from each record. ``tags``: keep only
+    rows whose TAGS property is literally one of these (the hash test was done before). ``strict``: a body that
+    does not decompress, or becomes more than ``limits``, raises InvalidMessage; otherwise its value is null, and
+    a line in the log counts it.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Decoder:
             for name, value in constants.items()
             if value is not None
         }
-        """As long as they were needed so far: batches take slices of them."""
+        """Sized as needed so far: batches take slices of them."""
         self._tags = pa.array(sorted(tags), pa.string()) if tags else None
         self.strict = strict
         self.limits = limits
@@ -102,15 +102,16 @@ class Decoder:
         }
 
     def __call__(self, records: Records, positions: Ints) -> pa.RecordBatch:
-        """All of them as one batch. Raises InvalidMessage when bodies inflate to more than one shall have."""
+        """All records as one batch. Raises InvalidMessage if their bodies decompress to more than one batch may
+        hold."""
         batch, *more = itertools.islice(self.batches(records, positions), 2)
         if more:
             raise InvalidMessage(f"bodies of more than {INFLATED_BYTES} bytes for one batch", field="body")
         return batch
 
     def batches(self, records: Records, positions: Ints) -> Iterator[pa.RecordBatch]:
-        """One batch, or several where bodies inflate to more than one shall have. Those are of a copy that is made
-        before the first: the buffer may change after that."""
+        """One batch, or several if bodies decompress to more than one may hold. Several come from a copy made
+        before the first, so the buffer may change afterwards."""
         rows = self._rows(records, positions)
         if "value" not in self.schema.names or not rows.packed.any():
             yield self._batch(rows)
@@ -121,7 +122,7 @@ class Decoder:
             part = _Rows(records, rows.positions[first:last])
             part.plain_bodies = inflated
             batch = self._batch(part)
-            del part, inflated  # they are large: not kept while the next are inflated
+            del part, inflated  # large: released before the next are decompressed
             yield batch
             del batch
 
@@ -149,14 +150,14 @@ class Decoder:
 
 
 class _Rows:
-    """One batch of records: fields that several columns need are found once."""
+    """One batch of records; fields that several columns need are computed once."""
 
     def __init__(self, records: Records, positions: Ints) -> None:
         self.records = records
         self.positions = positions
         self._properties: _Properties | None = None
         self.plain_bodies: pa.Array | None = None
-        """Of those that are compressed, once they are inflated."""
+        """The compressed bodies, once they are decompressed."""
         if len(positions) and (
             int(positions.min()) < 0 or int(positions.max()) + MIN_RECORD_BYTES > records.size_bytes
         ):
@@ -165,7 +166,7 @@ class _Rows:
         self.sys_flags = self.field("sys_flag")
         self.body_starts = self.body_ends = positions
         self.born_shifts: Ints | None = None
-        """What an IPv6 host adds before the store time; None: nothing anywhere."""
+        """The bytes that IPv6 hosts add before the store time; None: there are none."""
         if not len(positions):
             return
         self.ends = positions + self.field("size")
@@ -190,7 +191,7 @@ class _Rows:
             raise InvalidMessage("a body is longer than its record", field="bodyLength")
 
     def field(self, name: str) -> Ints:
-        """Of each head, in the machine's byte order."""
+        """A field of each head, in native byte order."""
         values: Ints = self.heads[name].astype(np.int64)
         return values
 
@@ -201,7 +202,7 @@ class _Rows:
         return names.cast(pa.string())
 
     def topic_bounds(self) -> tuple[Ints, Ints]:
-        """Where each record's topic begins and ends. Raises InvalidMessage when it is longer than its record."""
+        """Start and end of each record's topic. Raises InvalidMessage if it is longer than its record."""
         starts = self.body_ends + 1
         lengths = self.records.bytes[self.body_ends].astype(np.int64)
         v2 = self.magics == MAGIC_V2
@@ -220,12 +221,12 @@ class _Rows:
 
     @property
     def packed(self) -> npt.NDArray[np.bool_]:
-        """Which have a compressed body."""
+        """The rows with a compressed body."""
         packed: npt.NDArray[np.bool_] = (self.sys_flags & COMPRESSED) != 0
         return packed
 
     def inflated(self, strict: bool, limits: InflateLimits) -> Iterator[tuple[int, int, pa.Array]]:
-        """Runs of rows (from, to) whose compressed bodies become INFLATED_BYTES together, and those."""
+        """Runs of rows (from, to) whose compressed bodies together reach INFLATED_BYTES, and those bodies."""
         view = memoryview(self.records.arrow)
         bodies: list[bytes | None] = []
         first = size = 0
@@ -289,7 +290,7 @@ class _Rows:
         return unique
 
     def _offset_ids(self, chosen: npt.NDArray[np.bool_]) -> pa.Array:
-        """Eight characters a step; where all rows have the same, as of the host mostly, it is a step for all."""
+        """Eight characters per step; where all rows are equal, as usually for the host, one step covers all."""
         heads = self.heads if chosen.all() else self.heads[chosen]
         hosts = heads["store_host"].copy()
         if self.born_shifts is not None:
@@ -315,19 +316,19 @@ class _Rows:
 
 
 class _Properties:
-    """The property strings of a batch, gathered and split into ``name 0x01 value`` items (§9.4)."""
+    """The property strings of a batch, gathered and split into ``name 0x01 value`` items."""
 
     def __init__(self, rows: _Rows) -> None:
         texts = self._gather(rows)
         if texts.buffers()[2] is None or texts.buffers()[2].size == 0:
-            # Nobody has any.
+            # No row has any.
             self._items = pa.array([], pa.binary())
             self._row_starts = np.zeros(len(texts) + 1, np.int64)
             self._offsets = np.zeros(1, np.int64)
             self._data = pa.py_buffer(b"")
             return
         if not _is_utf8(texts):
-            # Clients that are not Java may store anything; Arrow strings must be UTF-8.
+            # Clients other than Java's may store anything; Arrow strings must be UTF-8.
             repaired = [text.decode("utf-8", "replace").encode() for text in texts.to_pylist()]
             texts = pa.array(repaired, pa.binary())
         lists = pc.split_pattern(texts, pattern=b"\x02")
@@ -366,7 +367,7 @@ class _Properties:
         rows = np.searchsorted(self._row_starts, items, "right") - 1
         if len(rows) == count and bool((rows[1:] > rows[:-1]).all()):
             return _between(self._data, value_starts, value_ends, pa.string())
-        # A row without the property takes an empty slot where its items begin, so that slots keep ascending.
+        # A row without the property takes an empty slot at the start of its items, so that slots ascend.
         starts = self._offsets[self._row_starts[:-1]]
         ends = starts.copy()
         starts[rows] = value_starts
@@ -451,7 +452,7 @@ def _alike(buffer: pa.Buffer, starts: Ints, width: int, kind: pa.DataType) -> pa
 
 
 def _of_width(texts: npt.NDArray[Any], count: int, width: int, kind: pa.DataType) -> pa.Array:
-    """Texts of one length, back to back."""
+    """Texts of one length, concatenated."""
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
     return pa.Array.from_buffers(
         kind, count, [None, pa.py_buffer(offsets), pa.py_buffer(texts.view(np.uint8))]

@@ -36,9 +36,9 @@ Ints = npt.NDArray[np.int64]
 
 _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("length", ">i4")])
 _MAX_BATCH_MESSAGES = 16_384
-"""The answer names each of them, in a header of less than a megabyte."""
+"""The answer lists each message's id, in a header of less than a megabyte."""
 _RUN_ROWS = 64
-"""Where runs of rows with one target are shorter, the rows are put in the order of their targets."""
+"""If runs of rows with one target are shorter, the rows are sorted by target."""
 _VECTOR_KEY_BYTES = 64
 
 
@@ -49,13 +49,13 @@ class Batch:
     body: memoryview
     count: int
     sys_flag: int
-    """Of every message in it: compression."""
+    """The system flag of every message in it: compression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """``kind`` as in ``mqspark.compression``. The messages of a batch share their flags: when one value has
-    ``threshold_bytes`` all that are encoded with it are compressed."""
+    """``kind`` as in ``mqspark.compression``. The messages of a batch share their flags: if one value has
+    ``threshold_bytes``, all values encoded with it are compressed."""
 
     kind: int
     threshold_bytes: int
@@ -73,7 +73,7 @@ class Compression:
 
 
 class Rows:
-    """The message columns of one Arrow batch, checked: a value in every row, no separator in a key or tag."""
+    """The message columns of one Arrow batch, validated: a value in every row, no separator in a key or tag."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         columns = {name: batch.column(name) for name in batch.schema.names}
@@ -88,9 +88,9 @@ class Rows:
         sharding = columns.get("shardingKey")
         self.keys = None if key is None else key.cast(pa.binary())
         self.sharding = self.keys if sharding is None else sharding.cast(pa.binary())
-        """What chooses the queue: the column shardingKey, else the key."""
+        """The column that selects the queue: shardingKey, else the key."""
         parts = []
-        # The last of several wins: the columns override what the map says.
+        # The last duplicate wins: columns override the map.
         if properties is not None:
             parts.append(_map_properties(properties))
         own = (
@@ -106,7 +106,7 @@ class Rows:
 
     @property
     def size_bytes(self) -> int:
-        """Of all items, before compression."""
+        """Size of all items, before compression."""
         size: int = (_HEAD.itemsize + 2) * self.count
         return size + _data_bytes(self.values) + _data_bytes(self.properties)
 
@@ -117,8 +117,8 @@ class Rows:
         batch_bytes: int,
         compression: Compression | None = None,
     ) -> Iterator[tuple[int, Batch]]:
-        """The chosen rows as sends of at most ``batch_bytes`` (a single larger message goes alone) and of like size,
-        each with its target; those of one target in the order of the rows."""
+        """The selected rows as sends of at most ``batch_bytes`` and of similar size (a larger message is sent
+        alone), each with its target; rows of one target keep their order."""
         changes = np.flatnonzero(np.diff(targets)) + 1
         if len(changes) * _RUN_ROWS > len(targets):
             by_target = np.argsort(targets, kind="stable")
@@ -131,8 +131,8 @@ class Rows:
                 yield int(targets[begin]), Batch(body, until - begin, sys_flag)
 
     def items(self, order: Ints, compression: Compression | None = None) -> tuple[memoryview, Ints, int]:
-        """The items of the rows in ``order``, back to back, where each begins (one more entry than rows), and the
-        system flag that all of them have."""
+        """The items of the rows in ``order``, concatenated, the start of each (one more entry than rows), and
+        their common system flag."""
         values, properties = _taken(self.values, order), _taken(self.properties, order)
         sys_flag = 0
         if compression is not None and compression.applies(values):
@@ -158,12 +158,12 @@ class Rows:
 
 
 def _cuts(starts: Ints, first: int, end: int, batch_bytes: int) -> Iterator[tuple[int, int]]:
-    """Rows ``first`` to ``end`` in pieces."""
+    """Splits the rows ``first`` to ``end`` into pieces."""
     if first == end:
         return
     total = int(starts[end] - starts[first])
     largest = int(np.diff(starts[first : end + 1]).max())
-    # A piece falls short of its limit by less than a row: so no small one is left over.
+    # Each piece is below the limit by less than a row, so no small one remains.
     limit = min(batch_bytes, -(-total // -(-total // batch_bytes)) + largest)
     while first < end:
         last = int(np.searchsorted(starts, starts[first] + limit, "right")) - 1
@@ -184,10 +184,10 @@ def _all_alike(lengths: Ints) -> bool:
 
 
 def _table(values: pa.Array, properties: pa.Array, size: int) -> memoryview:
-    """The items of rows that are all of one length: a table of bytes with a column a field."""
+    """The items of rows of equal length: a table of bytes with a column per field."""
     buffer = pa.allocate_buffer(
         len(values) * size
-    )  # from Arrow's pool: memory that is there, not fresh pages
+    )  # from Arrow's pool, which reuses memory instead of mapping fresh pages
     table = np.frombuffer(buffer, np.uint8).reshape(len(values), size)
     values_table, properties_table = _bytes(values), _bytes(properties)
     head = np.zeros(1, _HEAD)
@@ -201,7 +201,7 @@ def _table(values: pa.Array, properties: pa.Array, size: int) -> memoryview:
 
 
 def _bytes(column: pa.Array) -> npt.NDArray[np.uint8]:
-    """The bytes of a column of equal lengths, one row a row."""
+    """The bytes of a column of equal lengths, one row per row."""
     begin, end = _ends(column)
     raw = np.frombuffer(column.buffers()[2], np.uint8) if end > begin else np.zeros(0, np.uint8)
     return raw[begin:end].reshape(len(column), (end - begin) // len(column))
@@ -213,7 +213,7 @@ def _data_bytes(column: pa.Array) -> int:
 
 
 def _ends(column: pa.Array) -> tuple[int, int]:
-    """Where the column's bytes begin and end in its data."""
+    """Start and end of the column's bytes in its data."""
     if len(column) == 0:
         return 0, 0
     offsets = np.frombuffer(column.buffers()[1], np.int32)
@@ -221,7 +221,7 @@ def _ends(column: pa.Array) -> tuple[int, int]:
 
 
 class Waits:
-    """When rows are to be delivered, by ``delayLevel`` and ``deliverAt``; null or a level below 1 means now."""
+    """Delivery times of rows, from ``delayLevel`` and ``deliverAt``; null or a level below 1 means immediately."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         names = batch.schema.names
@@ -241,7 +241,7 @@ class Waits:
         return found
 
     def properties(self, row: int) -> str:
-        """What a waiting row's properties say besides its own. Raises InvalidMessage for a row with both."""
+        """The additional properties of a delayed row. Raises InvalidMessage for a row with both."""
         level, time_ms = int(self._levels[row]), int(self._times_ms[row])
         if level > 0 and time_ms > 0:
             raise InvalidMessage(
@@ -271,7 +271,7 @@ def key_hashes(keys: Sequence[bytes | None] | pa.Array) -> Ints:
         )
     hashes = np.zeros(len(array), np.int32)
     with np.errstate(over="ignore"):
-        for index in range(longest):  # over the letters of the longest key, not over rows
+        for index in range(longest):  # iterates over the characters of the longest key, not over rows
             inside = lengths > index
             letters = raw[np.where(inside, offsets + index, 0)].astype(np.int32)
             hashes = np.where(inside, hashes * np.int32(31) + letters, hashes)
@@ -279,7 +279,7 @@ def key_hashes(keys: Sequence[bytes | None] | pa.Array) -> Ints:
 
 
 def _property(name: str, column: pa.Array) -> pa.Array:
-    """``name 0x01 value 0x02`` in each row; nothing for a null or empty value."""
+    """``name 0x01 value 0x02`` for each row; empty for a null or empty value."""
     _check_separators(name, column)
     head = pa.scalar(name.encode() + b"\x01", pa.binary())
     joined = pc.binary_join_element_wise(head, column, pa.scalar(b"\x02", pa.binary()), b"")
@@ -288,7 +288,7 @@ def _property(name: str, column: pa.Array) -> pa.Array:
 
 
 def _map_properties(column: pa.Array) -> pa.Array:
-    """The whole map of each row as a property string; entries with a null or empty value are left out."""
+    """The map of each row as a property string; entries with a null or empty value are omitted."""
     column = column.cast(pa.map_(pa.string(), pa.string()))
     lists = pc.fill_null(
         pa.ListArray.from_arrays(

@@ -1,8 +1,8 @@
-"""A buffer of stored records as numpy sees it: where each begins, and what its head says.
+"""Record positions and heads of a buffer of stored records, as numpy arrays.
 
-Record layout: reference remoting-protocol §9.1. Head fields sit at fixed offsets before a host of IPv6 shifts them, so
-the heads of many records are one gather, and a column of them is a view of that. Positions are checked by who uses
-them (``pyspark_pymq.records.decode``). Must not know about columns.
+Head fields have fixed offsets up to the first IPv6 host, which shifts the rest, so the heads of many records are
+one gather, and a column of them is a view of it. Callers check positions (``pyspark_pymq.records.decode``). Must
+not know about columns.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ log = sparing(__name__)
 Ints = npt.NDArray[np.int64]
 
 _UNWRAPPED_BYTES = 16 << 20
-"""Of records made of inner batches at a time, about."""
+"""Approximate bytes of records unpacked from inner batches at a time."""
 
 _MAGIC_BYTE = 0xDA
-"""Both magics begin with it."""
+"""Both magic numbers start with it."""
 V6_EXTRA_BYTES = 12
 QUEUE_OFFSET, SYS_FLAG, BODY_LENGTH, BODY = 20, 36, 84, 88
 _BORN_HOST, BORN_HOST_END, _BORN_HOST_END_V6 = 48, 56, 68
@@ -74,17 +74,17 @@ _HEAD = np.dtype(
         ("body_length", ">i4"),
     ]
 )
-"""A head whose hosts are IPv4; with IPv6 only what stands before the first of them is right."""
+"""A head whose hosts are IPv4; with IPv6 only the fields before the first host are correct."""
 
 
 _CACHE_LINE_BYTES = 64
 
 
 def _keep_freed_memory() -> None:
-    """glibc gives freed blocks back to the kernel from a size on that grows with the largest one it was given so far
-    (mallopt(3), M_MMAP_THRESHOLD). Columns of a megabyte would be fresh pages in every batch, which cost several times
-    what filling them costs. The block is not touched, so it costs nothing; other allocators do not mind.
-    """
+    """glibc returns freed blocks above a threshold to the kernel; the threshold grows with the largest block
+    freed so far (mallopt(3), M_MMAP_THRESHOLD). Otherwise columns of a megabyte would be fresh pages in every
+    batch, which cost several times as much as filling them. The block is not touched, so it costs nothing; other
+    allocators are not affected."""
     np.empty(16 << 20, np.uint8)
 
 
@@ -116,12 +116,12 @@ class Records:
         return np.ndarray((count,), dtype, buffer=buffer if count else bytes(width), strides=(1,))
 
     def touch(self, low: int, high: int) -> None:
-        """Read a byte of every cache line of a stretch: in order, the processor fetches ahead of us, which it does not
-        for heads here and there."""
+        """Read one byte of every cache line of a range: the processor prefetches sequential reads, but not reads
+        of scattered heads."""
         self.bytes[low:high:_CACHE_LINE_BYTES].max(initial=0)
 
     def copied(self, starts: Ints, ends: Ints) -> tuple[Records, Ints]:
-        """These records alone, back to back, and where they are then."""
+        """Only these records, concatenated, and their new positions."""
         view = memoryview(self.arrow)
         parts = [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
         lengths = ends - starts
@@ -149,7 +149,7 @@ class Records:
         return self.u16[positions].byteswap().astype(np.int64)
 
     def body_lengths(self, positions: Ints) -> Ints:
-        """Of the records at these positions, as they are stored."""
+        """The stored body lengths of the records at these positions."""
         flags = self.ints(positions + SYS_FLAG)
         hosts = ((flags & BORN_HOST_V6) != 0).astype(np.int64) + ((flags & STORE_HOST_V6) != 0)
         return self.ints(positions + BODY_LENGTH + hosts * V6_EXTRA_BYTES)
@@ -158,8 +158,8 @@ class Records:
 def record_positions(records: Records) -> Ints:
     """Where each record of a pull body starts. Raises InvalidMessage when the sizes do not add up.
 
-    Records follow one another. When all have the size of the first, that says where they are. Otherwise their magics
-    are looked for all at once; only when a body happens to hold a magic too is the chain of sizes walked record by
+    Records are contiguous. If all have the size of the first, the positions follow from it. Otherwise all magic
+    numbers are searched at once; only if a body also contains one is the chain of sizes followed record by
     record.
     """
     if records.size_bytes >= MIN_RECORD_BYTES:
@@ -203,11 +203,11 @@ def _walked_positions(records: Records) -> Ints:
 def unwrap_inner_batches(
     records: Records, positions: Ints, *, strict: bool = True, limits: InflateLimits = LIMITS
 ) -> Iterator[tuple[Records, Ints]]:
-    """Records whose system flag says "inner batch" replaced by one plain record an item: a part at a time when they
-    become many bytes. Usually a no-op.
+    """Records whose system flag says "inner batch" replaced by one plain record per item, a part at a time if
+    they are large. Usually a no-op.
 
-    Item i gets queue offset base + i and keeps the batch's hosts, times and physical offset (§9.6). ``strict``: a batch
-    that cannot be taken apart raises InvalidMessage; otherwise it is left out, and a line in the log counts it.
+    Item i gets queue offset base + i and keeps the batch's hosts, times and physical offset. ``strict``: a
+    malformed batch raises InvalidMessage; otherwise it is skipped, and a line in the log counts it.
     """
     flags = records.ints(positions + SYS_FLAG)
     batched = (flags & NEED_UNWRAP != 0) & (flags & INNER_BATCH != 0)
