@@ -1,14 +1,16 @@
-"""The Python process that Spark lends to a task, and takes back to lend it again.
+"""Tuning of the Python process that Spark reuses for tasks.
 
-Spark's daemon runs a full ``gc.collect()`` when a worker comes back from a task. With Spark, Arrow, NumPy and pandas
-imported that goes over some 80,000 objects that all stay: 10 to 50 ms of processor time, which a micro-batch of a
-hundredth of that work pays while Spark writes its checkpoint, and once more in the next batch when that begins before.
+Spark's daemon runs a full ``gc.collect()`` when a worker returns from a task. With Spark, Arrow, NumPy and pandas
+imported that scans some 80,000 permanent objects: 10 to 50 ms of CPU time, which can be a hundred times the work
+of a micro-batch. The worker pays for it while Spark writes its checkpoint, or in the next batch if that starts
+earlier.
 
-With Spark's own settings the process talks to the JVM over TCP, where Spark leaves Nagle's algorithm on and writes a
-task's command, its input and the end of it one by one: each waits for the acknowledgement of the one before, which
-Linux holds back for 40 ms. Whoever unpickles the command can have it sent at once.
+With Spark's default settings the process talks to the JVM over TCP. Spark leaves Nagle's algorithm on and writes
+a task's command, its input and the end marker separately, so each waits for the acknowledgement of the one
+before, which Linux delays for 40 ms. Code that runs while the command is unpickled can have it acknowledged at
+once.
 
-Must not know what the tasks are.
+Must not know the tasks.
 """
 
 from __future__ import annotations
@@ -27,15 +29,14 @@ _tasks = itertools.count()
 
 
 def settle() -> None:
-    """Call when a task begins. With the process's second one everything that is there leaves the garbage collector's
-    sight: a collection has just gone over it, so it is modules, classes and caches, and will stay.
-    """
+    """Call when a task begins. With the process's second task all present objects are frozen: a collection has
+    just run, so they are modules, classes and caches, and permanent."""
     if next(_tasks) == 1:
         gc.freeze()
 
 
 class Lent:
-    """What is unpickled from a task's command: the rest of the task then comes without a stall."""
+    """Unpickled from a task's command: the rest of the task then arrives without a stall."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -43,12 +44,12 @@ class Lent:
 
 
 def _acknowledge_at_once() -> None:
-    """On every TCP socket of the process: Spark does not say which is its own, and the others are none the worse. Linux
-    forgets it after a while, so it is said again in each task."""
+    """Sets TCP_QUICKACK on every TCP socket of the process, because Spark does not say which one is its own, and
+    it does not harm the others. Linux resets the option after a while, so each task sets it again."""
     if not hasattr(socket, "TCP_QUICKACK"):
         return  # not Linux: no such option, and no /proc
     for name in os.listdir("/proc/self/fd"):
-        # That of the listing is closed by now.
+        # The descriptor of the listing itself, which is closed by now.
         with contextlib.suppress(OSError):
             _quicken(int(name))
 

@@ -49,41 +49,43 @@ SLICE_COMMANDS = 64
 """Commands handed to the core before the size of its answers is looked at."""
 
 JOIN_BYTES = 64 * 1024
-"""Up to this size answers are copied into one buffer; a copy is then cheaper than a longer iovec."""
+"""Up to this size answers are copied into one buffer, because a copy is cheaper than a longer iovec."""
 
 READ_BYTES = 256 * 1024
 """A read of what a peer left behind."""
 
 TURN_BYTES = 64 * 1024
-"""When so much has come, it is stored and answered before the loop reads on: peers with large requests have their next
-ones ready by then, instead of waiting for all of each other's (1.06 to 1.11 times the rate of Java's BatchProducer)."""
+"""When this much has arrived, it is stored and answered before the loop reads on. Peers with large requests then
+have their next ones ready, instead of waiting for all of each other's (1.06 to 1.11 times the rate of Java's
+BatchProducer)."""
 
 CONNECTION_S = 0.005
 """In one iteration of the loop the commands of one connection are handled for so long. Several hundred sends are not;
 who asks for more than that waits for the others' turns."""
 
 RING_S = 0.020
-"""For so long the commands that wait are handled in one iteration, all connections together; long work for as long
-again as one connection."""
+"""Time in one iteration of the loop for all waiting commands; long work gets the time of one connection in
+addition."""
 
 NOTE_BYTES = 16 * 1024
-"""Unread answers of a connection count from here on: what a few answers take is gone before anybody could look."""
+"""Unread answers of a connection count from this size on: the data of a few answers is sent before anyone could
+check."""
 
 SHARE = 8
-"""A connection may have so much unread as an eighth of the room that is left for all: one that fills its share leaves
-others theirs (the dynamic thresholds of shared-memory switches)."""
+"""A connection may hold unread an eighth of the room that is left for all, so that one that fills its share
+leaves room for others (the dynamic thresholds of shared-memory switches)."""
 
 COMMAND_BYTES = 512
-"""What a command that waits takes beside its frame."""
+"""Bytes of a waiting command besides its frame."""
 
 REST_BYTES = 1024 * 1024
-"""Read, at most, of what a peer left behind in the kernel when it went away."""
+"""The limit of reads from the kernel's buffer after a peer has disconnected."""
 
 MIN_BYTES_PER_S = 1024
-"""A peer that reads, or sends a frame, at this pace is a slow one; another is none."""
+"""A peer that reads or sends at this rate is slow; a slower one counts as stalled."""
 
 WATCH_S = 0.5
-"""How often connections are looked at that have unread answers or incomplete frames."""
+"""Interval of the checks of connections with unread answers or incomplete frames."""
 
 BLOCKED_S = 0.02
 """After it whoever had no room for answers is asked again whether there is some; later when many are asked."""
@@ -91,16 +93,16 @@ BLOCKED_S = 0.02
 BLOCKED_AT_ONCE = 256
 
 LINGER_S = 5.0
-"""What a connection that is closed has not read by then it will not get."""
+"""Data that a closed connection has not read by then is dropped."""
 
 MIN_BACKLOG = 128
 
 MAX_EVICTED = 16
-"""Connections that are being closed to make room for others, at one time."""
+"""Connections that may be closing at the same time to make room for others."""
 
 IDLE_SCAN_S = 5.0
 FAILED_TICK_MS = 500
-"""After a fault of the core."""
+"""Delay of the next tick after an exception in the core."""
 
 PORT_PAIR_ATTEMPTS = 64
 SHUTDOWN_GRACE_S = 2.0
@@ -113,9 +115,8 @@ class _Writer(Protocol):
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Bound, not listening yet: a port in use is known before a store is opened, and no client waits in a
-    backlog.
-    """
+    """Bound but not listening: a port in use is detected before a store is opened, and no client waits in a
+    backlog."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -155,7 +156,7 @@ def bind_pair(host: str, port: int) -> tuple[socket.socket, socket.socket | None
 
 
 class Listener:
-    """A listening socket and where it is."""
+    """A listening socket and its address."""
 
     def __init__(self, server: asyncio.Server, host: str, port: int) -> None:
         self._server = server
@@ -191,9 +192,9 @@ class RemotingServer:
         self.name = name
         self.high_water_bytes = high_water_bytes
         self.partial: Hoard[_RemotingConnection] = Hoard(max_buffered_bytes)
-        """Frames not yet complete, and commands that wait."""
+        """Incomplete frames, and waiting commands."""
         self.unsent: Hoard[_RemotingConnection] = Hoard(max_unsent_bytes)
-        """Answers not yet read."""
+        """Unread answers."""
         self.unread_s = unread_s
         self.partial_frame_s = partial_frame_s
         self.floor = 0
@@ -207,7 +208,7 @@ class RemotingServer:
         self._unblock_s = BLOCKED_S
         self.rejected_connections = 0
         self.dropped_connections = 0
-        """Whose peers did not read, or did not go on with a frame."""
+        """Connections closed because their peers did not read, or did not complete a frame."""
         self.protocol_errors = 0
         self._outbox = outbox
         self._idle_s = idle_s
@@ -215,7 +216,7 @@ class RemotingServer:
         self._max_per_address = max_connections_per_address
         self._addresses: dict[str, int] = {}
         self._strangers: dict[_RemotingConnection, None] = {}
-        """Of which no whole frame has come yet, the oldest first."""
+        """Connections without a complete frame so far, oldest first."""
         self._evicted = 0
         self._backlog = backlog
         self._after_turn = after_turn
@@ -247,7 +248,7 @@ class RemotingServer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Of frames not yet complete, over all connections."""
+        """Bytes of incomplete frames, over all connections."""
         return self.partial.total
 
     async def listen(self, sock: socket.socket, *, fast: bool = False) -> Listener:
@@ -296,7 +297,7 @@ class RemotingServer:
             self.schedule_ring()
 
     def enter_ring(self, connection: _RemotingConnection) -> None:
-        """Its commands are handled when those of the others that wait have been."""
+        """The connection's commands are handled after those of the others that wait."""
         self._ring.append(connection)
         self.schedule_ring()
 
@@ -346,13 +347,13 @@ class RemotingServer:
             if out:
                 writer.write_out(out)
             if not session.open:
-                writer.close("the server ended it")
+                writer.close("the server closed it")
 
     def _run_tick(self) -> None:
         try:
             wait_ms = self.tick()
-        except Exception:  # without a next tick the core would know no time any more
-            log.exception("%s: what was due failed and is tried again", self.name)
+        except Exception:  # without a next tick the core's timers would stop
+            log.exception("%s: a tick failed and is retried", self.name)
             wait_ms = FAILED_TICK_MS
         self._tick_handle = self._loop.call_later(max(wait_ms, 1) / 1000, self._run_tick)
 
@@ -438,7 +439,7 @@ class RemotingServer:
                 self.drop(each, f"incomplete frames of all connections exceed {partial.most} bytes")
 
     def drop(self, connection: _RemotingConnection, reason: str) -> None:
-        """Its memory is needed: what it has not read it does not get. ``reason`` is one of few texts."""
+        """Drop a connection whose memory is needed; unread answers are lost. ``reason`` is one of a few texts."""
         self.dropped_connections += 1
         connection.dropped = True
         now = monotonic()
@@ -447,7 +448,7 @@ class RemotingServer:
         connection.abort(reason)
 
     def block(self, connection: _RemotingConnection) -> None:
-        """Ask it again in a while."""
+        """Try the connection again in a while."""
         self._blocked.add(connection)
         if self._unblock_handle is None:
             self._unblock_handle = self._loop.call_later(self._unblock_s, self._unblock)
@@ -479,8 +480,8 @@ class RemotingServer:
             listener.stop()
 
     async def close(self, *, abruptly: bool = False) -> None:
-        """Write what is due, close every connection, wait for them up to SHUTDOWN_GRACE_S. ``abruptly``: write
-        nothing more, as when the process dies."""
+        """Write what is due, close every connection, and wait for them up to SHUTDOWN_GRACE_S. ``abruptly``:
+        write nothing more, as when the process is killed."""
         self._closing = True
         self.stop_accepting()
         for handle in (self._tick_handle, self._idle_handle, self._watch_handle, self._unblock_handle):
@@ -508,7 +509,7 @@ class RemotingServer:
     # -- called by connections ---------------------------------------------------------------------
 
     def _admit(self, connection: _RemotingConnection, descriptor: int, address: str) -> str | None:
-        """Why it is refused, or None."""
+        """Why the connection is refused, or None."""
         problem = None
         here = self._addresses.get(address, 0)
         if self._closing:
@@ -528,7 +529,7 @@ class RemotingServer:
         return None
 
     def _evict(self) -> bool:
-        """Whoever is connected longest without a word goes for somebody who may have one to say."""
+        """Close the connection that has been open for longest without sending anything."""
         stranger = next(iter(self._strangers), None)
         if stranger is None or self._evicted >= MAX_EVICTED:
             return False
@@ -540,11 +541,11 @@ class RemotingServer:
         return True
 
     def known(self, connection: _RemotingConnection) -> None:
-        """A whole frame has come."""
+        """A complete frame has arrived."""
         self._strangers.pop(connection, None)
 
     def _forget(self, connection: _RemotingConnection, address: str) -> None:
-        """One that was admitted is closed."""
+        """An admitted connection is closed."""
         PROCESS.give_back()
         self._strangers.pop(connection, None)
         self._blocked.discard(connection)
@@ -729,7 +730,7 @@ class _RemotingConnection(asyncio.Protocol):
         return session.room > self._server.floor
 
     def does_not_read(self, now: float) -> bool:
-        """Or nearly not, for too long."""
+        """Whether it has read nothing, or almost nothing, for too long."""
         if self._transport is None:
             return False
         self.measure(now)
@@ -759,7 +760,7 @@ class _RemotingConnection(asyncio.Protocol):
         try:
             self._server.core.received(session, commands)
         except Exception:
-            # A fault of ours must cost this connection only, and must be seen.
+            # A bug must affect only this connection, and must be logged.
             log.exception("%s: a request of %s could not be handled", self._server.name, session.peer)
             self.close("internal error")
         server = self._server
@@ -787,7 +788,7 @@ class _RemotingConnection(asyncio.Protocol):
             self.close(str(error))
 
     def _wait(self) -> None:
-        """Let the others go first."""
+        """Let other connections go first."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
         if not self._in_ring and not self._write_paused:
@@ -900,7 +901,7 @@ class _RemotingConnection(asyncio.Protocol):
     # -- the end -----------------------------------------------------------------------------------
 
     def close(self, reason: str, *, level: int = logging.WARNING) -> None:
-        """Close when what is already written has gone out."""
+        """Close once everything already written has been sent."""
         session = self._session
         if session is not None and self._transport is not None and not self._transport.is_closing():
             log.log(level, "%s: connection of %s closed: %s", self._server.name, session.peer, reason)
@@ -910,7 +911,7 @@ class _RemotingConnection(asyncio.Protocol):
                 self._server._loop.call_later(LINGER_S, self.abort)
 
     def abort(self, reason: str | None = None) -> None:
-        """Close at once; what is not written yet is let go of."""
+        """Close at once; unwritten data is dropped."""
         if reason is not None and self._session is not None:
             log.warning("%s: connection of %s dropped: " + reason, self._server.name, self._session.peer)
         self._closed_here = True

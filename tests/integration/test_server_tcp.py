@@ -151,7 +151,7 @@ async def test_a_tick_that_fails_is_not_the_last(caplog: pytest.LogCaptureFixtur
     async with serving(core):
         await eventually(lambda: core.ticks > 2)
     assert [record.getMessage() for record in caplog.records if record.exc_info] == [
-        "toy: what was due failed and is tried again"
+        "toy: a tick failed and is retried"
     ]
 
 

@@ -96,20 +96,20 @@ log = logging.getLogger("pyspark_pymq")
 
 DECISIONS = SINK_DECISIONS_TOPIC
 _PART_HALVES = 50_000
-"""Of half messages in one message of the decision log: under a megabyte."""
+"""Half messages in one message of the decision log: under a megabyte."""
 _MAX_DECISION_BYTES = 16 << 20
-"""Of such a message, inflated."""
+"""Decompressed size limit of such a message."""
 _MAX_PARTS = 100_000
 _CODE_BYTES = 32
 _READ_MESSAGES = 1024
 _IN_FLIGHT_BYTES = 8 << 20
 _COMMITTED_AT_ONCE_BYTES = 16 << 20
-"""About so much a broker stores before it is asked for more."""
+"""About how many bytes a broker stores before it is sent more commits."""
 _WAIT_S = 30.0
 
 
 class Preparer:
-    """Sends half messages, many in flight: their order is decided when they are committed."""
+    """Sends half messages, many in flight: their order is determined when they are committed."""
 
     def __init__(self, options: WriteOptions, client: BlockingClient) -> None:
         self._options = options
@@ -152,7 +152,7 @@ class Preparer:
             self._receive()
 
     def finish(self) -> list[Halves]:
-        """All are stored. Raises what kept one from being so."""
+        """Wait until all are stored. Raises the error that prevented it."""
         while self._in_flight:
             self._receive()
         halves = []
@@ -177,7 +177,7 @@ class Preparer:
                 )
             except ConnectionLost as error:
                 self._lost(address, half, error)
-                # What else was under way there is lost with the connection, whose numbers begin again.
+                # Everything in flight there is lost with the connection, whose opaques start again.
                 waiting += [self._in_flight.pop(key) for key in list(self._in_flight) if key[0] == address]
                 continue
             self._in_flight[(address, opaque)] = half
@@ -193,7 +193,7 @@ class Preparer:
         except (ConnectionLost, RequestTimeout) as error:
             halves = [self._in_flight.pop((address, opaque)) for opaque in here]
             self._lost(address, halves[0], error)
-            # What was stored already stays an orphan that is never shown.
+            # A half message that was already stored stays an orphan and never becomes visible.
             for half in halves:
                 self._send(address, half)
             return
@@ -235,7 +235,8 @@ class _Prepared:
 def prepare(
     options: WriteOptions, identity: str, number: int, batches: Iterable[pa.RecordBatch], *, first_turn: int
 ) -> Sent:
-    """A task: rows to half messages, unless the batch is decided already; then Spark's rows are read and forgotten."""
+    """In a task: send rows as half messages, unless the batch is decided already; then Spark's rows are read and
+    dropped."""
     from pyspark_pymq.records.encode import Rows
     from pyspark_pymq.writing.routing import Router
 
@@ -265,7 +266,7 @@ def prepare(
 
 
 def commit(options: WriteOptions, messages: Sequence[Sent]) -> None:
-    """The driver: decide, then show every row of the decision; what was prepared besides is taken back."""
+    """In the driver: decide, then commit every half message of the decision; all others are rolled back."""
     batches = {message.batch for message in messages if message.batch is not None}
     if not batches:
         return  # no rows
@@ -291,7 +292,7 @@ def commit(options: WriteOptions, messages: Sequence[Sent]) -> None:
 
 
 def abort(options: WriteOptions, messages: Sequence[Sent]) -> None:
-    """Take back what was prepared, unless it is decided (Spark aborts, too, when a commit's answer was lost)."""
+    """Roll back what was prepared, unless it is decided (Spark also aborts when the answer of a commit was lost)."""
     client = BlockingClient(options.nameserver, timeout_ms=options.send_timeout_ms)
     try:
         for message in messages:
@@ -307,7 +308,7 @@ def abort(options: WriteOptions, messages: Sequence[Sent]) -> None:
 
 
 def end_all(client: BlockingClient, options: WriteOptions, halves: Sequence[Halves], *, commit: bool) -> None:
-    """Commit or take back these half messages, in order. Those that are decided already stay as they are."""
+    """Commit or roll back these half messages, in order. Decided ones do not change."""
     decision = TRANSACTION_COMMIT_TYPE if commit else TRANSACTION_ROLLBACK_TYPE
     addresses: dict[tuple[str, str], str] = {}
     at_once = max(1, _COMMITTED_AT_ONCE_BYTES // options.batch_bytes)
@@ -327,7 +328,7 @@ def end_all(client: BlockingClient, options: WriteOptions, halves: Sequence[Halv
                     tran_state_table_offset=offset,
                     commit_log_offset=position,
                     commit_or_rollback=decision,
-                    # The driver may come back after any time: no immunity that it could have let pass.
+                    # No immunity time, because the driver may come back at any time.
                     from_transaction_check=True,
                     msg_id="",
                     bname=each.broker,
@@ -338,10 +339,10 @@ def end_all(client: BlockingClient, options: WriteOptions, halves: Sequence[Halv
 
 
 class DecisionLog:
-    """What was decided for the batches of one identity (a query, or what the option transactionId says)."""
+    """The decisions for the batches of one identity (a query, or the option transactionId)."""
 
     def __init__(self, client: BlockingClient, identity: str, topic: str) -> None:
-        """``topic``: one that is written to; its first broker keeps the log when that has to be made."""
+        """``topic``: a target topic; its first broker holds the log if that has to be created."""
         self._client = client
         self._topic = topic
         self._identity = identity
@@ -351,13 +352,13 @@ class DecisionLog:
         self._found_at = -1
 
     def find(self, batch: int) -> list[Halves] | None:
-        """The first complete decision for the batch; nothing in it when a later batch is decided already. None when
+        """The first complete decision for the batch; an empty one if a later batch is decided already. None if
         there is none."""
         decision = self._find(batch)
         return None if decision is None else decision[1]
 
     def decide(self, batch: int, halves: Sequence[Halves]) -> list[Halves]:
-        """Write a decision; gives back the one that counts, which may be another's."""
+        """Write a decision; returns the one that counts, which may be another driver's."""
         queue, address = self._queue(make=True)
         token = secrets.token_hex(8)
         parts = list(_parts(halves))
@@ -371,7 +372,7 @@ class DecisionLog:
         return decision[1]
 
     def show(self) -> None:
-        """The next search begins at the decision that was found last. Best effort: searching longer finds it, too."""
+        """The next search starts at the last decision found. Best effort: a longer search finds it, too."""
         if self._found_at >= 0:
             queue, address = self._queue(make=False)
             self._client.commit_group_offsets(address, self._group, {queue: self._found_at})
@@ -380,7 +381,7 @@ class DecisionLog:
         return hmac.digest(self._key, packed, "sha256")
 
     def _append(self, queue: MessageQueue, address: str, body: bytes) -> None:
-        """As a transaction of the group: the broker takes nothing else."""
+        """As a transaction of the group: the broker accepts nothing else."""
         properties = {
             KEYS: self._group,
             TAGS: self._digest,
@@ -402,8 +403,8 @@ class DecisionLog:
             batch=False,
             bname=queue.broker_name,
         )
-        # Said twice is harmless: parts carry the token of their decision, and the first of each counts. A half message
-        # whose answer was lost is never committed.
+        # A repetition is harmless: parts carry their decision's token, and the first of each counts. A half
+        # message whose answer was lost is never committed.
         answer = self._client.request(address, RequestCode.SEND_MESSAGE_V2, header, body)
         stored = answer.header(SendMessageResponseHeader)
         end = EndTransactionRequestHeader(
@@ -430,7 +431,7 @@ class DecisionLog:
             if document["batch"] < batch:
                 continue
             if document["batch"] > batch:
-                # Batches are decided one after the other: this one is done, and its decision lies behind the pointer.
+                # Batches are decided in order: this one is done, and its decision is before the pointer.
                 return offset, []
             parts = decisions.setdefault(document["token"], {})
             firsts.setdefault(document["token"], offset)
@@ -445,7 +446,8 @@ class DecisionLog:
         return None
 
     def _bounds(self, queue: MessageQueue, address: str, batch: int) -> tuple[int, int]:
-        """Where to search. Anyone can commit an offset for the group: it counts where an earlier batch is decided."""
+        """The range to search. Anyone can commit an offset for the group, so it counts only if an earlier batch
+        is decided there."""
         (end,) = self._client.max_offsets(address, [queue])
         (begin,) = self._client.min_offsets(address, [queue])
         (committed,) = self._client.group_offsets(address, self._group, [queue])
@@ -460,7 +462,7 @@ class DecisionLog:
     def _documents(
         self, queue: MessageQueue, address: str, position: int, end: int
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """What this identity wrote between two offsets."""
+        """The documents of this identity between two offsets."""
         while position < end:
             header = pull_header(
                 self._group,
@@ -482,7 +484,7 @@ class DecisionLog:
             position = max(position, following)
 
     def _document(self, message: MessageExt) -> dict[str, Any] | None:
-        """None for what this identity did not write."""
+        """None for messages that are not from this identity."""
         is_ours = (
             message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT_TYPE
             and message.properties.get(PRODUCER_GROUP) == self._group
@@ -496,14 +498,14 @@ class DecisionLog:
             document = json.loads(decompress(packed, ZLIB, _MAX_DECISION_BYTES))
             if _is_decision(document):
                 return document  # type: ignore[no-any-return]
-            why = "it is no decision"
+            why = "it is not a decision"
         except (InvalidMessage, ValueError, RecursionError) as error:
             why = str(error)
-        log.error("offset %d of %s is passed over: %s", message.queue_offset, DECISIONS, why)
+        log.error("offset %d of %s is skipped: %s", message.queue_offset, DECISIONS, why)
         return None
 
     def _queue(self, *, make: bool) -> tuple[MessageQueue, str]:
-        """The one queue of the log, at the first broker by name that has it. Raises NoRoute."""
+        """The single queue of the log, at the first broker by name that has it. Raises NoRoute."""
         deadline = time.monotonic() + _WAIT_S
         while True:
             try:
@@ -541,7 +543,7 @@ class DecisionLog:
 
 
 def _is_decision(document: Any) -> bool:
-    """Whoever guesses the identity writes what he likes."""
+    """The content is validated because anyone who guesses the identity can write it."""
     if not isinstance(document, dict):
         return False
     batch, part, parts = (document.get(name) for name in ("batch", "part", "parts"))
@@ -569,7 +571,7 @@ def _is_row(row: Any) -> bool:
 
 
 def _parts(halves: Sequence[Halves]) -> Iterator[list[Any]]:
-    """As JSON, cut into pieces that a message can hold, in order."""
+    """As JSON, split into pieces that fit into messages, in order."""
     part: list[Any] = []
     room = _PART_HALVES
     for each in halves:
@@ -584,7 +586,7 @@ def _parts(halves: Sequence[Halves]) -> Iterator[list[Any]]:
 
 
 def check_brokers(client: BlockingClient, topic: str) -> None:
-    """Raises ConfigError where a broker of the topic is not ours."""
+    """Raises ConfigError if a broker of the topic is not an mqspark broker."""
     route = client.publish_route(topic)
     for name in sorted({queue.broker_name for queue in route.publish_queues}):
         address = route.master(name)

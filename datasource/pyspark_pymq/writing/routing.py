@@ -1,4 +1,4 @@
-"""Which row goes to which queue: by the option or the column topic, by partition or queueId, by key, or in turn.
+"""Assigns rows to queues: by the option or the column topic, by partition or queueId, by key, or in turn.
 
 Must not know how rows are sent.
 """
@@ -26,7 +26,7 @@ log = logging.getLogger("pyspark_pymq")
 
 DEFAULT_QUEUES = 4
 _LEAST_ROWS_A_TURN = 1024
-"""So many rows without a key go to one queue before the next takes over, or a whole send."""
+"""The number of rows without a key, or a whole send, that go to one queue before the next queue is used."""
 
 
 class Router:
@@ -39,7 +39,7 @@ class Router:
     def placed(
         self, batch: pa.RecordBatch, rows: Rows
     ) -> Iterator[tuple[Sequence[MessageQueue], npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-        """For each topic: its queues, the rows that go there, and for each of them the index of its queue."""
+        """For each topic: its queues, its rows, and for each row the index of its queue."""
         for topic, chosen in self._by_topic(batch):
             queues = self._route(topic).publish_queues
             yield queues, chosen, self._targets(batch, rows, queues, chosen)
@@ -48,14 +48,14 @@ class Router:
         return self._routes[queue.topic].master(queue.broker_name) or ""
 
     def refresh(self, topic: str) -> None:
-        """Brokers may have moved; the queues that rows were given stay."""
+        """Refresh brokers' addresses; the queues assigned to rows do not change."""
         try:
             self._routes[topic] = self._client.publish_route(topic, default_queues=DEFAULT_QUEUES)
         except MQError as error:
             log.warning("the route of %s could not be refreshed: %s", topic, error)
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
-        """Each topic and the rows that go there."""
+        """Each topic and its rows."""
         if self._options.topic is not None:
             yield self._options.topic, np.arange(batch.num_rows)
             return
@@ -84,7 +84,7 @@ class Router:
         queues: Sequence[MessageQueue],
         chosen: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.int64]:
-        """The index in ``queues`` of the queue of each chosen row."""
+        """For each chosen row, the index of its queue in ``queues``."""
         count = len(queues)
         sends = -(-rows.size_bytes * len(chosen) // (max(1, rows.count) * self._options.batch_bytes))
         turns = max(1, sends, min(count, len(chosen) // _LEAST_ROWS_A_TURN))
@@ -110,7 +110,7 @@ class Router:
 
 
 def integers(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
-    """A column of numbers, 0 where there is none."""
+    """A column of integers, 0 for null."""
     if name not in batch.schema.names:
         return np.zeros(batch.num_rows, np.int64)
     filled: npt.NDArray[np.int64] = pc.fill_null(batch.column(name), 0).to_numpy().astype(np.int64)

@@ -1,14 +1,14 @@
-"""The sink: batch and streaming writes of a DataFrame to topics, at least once unless it is told otherwise.
+"""The sink: batch and streaming writes of a DataFrame to topics, at least once by default.
 
-A row becomes a message when a broker has acknowledged it. A task that fails has perhaps sent rows already, and Spark
-runs it again; so does a query that is restarted inside a batch: readers must stand duplicates. Order holds within a
-queue for the rows of one task: one batch of a queue is under way at a time, those of different queues together. With
+A row is written when a broker has acknowledged it. A failed task may have sent rows already, and Spark runs it
+again, as does a query restarted within a batch: readers must tolerate duplicates. The rows of one task keep their
+order within a queue: one batch per queue is in flight at a time, batches of different queues concurrently. With
 ``deliveryGuarantee=exactly-once`` rows are transactions of the broker (``pyspark_pymq.writing.exactlyonce``).
 
-Rows with a key go to the queue that RocketMQ's selector by hash gives (Java producers with that selector agree), rows
-without take turns. Columns: ``value`` (binary or string) is required; ``key``, ``tags``, ``topic``, ``properties``,
-``partition`` (or ``queueId``), ``shardingKey``, ``delayLevel`` and ``deliverAt`` (a timestamp, or milliseconds) are
-optional; those a ``pymq`` source adds are ignored.
+Rows with a key go to the queue that RocketMQ's selector by hash chooses (as for Java producers with that
+selector); rows without one are distributed in turn. Columns: ``value`` (binary or string) is required; ``key``,
+``tags``, ``topic``, ``properties``, ``partition`` (or ``queueId``), ``shardingKey``, ``delayLevel`` and
+``deliverAt`` (a timestamp, or milliseconds) are optional; those a ``pymq`` source adds are ignored.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ _ACCEPTED = frozenset(
         ResponseCode.SLAVE_NOT_AVAILABLE,
     }
 )
-"""Stored; the last three with less certainty than asked for, which RocketMQ's clients count as sent too."""
+"""Stored; the last three with a weaker guarantee than requested, which RocketMQ's clients also count as sent."""
 _RETRIED = frozenset(
     {ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
 )
 
 
 class _Writer(Lent):
-    """What batch and streaming writes share. Pickled to the tasks: options and names only."""
+    """The common part of batch and streaming writes. Pickled to the tasks: options and names only."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -88,7 +88,7 @@ class _Writer(Lent):
 
     @staticmethod
     def _checked(options: WriteOptions, schema: StructType) -> list[str]:
-        """The columns that are sent. Raises ConfigError."""
+        """The columns to send. Raises ConfigError."""
         if options.payload_is_arrow:
             if options.topic is None:
                 raise ConfigError("topic: required with payloadFormat=arrow, as an option", key="topic")
@@ -133,7 +133,7 @@ class _Writer(Lent):
         context = TaskContext.get()
         if context is not None and context.getLocalProperty("streaming.sql.batchId") == "0":
             meet(self._options.nameserver)  # a new query: later batches have more patience
-        # Each task begins its turns at another queue.
+        # Each task starts at another queue.
         turn = context.taskAttemptId() if context is not None else 0
         batches: Iterator[pa.RecordBatch] = (batch.select(self._names) for batch in iterator)
         if self._options.payload_is_arrow:
@@ -155,7 +155,7 @@ class _Writer(Lent):
         return Sent(sender.acknowledged)
 
     def _batch_of(self, context: Any) -> tuple[str, int]:
-        """What this task's rows are a part of: of a query by Spark's numbers, of a batch write by the options."""
+        """The batch of this task's rows: numbered by Spark for a query, by the options for a batch write."""
         query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
         identity = self._options.transaction_id or str(query)
         if self._options.transaction_batch is not None or query is None:
@@ -181,7 +181,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite)
-        # The query's id would do in foreachBatch for one write, but not for two.
+        # In foreachBatch the query's id would be enough for one write, but not for two.
         if options.exactly_once and options.transaction_id is None:
             raise ConfigError(
                 "transactionId: an exactly-once batch write needs a name and a transactionBatch of its own, so that "
@@ -190,11 +190,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
             )
 
     def commit(self, messages: list[Sent | None]) -> None:
-        """At least once, everything is sent already; exactly once, it is shown now."""
+        """At least once: everything is sent already. Exactly once: makes it visible."""
         self._commit(messages)
 
     def abort(self, messages: list[Sent | None]) -> None:
-        """At least once, what was sent stays; exactly once, it is taken back."""
+        """At least once: sent rows stay. Exactly once: rolls them back."""
         self._abort(messages)
 
 
@@ -210,17 +210,17 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
             )
 
     def commit(self, messages: list[Sent | None], batchId: int) -> None:
-        """As ``BatchWriter.commit``."""
+        """Like ``BatchWriter.commit``."""
         self._commit(messages)
 
     def abort(self, messages: list[Sent | None], batchId: int) -> None:
-        """As ``BatchWriter.abort``. Also called after a commit whose answer was lost."""
+        """Like ``BatchWriter.abort``. Also called after a commit whose answer was lost."""
         self._abort(messages)
 
 
 @dataclass(slots=True)
 class _Send:
-    """One request on its way, and all that is needed to send it again."""
+    """One request in flight, with everything needed to send it again."""
 
     code: int
     header: SendMessageRequestHeaderV2
@@ -230,7 +230,7 @@ class _Send:
 
 
 class _Sender:
-    """Queues of sends: one under way for each message queue, the rest waiting in order."""
+    """Queues of sends: one in flight for each message queue, the rest waiting in order."""
 
     def __init__(self, options: WriteOptions, *, first_turn: int) -> None:
         self.acknowledged = 0
@@ -250,7 +250,7 @@ class _Sender:
         self._client.close()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take the rows in and send; returns when little enough is waiting."""
+        """Accept the rows and send; returns when few enough are waiting."""
         from pyspark_pymq.records.encode import Rows, Waits
 
         if batch.num_rows == 0:
@@ -271,13 +271,13 @@ class _Sender:
         self._pump(_MAX_WAITING_BYTES)
 
     def finish(self) -> None:
-        """Return when everything is acknowledged. Raises what kept it from being so."""
+        """Returns when everything is acknowledged. Raises the error that prevented it."""
         self._pump(0)
 
     # --- rows to sends ----------------------------------------------------------------------------------------
 
     def _alone(self, queue: MessageQueue, rows: Rows, row: int, more: str) -> _Send:
-        """A delayed message cannot be a batch member: it goes alone."""
+        """A delayed message cannot be a batch member: it is sent alone."""
         properties = rows.properties[row].as_py().decode() + more
         values, sys_flag = rows.values.slice(row, 1), 0
         compression = self._options.compression
@@ -312,7 +312,7 @@ class _Sender:
         self._waiting_bytes += len(send.body)
 
     def _pump(self, until_bytes: int) -> None:
-        """Send and take in answers until at most ``until_bytes`` are unacknowledged."""
+        """Send, and receive answers, until at most ``until_bytes`` are unacknowledged."""
         self._start()
         while (self._under_way or self._resting) and self._waiting_bytes > until_bytes - 1:
             rested_at = min(self._resting.values(), default=math.inf)
@@ -354,7 +354,7 @@ class _Sender:
                     send.code, send.header, send.body, timeout_ms=self._options.send_timeout_ms
                 )
             except ConnectionLost as error:
-                # What else was under way there is lost with the connection.
+                # Everything in flight there is lost with the connection.
                 others = [other for other, item in self._under_way.items() if item[0] == address]
                 self._count(send, error)
                 for other in others:
@@ -371,7 +371,12 @@ class _Sender:
         del self._under_way[queue]
         if answer.code in _ACCEPTED:
             if answer.code != ResponseCode.SUCCESS:
-                log.warning("%s stored messages of %s with a doubt: %s", address, queue.topic, answer.remark)
+                log.warning(
+                    "%s stored messages of %s with a weaker guarantee: %s",
+                    address,
+                    queue.topic,
+                    answer.remark,
+                )
             self._waiting[queue].popleft()
             self._waiting_bytes -= len(send.body)
             self.acknowledged += send.count
@@ -382,7 +387,7 @@ class _Sender:
         self._resting[queue] = time.monotonic() + self._failed(send, error)
 
     def _again(self, queues: list[MessageQueue], address: str, error: MQError) -> None:
-        """The connection is gone, or does not answer: everything under way on it is sent again."""
+        """The connection is lost or does not answer: everything in flight on it is sent again."""
         self._client.forget(address)
         for queue in queues:
             del self._under_way[queue]
@@ -395,7 +400,8 @@ class _Sender:
         time.sleep(self._failed(send, error))
 
     def _failed(self, send: _Send, error: MQError) -> float:
-        """One more failed attempt: the seconds to wait before the next. Raises ``error`` when it was the last."""
+        """One more failed attempt: returns the seconds to wait before the next. Raises ``error`` if it was the
+        last."""
         if send.attempts >= self._options.retries:
             raise error
         send.attempts += 1
