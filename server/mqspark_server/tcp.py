@@ -5,7 +5,7 @@ and turn.
     one call_soon per loop iteration, or TURN_BYTES have come: core.turn() -> every session of the outbox written once
     what a connection sent beyond its time of an iteration waits in a ring, with the core's long work: _serve_ring
 
-Must not know a request code, nor what is in a body. Source of the numbers: remoting-protocol.md §3.3 (idle
+Must not know a request code, nor what is in a body. Source of the numbers: NettyServerConfig (idle
 close after 120 s, backlog 1024, TCP_NODELAY, no keep-alive). TLS is not available yet.
 
 What bounds time: in one iteration of the loop a connection is served for CONNECTION_S, and what waits of all of them
@@ -130,7 +130,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def bind_pair(host: str, port: int) -> tuple[socket.socket, socket.socket | None]:
-    """The broker's port and its fast port two below (remoting-protocol.md §11).
+    """The broker's port and its fast port two below.
 
     With port 0 a free pair is looked for. With a fixed port a taken fast port gives None: few clients use
     it, and none by default.
