@@ -32,7 +32,7 @@ from mqspark.protocol import bodies, fastjson, headers, registration
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.connection import Connection
 from mqspark.record import decode_records
-from mqspark.testing import Broker
+from mqspark.testing import Broker, FakeClock
 from tests.interop.remoting import PULL_MESSAGE, SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection
 from tests.security.fuzz import cases
 from tests.security.fuzz.cases import Chance
@@ -381,7 +381,7 @@ QUEUES = [("Orders", 0), ("Orders", 1), ("Other", 0)]
 SETTINGS = {
     "mappedFileSizeCommitLog": 16_384, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 16, "maxIndexNum": 64,
     "mappedFileSizeTimerLog": 4_096, "diskMaxUsedSpaceRatio": 100, "diskSpaceCleanForciblyRatio": 100,
-    "diskSpaceWarningLevelRatio": 100, "autoCreateTopicEnable": False,
+    "diskSpaceWarningLevelRatio": 100, "autoCreateTopicEnable": False, "scrubBytesPerSecond": 1 << 30,
 }  # fmt: skip
 MESSAGES = 120
 FOUND, RETRY_IMMEDIATELY, OFFSET_MOVED = 0, 20, 21
@@ -389,6 +389,7 @@ FOUND, RETRY_IMMEDIATELY, OFFSET_MOVED = 0, 20, 21
 
 CASE_CPU_S = 10
 CASE_MEMORY_BYTES = 512 << 20
+SCRUB_S = 30.0
 
 
 class Stores(Target):
@@ -487,9 +488,16 @@ class Stores(Target):
 
     def _outcome(self, store: Path) -> str:
         try:
-            broker = Broker(store=store, settings=SETTINGS, http=True).start()
+            clock = FakeClock(time.time_ns() // 1_000_000)  # so that what is done once a second takes no second
+            broker = Broker(store=store, settings=SETTINGS, http=True, clock=clock).start()
         except (MQError, OSError) as error:
             return f"refused\n{type(error).__name__}: {error}"
+        url = f"{broker.http_urls[0]}/health/ready"
+        deadline = time.monotonic() + SCRUB_S
+        while not _is_scrubbed(health := httpx.get(url, timeout=60, trust_env=False).json()):
+            if time.monotonic() > deadline:
+                return f"not scrubbed\nafter {SCRUB_S} s: {json.dumps(health['store'])[:3_000]}"
+            clock.advance(40_000)
         wrong, missing = [], []
         with RawConnection(broker.address, 60) as connection:
             for (topic, queue), expected in self._bodies.items():
@@ -499,7 +507,7 @@ class Stores(Target):
                     if offset >= len(expected) or body not in (expected[offset], b"later"):
                         wrong.append((topic, queue, offset, body[:40]))
                 missing += [(topic, queue, offset) for offset in range(len(expected)) if offset not in served]
-        health = httpx.get(f"{broker.http_urls[0]}/health/ready", timeout=60, trust_env=False).json()
+        health = httpx.get(url, timeout=60, trust_env=False).json()
         broker.stop()
         if wrong:
             return f"wrong content\n{wrong[:5]}"
@@ -521,6 +529,11 @@ class _Noise(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info:
             self.stories.append(logging.Formatter().format(record)[:8_000])
+
+
+def _is_scrubbed(health: Any) -> bool:
+    scrub = health["store"]["scrub"]
+    return scrub is None or scrub["done"] or bool(scrub["problem"]) or health["store"]["readOnly"] is not None
 
 
 def _tells(health: Any) -> bool:
