@@ -488,7 +488,9 @@ class Stores(Target):
 
     def _outcome(self, store: Path) -> str:
         try:
-            clock = FakeClock(time.time_ns() // 1_000_000)  # so that what is done once a second takes no second
+            clock = FakeClock(
+                time.time_ns() // 1_000_000
+            )  # so that what is done once a second takes no second
             broker = Broker(store=store, settings=SETTINGS, http=True, clock=clock).start()
         except (MQError, OSError) as error:
             return f"refused\n{type(error).__name__}: {error}"
