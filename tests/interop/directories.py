@@ -126,7 +126,8 @@ class Mover:
             for _ in range(rounds):
                 self._write_one_of_each(connection)
             for group, topic in zip(GROUPS, (PLAIN, LIGHT), strict=True) if commit else ():
-                offset = self.committed[group, topic] = self.sent
+                reply = connection.request(GET_MAX_OFFSET, topic=topic, queueId=0)
+                offset = self.committed[group, topic] = int(reply.ext["offset"])
                 reply = connection.request(
                     UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=offset
                 )
@@ -191,8 +192,8 @@ class Mover:
         """Offsets reach the disk by time, and a killed broker loses what did not."""
         path = broker.store / "config/lmqConsumerOffset.json"
         deadline = time.monotonic() + 60
-        wanted = str(self.sent)
-        while not path.exists() or path.read_text().count(wanted) < len(GROUPS):
+        wanted = [f":{offset}" for offset in self.committed.values()]
+        while not path.exists() or not all(text in path.read_text() for text in wanted):
             assert time.monotonic() < deadline, f"{path} does not say {wanted}"
             time.sleep(0.1)
 
