@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 from mqspark.clock import Clock
 from mqspark.testing.clock import FakeClock
 from mqspark_server.app import BrokerApp, DevCluster
-from mqspark_server.settings import Layer
+from mqspark_server.settings.settings import Layer
 
 __all__ = ["Broker", "Cluster"]
 

@@ -35,15 +35,15 @@ from mqspark.store.config import StoreConfig
 from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.store.recovery.recovery import RecoveryReport
 from mqspark.store.store import MessageStore
-from mqspark_server.descriptors import PROCESS
 from mqspark_server.flush import Flusher, Housekeeper, Worker
-from mqspark_server.http import HttpServer
-from mqspark_server.lateness import Overload
 from mqspark_server.lifecycle import Lifecycle, Phase
+from mqspark_server.net.descriptors import PROCESS
+from mqspark_server.net.lateness import Overload
+from mqspark_server.net.replication import ReplicationServer
+from mqspark_server.net.tcp import RemotingServer, bind_pair, bind_socket
 from mqspark_server.registrar import Registrar
-from mqspark_server.replication import ReplicationServer
 from mqspark_server.routefinder import RouteFinder
-from mqspark_server.settings import (
+from mqspark_server.settings.settings import (
     DEVELOPMENT,
     BrokerSettings,
     Layer,
@@ -54,7 +54,7 @@ from mqspark_server.settings import (
     local_address,
     namesrv_settings,
 )
-from mqspark_server.tcp import RemotingServer, bind_pair, bind_socket
+from mqspark_server.web.http import HttpServer
 
 __all__ = ["BrokerApp", "DevCluster", "NameServerApp"]
 
@@ -375,7 +375,7 @@ class BrokerApp:
         return http
 
     def _build_api(self) -> object:
-        from mqspark_server.api import create_api
+        from mqspark_server.web.api import create_api
 
         return create_api(self)
 

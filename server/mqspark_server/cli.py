@@ -74,7 +74,7 @@ def namesrv() -> None:
 def namesrv_run(config: str | None, assignments: Sequence[str]) -> None:
     """Run a name server until SIGTERM or SIGINT."""
     from mqspark_server.app import NameServerApp
-    from mqspark_server.settings import file_layer, namesrv_settings, override_layer
+    from mqspark_server.settings.settings import file_layer, namesrv_settings, override_layer
 
     layers = [file_layer(config)] if config else []
     settings = namesrv_settings({}, *layers, override_layer(assignments))
@@ -94,7 +94,7 @@ def broker() -> None:
 def broker_run(config: str | None, assignments: Sequence[str]) -> None:
     """Run a broker until SIGTERM or SIGINT."""
     from mqspark_server.app import BrokerApp
-    from mqspark_server.settings import broker_settings, file_layer, override_layer, production
+    from mqspark_server.settings.settings import broker_settings, file_layer, override_layer, production
 
     layers = [file_layer(config)] if config else []
     settings = broker_settings(production(), *layers, override_layer(assignments))
@@ -126,7 +126,7 @@ def dev(
 ) -> None:
     """A name server and a broker in one process, on loopback, with topics made as they are used."""
     from mqspark_server.app import DevCluster
-    from mqspark_server.settings import file_layer, override_layer
+    from mqspark_server.settings.settings import file_layer, override_layer
 
     layers = [file_layer(config)] if config else []
     app = DevCluster(

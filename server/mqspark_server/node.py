@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from mqspark.store.store import MessageStore
     from mqspark_server.flush import Housekeeper
     from mqspark_server.lifecycle import Lifecycle
+    from mqspark_server.net.tcp import RemotingServer
     from mqspark_server.registrar import Registrar
-    from mqspark_server.settings import BrokerSettings
-    from mqspark_server.tcp import RemotingServer
+    from mqspark_server.settings.settings import BrokerSettings
 
 __all__ = ["BrokerNode"]
 

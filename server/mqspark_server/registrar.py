@@ -18,7 +18,7 @@ from mqspark.errors import ClientError, ProtocolError
 from mqspark.logs import sparing
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark_server.outbound import Outbound
+from mqspark_server.net.outbound import Outbound
 
 __all__ = ["Registrar"]
 

@@ -15,7 +15,7 @@ from mqspark.errors import ClientError, ProtocolError
 from mqspark.logs import sparing
 from mqspark.protocol.bodies import TopicRouteData, decode_body
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark_server.outbound import Outbound
+from mqspark_server.net.outbound import Outbound
 
 __all__ = ["RouteFinder"]
 

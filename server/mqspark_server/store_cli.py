@@ -51,7 +51,7 @@ def store() -> None:
 
 
 def _settings(directory: str, config: str | None, assignments: Sequence[str]) -> StoreConfig:
-    from mqspark_server.settings import broker_settings, file_layer, override_layer, production
+    from mqspark_server.settings.settings import broker_settings, file_layer, override_layer, production
 
     layers = [file_layer(config)] if config else []
     settings = broker_settings(production(), *layers, override_layer(assignments)).store

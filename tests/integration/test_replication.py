@@ -17,7 +17,7 @@ import pytest
 
 from mqspark import Message, Producer, SendStatus
 from mqspark.testing import Broker
-from mqspark_server import replication
+from mqspark_server.net import replication
 
 TOPIC = "Copied"
 TIMEOUT_S = 60.0

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-import mqspark_server.lateness
-import mqspark_server.tcp
+import mqspark_server.net.lateness
+import mqspark_server.net.tcp
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
 from mqspark.testing import Broker
-from mqspark_server.tcp import RemotingServer, _RemotingConnection
+from mqspark_server.net.tcp import RemotingServer, _RemotingConnection
 
 WORK_S = 1 / 16
 
@@ -82,7 +82,7 @@ class Patience:
 class Harness:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, connections: int) -> None:
         self.core, self.patience = BusyCore(), Patience()
-        for module in (mqspark_server.tcp, mqspark_server.lateness):
+        for module in (mqspark_server.net.tcp, mqspark_server.net.lateness):
             monkeypatch.setattr(module, "monotonic", lambda: self.core.now)
         self.server = RemotingServer(self.core, [], name="toy", overload=self.patience)
         self.connections = []

@@ -16,7 +16,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
-from mqspark_server.tcp import TURN_BYTES, RemotingServer, bind_pair, bind_socket
+from mqspark_server.net.tcp import TURN_BYTES, RemotingServer, bind_pair, bind_socket
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ import pytest
 
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.store.disk.files import descriptor_limit
-from mqspark_server.descriptors import OTHERS, Descriptors
+from mqspark_server.net.descriptors import OTHERS, Descriptors
 from tests.security.processes import BrokerProcess, ask, send_header
 
 
@@ -63,8 +63,8 @@ def test_connections_of_every_kind_have_what_files_leave() -> None:
 PROGRAM = """
     import asyncio, logging, os, resource, socket, sys, time
     from mqspark.logs import sparing
-    from mqspark_server.tcp import RemotingServer, bind_socket
-    from mqspark_server import descriptors
+    from mqspark_server.net.tcp import RemotingServer, bind_socket
+    from mqspark_server.net import descriptors
     from mqspark.protocol.command import encode_request
     from tests.integration.test_server_tcp import EchoCore, ECHO
 

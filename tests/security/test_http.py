@@ -16,11 +16,11 @@ from typing import Any
 import httpx
 import pytest
 
-import mqspark_server.httpguard as httpguard
+import mqspark_server.web.httpguard as httpguard
 from mqspark.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from mqspark.testing import Broker
-from mqspark_server import api
-from mqspark_server.metrics import render
+from mqspark_server.web import api
+from mqspark_server.web.metrics import render
 
 MESSAGES = "/api/v1/topics/attacked/messages"
 JSON = {"content-type": "application/json"}

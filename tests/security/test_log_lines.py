@@ -15,7 +15,7 @@ from mqspark.logs import PERIOD_S, OneLine, Sparing, printable, sparing
 from mqspark.protocol.command import encode_request
 from mqspark.protocol.session import Session
 from mqspark_server import app
-from mqspark_server.tcp import RemotingServer, bind_socket
+from mqspark_server.net.tcp import RemotingServer, bind_socket
 
 
 class NoCore:

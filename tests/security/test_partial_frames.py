@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from mqspark.protocol.command import encode_request
-from mqspark_server.descriptors import PROCESS
+from mqspark_server.net.descriptors import PROCESS
 from tests.integration.test_server_tcp import ECHO
 from tests.security.test_unread import SOCKETS, answered, connected, eventually, serving
 

@@ -17,8 +17,8 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
-from mqspark_server.hoard import Hoard, Pace
-from mqspark_server.tcp import RemotingServer, bind_socket
+from mqspark_server.net.hoard import Hoard, Pace
+from mqspark_server.net.tcp import RemotingServer, bind_socket
 from tests.integration.test_server_tcp import ECHO, EchoCore
 from tests.security.processes import BrokerProcess
 from tests.unit.broker_kit import Bench, pull_ext, send_ext
@@ -169,7 +169,7 @@ async def test_an_idle_one_with_unread_answers_is_closed_for_good() -> None:
 
 @pytest.mark.anyio
 async def test_one_that_is_closed_for_garbage_keeps_no_answers() -> None:
-    from mqspark_server import tcp
+    from mqspark_server.net import tcp
 
     async with serving(bytes(MB)) as (server, _, port):
         with pytest.MonkeyPatch.context() as patched:

@@ -13,8 +13,8 @@ from mqspark.config import known_keys, rocketmq_key
 from mqspark.errors import ConfigError
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import FlushDiskType, StoreConfig
-from mqspark_server.properties import parse_properties
-from mqspark_server.settings import (
+from mqspark_server.settings.properties import parse_properties
+from mqspark_server.settings.settings import (
     DEVELOPMENT,
     Layer,
     ServerConfig,

@@ -3,7 +3,7 @@
 
 RocketMQ checks the queues of its thread pools every 10 ms. Here a request is handled as soon as its bytes are
 read, so only requests read late in a long turn of the loop have waited. The shell measures that
-(``mqspark_server.lateness``) and calls ``sift``. A request that waits for the disk is already stored; its limit
+(``mqspark_server.net.lateness``) and calls ``sift``. A request that waits for the disk is already stored; its limit
 is syncFlushTimeout. A request that waits because its peer does not read answers is not the broker's delay, and is
 handled.
 """

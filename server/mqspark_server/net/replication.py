@@ -14,8 +14,8 @@ from typing import cast
 from mqspark.broker.replication.replicas import Replica, Replicas
 from mqspark.errors import ProtocolError
 from mqspark.logs import sparing
-from mqspark_server.descriptors import PROCESS
-from mqspark_server.hoard import Pace
+from mqspark_server.net.descriptors import PROCESS
+from mqspark_server.net.hoard import Pace
 
 __all__ = ["ReplicationServer"]
 

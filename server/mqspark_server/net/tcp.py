@@ -37,9 +37,9 @@ from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import MAX_KNOWN_HEADER_BYTES, Connection
 from mqspark.protocol.headers import Header
 from mqspark.protocol.session import Core, Session
-from mqspark_server.descriptors import PROCESS
-from mqspark_server.hoard import Hoard, Pace
-from mqspark_server.lateness import Lateness, Overload
+from mqspark_server.net.descriptors import PROCESS
+from mqspark_server.net.hoard import Hoard, Pace
+from mqspark_server.net.lateness import Lateness, Overload
 
 __all__ = ["Listener", "LocalPeer", "RemotingServer", "bind_pair", "bind_socket"]
 

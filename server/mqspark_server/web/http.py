@@ -41,7 +41,7 @@ class _Import:
     def run(self) -> None:
         import uvicorn
 
-        from mqspark_server.httpguard import bounded_protocol
+        from mqspark_server.web.httpguard import bounded_protocol
 
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         sparing("uvicorn.error")

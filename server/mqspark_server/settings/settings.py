@@ -35,8 +35,8 @@ from mqspark.config import (
 from mqspark.errors import ConfigError
 from mqspark.namesrv.config import NamesrvConfig
 from mqspark.store.config import StoreConfig
-from mqspark_server.properties import parse_properties
-from mqspark_server.rocketmq_keys import ROCKETMQ_KEYS
+from mqspark_server.settings.properties import parse_properties
+from mqspark_server.settings.rocketmq_keys import ROCKETMQ_KEYS
 
 __all__ = [
     "ServerConfig",

@@ -33,12 +33,12 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from mqspark.protocol.slices import Work
-from mqspark_server.httpguard import ASGIApp, Guarded, Receive, Scope, Send
-from mqspark_server.metrics import CONTENT_TYPE, render
+from mqspark_server.web.httpguard import ASGIApp, Guarded, Receive, Scope, Send
+from mqspark_server.web.metrics import CONTENT_TYPE, render
 
 if TYPE_CHECKING:
+    from mqspark_server.net.tcp import LocalPeer
     from mqspark_server.node import BrokerNode
-    from mqspark_server.tcp import LocalPeer
 
 __all__ = ["create_api"]
 
