@@ -218,5 +218,5 @@ def settings_to_change(
             f"Can not update config {min(fixed)}: it is fixed while the process runs",
         )
     if foreign:
-        _settings_log.info("settings without a meaning here: %s", ", ".join(foreign))
+        _settings_log.info("settings without an effect here: %s", ", ".join(foreign))
     return {key: value for key, value in changes.items() if key in fields}

@@ -281,9 +281,10 @@ def test_metrics_and_views_of_large_tables_are_made_between_turns(crowded: Broke
                 return longest_s
             longest_s = max(longest_s, time.thread_time() - begin)
 
-    assert crowded.call(lambda: longest(render(app))) < 0.25
-    assert crowded.call(lambda: longest(api._listed(api.topics_view(state)))) < 0.25
-    assert crowded.call(lambda: longest(api._listed(api.groups_view(state)))) < 0.25
+    # A slice is some milliseconds; a collection of garbage may fall into one. In one go it was seconds.
+    assert crowded.call(lambda: longest(render(app))) < 0.8
+    assert crowded.call(lambda: longest(api._listed(api.topics_view(state)))) < 0.8
+    assert crowded.call(lambda: longest(api._listed(api.groups_view(state)))) < 0.8
 
 
 def test_a_family_of_metrics_has_a_bound_and_shows_the_largest(crowded: Broker) -> None:
