@@ -41,7 +41,7 @@ from tests.interop.clusters import (
     rocketmq_broker,
     rocketmq_namesrv,
 )
-from tests.interop.remoting import GET_MAX_OFFSET, RawConnection
+from tests.support.remoting import GET_MAX_OFFSET, RawConnection
 
 TOPIC, QUEUES = "BenchmarkTest", 4  # which every broker has
 BODY_BYTES = 1000

@@ -30,7 +30,7 @@ from tests.benchmarks.client_sides.side import DIGITS
 from tests.interop import jars as jar_cache
 from tests.interop.clusters import java_command
 from tests.interop.other_clients import cpp_binding
-from tests.interop.remoting import GET_MAX_OFFSET, PULL_MESSAGE, RawConnection
+from tests.support.remoting import GET_MAX_OFFSET, PULL_MESSAGE, RawConnection
 
 SIDES = Path(__file__).parent / "client_sides"
 QUEUES = 8

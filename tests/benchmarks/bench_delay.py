@@ -24,7 +24,7 @@ from pathlib import Path
 from mqspark.protocol.command import encode_request
 from mqspark.record import decode_records
 from tests.benchmarks.bench_broker import DevProcess, broker
-from tests.interop.remoting import GET_MAX_OFFSET, PULL_MESSAGE, SEND_MESSAGE_V2, RawConnection
+from tests.support.remoting import GET_MAX_OFFSET, PULL_MESSAGE, SEND_MESSAGE_V2, RawConnection
 from tests.unit.broker_kit import Bench, send_ext
 
 TOPIC, QUEUES = "BenchDelay", 4

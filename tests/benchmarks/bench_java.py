@@ -33,7 +33,8 @@ from pathlib import Path
 from tests.interop import jars as jar_cache
 from tests.interop.clusters import Cluster, java_command, mqspark_cluster, process, rocketmq_cluster, tail
 from tests.interop.jars import Jars
-from tests.interop.remoting import (
+from tests.interop.topics import create_group, create_topic
+from tests.support.remoting import (
     GET_MAX_OFFSET,
     PULL_MESSAGE,
     QUERY_CONSUMER_OFFSET,
@@ -41,7 +42,6 @@ from tests.interop.remoting import (
     RawConnection,
     request_frame,
 )
-from tests.interop.topics import create_group, create_topic
 
 QUEUES = 8
 BODY_BYTES = 1024

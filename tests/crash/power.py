@@ -27,7 +27,7 @@ from tests.crash.disk import (
     Tree,
     digest,
 )
-from tests.store_tools import TestClock, checkpoint, crash, drain, finish_deletions, make_store, put
+from tests.support.store_tools import TestClock, checkpoint, crash, drain, finish_deletions, make_store, put
 
 ROOT = Path("/disk")
 BATCHES = ("Batches", 0)

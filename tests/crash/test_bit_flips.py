@@ -16,7 +16,7 @@ import pytest
 from mqspark.message import MessageExt
 from mqspark.store import MessageStore
 from tests.crash.disk import MemoryFiles, Tree
-from tests.store_tools import TestClock, checkpoint, crash, drain, make_store, put
+from tests.support.store_tools import TestClock, checkpoint, crash, drain, make_store, put
 
 ROOT = Path("/disk")
 QUEUES = [("Orders", 0), ("Orders", 1), ("Other", 0)]

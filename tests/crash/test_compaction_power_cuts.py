@@ -19,7 +19,7 @@ from mqspark.store.compaction.compacted import (
 )
 from mqspark.store.disk.files import FileLayer
 from tests.crash.disk import MemoryFiles, Power, RecordedFiles
-from tests.store_tools import FaultyFiles, TestClock, opened, put
+from tests.support.store_tools import FaultyFiles, TestClock, opened, put
 
 ROOT = Path("/disk")
 DIRECTORY = ROOT / "mqspark.compacted" / "T" / "0"

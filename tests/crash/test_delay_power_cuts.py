@@ -15,7 +15,7 @@ from mqspark.protocol.session import Session
 from mqspark.store.disk.files import FileLayer
 from tests.crash.disk import DirectorySynced, MemoryFiles, Noted, Power, RecordedFiles, Synced, Tree, digest
 from tests.crash.power import ROOT
-from tests.store_tools import TestClock, crash, drain, make_store
+from tests.support.store_tools import TestClock, crash, drain, make_store
 from tests.unit.broker_kit import SEND, Peer, send_ext
 
 START_MS = 1_700_000_000_000

@@ -15,7 +15,7 @@ import pytest
 
 from mqspark.errors import StoreReadOnly
 from tests.crash.power import QUEUES, Script, check, describe, images, run_everyday
-from tests.store_tools import drain, put
+from tests.support.store_tools import drain, put
 
 ROUNDS = 10
 VERBS = ("write", "sync", "sync_directory", "set_length", "allocate", "create", "open", "map_write", "rename",

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from tests.interop.clusters import mqspark_command, process, ready_line, stop
-from tests.interop.remoting import (
+from tests.support.remoting import (
     GET_MAX_OFFSET,
     PULL_MESSAGE,
     SEND_MESSAGE_V2,
@@ -26,6 +26,7 @@ from tests.interop.remoting import (
     RawConnection,
     Reply,
 )
+from tests.support.waiting import eventually
 
 DELETE_TOPIC_IN_BROKER = 215
 SERVICE_NOT_AVAILABLE = 14
@@ -124,13 +125,6 @@ def fill(disk: Path) -> Path:
     return path
 
 
-def until(condition: Callable[[], bool], wait_s: float = 60) -> None:
-    end = time.monotonic() + wait_s
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
-
-
 def health(ready: dict[str, str]) -> dict[str, object]:
     body: dict[str, object] = httpx.get(f"{ready['http']}/health/ready", timeout=60).json()
     return body
@@ -151,7 +145,7 @@ def test_no_space_at_all(disk: Path, tmp_path: Path) -> None:
                 UPDATE_AND_CREATE_TOPIC, topic="New", defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1,
                 perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
             )  # fmt: skip
-            until(lambda: health(ready)["housekeepingError"] is not None)
+            eventually(lambda: health(ready)["housekeepingError"] is not None)
             assert read_all(connection, "Full") == taken
             assert connection.request(DELETE_TOPIC_IN_BROKER, topic="Doomed").code == 0
             assert send(connection, "Full").code in (0, SERVICE_NOT_AVAILABLE)
@@ -160,7 +154,7 @@ def test_no_space_at_all(disk: Path, tmp_path: Path) -> None:
             filler.unlink()
             send_until(connection, "Full", 0)
             send_until(connection, "New", 0)
-            until(lambda: health(ready)["housekeepingError"] is None)
+            eventually(lambda: health(ready)["housekeepingError"] is None)
             count = read_all(connection, "Full")
             assert count >= taken + 1
         assert stop(child) == 0, (tmp_path / "log").read_text()
@@ -181,7 +175,7 @@ def test_the_water_marks_refuse_in_time_and_recover(disk: Path, tmp_path: Path) 
             filler.write_bytes(bytes(int(used.f_bavail * used.f_frsize * 0.75)))
             taken = 1 + len(send_until(connection, "Full", SERVICE_NOT_AVAILABLE))
             # A fast machine fills the disk to the last block before the marks are looked at again.
-            until(lambda: health(ready)["store"]["diskFull"] is not None)  # type: ignore[index]
+            eventually(lambda: health(ready)["store"]["diskFull"] is not None)  # type: ignore[index]
             assert read_all(connection, "Full") == taken
             filler.unlink()
             send_until(connection, "Full", 0)
@@ -191,7 +185,7 @@ def test_the_water_marks_refuse_in_time_and_recover(disk: Path, tmp_path: Path) 
 
 _FILL = """
 import sys
-from tests.store_tools import checkpoint, flush, make_store, put
+from tests.support.store_tools import checkpoint, flush, make_store, put
 from mqspark.errors import DiskFull
 from pathlib import Path
 store = make_store(Path(sys.argv[1]), mapped_file_size_commit_log=1 << 20, max_hash_slot_num=500, max_index_num=2000)

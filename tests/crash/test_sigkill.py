@@ -3,7 +3,7 @@
 The broker is the real process with SYNC_FLUSH, below three producers and a consumer. As in Jepsen's checks: whatever
 was acknowledged can be read; nothing can be read that was not sent; an offset means one message for ever, also to the
 consumer that read it before a kill; each producer's messages are in its order. Senders and readers speak the wire with
-code of the test's own (tests/interop/remoting.py and the record parser below): a fault of ours cannot hide itself.
+code of the test's own (tests/support/remoting.py and the record parser below): a fault of ours cannot hide itself.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.clusters import mqspark_command, process, ready_line, stop
-from tests.interop.remoting import (
+from tests.support.remoting import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
     PULL_MESSAGE,

@@ -17,7 +17,7 @@ import pytest
 from mqspark.message import MessageExt
 from mqspark.record import encode_record
 from mqspark.store import MessageStore
-from tests.store_tools import QuickFiles, checkpoint, crash, drain, flush, opened, put
+from tests.support.store_tools import QuickFiles, checkpoint, crash, drain, flush, opened, put
 
 QUEUES = [("Orders", 0), ("Orders", 1), ("Other", 0)]
 

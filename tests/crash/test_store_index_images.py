@@ -12,7 +12,7 @@ import pytest
 
 from mqspark.record import decode_record
 from mqspark.store import MessageStore
-from tests.store_tools import QuickFiles, TestClock, checkpoint, crash, flush, opened, put
+from tests.support.store_tools import QuickFiles, TestClock, checkpoint, crash, flush, opened, put
 
 PAGE_BYTES = 64
 """Far smaller than a real page, so that small files have many."""

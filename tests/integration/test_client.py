@@ -45,7 +45,7 @@ from mqspark.protocol.bodies import ConsumerRunningInfo, decode_body, queue_of
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.testing import Broker, Cluster
-from tests.waiting import until
+from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
 pytestmark = pytest.mark.anyio
@@ -387,7 +387,7 @@ async def test_ten_thousand_messages_arrive_once_and_in_order_of_their_queue(
     consumer = PushConsumer(mq_broker.namesrv, group="once", listener=seen, consume_from=FIRST)
     consumer.subscribe(mq_topic)
     async with consumer:
-        await until(lambda: len(seen.messages) >= 10_000, "10,000 messages")
+        await eventually_async(lambda: len(seen.messages) >= 10_000, "10,000 messages")
         await asyncio.sleep(0.05)
         assert by_queue(seen.messages) == sent
         assert {q: n for q, n in consumer.progress().items() if q.topic == mq_topic} == {
@@ -416,7 +416,7 @@ async def test_a_thread_listener_gets_everything_once(mq_broker: Broker, mq_topi
     )
     consumer.subscribe(mq_topic)
     async with consumer:
-        await until(lambda: len(seen) >= 3_000, "3,000 messages")
+        await eventually_async(lambda: len(seen) >= 3_000, "3,000 messages")
     assert {queue: sorted(numbers) for queue, numbers in by_queue(seen).items()} == {
         queue: sorted(numbers) for queue, numbers in sent.items()
     }
@@ -434,7 +434,7 @@ async def test_a_restarted_consumer_continues_where_it_was(mq_broker: Broker, mq
         consumer = PushConsumer(mq_broker.namesrv, group="again", listener=seen, consume_from=FIRST)
         consumer.subscribe(mq_topic)
         async with consumer:
-            await until(lambda seen=seen: len(seen.messages) >= 500, "500 messages")  # type: ignore[misc]
+            await eventually_async(lambda seen=seen: len(seen.messages) >= 500, "500 messages")  # type: ignore[misc]
         bodies += seen.bodies
     assert sorted(int(body) for body in bodies) == list(range(1_500))
 
@@ -453,12 +453,14 @@ async def test_stopping_in_the_middle_loses_nothing(mq_broker: Broker, mq_topic:
     )
     consumer.subscribe(mq_topic)
     async with consumer:
-        await until(lambda: len(first.messages) >= 60, "60 messages")
+        await eventually_async(lambda: len(first.messages) >= 60, "60 messages")
     assert len(first.messages) < 200
     consumer = PushConsumer(mq_broker.namesrv, group="middle", listener=second, consume_from=FIRST)
     consumer.subscribe(mq_topic)
     async with consumer:
-        await until(lambda: {*first.bodies, *second.bodies} == {b"%d" % n for n in range(200)}, "all")
+        await eventually_async(
+            lambda: {*first.bodies, *second.bodies} == {b"%d" % n for n in range(200)}, "all"
+        )
     # At most what was running when the first one stopped may have been committed late.
     assert len(first.messages) + len(second.messages) <= 200 + 3
 
@@ -477,16 +479,16 @@ async def test_two_consumers_share_and_the_survivor_takes_over(mq_broker: Broker
     def shares() -> list[int]:
         return [sum(q.topic == mq_topic for q in consumer.assignment()) for consumer in consumers]
 
-    await until(lambda: shares() == [2, 2], "two queues each")
+    await eventually_async(lambda: shares() == [2, 2], "two queues each")
     assert not set(consumers[0].assignment()) & set(consumers[1].assignment())
     sent = await send_numbers(mq_broker, mq_topic, range(1_000))
-    await until(lambda: sum(len(s.messages) for s in seen) >= 1_000, "1,000 messages")
+    await eventually_async(lambda: sum(len(s.messages) for s in seen) >= 1_000, "1,000 messages")
     assert by_queue(seen[0].messages) | by_queue(seen[1].messages) == sent
     assert sum(len(s.messages) for s in seen) == 1_000
     await consumers[0].stop()
-    await until(lambda: shares() == [0, 4], "all queues at the survivor")
+    await eventually_async(lambda: shares() == [0, 4], "all queues at the survivor")
     await send_numbers(mq_broker, mq_topic, range(1_000, 1_400))
-    await until(lambda: len(seen[1].messages) + len(seen[0].messages) >= 1_400, "the rest")
+    await eventually_async(lambda: len(seen[1].messages) + len(seen[0].messages) >= 1_400, "the rest")
     await consumers[1].stop()
     assert sorted(int(body) for s in seen for body in s.bodies) == list(range(1_400))
 
@@ -506,7 +508,7 @@ async def test_all_members_use_the_given_allocation(mq_broker: Broker, mq_topic:
             [q.queue_id for q in consumer.assignment() if q.topic == mq_topic] for consumer in consumers
         )
 
-    await until(lambda: shares() == [[0, 2], [1, 3]], "every second queue each")
+    await eventually_async(lambda: shares() == [[0, 2], [1, 3]], "every second queue each")
     for consumer in consumers:
         await consumer.stop()
 
@@ -529,7 +531,7 @@ async def test_a_faulty_allocation_is_asked_again(mq_broker: Broker, mq_topic: s
     consumer = PushConsumer(mq_broker.namesrv, group="faulty", listener=Seen(), allocation=allocation)
     consumer.subscribe(mq_topic)
     async with consumer:
-        await until(
+        await eventually_async(
             lambda: len([q for q in consumer.assignment() if q.topic == mq_topic]) == 2, "both queues"
         )
     assert allocation.calls > 2
@@ -546,12 +548,12 @@ async def test_only_the_subscribed_tags_arrive(mq_broker: Broker, mq_topic: str)
     consumer = PushConsumer(mq_broker.namesrv, group="tags", listener=seen, consume_from=FIRST)
     consumer.subscribe(mq_topic, "Aa || other")
     async with consumer:
-        await until(lambda: len(seen.messages) >= 50, "50 messages")
+        await eventually_async(lambda: len(seen.messages) >= 50, "50 messages")
         async with Producer(mq_broker.namesrv, group="pg") as producer:
             await producer.send(Message.of(mq_topic, "no", tags="BB"))
             await producer.send(Message.of(mq_topic, "yes", tags="other"))
-        await until(lambda: b"yes" in seen.bodies, "the last one")
-        await until(
+        await eventually_async(lambda: b"yes" in seen.bodies, "the last one")
+        await eventually_async(
             lambda: sum(n for q, n in consumer.progress().items() if q.topic == mq_topic) == 102, "end"
         )
     assert sorted(seen.bodies) == sorted(
@@ -589,12 +591,12 @@ async def test_only_what_the_filter_takes_arrives(mq_broker: Broker, mq_topic: s
     consumer = PushConsumer(mq_broker.namesrv, group="sql", listener=seen, consume_from=FIRST)
     consumer.subscribe(mq_topic, sql=SQL)
     async with consumer:
-        await until(lambda: len(seen.messages) >= len(WANTED), "the old ones")
+        await eventually_async(lambda: len(seen.messages) >= len(WANTED), "the old ones")
         async with Producer(mq_broker.namesrv, group="pg") as producer:  # while the pulls are parked
             await producer.send(Message.of(mq_topic, "no", properties={"carrier": "UA", "delay": "1"}))
             await producer.send(Message.of(mq_topic, "no", properties={"carrier": "AA", "delay": "soon"}))
             await producer.send(Message.of(mq_topic, "yes", properties={"carrier": "AA", "delay": "1"}))
-        await until(lambda: b"yes" in seen.bodies, "the new one")
+        await eventually_async(lambda: b"yes" in seen.bodies, "the new one")
     assert sorted(seen.bodies) == sorted([*WANTED, b"yes"])
 
 
@@ -605,7 +607,7 @@ async def test_a_filter_is_replaced_while_it_runs(mq_broker: Broker, mq_topic: s
     consumer.subscribe(mq_topic, sql="colour = 'red'")
     async with consumer, Producer(mq_broker.namesrv, group="pg") as producer:
         await producer.send(Message.of(mq_topic, "red", properties={"colour": "red"}))
-        await until(lambda: seen.bodies == [b"red"], "red")
+        await eventually_async(lambda: seen.bodies == [b"red"], "red")
         consumer.subscribe(mq_topic, sql="colour = 'blue'")
         # The pull that waits keeps its filter, so red may come once more.
         number = 0
@@ -618,7 +620,7 @@ async def test_a_filter_is_replaced_while_it_runs(mq_broker: Broker, mq_topic: s
         reds = seen.bodies.count(b"red")
         await producer.send(Message.of(mq_topic, "red", properties={"colour": "red"}))
         await producer.send(Message.of(mq_topic, "end", properties={"colour": "blue"}))
-        await until(lambda: b"end" in seen.bodies, "the end")
+        await eventually_async(lambda: b"end" in seen.bodies, "the end")
         assert seen.bodies.count(b"red") == reds
 
 
@@ -700,10 +702,12 @@ async def test_a_failed_message_comes_again_and_holds_the_commit(mq_broker: Brok
     )
     consumer.subscribe(mq_topic)
     async with consumer:
-        await until(lambda: tries[b"6"] >= 3 and tries[b"9"] == 1, "three tries of 6")
+        await eventually_async(lambda: tries[b"6"] >= 3 and tries[b"9"] == 1, "three tries of 6")
         assert next(n for q, n in consumer.progress().items() if q.topic == mq_topic) == 6
         held.set()
-        await until(lambda: consumer.progress().get(await_queue(consumer, mq_topic)) == 10, "everything")
+        await eventually_async(
+            lambda: consumer.progress().get(await_queue(consumer, mq_topic)) == 10, "everything"
+        )
     assert tries[b"3"] == tries[b"4"] == 2
     assert all(count == 1 for body, count in tries.items() if body not in (b"3", b"4", b"6"))
     assert queue.queue_id == 0
@@ -728,8 +732,8 @@ async def test_a_message_that_never_succeeds_is_still_there_after_a_restart(
         consumer = PushConsumer(mq_broker.namesrv, group="keep", listener=listener, consume_from=FIRST)
         consumer.subscribe(mq_topic)
         async with consumer:
-            await until(lambda consumer=consumer: any(consumer.progress().values()), "progress")  # type: ignore[misc]
-            await until(done, "redelivery")
+            await eventually_async(lambda consumer=consumer: any(consumer.progress().values()), "progress")  # type: ignore[misc]
+            await eventually_async(done, "redelivery")
     assert seen.bodies == [b"2", b"3", b"4"]
 
 
@@ -755,11 +759,13 @@ async def test_flow_control_bounds_what_is_cached(mq_broker: Broker, mq_topic: s
     consumer.subscribe(mq_topic)
     async with consumer:
         reader = consumer._readers
-        await until(lambda: any(r.process.message_count > 100 for r in reader.values()), "a full queue")
+        await eventually_async(
+            lambda: any(r.process.message_count > 100 for r in reader.values()), "a full queue"
+        )
         await asyncio.sleep(0.2)
         assert max(r.process.message_count for r in reader.values()) <= 116
         gate.set()
-        await until(lambda: len(seen.messages) == 1_000, "everything")
+        await eventually_async(lambda: len(seen.messages) == 1_000, "everything")
     assert sorted(int(body) for body in seen.bodies) == list(range(1_000))
 
 
@@ -771,14 +777,14 @@ async def test_suspended_consumers_pull_no_more(mq_broker: Broker, mq_topic: str
     )
     consumer.subscribe(mq_topic)
     async with consumer:
-        await until(lambda: any(q.topic == mq_topic for q in consumer.assignment()), "assignment")
+        await eventually_async(lambda: any(q.topic == mq_topic for q in consumer.assignment()), "assignment")
         consumer.suspend()
         await asyncio.sleep(0.3)  # the pull that was parked at the broker comes back empty
         await send_numbers(mq_broker, mq_topic, range(3))
         await asyncio.sleep(0.2)
         assert seen.messages == []
         consumer.resume()
-        await until(lambda: len(seen.messages) == 3, "the messages")
+        await eventually_async(lambda: len(seen.messages) == 3, "the messages")
 
 
 async def test_a_parked_pull_is_woken_by_a_message(mq_broker: Broker, mq_topic: str) -> None:
@@ -787,13 +793,13 @@ async def test_a_parked_pull_is_woken_by_a_message(mq_broker: Broker, mq_topic: 
     consumer = PushConsumer(mq_broker.namesrv, group="woken", listener=seen, consume_from=FIRST)
     consumer.subscribe(mq_topic)
     async with consumer, Producer(mq_broker.namesrv, group="pg") as producer:
-        await until(lambda: any(q.topic == mq_topic for q in consumer.assignment()), "assignment")
+        await eventually_async(lambda: any(q.topic == mq_topic for q in consumer.assignment()), "assignment")
         await producer.send(Message.of(mq_topic, "warm"))
-        await until(lambda: len(seen.messages) == 1, "the first")
+        await eventually_async(lambda: len(seen.messages) == 1, "the first")
         await asyncio.sleep(0.05)
         began = time.monotonic()
         await producer.send(Message.of(mq_topic, "hot"))
-        await until(lambda: len(seen.messages) == 2, "the second")
+        await eventually_async(lambda: len(seen.messages) == 2, "the second")
         assert time.monotonic() - began < 2, "it waited for the end of the long poll"
 
 
@@ -807,11 +813,13 @@ async def test_subscriptions_change_while_running(mq_broker: Broker, mq_topic: s
     consumer = PushConsumer(mq_broker.namesrv, group="change", listener=seen, consume_from=FIRST)
     consumer.subscribe(mq_topic)
     async with consumer:
-        await until(lambda: len(seen.messages) == 10, "the first topic")
+        await eventually_async(lambda: len(seen.messages) == 10, "the first topic")
         consumer.subscribe(other)
-        await until(lambda: len(seen.messages) == 20, "the second topic")
+        await eventually_async(lambda: len(seen.messages) == 20, "the second topic")
         consumer.unsubscribe(mq_topic)
-        await until(lambda: all(q.topic != mq_topic for q in consumer.assignment()), "no more of the first")
+        await eventually_async(
+            lambda: all(q.topic != mq_topic for q in consumer.assignment()), "no more of the first"
+        )
     assert sorted(int(body) for body in seen.bodies) == [*range(10), *range(100, 110)]
 
 
@@ -875,7 +883,7 @@ async def test_broadcasting_reads_everything_everywhere_and_keeps_offsets_here(
 
     one, two, again = Seen(), Seen(), Seen()
     async with consumer("one", one), consumer("two", two):
-        await until(lambda: len(one.messages) == len(two.messages) == 100, "100 messages each")
+        await eventually_async(lambda: len(one.messages) == len(two.messages) == 100, "100 messages each")
     assert by_queue(one.messages) == by_queue(two.messages) == sent
     path = tmp_path / "10.0.0.1@one" / "bc" / "offsets.json"
     table = fastjson.loads(path.read_bytes())["offsetTable"]
@@ -884,7 +892,7 @@ async def test_broadcasting_reads_everything_everywhere_and_keeps_offsets_here(
     }
     async with consumer("one", again):
         await send_numbers(mq_broker, mq_topic, range(100, 110))
-        await until(lambda: len(again.messages) == 10, "only the new ones")
+        await eventually_async(lambda: len(again.messages) == 10, "only the new ones")
     assert sorted(int(body) for body in again.bodies) == list(range(100, 110))
 
 
@@ -899,13 +907,13 @@ async def test_a_consumer_survives_its_broker_restarting(tmp_path: Path, same_po
         consumer = PushConsumer(broker.namesrv, group="surv", listener=seen, consume_from=FIRST)
         consumer.subscribe("Restart")
         await consumer.start()
-        await until(lambda: len(seen.messages) == 50, "before")
+        await eventually_async(lambda: len(seen.messages) == 50, "before")
         await consumer._persist()
     if not same_port:
         broker_port = 0
     with Broker(store=tmp_path, namesrv_port=namesrv_port, broker_port=broker_port) as broker:
         await send_numbers(broker, "Restart", range(50, 100))
-        await until(lambda: len(set(seen.bodies)) == 100, "after")
+        await eventually_async(lambda: len(set(seen.bodies)) == 100, "after")
         await consumer.stop()
     assert sorted({int(body) for body in seen.bodies}) == list(range(100))
 
@@ -923,9 +931,9 @@ async def test_an_offset_out_of_range_moves_to_where_the_broker_says(
         (queue,) = (await admin.topic_route(mq_topic)).subscribe_queues
         await admin.update_offset("moved", queue, 999)
         async with consumer:
-            await until(lambda: consumer.progress().get(queue) == 5, "the end of the queue")
+            await eventually_async(lambda: consumer.progress().get(queue) == 5, "the end of the queue")
             await send_numbers(mq_broker, mq_topic, range(5, 8))
-            await until(lambda: len(seen.messages) == 3, "new messages")
+            await eventually_async(lambda: len(seen.messages) == 3, "new messages")
         assert await admin.query_offset("moved", queue) == 8
 
 
@@ -936,7 +944,7 @@ async def test_the_broker_can_look_into_a_consumer(mq_broker: Broker, mq_topic: 
     consumer = PushConsumer(mq_broker.namesrv, group="look", listener=seen, consume_from=FIRST)
     consumer.subscribe(mq_topic, "*")
     async with consumer, AdminClient(mq_broker.namesrv) as admin:
-        await until(lambda: len(seen.messages) == 3, "messages")
+        await eventually_async(lambda: len(seen.messages) == 3, "messages")
         members = await admin.group_members("look")
         assert [member.client_id for member in members.connection_set] == [consumer.client_id]
         assert members.connection_set[0].language == "PYTHON"
@@ -1110,7 +1118,9 @@ async def test_lite_pull_tags_and_bounded_prefetch(mq_broker: Broker, mq_topic: 
         mq_broker.namesrv, group="ltags", consume_from=FIRST, max_cached_messages=20, pull_batch_size=10
     ) as consumer:
         consumer.subscribe(mq_topic, ["odd"])
-        await until(lambda: any(a.cached >= 20 for a in consumer._assigned.values()), "a full cache")
+        await eventually_async(
+            lambda: any(a.cached >= 20 for a in consumer._assigned.values()), "a full cache"
+        )
         await asyncio.sleep(0.05)
         assert max(a.cached for a in consumer._assigned.values()) < 30
         while len(got) < 150:
@@ -1127,7 +1137,7 @@ async def test_two_lite_pull_consumers_share(mq_broker: Broker, mq_topic: str) -
     ):
         one.subscribe(mq_topic)
         two.subscribe(mq_topic)
-        await until(lambda: len(one.assignment()) == len(two.assignment()) == 2, "two queues each")
+        await eventually_async(lambda: len(one.assignment()) == len(two.assignment()) == 2, "two queues each")
         assert not set(one.assignment()) & set(two.assignment())
 
 

@@ -11,9 +11,7 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +23,7 @@ from mqspark.errors import MQError
 from mqspark.testing import Cluster
 from tests.interop.clusters import START_TIMEOUT_S, free_port, mqspark_broker, mqspark_namesrv
 from tests.interop.clusters import Cluster as ProcessCluster
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 
@@ -35,13 +34,6 @@ MEMBERS = 3
 OPTIONS = ClientOptions(route_interval_ms=1_000, heartbeat_interval_ms=1_000)
 LOCK_LIFE_MS = 8_000
 """A killed consumer in order keeps its queues for so long. Members renew twice a second."""
-
-
-async def until(condition: Callable[[], bool], what: Callable[[], str], timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what()}"
-        await asyncio.sleep(0.05)
 
 
 # --- who is killed -----------------------------------------------------------------------------------------
@@ -211,7 +203,7 @@ async def live_through(brokers: Brokers, folder: Path, *, ordered: bool, rounds:
         count = 2
         for number in range(rounds):
             sent = sender.count
-            await until(lambda sent=sent: sender.count > sent + 100, lambda: "messages are sent")  # type: ignore[misc]
+            await eventually_async(lambda sent=sent: sender.count > sent + 100, "messages are sent", 120)
             victim = dice.randrange(count)
             await asyncio.to_thread(brokers.kill, victim)
             leave = members.kill if number % 2 == 0 else members.stop
@@ -223,7 +215,9 @@ async def live_through(brokers: Brokers, folder: Path, *, ordered: bool, rounds:
                 await admin.create_topic(TOPIC, queues=QUEUES)
             await joining
             await nothing_is_ahead(admin, sender, members)
-        await until(lambda: len(sender.acked) == count * QUEUES, lambda: "the new broker has messages, too")
+        await eventually_async(
+            lambda: len(sender.acked) == count * QUEUES, "the new broker has messages, too", 120
+        )
         await sender.end()
 
         def missing() -> dict[MessageQueue, set[int]]:
@@ -232,7 +226,7 @@ async def live_through(brokers: Brokers, folder: Path, *, ordered: bool, rounds:
                 q: left for q, offsets in sender.acked.items() if (left := offsets - set(consumed.get(q, ())))
             }
 
-        await until(lambda: not missing(), lambda: f"not consumed: {missing()}")
+        await eventually_async(lambda: not missing(), lambda: f"not consumed: {missing()}", 120)
         for _ in range(MEMBERS):
             await asyncio.to_thread(members.stop, 0)
         await nothing_is_ahead(admin, sender, members)

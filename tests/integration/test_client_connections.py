@@ -29,8 +29,8 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record import encode_record
 from mqspark.testing import Broker
-from tests.scripted import SILENCE, Answer, Scripted, broker, cluster, namesrv
-from tests.waiting import until
+from tests.support.scripted import SILENCE, Answer, Scripted, broker, cluster, namesrv
+from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
 pytestmark = pytest.mark.anyio
@@ -57,7 +57,7 @@ async def test_a_connection_without_a_word_is_given_up_and_opened_again() -> Non
         with pytest.raises(RequestTimeout):
             await producer.send(Message.of("T", "x"), timeout_ms=1_200)
         silent[0] = False
-        await until(lambda: not a.writers, "the end of the connection")
+        await eventually_async(lambda: not a.writers, "the end of the connection")
         await producer.send(Message.of("T", "x"))
         assert a.accepted == 2
 
@@ -95,7 +95,7 @@ async def test_a_connection_that_nobody_needs_is_closed() -> None:
         await producer.send(Message.of("T", "x"))
         served.clear()
         served["b"] = b
-        await until(lambda: not a.writers, "the end of the idle connection")
+        await eventually_async(lambda: not a.writers, "the end of the idle connection")
         result = await producer.send(Message.of("T", "x"))
         assert result.queue.broker_name == "b"
         assert b.accepted == 1
@@ -106,7 +106,7 @@ async def test_heartbeats_keep_a_connection_from_idling() -> None:
     options = ClientOptions(heartbeat_interval_ms=50, idle_timeout_ms=1_000)
     async with cluster(a=a) as address, Producer(address, group="g", options=options) as producer:
         await producer.send(Message.of("T", "x"))
-        await until(lambda: a.codes().count(RequestCode.HEART_BEAT) >= 30, "30 heartbeats")
+        await eventually_async(lambda: a.codes().count(RequestCode.HEART_BEAT) >= 30, "30 heartbeats")
         assert a.accepted == 1
 
 
@@ -160,7 +160,7 @@ async def test_every_request_names_the_namespace() -> None:
         consumer = PushConsumer(names.address, group="c", listener=print, options=options)
         consumer.subscribe("T")
         async with consumer:
-            await until(lambda: RequestCode.GET_CONSUMER_LIST_BY_GROUP in a.codes(), "a rebalance")
+            await eventually_async(lambda: RequestCode.GET_CONSUMER_LIST_BY_GROUP in a.codes(), "a rebalance")
         for command in (*names.asked, *a.asked):
             assert (command.ext["nsd"], command.ext["ns"]) == ("true", "shop"), command.code
         topics = {command.ext["b"] for command in a.asked if command.code == RequestCode.SEND_MESSAGE_V2}
@@ -181,7 +181,7 @@ async def test_a_broker_of_ours_serves_clients_with_namespace_and_short_heartbea
         async with consumer:
             instance = consumer._group.instance
             beats = instance._heartbeats
-            await until(lambda: bool(beats._known), "a broker that has everything")
+            await eventually_async(lambda: bool(beats._known), "a broker that has everything")
             short, _ = beats.next(mq_broker.address, [consumer._group])
             assert decode_body(HeartbeatData, short).without_sub
             await producer.send(Message.of(mq_topic, "x", tags="A"))
@@ -214,7 +214,7 @@ async def test_what_a_transaction_came_to_is_told_with_the_namespace() -> None:
         TransactionProducer(address, group="t", check=lambda _: None, options=options) as producer,
     ):
         await producer.send_in_transaction(Message.of("T", "x"), execute=lambda _: TransactionState.COMMIT)
-        await until(lambda: RequestCode.END_TRANSACTION in a.codes(), "the end")
+        await eventually_async(lambda: RequestCode.END_TRANSACTION in a.codes(), "the end")
         (end,) = [command for command in a.asked if command.code == RequestCode.END_TRANSACTION]
         assert (end.ext["nsd"], end.ext["ns"], end.ext["commitOrRollback"]) == ("true", "shop", "8")
 
@@ -268,7 +268,7 @@ async def consume_all(address: str, kind: str, messages: int) -> None:
         push = PushConsumer(address, group="c", listener=seen.append, options=LEAVER)
         push.subscribe("T")
         async with push:
-            await until(lambda: len(seen) == messages, "all messages")
+            await eventually_async(lambda: len(seen) == messages, "all messages")
         return
     lite = LitePullConsumer(address, group="c", options=LEAVER)
     lite.subscribe("T")

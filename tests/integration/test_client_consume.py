@@ -32,7 +32,7 @@ from mqspark.aio import (
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.testing import Broker, Cluster
-from tests.waiting import until
+from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
 pytestmark = pytest.mark.anyio
@@ -94,8 +94,10 @@ async def test_a_failed_message_comes_back_from_the_broker(mq_broker: Broker, mq
     )
     consumer.subscribe(mq_topic)
     async with consumer:
-        await until(lambda: len(seen) == 10, "eight messages and two of them again")
-        await until(lambda: consumer.progress()[own(consumer, mq_topic)[0]] == 8, "progress past all")
+        await eventually_async(lambda: len(seen) == 10, "eight messages and two of them again")
+        await eventually_async(
+            lambda: consumer.progress()[own(consumer, mq_topic)[0]] == 8, "progress past all"
+        )
     assert seen[:8] == [(number, 0) for number in range(8)]
     assert sorted(seen[8:]) == [(2, 1), (3, 1)]
 
@@ -118,9 +120,9 @@ async def test_a_listener_that_takes_too_long_has_failed(mq_broker: Broker, mq_t
     )
     consumer.subscribe(mq_topic)
     async with consumer:
-        await until(lambda: len(seen) == 3, "three messages")
+        await eventually_async(lambda: len(seen) == 3, "three messages")
         (queue,) = own(consumer, mq_topic)
-        await until(lambda: consumer.progress()[queue] == 3, "the slow one is sent back")
+        await eventually_async(lambda: consumer.progress()[queue] == 3, "the slow one is sent back")
         release.set()
         await asyncio.sleep(0)
     assert seen == Counter([b"0", b"1", b"2"])
@@ -154,8 +156,10 @@ async def test_in_order_a_failed_message_is_repeated_before_the_next(
     consumer.subscribe(mq_topic)
     async with consumer:
         (wanted,) = [(5, 0)]
-        await until(lambda: wanted in seen, "the last message")
-        await until(lambda: consumer.progress()[own(consumer, mq_topic)[0]] == 6, "progress past all")
+        await eventually_async(lambda: wanted in seen, "the last message")
+        await eventually_async(
+            lambda: consumer.progress()[own(consumer, mq_topic)[0]] == 6, "progress past all"
+        )
     assert seen == [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0), (3, 0), (3, 1), (3, 2), (4, 0), (4, 1), (5, 0)]
     async with LitePullConsumer(mq_broker.namesrv, group="letters") as letters:
         (place,) = await letters.fetch_message_queues(f"%DLQ%{group}")
@@ -183,10 +187,10 @@ async def test_a_lost_lock_stops_a_queue_until_it_is_back(mq_broker: Broker, mq_
     )
     consumer.subscribe(mq_topic)
     async with consumer, AdminClient(mq_broker.namesrv) as admin:
-        await until(lambda: len(own(consumer, mq_topic)) == 1, "the queue")
+        await eventually_async(lambda: len(own(consumer, mq_topic)) == 1, "the queue")
         (queue,) = own(consumer, mq_topic)
         await send(mq_broker, mq_topic, range(3))
-        await until(lambda: seen == [0, 1, 2], "three messages")
+        await eventually_async(lambda: seen == [0, 1, 2], "three messages")
         core = mq_broker.apps[0].broker
         assert core is not None
         locks = core.state.locks
@@ -196,14 +200,14 @@ async def test_a_lost_lock_stops_a_queue_until_it_is_back(mq_broker: Broker, mq_
             assert locks.lock(group, "thief", [queue]) == [queue]
 
         mq_broker.call(steal)
-        await until(lambda: queue not in consumer.progress(), "it is noticed")
+        await eventually_async(lambda: queue not in consumer.progress(), "it is noticed")
         await send(mq_broker, mq_topic, range(3, 5))
         # The other one consumed the fourth, and a little of what we had.
         await admin.update_offset(group, queue, 4)
         await asyncio.sleep(0.3)
         assert seen == [0, 1, 2]
         mq_broker.call(lambda: locks.unlock(group, "thief", [queue]))
-        await until(lambda: len(seen) == 4, "it goes on where the group is")
+        await eventually_async(lambda: len(seen) == 4, "it goes on where the group is")
     assert seen == [0, 1, 2, 4]
 
 
@@ -257,12 +261,12 @@ async def test_order_survives_members_that_come_and_go(mq_topic: str, as_thread:
                     await members[-1].start()
                 elif number % 100 == 99:
                     await members.pop(0).stop()
-            await until(lambda: len({*seen}) == total, f"all {total}")
+            await eventually_async(lambda: len({*seen}) == total, f"all {total}")
 
             def owned() -> Counter[MessageQueue]:
                 return Counter(queue for each in members for queue in own(each, mq_topic))
 
-            await until(lambda: owned() == Counter(places), "one owner for each queue")
+            await eventually_async(lambda: owned() == Counter(places), "one owner for each queue")
             for each in members:
                 await each.stop()
     for place in places:
@@ -294,13 +298,13 @@ async def test_what_a_topic_may_have_cached_is_divided_among_its_queues(
     consumer.subscribe(mq_topic)
     async with consumer:
         processes = consumer._readers
-        await until(
+        await eventually_async(
             lambda: sum(reader.process.message_count > 10 for reader in processes.values()) == 4, "full"
         )
         await asyncio.sleep(0.2)
         assert max(reader.process.message_count for reader in processes.values()) <= 14
         gate.set()
-        await until(lambda: len(seen) == 400, "everything")
+        await eventually_async(lambda: len(seen) == 400, "everything")
     assert set(seen.values()) == {1}
 
 
@@ -351,7 +355,9 @@ async def test_interceptors_see_sends_and_deliveries(mq_broker: Broker, mq_topic
     )
     consumer.subscribe(mq_topic)
     async with consumer:
-        await until(lambda: consumer.progress().get(MessageQueue(mq_topic, "dev", 0)) == 3, "all three")
+        await eventually_async(
+            lambda: consumer.progress().get(MessageQueue(mq_topic, "dev", 0)) == 3, "all three"
+        )
     assert sorted(got.body for got in seen) == [b"one", b"two"]
     assert {got.properties["stamp"] for got in seen} == {"stamped"}
     assert [context.success for context in stamp.calls] == [True, True]
@@ -376,7 +382,7 @@ async def test_the_trace_of_a_message_is_in_the_trace_topic(mq_broker: Broker, m
     )
     consumer.subscribe(mq_topic)
     async with consumer:
-        await until(lambda: len(seen) == 1, "the message")
+        await eventually_async(lambda: len(seen) == 1, "the message")
     async with LitePullConsumer(mq_broker.namesrv, group="tracing", consume_from=FIRST) as reader:
         await reader.assign(await reader.fetch_message_queues(trace_topic))
         records: list[bytes] = []
@@ -472,11 +478,11 @@ async def test_a_namespace_is_a_world_of_its_own(mq_broker: Broker, mq_topic: st
             Message.of(mq_topic, b"two"), selector=lambda queues, _: next(q for q in queues if q == places[0])
         )
         assert (sent.queue, chosen.queue) == (places[1], places[0])
-        await until(lambda: len(tries) == 4, "both, twice")
+        await eventually_async(lambda: len(tries) == 4, "both, twice")
         assert {message.topic for message in tries} == {mq_topic}
         assert {message.properties["INSTANCE_ID"] for message in tries} == {"NS"}
         assert set(own(consumer, mq_topic)) == set(places)
-        await until(lambda: all(consumer.progress()[place] == 1 for place in places), "progress")
+        await eventually_async(lambda: all(consumer.progress()[place] == 1 for place in places), "progress")
     async with AdminClient(mq_broker.namesrv) as admin:
         offsets = await admin.group_offsets(f"NS%{group}", f"NS%{mq_topic}")
         assert sorted(offset.committed for offset in offsets.values()) == [1, 1]
@@ -554,7 +560,7 @@ async def test_nothing_is_lost_when_the_broker_restarts(mq_topic: str, tmp_path:
                 await send(broker, mq_topic, range(sent, sent + total // 3))
                 sent += total // 3
                 enough = sent if number == 2 else sent - 50
-                await until(lambda enough=enough: len({*seen}) >= enough, f"{enough} messages")  # type: ignore[misc]
+                await eventually_async(lambda enough=enough: len({*seen}) >= enough, f"{enough} messages")  # type: ignore[misc]
                 if number == 2:
                     await consumer.stop()
                     async with AdminClient(broker.namesrv) as admin:
@@ -598,8 +604,8 @@ async def test_lists_in_order(mq_broker: Broker, mq_topic: str, tmp_path: Path, 
     )
     consumer.subscribe(mq_topic)
     async with consumer:
-        await until(lambda: sum(map(len, seen.values())) == 40, "everything")
-        await until(
+        await eventually_async(lambda: sum(map(len, seen.values())) == 40, "everything")
+        await eventually_async(
             lambda: [consumer.progress()[place] for place in own(consumer, mq_topic)] == [20, 20], "progress"
         )
     assert seen == {0: list(range(0, 40, 2)), 1: list(range(1, 40, 2))}
@@ -636,13 +642,13 @@ async def test_an_ordered_listener_commits_by_itself(mq_broker: Broker, mq_topic
         return made
 
     async with consumer() as first:
-        await until(lambda: 7 in seen, "the last message")
+        await eventually_async(lambda: 7 in seen, "the last message")
         (done,) = (offset for queue, offset in first.progress().items() if queue.topic == mq_topic)
         assert done == 6, "nobody has committed 6 and 7"
     assert seen == [0, 1, 2, 0, 1, 2, 3, 4, 4, 5, 6, 7]
     seen.clear()
     async with consumer():
-        await until(lambda: 7 in seen, "the last message, again")
+        await eventually_async(lambda: 7 in seen, "the last message, again")
     assert seen == [6, 7]
 
 

@@ -20,7 +20,8 @@ from mqspark.protocol.bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
-from tests.scripted import SILENCE, Answer, Scripted, broker, cluster, namesrv, refusal, sends
+from tests.support.scripted import SILENCE, Answer, Scripted, broker, cluster, namesrv, refusal, sends
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 
@@ -271,14 +272,6 @@ async def consuming(address: str, **options: object) -> AsyncIterator[PushConsum
         yield consumer
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("not within 5 s")
-
-
 async def asked(one: Scripted, count: int, code: int = RequestCode.PULL_MESSAGE) -> list[Command]:
     async with asyncio.timeout(10):
         while True:
@@ -351,7 +344,7 @@ async def test_a_notification_makes_the_consumer_look_again() -> None:
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 1, {"consumerGroup": "cg"}, oneway=True
             )
             writer.write(notify)
-        await until(lambda: not consumer.assignment())
+        await eventually_async(lambda: not consumer.assignment())
 
 
 async def test_an_unknown_request_of_the_server_is_answered_with_code_3() -> None:
@@ -362,6 +355,6 @@ async def test_an_unknown_request_of_the_server_is_answered_with_code_3() -> Non
         await asked(a, 1)
         for writer in a.writers:
             writer.write(encode_request(9_999, 4_711, None))
-        await until(lambda: any(c.is_response for c in a.asked))
+        await eventually_async(lambda: any(c.is_response for c in a.asked))
         answer = next(c for c in a.asked if c.is_response)
         assert (answer.code, answer.opaque) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, 4_711)

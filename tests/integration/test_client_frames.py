@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -38,6 +37,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.fastjson import loads
 from mqspark.protocol.session import Session
 from mqspark.testing import Broker
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 
@@ -133,13 +133,6 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
 
         monkeypatch.setattr(core, "received", listen)
     return heard
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.02)
 
 
 async def test_requests(requests: list[Command], tmp_path: Path) -> None:
@@ -260,13 +253,13 @@ async def consuming(
         )  # fmt: skip
         push.subscribe("T", "A || B")
         async with push:
-            await until(lambda: {b"one", b"fails"} <= set(got), "messages")
+            await eventually_async(lambda: {b"one", b"fails"} <= set(got), "messages")
             await asyncio.sleep(0.5)
     sql = PushConsumer(namesrv, group="sql", listener=listen, consume_from=FIRST, options=options)
     sql.subscribe("T", sql="TAGS IS NOT NULL")
     got.clear()
     async with sql:
-        await until(lambda: b"one" in got, "a message by SQL")
+        await eventually_async(lambda: b"one" in got, "a message by SQL")
 
 
 async def asking(namesrv: str, options: ClientOptions, producer: Producer) -> None:
@@ -339,7 +332,7 @@ async def administering(admin: AdminClient, broker: Broker) -> None:
         for body in ("a", "later"):
             await producer.send(Message.of("Popped", body))
     async with pop:
-        await until(lambda: len(got) == 2, "popped")
+        await eventually_async(lambda: len(got) == 2, "popped")
         await admin.group_members("popping")
     await admin.group_offsets("push", "T")
     await admin.query_offset("push", queue)

@@ -24,7 +24,7 @@ from mqspark import (
 )
 from mqspark.errors import BrokerError, ClientError, ConfigError, ConnectionLost, InvalidMessage, NoRoute
 from mqspark.testing import Broker
-from tests.waiting import until
+from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
 
@@ -146,7 +146,7 @@ async def test_a_missing_group(strict: Broker, kind: str, caplog: pytest.LogCapt
     consumer.subscribe("Known")
     with caplog.at_level(logging.WARNING, "mqspark.client"):
         async with consumer:
-            await until(lambda: "AdminClient.create_group" in caplog.text, "advice")
+            await eventually_async(lambda: "AdminClient.create_group" in caplog.text, "advice")
     assert "autoCreateSubscriptionGroup" in caplog.text
 
 

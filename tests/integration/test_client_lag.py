@@ -9,7 +9,7 @@ from mqspark.aio import AdminClient as AioAdminClient
 from mqspark.errors import BrokerError, NoRoute
 from mqspark.protocol.codes import ResponseCode
 from mqspark.testing import Broker
-from tests.waiting import until
+from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
 
@@ -51,5 +51,7 @@ async def test_a_group_that_has_only_consumers(mq_broker: Broker, mq_topic: str)
             broker = mq_broker.apps[0].broker
             assert broker is not None
             groups = broker.state.subscriptions
-            await until(lambda: "idle" in groups.wrapper().subscription_group_table, "the group is known")
+            await eventually_async(
+                lambda: "idle" in groups.wrapper().subscription_group_table, "the group is known"
+            )
             assert await admin.group_lag("idle", mq_topic) == 0

@@ -26,7 +26,7 @@ from mqspark.protocol.bodies import ConsumerRunningInfo, GetConsumerStatusBody, 
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.testing import Broker
-from tests.waiting import until
+from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
 pytestmark = pytest.mark.anyio
@@ -100,7 +100,9 @@ async def test_what_is_fetched_ahead_is_bounded(
     async with consumer:
         await consumer.assign(places)
         assigned = consumer._assigned
-        await until(lambda: all(consumer._is_full(each) for each in assigned.values()), "full queues")
+        await eventually_async(
+            lambda: all(consumer._is_full(each) for each in assigned.values()), "full queues"
+        )
         await asyncio.sleep(0.1)
         assert all(each.cached <= most for each in assigned.values())
         received = await poll_all(consumer, 300)
@@ -147,9 +149,9 @@ async def test_a_listener_hears_of_new_queues(mq_broker: Broker, mq_topic: str) 
         await consumer.assign(places)
         assert len(await poll_all(consumer, 3)) == 3
         await admin.create_topic(mq_topic, queues=3)
-        await until(lambda: bool(heard), "the listener's call")
+        await eventually_async(lambda: bool(heard), "the listener's call")
         assert [[queue.queue_id for queue in queues] for queues in heard] == [[0, 1, 2]]
-        await until(lambda: len(consumer.assignment()) == 3, "all assigned")
+        await eventually_async(lambda: len(consumer.assignment()) == 3, "all assigned")
         consumer.on_queues_changed(mq_topic, None)
         async with Producer(mq_broker.namesrv, group="fill", send_timeout_ms=30_000) as producer:
             await producer.send(Message.of(mq_topic, b"new"), queue=heard[0][2])
@@ -168,7 +170,7 @@ async def test_broadcasting_keeps_offsets_here(mq_broker: Broker, mq_topic: str,
         )
         consumer.subscribe(mq_topic)
         async with consumer:
-            await until(lambda consumer=consumer: bool(consumer.assignment()), "queues")  # type: ignore[misc]
+            await eventually_async(lambda consumer=consumer: bool(consumer.assignment()), "queues")  # type: ignore[misc]
             received = await (poll_all(consumer, 6) if expected else consumer.poll(300))
             assert len(received) == expected
 
@@ -207,9 +209,9 @@ async def test_an_interceptor_chooses_what_is_handed_out(mq_broker: Broker, mq_t
     ) as consumer:
         await consumer.assign([place])
         assert [got.body for got in await poll_all(consumer, 5)] == [b"1", b"3", b"5", b"7", b"9"]
-        await until(lambda: consumer._assigned[place].next_offset == 11, "the end")
+        await eventually_async(lambda: consumer._assigned[place].next_offset == 11, "the end")
         await consumer.commit()
-        await until(lambda: consumer.position(place) == 11, "what is not wanted counts, too")
+        await eventually_async(lambda: consumer.position(place) == 11, "what is not wanted counts, too")
 
 
 async def test_polls_that_find_nothing_leave_nothing_behind(mq_broker: Broker, mq_topic: str) -> None:

@@ -28,6 +28,7 @@ from mqspark.protocol.bodies import ConsumerRunningInfo, decode_body
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers import GetConsumerRunningInfoRequestHeader
 from mqspark.testing import Broker, Cluster, FakeClock
+from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
 pytestmark = pytest.mark.anyio
@@ -42,16 +43,16 @@ def broker(mq_clock: FakeClock) -> Iterator[Broker]:
         yield broker
 
 
-async def until(
-    condition: Callable[[], bool], what: str, moving: FakeClock | None = None, timeout_s: float = 60
-) -> None:
-    """``moving``: this clock goes on in steps meanwhile."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        if moving is not None:
-            moving.advance(500)
-        await asyncio.sleep(0.01)
+def moving(clock: FakeClock, condition: Callable[[], bool]) -> Callable[[], bool]:
+    """The condition; each time that it does not hold, this clock goes on."""
+
+    def holds() -> bool:
+        if condition():
+            return True
+        clock.advance(500)
+        return False
+
+    return holds
 
 
 async def prepare(broker: Broker, topic: str, bodies: Iterable[str], *, queues: int = 4) -> str:
@@ -103,8 +104,8 @@ async def test_more_members_than_queues_share_all_messages(
     members = [consumer(broker, group, mq_topic, listener(number), pop_batch_size=4) for number in range(3)]
     for member in members:
         await member.start()
-    await until(lambda: len(seen) == len(names), "everything once")
-    await until(
+    await eventually_async(lambda: len(seen) == len(names), "everything once")
+    await eventually_async(
         lambda: all(
             member.assignment() == [MessageQueue(mq_topic, name_of(broker), -1)] for member in members
         ),
@@ -134,7 +135,7 @@ async def test_failed_messages_come_again(broker: Broker, mq_topic: str, mq_cloc
         return None
 
     async with consumer(broker, group, mq_topic, listen):
-        await until(lambda: len(seen) == 7, "three of four again", mq_clock)
+        await eventually_async(moving(mq_clock, lambda: len(seen) == 7), "three of four again")
         begin = {body: at for body, times, at in seen if times == 0}
         again = {body: at - begin[body] for body, times, at in seen if times == 1}
         assert begin.keys() - again.keys() == {"good"}
@@ -154,11 +155,11 @@ async def test_what_fails_too_often_is_a_dead_letter(
         return RetryLater(delay_level=-1) if message.body == b"hopeless" else ConsumeStatus.RECONSUME_LATER
 
     async with consumer(broker, group, mq_topic, listen, max_reconsume_times=1):
-        await until(lambda: seen["bad"] == 2, "a second time", mq_clock)
+        await eventually_async(moving(mq_clock, lambda: seen["bad"] == 2), "a second time")
         letters: list[MessageExt] = []
         async with LitePullConsumer(broker.namesrv, group="undertaker") as reader:
             place = MessageQueue(f"%DLQ%{group}", name_of(broker), 0)
-            await until(lambda: ends_at(broker, place) == 2, "two dead letters")
+            await eventually_async(lambda: ends_at(broker, place) == 2, "two dead letters")
             await reader.assign([place])
             await reader.seek_to_begin(place)
             deadline = time.monotonic() + 30
@@ -181,7 +182,7 @@ async def test_a_listener_that_takes_too_long_has_no_say(
             await release.wait()
 
     async with consumer(broker, group, mq_topic, listen, invisible_ms=1_000):
-        await until(lambda: seen == [0, 1], "the message again", mq_clock)
+        await eventually_async(moving(mq_clock, lambda: seen == [0, 1]), "the message again")
         release.set()
 
 
@@ -199,7 +200,7 @@ async def test_what_was_not_begun_is_let_go_at_the_end(
 
     first = consumer(broker, group, mq_topic, hold, concurrency=1, invisible_ms=3_600_000)
     await first.start()
-    await until(lambda: len(begun) == 1, "the first message")
+    await eventually_async(lambda: len(begun) == 1, "the first message")
     stopping = asyncio.create_task(first.stop())
     await asyncio.sleep(0)
     release.set()
@@ -210,7 +211,7 @@ async def test_what_was_not_begun_is_let_go_at_the_end(
         rest.append(message.body.decode())
 
     async with consumer(broker, group, mq_topic, take):
-        await until(lambda: len(rest) == 8 - len(begun), "what was not begun", mq_clock)
+        await eventually_async(moving(mq_clock, lambda: len(rest) == 8 - len(begun)), "what was not begun")
     assert sorted([*begun, *rest]) == [str(number) for number in range(8)]
     assert mq_clock.now_ms() < started_ms + 60_000
 
@@ -233,7 +234,7 @@ async def test_tags_and_filters(mq_broker: Broker, mq_topic: str) -> None:
     async with made, Producer(mq_broker.namesrv, group="p") as producer:
         for tag in "ABCAB":
             await producer.send(Message.of(mq_topic, tag, tags=tag))
-        await until(lambda: len(seen) == 4, "A and B")
+        await eventually_async(lambda: len(seen) == 4, "A and B")
         info = await running_info(mq_broker, made)
         assert list(info.mq_pop_table)
         assert sorted(seen) == [b"A", b"A", b"B", b"B"]
@@ -303,7 +304,7 @@ async def test_two_brokers_tell_of_each_other(mq_topic: str) -> None:
             places = await producer.queues(mq_topic)
             for number, place in enumerate([*places, *places]):
                 await producer.send(Message.of(mq_topic, str(number)), queue=place)
-            await until(lambda: len(seen) == 8, "messages of both")
+            await eventually_async(lambda: len(seen) == 8, "messages of both")
             names = {app.config.broker_name for app in cluster.apps}
             assert len(names) == 2
             assert set(made.assignment()) == {MessageQueue(mq_topic, broker, -1) for broker in names}
@@ -321,7 +322,7 @@ async def test_the_trace_of_a_popped_message(broker: Broker, mq_topic: str) -> N
         await admin.create_topic(trace_topic)
     seen: list[MessageExt] = []
     async with consumer(broker, group, mq_topic, seen.append, trace=True, trace_topic=trace_topic):
-        await until(lambda: bool(seen), "the message")
+        await eventually_async(lambda: bool(seen), "the message")
     async with LitePullConsumer(broker.namesrv, group="tracing", consume_from=FIRST) as reader:
         await reader.assign(await reader.fetch_message_queues(trace_topic))
         records: list[list[str]] = []
@@ -377,7 +378,7 @@ async def test_in_order_by_one_member_at_a_time(broker: Broker, mq_topic: str, m
                 queue = MessageQueue(mq_topic, name_of(broker), queue_id)
                 await producer.send(Message.of(mq_topic, body, tags="T"), queue=queue)
     sent[0].remove("0-20")
-    await until(lambda: done == sent, "everything in order")
+    await eventually_async(lambda: done == sent, "everything in order")
     assert attempts["0-20"] == 3
     for member in members:
         await member.stop()
@@ -409,5 +410,5 @@ async def test_in_order_what_is_not_begun_goes_to_others_at_once(
         stopping = asyncio.create_task(first.stop())
         gate.set()
         await stopping
-        await until(lambda: len(seen) == 2, "the other two", mq_clock)
+        await eventually_async(moving(mq_clock, lambda: len(seen) == 2), "the other two")
     assert seen == ["b", "c"]

@@ -36,8 +36,8 @@ from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.headers import CheckTransactionStateRequestHeader
 from mqspark.record import encode_record
 from mqspark.testing import Broker
-from tests.scripted import SILENCE, Answer, Scripted, broker, cluster, namesrv
-from tests.waiting import until
+from tests.support.scripted import SILENCE, Answer, Scripted, broker, cluster, namesrv
+from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
 pytestmark = pytest.mark.anyio
@@ -82,7 +82,9 @@ async def test_members_of_an_identity_share_connections_heartbeats_and_routes() 
         other.subscribe("T")
         async with first, second, push, other, AdminClient(names.address, options=SHARED):
             await asyncio.gather(*(each.send(Message.of("T", "x")) for each in (first, second)))
-            await until(lambda: len(push.assignment()) == len(other.assignment()) == 2, "all queues")
+            await eventually_async(
+                lambda: len(push.assignment()) == len(other.assignment()) == 2, "all queues"
+            )
             assert (a.accepted, names.accepted) == (1, 1)
             beat = beats(a)[-1]
             assert beat.client_id == push.client_id == other.client_id == "127.0.0.1@shared"
@@ -91,7 +93,7 @@ async def test_members_of_an_identity_share_connections_heartbeats_and_routes() 
             routes = [c.ext["topic"] for c in names.asked if c.code == RequestCode.GET_ROUTEINFO_BY_TOPIC]
             assert routes.count("T") == 1, "the second member knows what the first has learned"
         assert len(farewells(a)) == 4
-        await until(lambda: not a.writers and not names.writers, "closed connections")
+        await eventually_async(lambda: not a.writers and not names.writers, "closed connections")
 
 
 async def test_one_heartbeat_tells_of_all_members() -> None:
@@ -102,7 +104,7 @@ async def test_one_heartbeat_tells_of_all_members() -> None:
         for producer in producers:
             await producer.start()
         await producers[0].send(Message.of("T", "x"))
-        await until(lambda: len(beats(a)) >= 6, "some rounds")
+        await eventually_async(lambda: len(beats(a)) >= 6, "some rounds")
         assert all(len(beat.producer_data_set) == 5 for beat in beats(a))
         assert a.accepted == 1
         for producer in producers:
@@ -128,7 +130,7 @@ async def test_a_member_that_comes_later_is_made_known_on_the_open_connection() 
     async with cluster(a=a) as address, Producer(address, group="early", options=SHARED) as early:
         await early.send(Message.of("T", "x"))
         async with Producer(address, group="late", options=SHARED):
-            await until(lambda: len(beats(a)[-1].producer_data_set) == 2, "a heartbeat with both")
+            await eventually_async(lambda: len(beats(a)[-1].producer_data_set) == 2, "a heartbeat with both")
 
 
 async def test_by_default_each_object_is_a_client_of_its_own() -> None:
@@ -187,7 +189,7 @@ async def test_who_pulls_by_itself_has_an_identity_of_its_own() -> None:
                 await consumer.assign([MessageQueue("T", "a", 0)])
                 assert consumer.client_id == "127.0.0.1@shared@STREAM"
             await producer.send(Message.of("T", "x"))
-            await until(lambda: len(beats(a)[-1].consumer_data_set) == 2, "a heartbeat with both")
+            await eventually_async(lambda: len(beats(a)[-1].consumer_data_set) == 2, "a heartbeat with both")
             assert a.accepted == 2
 
 
@@ -232,7 +234,7 @@ async def test_a_check_goes_to_the_producer_of_the_group() -> None:
         return TransactionProducer(address, group=group, check=check, options=SHARED)
 
     async with cluster(a=a) as address, producer(address, "t1"), producer(address, "t2"):
-        await until(lambda: bool(a.writers), "a connection")
+        await eventually_async(lambda: bool(a.writers), "a connection")
         for number, group in enumerate(["t2", "t1", "nobody"]):
             record = encode_record(
                 topic="T",
@@ -249,7 +251,7 @@ async def test_a_check_goes_to_the_producer_of_the_group() -> None:
             writer.write(
                 encode_request(RequestCode.CHECK_TRANSACTION_STATE, number, header, record, oneway=True)
             )
-        await until(lambda: a.codes().count(RequestCode.END_TRANSACTION) == 2, "two answers")
+        await eventually_async(lambda: a.codes().count(RequestCode.END_TRANSACTION) == 2, "two answers")
     assert sorted(asked) == [("t1", "T"), ("t2", "T")]
     ended = [c.ext["producerGroup"] for c in a.asked if c.code == RequestCode.END_TRANSACTION]
     assert sorted(ended) == ["t1", "t2"]
@@ -285,7 +287,7 @@ async def test_groups_of_one_identity_each_get_all_messages(mq_broker: Broker, m
         wanted = [str(number) for number in range(40)]
         for text in wanted:
             await producer.send(Message.of(mq_topic, text))
-        await until(lambda: all(len(seen) >= 40 for seen in got.values()), "40 messages each")
+        await eventually_async(lambda: all(len(seen) >= 40 for seen in got.values()), "40 messages each")
         assert connections(mq_broker) == before + 1
         for group in got:
             members = await admin.group_members(group)

@@ -31,7 +31,7 @@ from mqspark.protocol.bodies import (
 )
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.testing import Broker
-from tests.waiting import until
+from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
 pytestmark = pytest.mark.anyio
@@ -86,7 +86,7 @@ async def test_a_push_consumer_is_looked_into_and_moved(
             (place,) = (await admin.create_topic(mq_topic, queues=1)).publish_queues
             sent = [await producer.send(Message.of(mq_topic, b"%d" % number)) for number in range(5)]
             async with consumer:
-                await until(lambda: consumer.progress().get(place) == 5, "all five")
+                await eventually_async(lambda: consumer.progress().get(place) == 5, "all five")
                 who = {"consumerGroup": "tooled", "clientId": consumer.client_id}
 
                 body = await tool.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, **who, jstackEnable="true")
@@ -121,8 +121,8 @@ async def test_a_push_consumer_is_looked_into_and_moved(
                     topic=mq_topic, group="tooled", timestamp="0", isForce="true",
                 )  # fmt: skip
                 assert list(decode_body(ResetOffsetBody, body).offset_table.values()) == [0]
-                await until(lambda: len(seen) == 5, "all five again")
-                await until(lambda: consumer.progress().get(place) == 5, "progress")
+                await eventually_async(lambda: len(seen) == 5, "all five again")
+                await eventually_async(lambda: consumer.progress().get(place) == 5, "progress")
             assert seen == [b"%d" % number for number in range(5)]
             assert await admin.query_offset("tooled", place) == 5
             with pytest.raises(BrokerError) as gone:

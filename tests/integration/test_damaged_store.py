@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 
 from tests.interop.clusters import mqspark_command, process, ready_line
-from tests.interop.remoting import PULL_MESSAGE, UPDATE_AND_CREATE_TOPIC, RawConnection
-from tests.store_tools import QuickFiles, flush, opened, put
+from tests.support.remoting import PULL_MESSAGE, UPDATE_AND_CREATE_TOPIC, RawConnection
+from tests.support.store_tools import QuickFiles, flush, opened, put
 
 
 def test_health_and_metrics_name_the_place_once_a_read_met_it(tmp_path: Path) -> None:

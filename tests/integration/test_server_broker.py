@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -19,7 +17,8 @@ from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.testing import Broker, Cluster
 from mqspark_server import app
 from mqspark_server.lifecycle import Lifecycle, Phase
-from tests.store_tools import kernel_sync
+from tests.support.store_tools import kernel_sync
+from tests.support.waiting import eventually
 
 
 class Wire:
@@ -71,13 +70,6 @@ def ask(address: str, code: int) -> bytes:
     with closing(Wire(address)) as wire:
         wire.send(encode_request(code, 1))
         return bytes(wire.next().body)
-
-
-def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s} s"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("who", ["kernel", "thread"])

@@ -18,6 +18,7 @@ from mqspark.errors import StoreReadOnly
 from mqspark.store.disk.retention import DiskUsage
 from mqspark.testing import Broker, Clients, FakeClock
 from mqspark_server import app
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -309,15 +310,15 @@ def test_a_full_disk_is_seen_and_got_over(tmp_path: Path) -> None:
             lambda: setattr(store._files, "disk", lambda path: (1, DiskUsage(100 - free[0], free[0])))
         )
 
-        def eventually(status: int) -> dict[str, Any]:
-            deadline = time.monotonic() + 20
-            while (answer := http.get("/health/ready")).status_code != status:
-                assert time.monotonic() < deadline, answer.text
-                time.sleep(0.05)
-            return dict(answer.json())
+        def readiness(status: int) -> dict[str, Any]:
+            def asked() -> dict[str, Any] | None:
+                answer = http.get("/health/ready")
+                return dict(answer.json()) if answer.status_code == status else None
+
+            return eventually(asked) or {}
 
         free[0] = 5
-        assert "95.0% full" in eventually(503)["store"]["diskFull"]
+        assert "95.0% full" in readiness(503)["store"]["diskFull"]
         refused = post(http, "t", body="second", queueId=0)
         assert refused.status_code == 503
         assert "diskSpaceWarningLevelRatio" in refused.text
@@ -329,5 +330,5 @@ def test_a_full_disk_is_seen_and_got_over(tmp_path: Path) -> None:
         (queue,) = http.get("/api/v1/topics/t").json()["queues"]
         assert queue["maxOffset"] == 1, "reading goes on"
         free[0] = 50
-        assert eventually(200)["store"]["diskFull"] is None
+        assert readiness(200)["store"]["diskFull"] is None
         assert post(http, "t", body="third", queueId=0).status_code == 201

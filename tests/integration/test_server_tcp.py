@@ -17,6 +17,7 @@ from mqspark.protocol.command import Command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
 from mqspark_server.net.tcp import TURN_BYTES, RemotingServer, bind_pair, bind_socket
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 
@@ -120,12 +121,6 @@ async def serving(core: EchoCore | None = None, **options: Any) -> AsyncIterator
         assert server.connections == 0
 
 
-async def eventually(condition: Any) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 (what is waited for has no event)
-            await asyncio.sleep(0.01)
-
-
 async def test_answers_of_a_chunk_come_in_order_and_cost_one_turn() -> None:
     async with serving() as harness:
         client = await harness.client()
@@ -149,7 +144,7 @@ async def test_a_tick_that_fails_is_not_the_last(caplog: pytest.LogCaptureFixtur
 
     core = FaultyCore()
     async with serving(core):
-        await eventually(lambda: core.ticks > 2)
+        await eventually_async(lambda: core.ticks > 2)
     assert [record.getMessage() for record in caplog.records if record.exc_info] == [
         "toy: a tick failed and is retried"
     ]
@@ -202,7 +197,7 @@ async def test_garbage_ends_that_connection_and_no_other(
         assert any("closed:" in record.getMessage() for record in caplog.records)
         assert harness.server.protocol_errors == 1
         assert bytes((await good.request(2, b"still here")).body) == b"still here"
-        await eventually(lambda: len(harness.core.ended) == 1)
+        await eventually_async(lambda: len(harness.core.ended) == 1)
         assert not harness.core.ended[0].open
 
 
@@ -234,17 +229,17 @@ async def test_a_half_closed_connection_is_closed_and_forgotten() -> None:
         await client.request(1)
         client.writer.write_eof()
         assert await asyncio.wait_for(client.reader.read(), 60) == b""
-        await eventually(lambda: harness.server.connections == 0 and len(harness.core.ended) == 1)
+        await eventually_async(lambda: harness.server.connections == 0 and len(harness.core.ended) == 1)
 
 
 async def test_a_reset_in_the_middle_of_a_frame_is_forgotten() -> None:
     async with serving() as harness:
         sock = socket.create_connection(("127.0.0.1", harness.port))
-        await eventually(lambda: harness.server.connections == 1)
+        await eventually_async(lambda: harness.server.connections == 1)
         sock.sendall(encode_request(ECHO, 1, None, b"x" * 1000)[:500])
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.close()
-        await eventually(lambda: harness.server.connections == 0)
+        await eventually_async(lambda: harness.server.connections == 0)
 
 
 async def test_what_a_peer_sent_before_it_went_away_is_heard() -> None:
@@ -255,13 +250,13 @@ async def test_what_a_peer_sent_before_it_went_away_is_heard() -> None:
             before = harness.core.received_commands
             sock = socket.create_connection(("127.0.0.1", harness.port))
             sock.sendall(encode_request(ECHO, 0, None))
-            await eventually(lambda now=before + 1: harness.core.received_commands == now)
+            await eventually_async(lambda now=before + 1: harness.core.received_commands == now)
             # All of it reaches the kernel while our loop stands still; the close resets the connection.
             sock.sendall(b"".join(encode_request(ECHO, n, None, b"x" * 100) for n in range(count)))
             sock.close()
             harness.core.sessions[-1].send(b"an answer that meets the closed socket")
             harness.server.write_outbox()
-            await eventually(lambda: harness.server.connections == 0)
+            await eventually_async(lambda: harness.server.connections == 0)
             assert harness.core.received_commands == before + 1 + count
         assert len(harness.core.ended) == 3
 
@@ -271,7 +266,7 @@ async def test_nothing_is_heard_after_garbage() -> None:
         sock = socket.create_connection(("127.0.0.1", harness.port))
         sock.sendall(b"GET / HTTP/1.1\r\n\r\n" + encode_request(ECHO, 1, None))
         sock.close()
-        await eventually(lambda: len(harness.core.ended) == 1)
+        await eventually_async(lambda: len(harness.core.ended) == 1)
         assert harness.core.received_commands == 0
 
 
@@ -296,7 +291,7 @@ async def test_connections_over_the_limit_are_refused_and_freed_ones_count_again
             await third.request(1)
         assert harness.server.rejected_connections == 1
         await first.close()
-        await eventually(lambda: harness.server.connections == 1)
+        await eventually_async(lambda: harness.server.connections == 1)
         fourth = await harness.client()
         assert (await fourth.request(4)).opaque == 4
 
@@ -306,14 +301,14 @@ async def test_incomplete_frames_of_all_connections_together_are_bounded() -> No
         half = encode_request(ECHO, 1, None, b"x" * 900_000)[:600_000]
         first, second, good = await harness.client(), await harness.client(), await harness.client()
         first.writer.write(half)
-        await eventually(lambda: harness.server.buffered_bytes == 600_000)
+        await eventually_async(lambda: harness.server.buffered_bytes == 600_000)
         second.writer.write(half)
         with pytest.raises((EOFError, ConnectionError)):
             await first.next()  # of two equal ones the older
         assert (await good.request(1)).opaque == 1
-        await eventually(lambda: harness.server.buffered_bytes == 600_000)
+        await eventually_async(lambda: harness.server.buffered_bytes == 600_000)
         await second.close()
-        await eventually(lambda: harness.server.buffered_bytes == 0)
+        await eventually_async(lambda: harness.server.buffered_bytes == 0)
 
 
 async def test_a_fault_of_the_core_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:

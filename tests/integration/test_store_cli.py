@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store_tools import QuickFiles, crash, flush, opened, put
+from tests.support.store_tools import QuickFiles, crash, flush, opened, put
 
 
 def mqspark(*arguments: object) -> subprocess.CompletedProcess[str]:

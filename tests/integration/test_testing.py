@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.record import decode_records
 from mqspark.testing import Broker, Clients, Cluster, FakeClock
 from mqspark_server.app import BrokerApp, DevCluster
+from tests.support.waiting import eventually
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
 
@@ -176,13 +176,6 @@ def stored(broker: Cluster, topic: str) -> list[bytes]:
         return found
 
     return broker.call(bodies)
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, f"not within 60 s: {what}"
-        time.sleep(0.01)
 
 
 def test_delays_and_timers_come_when_the_clock_says_so(

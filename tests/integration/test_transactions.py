@@ -21,7 +21,7 @@ from mqspark.aio import (
 )
 from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.testing import Broker, Cluster
-from tests.waiting import until
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
 
@@ -103,7 +103,7 @@ async def test_an_exception_leaves_it_open_and_is_raised(broker: Cluster) -> Non
             await producer.send_in_transaction(Message.of("Tx2", "x"), execute=execute)
         with pytest.raises(TypeError, match="TransactionState"):
             await producer.send_in_transaction(Message.of("Tx2", "y"), execute=lambda message: True)
-        await until(lambda: len(asked) >= 3, "both are asked for, and one again")
+        await eventually_async(lambda: len(asked) >= 3, "both are asked for, and one again")
         assert await bodies(broker, "Tx2", 0) == []
 
 
@@ -179,7 +179,7 @@ async def test_stop_waits_for_what_runs(broker: Cluster) -> None:
 
     async with TransactionProducer(broker.namesrv, group="tx10", check=check) as producer:
         await producer.send_in_transaction(Message.of("Tx10", "x"), execute=lambda message: UNKNOWN)
-        await until(started.is_set, "it is asked")
+        await eventually_async(started.is_set, "it is asked")
         stopping = asyncio.create_task(producer.stop())
         await asyncio.sleep(0)
         assert not stopping.done()

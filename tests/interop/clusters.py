@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.interop.jars import HERE, Jars
-from tests.interop.remoting import GET_BROKER_CLUSTER_INFO, ask
+from tests.support.remoting import GET_BROKER_CLUSTER_INFO, ask
 
 START_TIMEOUT_S = 150.0
 STOP_TIMEOUT_S = 30.0

@@ -18,7 +18,7 @@ from typing import Any
 
 from mqspark.protocol.fastjson import loads
 from tests.interop.clusters import Cluster
-from tests.interop.remoting import ONEWAY, RESPONSE, RawConnection, Reply, request_frame
+from tests.support.remoting import ONEWAY, RESPONSE, RawConnection, Reply, request_frame
 
 WAIT_S = 30.0
 POLL_S = 0.1

@@ -1,6 +1,5 @@
 """What tests of clients in processes of their own share: members behind handles, and what they were given."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,14 +10,13 @@ from mqspark.message import MessageExt
 from mqspark.record import decode_records
 from tests.interop.clusters import Cluster
 from tests.interop.driver import Driver, body_of, message
-from tests.interop.remoting import PULL_MESSAGE, QUERY_CONSUMER_OFFSET, ask
 from tests.interop.topics import QUEUES, create_group, max_offset
+from tests.support.remoting import PULL_MESSAGE, QUERY_CONSUMER_OFFSET, ask
 
 SEND_OK = 0
 FIRST = "CONSUME_FROM_FIRST_OFFSET"
 TAKE_TIMEOUT_MS = 45_000
 SUBSCRIPTION_FLAG = 0x4
-POLL_S = 0.05
 
 
 def start(driver: Driver, what: str, cluster: Cluster, group: str, **settings: Any) -> int:
@@ -96,10 +94,3 @@ def our_consumer(
     )  # fmt: skip
     consumer.subscribe(topic)
     return consumer
-
-
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(POLL_S)

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from mqspark import (
@@ -20,13 +19,6 @@ from tests.interop.driver import JavaDriver, body_of, message
 
 WAIT_S = 60.0
 POLL_S = 0.05
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WAIT_S} s: {what}"
-        time.sleep(POLL_S)
 
 
 class Member(Protocol):

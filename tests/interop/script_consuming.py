@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 from tests.interop.differential import Play
-from tests.interop.remoting import Reply
 from tests.interop.script_messages import (
     COMMIT,
     LITE_PULL,
@@ -24,6 +23,7 @@ from tests.interop.script_messages import (
     send,
     settled,
 )
+from tests.support.remoting import Reply
 
 MAX_I32, MAX_I64 = 2**31 - 1, 2**63 - 1
 QUERY, QUERY_OFFSET, UPDATE_OFFSET = 12, 14, 15

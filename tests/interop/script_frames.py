@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from mqspark.protocol.codes import RequestCode
 from tests.interop.differential import Play
-from tests.interop.remoting import request_frame
 from tests.interop.script_consuming import MAX_I64
 from tests.interop.script_messages import create_group, create_topic, pull_fields, send, send_fields, settled
+from tests.support.remoting import request_frame
 
 
 def frames(play: Play) -> None:

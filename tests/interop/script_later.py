@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 
 from tests.interop.differential import POLL_S, WAIT_S, Play
-from tests.interop.remoting import Reply
 from tests.interop.script_consuming import MAX_I64
 from tests.interop.script_groups import HEARTBEAT, consumer_data, heartbeat
 from tests.interop.script_messages import (
@@ -24,6 +23,7 @@ from tests.interop.script_messages import (
     send_fields,
     settled,
 )
+from tests.support.remoting import Reply
 
 END_TRANSACTION, CHECK_TRANSACTION, RECALL = 37, 39, 370
 QUERY_ASSIGNMENT, SET_MODE = 400, 401

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 
 from tests.interop.differential import Play
-from tests.interop.remoting import Reply
+from tests.support.remoting import Reply
 
 BORN_MS = 1_690_000_000_000
 """Long ago: not taken for a time of this run."""

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from tests.interop.differential import POLL_S, WAIT_S, Play
-from tests.interop.remoting import Reply
 from tests.interop.script_messages import create_group, create_topic, properties, send, settled
+from tests.support.remoting import Reply
 
 POP, ACK, PEEK, CHANGE, NOTIFICATION, POLLING_INFO, BATCH_ACK = (
     200050,

@@ -4,7 +4,6 @@ what mqadmin says of them."""
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -26,19 +25,13 @@ from mqspark.errors import BrokerError
 from tests.interop.clusters import Cluster
 from tests.interop.driver import JavaDriver
 from tests.interop.topics import create_group, create_topic
+from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
 
 pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-
-
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.05)
 
 
 def test_one_identity_two_groups(java: JavaDriver, cluster: Cluster, name: Name) -> None:
@@ -70,10 +63,14 @@ def test_one_identity_two_groups(java: JavaDriver, cluster: Cluster, name: Name)
     with AdminClient(cluster.namesrv) as admin, second:
         with first, Producer(cluster.namesrv, group=name("p"), options=options) as producer:
             beats = first._aio._group.instance._heartbeats
-            until(lambda: cluster.broker in beats._known, "a broker that needs no subscriptions any more")
+            eventually(
+                lambda: cluster.broker in beats._known, "a broker that needs no subscriptions any more"
+            )
             for number in range(12):
                 producer.send(Message.of(topic, b"%d" % number, tags="AB"[number % 3 == 0]))
-            until(lambda: all(len(inbox) >= 8 for inbox in inboxes.values()), "8 messages for each group")
+            eventually(
+                lambda: all(len(inbox) >= 8 for inbox in inboxes.values()), "8 messages for each group"
+            )
             for group in inboxes:
                 connection = admin.group_members(group)
                 (member,) = connection.connection_set
@@ -81,11 +78,11 @@ def test_one_identity_two_groups(java: JavaDriver, cluster: Cluster, name: Name)
                 filters = {each.topic: each.sub_string for each in connection.subscription_table.values()}
                 assert filters[topic] == "A"
                 assert topic in java.mqadmin("consumerConnection", "-g", group, "-n", cluster.namesrv)
-        until(lambda: not online(admin, one), "the end of the group that left")
+        eventually(lambda: not online(admin, one), "the end of the group that left")
         assert online(admin, two)
         with Producer(cluster.namesrv, group=name("p"), options=options) as producer:
             producer.send(Message.of(topic, b"last", tags="A"))
-        until(lambda: b"last" in inboxes[two], "the last message")
+        eventually(lambda: b"last" in inboxes[two], "the last message")
     wanted = [b"%d" % number for number in range(12) if number % 3]
     assert sorted(inboxes[one]) == sorted(wanted)
     assert sorted(inboxes[two]) == sorted([*wanted, b"last"])
@@ -119,7 +116,7 @@ def test_mqadmin_shows_who_pulled_and_what_was_decided(
     consumer.subscribe(topic)
     with consumer:
         got: list[MessageExt] = []
-        until(lambda: bool(got) or bool(got.extend(consumer.poll(1_000))), "the message")
+        eventually(lambda: bool(got) or bool(got.extend(consumer.poll(1_000))), "the message")
     assert got[0].message_id == sent.message_id
     printed = ""
 
@@ -130,7 +127,7 @@ def test_mqadmin_shows_who_pulled_and_what_was_decided(
         )
         return "Pub" in printed and group in printed
 
-    until(shown, "the trace")
+    eventually(shown, "the trace")
     rows = [line.split() for line in printed.splitlines() if line.startswith(("Pub", "Sub", "End"))]
     kinds = {row[0] for row in rows}
     assert {"Pub", "Sub"} <= kinds, printed
@@ -165,7 +162,7 @@ def test_an_ordered_listener_commits_by_itself(java: JavaDriver, cluster: Cluste
     )
     consumer.subscribe(topic)
     with consumer:
-        until(lambda: b"4" in seen, "the last message")
+        eventually(lambda: b"4" in seen, "the last message")
     assert seen == [b"0", b"1", b"2", b"0", b"1", b"2", b"3", b"4"]
     with AdminClient(cluster.namesrv) as admin:
         assert admin.query_offset(group, place) == 3

@@ -15,7 +15,7 @@ from mqspark.record import decode_record
 from tests.interop.clusters import Cluster, free_port, mqspark_broker, mqspark_command, rocketmq_broker
 from tests.interop.directories import records_of
 from tests.interop.jars import Jars
-from tests.interop.remoting import (
+from tests.support.remoting import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
     PULL_MESSAGE,

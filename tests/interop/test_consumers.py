@@ -23,6 +23,7 @@ from mqspark import (
 from tests.interop.clusters import Cluster
 from tests.interop.driver import JavaDriver, body_of, message
 from tests.interop.topics import QUEUES, create_group, create_topic
+from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
 
@@ -37,14 +38,6 @@ on_both = pytest.mark.parametrize(
 )
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-POLL_S = 0.05
-
-
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(POLL_S)
 
 
 class Inbox:
@@ -111,10 +104,10 @@ def test_failed_messages_come_back_and_end_as_dead_letters(
             for body in (b"good", b"later", b"never", b"dead")
         }
         expected = Counter({b"good": 1, b"later": 3, b"never": 3, b"dead": 1})
-        until(lambda: inbox.bodies() == expected, f"{expected}, not {inbox.bodies()}", 90)
+        eventually(lambda: inbox.bodies() == expected, f"{expected}, not {inbox.bodies()}", 90)
         letters = {letter.body: letter for letter in read_all(cluster, f"%DLQ%{group}", name("dlq"), 2)}
         assert inbox.bodies() == expected
-        until(
+        eventually(
             lambda: all(
                 consumer.progress()[queue] == 1 for queue in consumer.assignment() if queue.topic == topic
             ),
@@ -150,7 +143,7 @@ def test_order_is_kept_while_queues_move_between_our_consumer_and_javas(
 
     with Producer(cluster.namesrv, group=name("py-producer"), send_timeout_ms=30_000) as producer, ours:
         send(producer, 40)
-        until(lambda: len(inbox.messages) == 40, "all to the only member")
+        eventually(lambda: len(inbox.messages) == 40, "all to the only member")
         theirs = java.call(
             "push.start", namesrv=cluster.namesrv, topic=topic, group=group, model="CLUSTERING", expression="*",
             orderly=True, **{"from": "CONSUME_FROM_FIRST_OFFSET"},
@@ -177,11 +170,11 @@ def test_order_is_kept_while_queues_move_between_our_consumer_and_javas(
             seen = {body_of(got) for got in from_java} | set(inbox.bodies())
             return len(seen) == sum(sent.values())
 
-        until(all_there, f"everything, {java_share} of it from queues that are Java's now")
+        eventually(all_there, f"everything, {java_share} of it from queues that are Java's now")
         java.call("push.stop", handle=theirs)
-        until(lambda: we_own() == set(range(QUEUES)), "we own all four again")
+        eventually(lambda: we_own() == set(range(QUEUES)), "we own all four again")
         send(producer, 40)
-        until(
+        eventually(
             lambda: len({*inbox.bodies()} | {body_of(got) for got in from_java}) == sum(sent.values()), "rest"
         )
 
@@ -211,8 +204,8 @@ def test_tools_look_into_our_consumer_and_move_it(java: JavaDriver, cluster: Clu
 
     with Producer(cluster.namesrv, group=name("py-producer"), send_timeout_ms=30_000) as producer, consumer:
         sent = [producer.send(Message.of(topic, b"%d" % number, tags="T")) for number in range(12)]
-        until(lambda: len(inbox.messages) == 12, "twelve messages")
-        until(lambda: sum(consumer.progress().values()) == 12, "and their progress")
+        eventually(lambda: len(inbox.messages) == 12, "twelve messages")
+        eventually(lambda: sum(consumer.progress().values()) == 12, "and their progress")
 
         printed = admin("consumerStatus", "-g", group, "-i", consumer.client_id, "-s")
         assert f"{'PROP_CONSUMEORDERLY':<40}: false" in printed
@@ -233,7 +226,7 @@ def test_tools_look_into_our_consumer_and_move_it(java: JavaDriver, cluster: Clu
         assert inbox.messages[-1].message_id == place.message_id
 
         admin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
-        until(lambda: len(inbox.messages) == 25, "all twelve once more")
+        eventually(lambda: len(inbox.messages) == 25, "all twelve once more")
         assert inbox.bodies() == Counter({b"%d" % number: 3 if number == 3 else 2 for number in range(12)})
 
 
@@ -280,7 +273,7 @@ def test_tools_look_into_javas_consumer_through_our_broker(
             # For RocketMQ there is nothing to reset before the group has committed; its client waits ten seconds.
             with AdminClient(cluster.namesrv) as ours:
                 places = ours.topic_route(topic).subscribe_queues
-                until(lambda: all(ours.query_offset(group, place) for place in places), "first commits")
+                eventually(lambda: all(ours.query_offset(group, place) for place in places), "first commits")
             admin("updateBrokerConfig", "-b", cluster.broker, "-k", "useServerSideResetOffset", "-v", "false")
         try:
             admin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
@@ -309,7 +302,7 @@ def test_mqadmin_shows_our_trace(java: JavaDriver, cluster: Cluster, name: Name)
     with producer:
         sent = producer.send(Message.of(topic, b"traced", tags="T", keys="the-key"))
     with consumer:
-        until(lambda: len(inbox.messages) == 1, "the message")
+        eventually(lambda: len(inbox.messages) == 1, "the message")
     printed = ""
 
     def shown() -> bool:
@@ -319,7 +312,7 @@ def test_mqadmin_shows_our_trace(java: JavaDriver, cluster: Cluster, name: Name)
         )
         return "Pub" in printed and group in printed
 
-    until(shown, "the trace")
+    eventually(shown, "the trace")
     assert producer.group in printed
     rows = [line.split() for line in printed.splitlines() if line.startswith(("Pub", "Sub"))]
     assert sorted(row[0] for row in rows) == ["Pub", "Sub"], printed
@@ -344,7 +337,7 @@ def test_a_namespace_is_javas_too(java: JavaDriver, cluster: Cluster, name: Name
         Producer(cluster.namesrv, group=name("py-producer"), send_timeout_ms=30_000, options=options) as ours,
     ):
         ours.send(Message.of(topic, b"ours"))
-        until(lambda: len(inbox.messages) == 2, "both messages")
+        eventually(lambda: len(inbox.messages) == 2, "both messages")
         received = java.call("push.take", handle=theirs, count=2, timeout_ms=30_000)
     assert {got["topic"] for got in received} == {topic} == {got.topic for got in inbox.messages}
     assert {body_of(got) for got in received} == {b"ours", b"theirs"} == set(inbox.bodies())
@@ -372,7 +365,7 @@ def test_in_order_what_never_succeeds_becomes_a_dead_letter(
         )
         ours.subscribe(topic)
         with ours:
-            until(lambda: len(inbox.messages) >= 6, "two deliveries each")
+            eventually(lambda: len(inbox.messages) >= 6, "two deliveries each")
             letters = read_all(cluster, f"%DLQ%{group}", name("dlq"), 3)
         bodies = [got.body for got in inbox.messages]
     else:

@@ -26,12 +26,12 @@ from tests.interop.handles import (
     started,
     stored,
     take,
-    until,
 )
 from tests.interop.jars import ToolMissing
 from tests.interop.other_clients import cpp_binding, cpp_driver
-from tests.interop.remoting import ask
 from tests.interop.topics import QUEUES, create_group, create_topic, message_count
+from tests.support.remoting import ask
+from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
 
@@ -77,7 +77,7 @@ def test_send_modes(cpp: Driver, soon: Cluster, name: Name, mode: str) -> None:
             )
             for number, body in enumerate(given)
         ]  # fmt: skip
-        until(lambda: message_count(soon, topic) == len(given), "all stored")
+        eventually(lambda: message_count(soon, topic) == len(given), "all stored")
     found = stored(soon, topic)
     assert Counter(one.body for one in found) == Counter(given)
     assert {(one.tags, one.keys, one.properties["größe"]) for one in found} == {("TagÄ", "k1 k2", "übergroß")}
@@ -117,7 +117,7 @@ def test_large_bodies_travel_compressed(cpp: Driver, soon: Cluster, name: Name) 
     assert counted(take(cpp, consumer, 2)) == Counter(large)
     got: list[MessageExt] = []
     with our_consumer(soon, topic, create_group(soon, name("our-large")), got.append):
-        until(lambda: len(got) == 2, "both at our consumer")
+        eventually(lambda: len(got) == 2, "both at our consumer")
     assert sorted(one.body for one in got) == sorted(large)
     assert all(one.sys_flag & COMPRESSED_BIT for one in got)
 
@@ -140,7 +140,7 @@ def test_tags_and_offsets(cpp: Driver, soon: Cluster, name: Name) -> None:
     assert not take(cpp, consumer, 1, 300)
     ids = {(one.queue_id, one.queue_offset): one.message_id for one in stored(soon, topic)}
     assert all(ids[one["queue_id"], one["queue_offset"]] == one["msg_id"] for one in received)
-    until(
+    eventually(
         lambda: sum(group_offset(soon, group, topic, queue) or 0 for queue in range(QUEUES)) >= 36,
         "its offsets are committed",
     )
@@ -191,7 +191,7 @@ def test_every_broadcast_consumer_gets_everything(cpp: Driver, soon: Cluster, na
     with our_consumer(soon, topic, create_group(soon, name("our-broadcast")), got.append):
         send_all(cpp, soon, topic, bodies("all", 12))
         assert counted(take(cpp, member, 12)) == Counter(bodies("all", 12))
-        until(lambda: len(got) == 12, "all at our consumer")
+        eventually(lambda: len(got) == 12, "all at our consumer")
     assert all(group_offset(soon, group, topic, queue) is None for queue in range(QUEUES))
 
 

@@ -14,8 +14,8 @@ from mqspark.message import MessageExt
 from mqspark.record import decode_records
 from tests.interop.clusters import Cluster, mqspark_broker, rocketmq_broker, rocketmq_namesrv
 from tests.interop.jars import Jars
-from tests.interop.remoting import GET_MAX_OFFSET, PULL_MESSAGE, SEND_MESSAGE_V2, RawConnection
 from tests.interop.topics import create_topic
+from tests.support.remoting import GET_MAX_OFFSET, PULL_MESSAGE, SEND_MESSAGE_V2, RawConnection
 
 SETTINGS = {
     "brokerName": "moving",

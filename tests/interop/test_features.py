@@ -35,9 +35,10 @@ from mqspark.errors import BrokerError
 from mqspark.protocol.fastjson import loads
 from tests.interop.clusters import Cluster, free_port
 from tests.interop.driver import JavaDriver, JavaError, message
-from tests.interop.members import POLL_S, WAIT_S, JavaMember, Member, Noted, Side, until
-from tests.interop.remoting import ask
+from tests.interop.members import POLL_S, WAIT_S, JavaMember, Member, Noted, Side
 from tests.interop.topics import create_group, create_topic, message_count
+from tests.support.remoting import ask
+from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
 
@@ -131,7 +132,7 @@ def test_both_clients_allocate_alike(java: JavaDriver, cluster: Cluster, name: N
         def owned() -> dict[str, list[int]]:
             return {one.client_id: sorted(one.queues(topic)) for one in (theirs, ours)}
 
-        until(lambda: owned() == expected, f"{expected}")
+        eventually(lambda: owned() == expected, f"{expected}")
     finally:
         for one in sides:
             one.stop()
@@ -149,7 +150,7 @@ def test_a_new_group_gets_all_of_a_young_queue(side: Side, name: Name, start: st
     if start == "TIMESTAMP":
         time.sleep(2.0)  # a timestamp has the resolution of a second
     side.send(topic, bodies("new", 5))
-    until(lambda: message_count(side.cluster, topic, 1) == 10, "all stored")
+    eventually(lambda: message_count(side.cluster, topic, 1) == 10, "all stored")
     timestamp = {"timestamp": between_ms} if start == "TIMESTAMP" else {}
     member = side.member(topic, group, **{"from": f"CONSUME_FROM_{start}"}, **timestamp)
     side.send(topic, bodies("later", 2))
@@ -196,8 +197,8 @@ def test_unsubscribe_and_subscribe(side: Side, name: Name) -> None:
         table = json.loads(_quoted_queues(reply.body))["subscriptionTable"]
         return {topic: data["subString"] for topic, data in table.items() if not topic.startswith("%RETRY%")}
 
-    until(lambda: subscribed() == {kept: "A || B"}, "the broker knows")
-    until(lambda: member.queues(dropped) == [], "the queue is given up")
+    eventually(lambda: subscribed() == {kept: "A || B"}, "the broker knows")
+    eventually(lambda: member.queues(dropped) == [], "the queue is given up")
     # A pull that is parked goes by the old tags: this one ends it.
     side.send(kept, bodies("end", 1), tags="A")
     assert member.take(1) == Counter(bodies("end", 1))
@@ -219,7 +220,7 @@ def test_no_more_is_pulled_than_may_be_cached(side: Side, name: Name) -> None:
         table = running_info(side.cluster, group, member.client_id)["mqTable"]
         return sum(info["cachedMsgCount"] for key, info in table.items() if f'"{topic}"' in key)
 
-    until(lambda: cached() > 20, "the limit is reached")
+    eventually(lambda: cached() > 20, "the limit is reached")
     most = 0
     for _ in range(10):
         most = max(most, cached())
@@ -252,7 +253,7 @@ def test_hooks_around_sends_and_listeners(side: Side, name: Name) -> None:
     assert Counter(calls) == Counter({"before": 3, "after SEND_OK": 3})
     member = side.member(topic, group, hooks=True)
     assert member.take(3) == Counter(bodies("m", 3))
-    until(lambda: len(member.hooked()) == 6, "the hooks")
+    eventually(lambda: len(member.hooked()) == 6, "the hooks")
     assert Counter(member.hooked()) == Counter({"before": 3, "after CONSUME_SUCCESS": 3})
 
 
@@ -271,9 +272,11 @@ def test_a_dead_name_server_is_passed_over(side: Side, name: Name) -> None:
             return False
         return True
 
-    until(lambda: works(lambda: side.send(topic, bodies("m", 1), namesrv=several)), "a send")
+    eventually(lambda: works(lambda: side.send(topic, bodies("m", 1), namesrv=several)), "a send")
     members: list[Member] = []
-    until(lambda: works(lambda: members.append(side.member(topic, group, namesrv=several))), "a consumer")
+    eventually(
+        lambda: works(lambda: members.append(side.member(topic, group, namesrv=several))), "a consumer"
+    )
     assert members[0].take(1) == Counter(bodies("m", 1))
 
 
@@ -294,7 +297,7 @@ def test_one_identity_has_one_connection(side: Side, name: Name) -> None:
     def as_producer() -> set[tuple[str, str]]:
         return connections(PRODUCER_CONNECTIONS, producerGroup=f"features-{topic}")
 
-    until(lambda: len(as_producer()) == 1, "the producer is known")
+    eventually(lambda: len(as_producer()) == 1, "the producer is known")
     assert connections(CONSUMER_CONNECTIONS, consumerGroup=group) == as_producer()
     assert {client for client, _ in as_producer()} == {member.client_id}
 
@@ -349,7 +352,7 @@ def test_our_delays_timers_and_recall(java: JavaDriver, cluster: Cluster, name: 
         assert gone.recall_handle is not None
         assert producer.recall(topic, gone.recall_handle) == gone.message_id
         producer.send(Message.of(topic, b"the last", delay_ms=5_000))
-        until(lambda: b"the last" in received, "all but one")
+        eventually(lambda: b"the last" in received, "all but one")
         with pytest.raises(BrokerError, match="max delay"):
             producer.send(Message.of(topic, b"too late", delay_ms=4 * 86_400_000))
     assert set(received) == {*due_ms, b"the last"}
@@ -383,7 +386,7 @@ def test_our_listener_that_takes_too_long(java: JavaDriver, cluster: Cluster, na
     consumer.subscribe(topic)
     with consumer, Producer(cluster.namesrv, group=name("late"), send_timeout_ms=30_000) as producer:
         producer.send(Message.of(topic, b"slow"))
-        until(lambda: times == [0, 1], "the second attempt")
+        eventually(lambda: times == [0, 1], "the second attempt")
         gate.set()
 
 
@@ -421,7 +424,7 @@ def test_mqadmin_shows_javas_trace(java: JavaDriver, cluster: Cluster, name: Nam
         rows = [line.split() for line in printed.splitlines() if line.startswith(("Pub", "Sub"))]
         return sorted(row[0] for row in rows) == ["Pub", "Sub"] and all("success" in row for row in rows)
 
-    until(shown, "both halves of the trace")
+    eventually(shown, "both halves of the trace")
     member.do("stop")
 
 
@@ -461,7 +464,7 @@ def test_our_lite_pull_goes_where_it_is_told(java: JavaDriver, cluster: Cluster,
         assert consumer.offset_for_timestamp(place, 0) == 0
         consumer.seek_to_timestamp(place, int(time.time() * 1000) + 3_600_000)
         assert consumer.position(place) == 13
-        until(lambda: consumer.committed(place) == 13 or bool(consumer.poll(10)), "auto-commit")
+        eventually(lambda: consumer.committed(place) == 13 or bool(consumer.poll(10)), "auto-commit")
         create_topic(cluster, topic, 2)
-        until(lambda: bool(changes) and changes[-1] == {0, 1}, "the second queue is heard of")
+        eventually(lambda: bool(changes) and changes[-1] == {0, 1}, "the second queue is heard of")
     side.stop()

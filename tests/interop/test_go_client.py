@@ -27,12 +27,12 @@ from tests.interop.handles import (
     start,
     started,
     take,
-    until,
 )
 from tests.interop.jars import ToolMissing
 from tests.interop.other_clients import go_driver, go_program
-from tests.interop.remoting import ask
 from tests.interop.topics import QUEUES, create_group, create_topic, max_offset, message_count
+from tests.support.remoting import ask
+from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
 
@@ -143,7 +143,7 @@ def test_send_modes(go: Driver, soon: Cluster, name: Name, mode: str) -> None:
             go.call("producer.send", handle=producer, mode=mode, message=message(topic, body))
             for body in given
         ]
-        until(lambda: message_count(soon, topic) == len(given), "all stored")
+        eventually(lambda: message_count(soon, topic) == len(given), "all stored")
     received = pull_all(go, soon, topic)
     assert counted(received) == Counter(given)
     if mode != "oneway":
@@ -158,7 +158,7 @@ def test_a_batch_is_stored_as_its_messages(go: Driver, soon: Cluster, name: Name
     batch = [message(topic, body, tags="B", keys=[body.decode()]) for body in bodies("batch", 10)]
     with started(go, "producer", soon, "go-batches") as producer:
         sent = go.call("producer.send_batch", handle=producer, mode=mode, messages=batch)
-        until(lambda: message_count(soon, topic) == len(batch), "all stored")
+        eventually(lambda: message_count(soon, topic) == len(batch), "all stored")
     if mode != "oneway":
         assert (sent["status"], sent["queue_offset"]) == (SEND_OK, 0)
         assert len(sent["offset_msg_id"].split(",")) == len(batch)
@@ -176,7 +176,7 @@ def test_large_bodies_travel_compressed(go: Driver, soon: Cluster, name: Name) -
     send_all(go, soon, topic, large)
     got: list[MessageExt] = []
     with our_consumer(soon, topic, group, got.append):
-        until(lambda: len(got) == 2, "both at our consumer")
+        eventually(lambda: len(got) == 2, "both at our consumer")
     assert sorted(one.body for one in got) == sorted(large)
     assert all(one.sys_flag & COMPRESSED_BIT for one in got)
     assert sorted(body_of(one) for one in pull_all(go, soon, topic)) == sorted(large)
@@ -246,7 +246,7 @@ def test_two_members_share_and_one_takes_over(go: Driver, soon: Cluster, name: N
                 halves[:] = got[0] + got[1]
                 return all(len({one["queue_id"] for one in part}) == 2 for part in got) and len(halves) == 8
 
-            until(both_work, "both have two queues", 60)
+            eventually(both_work, "both have two queues", 60)
             assert counted(halves) == Counter(bodies("probe", 8))
         send_all(go, soon, topic, bodies("after", 8))
         assert counted(take(go, first, 8)) == Counter(bodies("after", 8))
@@ -267,7 +267,7 @@ def test_a_group_of_go_and_ours(go: Driver, soon: Cluster, name: Name) -> None:
                 received
             ) == len(got) == 4
 
-        until(shared, "each has two queues", 60)
+        eventually(shared, "each has two queues", 60)
 
 
 def test_failed_messages_come_back_and_end_as_dead_letters(go: Driver, soon: Cluster, name: Name) -> None:
@@ -278,7 +278,7 @@ def test_failed_messages_come_back_and_end_as_dead_letters(go: Driver, soon: Clu
         send(go, producer, topic, b"never", properties={"failures": "9"})
     with push(go, soon, topic, group, max_reconsume=1, delay_level=1) as consumer:
         received = take(go, consumer, 4)
-        until(lambda: message_count(soon, f"%DLQ%{group}", 1) == 1, "the dead letter")
+        eventually(lambda: message_count(soon, f"%DLQ%{group}", 1) == 1, "the dead letter")
     assert counted(received) == Counter({b"twice": 2, b"never": 2})
     (again,) = (one for one in received if body_of(one) == b"twice" and one["reconsume_times"])
     assert (again["topic"], again["reconsume_times"], again["tags"]) == (topic, 1, "T")
@@ -365,7 +365,7 @@ def test_pull_consumer(go: Driver, soon: Cluster, name: Name) -> None:
     other = create_group(soon, name("go-poll"))
     with started(go, "pull", soon, other, topic=topic, expression="*", **{"from": FIRST}) as consumer:
         assert counted(take(go, consumer, 10, verb="pull.poll")) == Counter(bodies("pull", 10))
-    until(lambda: group_offset(soon, other, topic, 0) == 10, "the polled offset is committed")
+    eventually(lambda: group_offset(soon, other, topic, 0) == 10, "the polled offset is committed")
 
 
 @pytest.mark.slow
@@ -413,7 +413,9 @@ def test_requests_and_replies(go: Driver, soon: Cluster, name: Name, mode: str, 
         # Its first heartbeat comes after a second, the next one after 31, to brokers that it has a route to; before
         # that nobody knows where a reply has to go.
         send(go, producer, create_topic(soon, name("GoFirst")), b"for the route")
-        until(lambda: ask(soon.broker, PRODUCERS, producerGroup=asking).code == 0, "the client is known", 45)
+        eventually(
+            lambda: ask(soon.broker, PRODUCERS, producerGroup=asking).code == 0, "the client is known", 45
+        )
         for body in (b"one", b"two " * 2000):
             reply = go.call(
                 "producer.request", handle=producer, mode=mode, message=message(topic, body),
@@ -524,14 +526,18 @@ def test_trace_and_interceptors(go: Driver, soon: Cluster, name: Name) -> None:
         with push(go, soon, topic, group, trace_topic=traces, hooks=True) as consumer:
             sent = send(go, producer, topic, b"traced", tags="T", keys=["the-key"])
             take(go, consumer, 1)
-            until(lambda: go.call("hooked", group=group) == ["before", "after"], "the listener's interceptor")
+            eventually(
+                lambda: go.call("hooked", group=group) == ["before", "after"], "the listener's interceptor"
+            )
             assert go.call("hooked", group=sender) == ["before", "after"]
 
             def lines() -> list[list[str]]:
                 kept = b"".join(body_of(one) for one in pull_all(go, soon, traces))
                 return [line.split("\x01") for line in kept.decode().split("\x02") if line]
 
-            until(lambda: {line[0] for line in lines()} == {"Pub", "SubBefore", "SubAfter"}, "all traces")
+            eventually(
+                lambda: {line[0] for line in lines()} == {"Pub", "SubBefore", "SubAfter"}, "all traces"
+            )
             (pub,) = (line for line in lines() if line[0] == "Pub")
     assert pub[2:8] == ["DefaultRegion", sender, topic, sent["msg_id"], "T", "the-key"]
 
@@ -546,7 +552,7 @@ def test_namespaces(go: Driver, soon: Cluster, name: Name) -> None:
         assert counted(take(go, consumer, 1)) == Counter([b"inside"])
     got: list[MessageExt] = []
     with our_consumer(soon, topic, name("our-named"), got.append, options=ClientOptions(namespace=space)):
-        until(lambda: len(got) == 1, "our consumer in the same namespace")
+        eventually(lambda: len(got) == 1, "our consumer in the same namespace")
     assert (got[0].topic, got[0].body) == (topic, b"inside")
 
 
@@ -586,11 +592,11 @@ def test_clients_outlive_the_broker(program: Path, tmp_path: Path, blow: signal.
 
         thread = threading.Thread(target=sending, daemon=True)
         thread.start()
-        until(lambda: len(acknowledged) >= 30, "sends before")
+        eventually(lambda: len(acknowledged) >= 30, "sends before")
         life.close()
         before = len(acknowledged)
         cluster = running.enter_context(mqspark_broker(tmp_path / "broker", namesrv, settings))
-        until(lambda: len(acknowledged) >= before + 30, "sends after", 60)
+        eventually(lambda: len(acknowledged) >= before + 30, "sends after", 60)
         over.set()
         thread.join(30)
         seen: set[bytes] = set()
@@ -599,4 +605,4 @@ def test_clients_outlive_the_broker(program: Path, tmp_path: Path, blow: signal.
             seen.update(map(body_of, take(go, consumer, 1, 500)))
             return acknowledged <= seen
 
-        until(all_consumed, "every acknowledged message consumed", 60)
+        eventually(all_consumed, "every acknowledged message consumed", 60)

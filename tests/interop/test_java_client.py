@@ -14,11 +14,11 @@ import pytest
 from tests.interop.clusters import Cluster
 from tests.interop.driver import JavaDriver, JavaError, body_of, message
 from tests.interop.topics import QUEUES, create_group, create_topic, max_offset, message_count
+from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
 
 COMPRESSION_TYPE_BITS = {"LZ4": 0x1 << 8, "ZSTD": 0x2 << 8, "ZLIB": 0x3 << 8}
-POLL_S = 0.05
 
 
 def producer(java: JavaDriver, cluster: Cluster, **settings: Any) -> int:
@@ -57,13 +57,6 @@ def pull_all(java: JavaDriver, cluster: Cluster, topic: str, queues: int = QUEUE
             offset = result["next"]
     java.call("pull.stop", handle=handle)
     return messages
-
-
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(POLL_S)
 
 
 # ---- producing
@@ -114,7 +107,7 @@ def test_send_modes(java: JavaDriver, cluster: Cluster, name: Name, mode: str) -
         java.call("producer.send", handle=handle, mode=mode, message=message(topic, body, keys=f"k{body!r}"))
         for body in bodies
     ]
-    until(lambda: message_count(cluster, topic) == len(bodies), "every message stored")
+    eventually(lambda: message_count(cluster, topic) == len(bodies), "every message stored")
     received = pull_all(java, cluster, topic)
     assert Counter(map(body_of, received)) == Counter(bodies)
     if mode != "oneway":
@@ -317,17 +310,17 @@ def test_two_consumers_share_the_queues_and_one_takes_over(
     def owned(consumer: int) -> list[int]:
         return [queue[2] for queue in java.call("push.queues", handle=consumer, topic=topic)]
 
-    until(lambda: sorted([len(owned(one)), len(owned(two))]) == [2, 2], "two queues each")
+    eventually(lambda: sorted([len(owned(one)), len(owned(two))]) == [2, 2], "two queues each")
     assert sorted(owned(one) + owned(two)) == [0, 1, 2, 3]
     java.call("producer.send_many", handle=handle, topic=topic, mode="async", count=200, prefix="s", tags="T")
-    until(lambda: message_count(cluster, topic) == 200, "stored")
+    eventually(lambda: message_count(cluster, topic) == 200, "stored")
     shares = [
         sum(max_offset(cluster, topic, queue_id) for queue_id in owned(consumer)) for consumer in (one, two)
     ]
     assert [len(take(java, one, shares[0])), len(take(java, two, shares[1]))] == shares
 
     java.call("push.stop", handle=one)
-    until(lambda: owned(two) == [0, 1, 2, 3], "the other owns all four")
+    eventually(lambda: owned(two) == [0, 1, 2, 3], "the other owns all four")
     java.call("producer.send_many", handle=handle, topic=topic, mode="async", count=40, prefix="t", tags="T")
     assert {body_of(got) for got in take(java, two, 40)} == {b"t-%d" % number for number in range(40)}
     java.call("push.stop", handle=two)
@@ -384,7 +377,7 @@ def test_a_new_group_on_a_young_queue_starts_at_its_beginning(
     topic, group = create_topic(cluster, name("Young")), name("young-group")
     handle = producer(java, cluster)
     java.call("producer.send_many", handle=handle, topic=topic, mode="async", count=20, prefix="y", tags="T")
-    until(lambda: message_count(cluster, topic) == 20, "stored")
+    eventually(lambda: message_count(cluster, topic) == 20, "stored")
     consumer = push(
         java, cluster, topic, group, **{"from": start, "timestamp": int(time.time() * 1000) + 5000}
     )
@@ -546,7 +539,7 @@ def test_offsets_of_queues_and_groups(java: JavaDriver, cluster: Cluster, name: 
     assert 0 < ask("earliest_store_time") <= stored[0]["store_timestamp"]
 
     ask("update_offset", offset=7)
-    until(lambda: ask("fetch_offset") == 7, "the group's offset is stored")
+    eventually(lambda: ask("fetch_offset") == 7, "the group's offset is stored")
     assert java.call("pull.do", handle=handle, verb="queues", topic=topic) == [
         [topic, cluster.broker_name, queue_id] for queue_id in range(QUEUES)
     ]

@@ -10,20 +10,11 @@ import pytest
 from mqspark.message import MessageExt
 from tests.interop.clusters import Cluster
 from tests.interop.driver import Driver, DriverError, body_of
-from tests.interop.handles import (
-    bodies,
-    counted,
-    group_offset,
-    our_consumer,
-    send,
-    started,
-    stored,
-    take,
-    until,
-)
+from tests.interop.handles import bodies, counted, group_offset, our_consumer, send, started, stored, take
 from tests.interop.jars import ToolMissing
 from tests.interop.other_clients import js_driver, js_program
 from tests.interop.topics import QUEUES, create_group, create_topic, max_offset
+from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
 
@@ -78,7 +69,7 @@ def test_large_bodies_travel_compressed(js: Driver, soon: Cluster, name: Name) -
         assert counted(take(js, consumer, 2)) == Counter(large)
     got: list[MessageExt] = []
     with our_consumer(soon, topic, create_group(soon, name("our-large")), got.append):
-        until(lambda: len(got) == 2, "both at our consumer")
+        eventually(lambda: len(got) == 2, "both at our consumer")
     assert sorted(one.body for one in got) == sorted(large)
     assert all(one.sys_flag & COMPRESSED_BIT for one in got)
 
@@ -107,7 +98,7 @@ def test_tags_and_where_a_group_goes_on(js: Driver, soon: Cluster, name: Name) -
             send(js, producer, topic, b"%d" % number, tags="ABCD"[number % 4])
     with started(js, "push", soon, group, topic=topic, expression="A || C") as consumer:
         assert {int(body_of(one)) for one in take(js, consumer, 20)} == set(range(0, 40, 2))
-        until(
+        eventually(
             lambda: sum(group_offset(soon, group, topic, queue) or 0 for queue in range(QUEUES)) >= 39,
             "its offsets are committed",
         )
@@ -157,14 +148,14 @@ def test_two_members_share_and_one_takes_over(js: Driver, soon: Cluster, name: N
                     part and len({one["queue_id"] for one in part[-2:]}) == 2 for part in parts.values()
                 )
 
-            until(both_work, "both have two queues", 60)
+            eventually(both_work, "both have two queues", 60)
 
             def every_probe_came() -> bool:
                 for member, part in parts.items():
                     part += take(js, member, 8, 100)
                 return set(counted(parts[first] + parts[second])) == set(sent)
 
-            until(every_probe_came, "every probe at one of them")
+            eventually(every_probe_came, "every probe at one of them")
         send_all(js, soon, topic, bodies("after", 8))
         received: list[dict[str, Any]] = []
 
@@ -172,7 +163,7 @@ def test_two_members_share_and_one_takes_over(js: Driver, soon: Cluster, name: N
             received.extend(take(js, first, 1, 200))
             return set(bodies("after", 8)) <= set(counted(received))
 
-        until(all_came, "the survivor has all")
+        eventually(all_came, "the survivor has all")
 
 
 def test_every_broadcast_consumer_gets_everything(js: Driver, soon: Cluster, name: Name) -> None:

@@ -2,9 +2,8 @@
 
 import os
 import signal
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +22,9 @@ from tests.interop.clusters import (
 from tests.interop.driver import JavaDriver, body_of
 from tests.interop.jars import Jars
 from tests.interop.topics import message_count
+from tests.support.waiting import eventually
 
 CLUSTER = "MixedCluster"
-POLL_S = 0.1
 
 pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
 
@@ -55,13 +54,6 @@ def mixed(request: pytest.FixtureRequest, jars: Jars, tmp_path: Path) -> Iterato
             )
         )
         yield Mixed(namesrv, ours, theirs)
-
-
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(POLL_S)
 
 
 def test_one_cluster_of_both_kinds(java: JavaDriver, mixed: Mixed) -> None:
@@ -110,9 +102,9 @@ def test_one_cluster_of_both_kinds(java: JavaDriver, mixed: Mixed) -> None:
         for _ in range(16):
             assert survivor.send(Message.of("Mixed", b"after")).queue.broker_name == "broker-python"
         assert message_count(ours, "Mixed") == stored + 16
-    until(lambda: list(brokers_known_to(namesrv)) == ["broker-python"], "the killed broker is gone")
+    eventually(lambda: list(brokers_known_to(namesrv)) == ["broker-python"], "the killed broker is gone")
     java.call("producer.send_many", handle=fresh, topic="Mixed", mode="sync", count=20, prefix="n", tags="T")
     assert message_count(ours, "Mixed") == stored + 16 + 20
     os.kill(ours.broker_pid, signal.SIGTERM)
-    until(lambda: brokers_known_to(namesrv) == {}, "the stopped broker is gone")
+    eventually(lambda: brokers_known_to(namesrv) == {}, "the stopped broker is gone")
     java.call("push.stop", handle=consumer)

@@ -20,15 +20,15 @@ import pytest
 from tests.interop.clusters import Cluster
 from tests.interop.driver import JavaDriver, message
 from tests.interop.mqadmin_table import CHAINS, LAST, Row
-from tests.interop.remoting import QUERY_CONSUMER_OFFSET, ask
 from tests.interop.topics import QUEUES, create_group, create_topic, max_offset
+from tests.support.remoting import QUERY_CONSUMER_OFFSET, ask
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
 
 TOPIC, GROUP, PRODUCERS = "AdminTopic", "AdminGroup", "AdminProducers"
 CLONE_GROUP = "AdminCloneGroup"
 MESSAGES = 10
-POLL_S = 0.1
 AT_ONCE = 24
 ATTEMPTS = 3
 _AGAIN = ("has created already", "RemotingTimeoutException", "timeout")
@@ -119,13 +119,6 @@ def scene(java: JavaDriver, cluster: Cluster, tmp_path_factory: pytest.TempPathF
     yield scene
     java.call("push.stop", handle=consumer["handle"])
     java.call("producer.stop", handle=producer["handle"])
-
-
-def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(POLL_S)
 
 
 def commits_are_known(scene: Scene) -> None:

@@ -20,9 +20,10 @@ from mqspark.protocol.connection import Connection
 from tests.interop.clusters import Cluster, mqspark_broker, mqspark_cluster, rocketmq_broker, rocketmq_namesrv
 from tests.interop.driver import JavaDriver, JavaError, message
 from tests.interop.jars import Jars
-from tests.interop.members import WAIT_S, until
-from tests.interop.remoting import SEND_MESSAGE_V2, ask, request_frame
+from tests.interop.members import WAIT_S
 from tests.interop.topics import QUEUES, create_topic, message_count
+from tests.support.remoting import SEND_MESSAGE_V2, ask, request_frame
+from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
 
@@ -79,7 +80,7 @@ def stored(cluster: Cluster, topic: str) -> Counter[bytes]:
             got.update(one.body for one in consumer.poll(100))
             return got.total() >= count
 
-        until(read, f"{count} messages")
+        eventually(read, f"{count} messages")
     return got
 
 
@@ -135,7 +136,7 @@ def test_java_is_refused_by_our_overloaded_broker(
             return bool(refused["async"]) and sent_again()
 
         with overloaded(cluster.broker, name("Crowd")):
-            until(overload_is_felt, "refusals")
+            eventually(overload_is_felt, "refusals")
         for mode in refused:
             send(mode, 10)
             java.call("producer.stop", handle=producer[mode])

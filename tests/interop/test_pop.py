@@ -19,8 +19,8 @@ from mqspark.record import decode_records
 from tests.interop.clusters import Cluster, free_port, mqspark_broker, rocketmq_broker
 from tests.interop.driver import JavaDriver, body_of, java_driver
 from tests.interop.jars import Jars
-from tests.interop.remoting import SEND_MESSAGE_V2, RawConnection
 from tests.interop.topics import create_group, create_topic
+from tests.support.remoting import SEND_MESSAGE_V2, RawConnection
 
 Name = Callable[[str], str]
 

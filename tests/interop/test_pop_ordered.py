@@ -10,8 +10,8 @@ import pytest
 from mqspark import ConsumeFromWhere, Message, MessageExt, MessageQueue, PopConsumer, Producer, RetryLater
 from tests.interop.clusters import Cluster
 from tests.interop.driver import JavaDriver, body_of
-from tests.interop.members import until
 from tests.interop.topics import create_group, create_topic, message_count
+from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
 
@@ -47,7 +47,7 @@ class Popper:
             popped.extend(self.pop(attempt))
             return bool(popped)
 
-        until(found, "messages")
+        eventually(found, "messages")
         return popped
 
     def do(self, message: dict[str, Any], **more: int) -> str:
@@ -68,7 +68,7 @@ def test_java_pops_in_order(java: JavaDriver, cluster: Cluster, name: Name) -> N
     with Producer(cluster.namesrv, group=name("p"), send_timeout_ms=30_000) as producer:
         for body in (b"0", b"1", b"2", b"3"):
             producer.send(Message.of(topic, body))
-    until(lambda: message_count(cluster, topic, 1) == 4, "all stored")
+    eventually(lambda: message_count(cluster, topic, 1) == 4, "all stored")
     popper = Popper(java, cluster, topic, group)
     first = popper.take("one")
     assert bodies(first) == [b"0", b"1"]
@@ -129,7 +129,7 @@ def test_our_consumers_pop_in_order(java: JavaDriver, cluster: Cluster, name: Na
     for member in members:
         member.subscribe(topic)
         member.start()
-    until(lambda: all(len(done[number]) >= len(sent[number]) for number in sent), "all")
+    eventually(lambda: all(len(done[number]) >= len(sent[number]) for number in sent), "all")
     for member in members:
         member.stop()
     assert done == sent

@@ -18,9 +18,9 @@ from tests.interop import jars as jar_cache
 from tests.interop.clusters import mqspark_cluster, rocketmq_cluster
 from tests.interop.driver import Driver, DriverError, JavaDriver, body_of
 from tests.interop.driver import message as plain_message
-from tests.interop.members import until
 from tests.interop.proxy import Proxy, fetch_grpc_client, fetch_proxy, grpc_driver, running_proxy
 from tests.interop.topics import create_group, create_topic, message_count
+from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
 
@@ -236,7 +236,7 @@ def test_transactions_are_committed_rolled_back_and_asked_for(client: Client, na
         seen.update(bodies(client.take(consumer, 1, wait_s=1)))
         return len(seen) == 2
 
-    until(have_both, "both to be delivered")
+    eventually(have_both, "both to be delivered")
     asked = {base64.b64decode(body) for body in client.driver.call("producer.checked", handle=producer)}
     assert set(seen) == {b"committed", b"asked for"}
     assert b"asked for" in asked
@@ -259,7 +259,7 @@ def test_failures_are_retried_by_the_policy_of_the_group_and_end_as_dead_letters
     consumer = client.push(topic, group, failures=9)
     taken = client.take(consumer, 3)
     assert [(body_of(got), got["attempt"]) for got in taken] == [(b"hopeless", n) for n in (1, 2, 3)]
-    until(lambda: message_count(cluster, f"%DLQ%{group}", 1) == 1, "a dead letter")
+    eventually(lambda: message_count(cluster, f"%DLQ%{group}", 1) == 1, "a dead letter")
 
 
 def test_in_order_what_never_succeeds_becomes_a_dead_letter_and_the_next_goes_on(
@@ -275,7 +275,7 @@ def test_in_order_what_never_succeeds_becomes_a_dead_letter_and_the_next_goes_on
     client.send(client.producer(topic), *(message(topic, body, group="g") for body in (b"hopeless", b"next")))
     taken = client.take(client.push(topic, group, failures=9), 4)
     assert [body_of(got) for got in taken] == [b"hopeless", b"hopeless", b"next", b"next"]
-    until(lambda: message_count(cluster, f"%DLQ%{group}", 1) == 2, "two dead letters")
+    eventually(lambda: message_count(cluster, f"%DLQ%{group}", 1) == 2, "two dead letters")
 
 
 @pytest.mark.slow
@@ -404,5 +404,5 @@ def test_the_remoting_clients_transactions_go_through_the_proxy(remoting: Remoti
         return len(seen) > 1
 
     # It forgets the group of a producer from which it has had no heartbeat yet, until the next message.
-    until(deal, "both to be delivered")
+    eventually(deal, "both to be delivered")
     assert set(seen) == {b"yes", b"later"}

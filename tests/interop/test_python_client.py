@@ -25,14 +25,13 @@ from mqspark.errors import ClientError, InvalidMessage
 from tests.interop.clusters import Cluster
 from tests.interop.driver import JavaDriver, body_of, message
 from tests.interop.topics import QUEUES, create_group, create_topic, max_offset, message_count
+from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
 
 pytestmark = pytest.mark.parametrize("java", ["JSON"], ids=["json"], indirect=True)
 on_rocketmq = pytest.mark.parametrize("cluster", ["rocketmq"], indirect=True)
 on_both = pytest.mark.parametrize("cluster", ["rocketmq", "mqspark_dev"], indirect=True)
-
-POLL_S = 0.05
 
 
 class Inbox:
@@ -49,13 +48,6 @@ class Inbox:
     def bodies(self) -> Counter[bytes]:
         with self._lock:
             return Counter(got.body for got in self.messages)
-
-
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(POLL_S)
 
 
 def java_pull_all(java: JavaDriver, cluster: Cluster, topic: str) -> list[dict[str, Any]]:
@@ -128,7 +120,7 @@ def test_every_way_of_sending(java: JavaDriver, cluster: Cluster, name: Name) ->
         zipped = b"0123456789abcdef" * 4096
         expected[zipped] += 1
         producer.send(Message.of(topic, zipped))
-        until(lambda: message_count(cluster, topic) == expected.total(), "all stored")
+        eventually(lambda: message_count(cluster, topic) == expected.total(), "all stored")
         with pytest.raises(InvalidMessage):
             producer.send(Message.of(topic, b"x"), queue=MessageQueue(topic, cluster.broker_name, 99))
     received = java_pull_all(java, cluster, topic)
@@ -199,7 +191,7 @@ def test_a_push_group_reads_its_tags_and_resumes(java: JavaDriver, cluster: Clus
         consumer = PushConsumer(cluster.namesrv, group=group, listener=inbox, consume_from=start)
         consumer.subscribe(topic, "Aa || C")
         with consumer:
-            until(lambda: inbox.bodies() == expected, f"{expected.total()} messages")
+            eventually(lambda: inbox.bodies() == expected, f"{expected.total()} messages")
 
     # "Aa" and "BB" have the same hash: the broker lets both pass, the client drops one.
     for tags in ("Aa", "BB", "C", "D"):
@@ -229,20 +221,20 @@ def test_our_consumer_and_javas_share_one_group(java: JavaDriver, cluster: Clust
         def we_own() -> list[int]:
             return [queue.queue_id for queue in ours.assignment() if queue.topic == topic]
 
-        until(lambda: (len(java_owns()), len(we_own())) == (2, 2), "two queues each")
+        eventually(lambda: (len(java_owns()), len(we_own())) == (2, 2), "two queues each")
         assert sorted(java_owns() + we_own()) == [0, 1, 2, 3]
         bodies = [b"mixed-%d" % number for number in range(200)]
         for future in [producer.send_async(Message.of(topic, body)) for body in bodies]:
             future.result(30)
         share = sum(max_offset(cluster, topic, queue_id) for queue_id in java_owns())
         from_java = java.call("push.take", handle=theirs, count=share, timeout_ms=20_000)
-        until(lambda: len(inbox.messages) == 200 - share, "our share")
+        eventually(lambda: len(inbox.messages) == 200 - share, "our share")
         assert Counter(map(body_of, from_java)) + inbox.bodies() == Counter(bodies)
 
         java.call("push.stop", handle=theirs)
-        until(lambda: sorted(we_own()) == [0, 1, 2, 3], "we own all four when the other has gone")
+        eventually(lambda: sorted(we_own()) == [0, 1, 2, 3], "we own all four when the other has gone")
         producer.send_batch([Message.of(topic, b"after-%d" % number) for number in range(30)])
-        until(lambda: len(inbox.messages) == 230 - share, "the rest")
+        eventually(lambda: len(inbox.messages) == 230 - share, "the rest")
 
 
 @on_rocketmq
@@ -262,7 +254,7 @@ def test_broadcast_keeps_its_offsets_here(
             )  # fmt: skip
             consumer.subscribe(topic)
             with consumer:
-                until(lambda: inbox.bodies() == Counter(expected), f"{len(expected)} messages")
+                eventually(lambda: inbox.bodies() == Counter(expected), f"{len(expected)} messages")
 
         first = {b"one-%d" % number for number in range(40)}
         run("a", first)
@@ -337,7 +329,7 @@ def test_admin_client(java: JavaDriver, cluster: Cluster, name: Name) -> None:
         }  # fmt: skip
         place = MessageQueue(topic, cluster.broker_name, 1)
         admin.update_offset(group, place, 2)
-        until(lambda: admin.query_offset(group, place) == 2, "the offset is stored")
+        eventually(lambda: admin.query_offset(group, place) == 2, "the offset is stored")
         assert admin.group_offsets(group, topic)[place].committed == 2
         admin.delete_group(group, cluster=cluster.cluster_name)
         admin.delete_topic(topic, cluster=cluster.cluster_name)

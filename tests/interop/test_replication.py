@@ -21,10 +21,10 @@ from tests.interop.clusters import (
     rocketmq_broker,
 )
 from tests.interop.driver import JavaDriver, body_of
-from tests.interop.handles import until
 from tests.interop.jars import Jars
-from tests.interop.remoting import ask
 from tests.interop.topics import create_group, create_topic
+from tests.support.remoting import ask
+from tests.support.waiting import eventually
 
 GET_ALL_TOPIC_CONFIG, GET_ALL_CONSUMER_OFFSET, GET_BROKER_HA_STATUS = 21, 43, 907
 TOPIC = "Replicated"
@@ -70,7 +70,7 @@ def test_a_rocketmq_slave_has_the_log_of_our_master(java: JavaDriver, jars: Jars
         create_topic(first.cluster, TOPIC)
         assert producer.send(Message(TOPIC, b"alone")).status is SendStatus.FLUSH_SLAVE_TIMEOUT
         with slave(jars, tmp_path, first.namesrv) as second:
-            until(first.is_followed, "a slave", START_S)
+            eventually(first.is_followed, "a slave", START_S)
             for number in range(3_000):
                 body = random.Random(number).randbytes(1_000)
                 assert producer.send(Message(TOPIC, body)).status is SendStatus.SEND_OK
@@ -81,10 +81,10 @@ def test_a_rocketmq_slave_has_the_log_of_our_master(java: JavaDriver, jars: Jars
             printed = java.mqadmin("haStatus", "-b", first.cluster.broker, "-n", first.namesrv)
             assert "#SlaveNum\t1" in printed.replace(" ", ""), printed
             os.kill(second.broker_pid, signal.SIGKILL)
-            until(lambda: not first.is_followed(), "the end of the slave")
+            eventually(lambda: not first.is_followed(), "the end of the slave")
             assert producer.send(Message(TOPIC, b"alone again")).status is SendStatus.FLUSH_SLAVE_TIMEOUT
         with slave(jars, tmp_path, first.namesrv) as second:
-            until(first.is_followed, "the slave again", START_S)
+            eventually(first.is_followed, "the slave again", START_S)
             assert producer.send(Message(TOPIC, b"together")).status is SendStatus.SEND_OK
             ours, theirs = logs(first.cluster.store), logs(second.store)
             for name, content in ours.items():
@@ -114,10 +114,12 @@ def test_consumers_go_on_at_the_slave_when_our_master_dies(
             offsets = ask(second.broker, GET_ALL_CONSUMER_OFFSET).body
             return TOPIC.encode() in topics and f"{TOPIC}@half".encode() in offsets
 
-        until(is_told, "topics and offsets at the slave, which asks once a minute", 120)
-        until(lambda: "1" in brokers_known_to(first.namesrv)["pair"], "the slave's registration", START_S)
+        eventually(is_told, "topics and offsets at the slave, which asks once a minute", 120)
+        eventually(
+            lambda: "1" in brokers_known_to(first.namesrv)["pair"], "the slave's registration", START_S
+        )
         os.kill(first.cluster.broker_pid, signal.SIGKILL)
-        until(lambda: list(brokers_known_to(first.namesrv)["pair"]) == ["1"], "the end of the master")
+        eventually(lambda: list(brokers_known_to(first.namesrv)["pair"]) == ["1"], "the end of the master")
 
         everything = {b"%d" % number for number in range(200)}
         with LitePullConsumer(first.namesrv, group="half") as consumer:

@@ -16,14 +16,14 @@ from mqspark.store import MessageStore, StoreConfig
 from tests.interop.clusters import Cluster, free_port, mqspark_broker, rocketmq_broker, rocketmq_namesrv
 from tests.interop.directories import SETTINGS, Mover, View, log_bytes, make_directory
 from tests.interop.jars import Jars
-from tests.interop.remoting import (
+from tests.support.remoting import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
     PULL_MESSAGE,
     SEND_MESSAGE_V2,
     RawConnection,
 )
-from tests.store_tools import checkpoint, crash, drain, flush
+from tests.support.store_tools import checkpoint, crash, drain, flush
 
 SIZES = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000}
 QUEUES = [(topic, queue_id) for topic in ("Ours", "Mixed") for queue_id in range(3)]

@@ -3,7 +3,7 @@
 import json
 
 from tests.interop.clusters import Cluster
-from tests.interop.remoting import (
+from tests.support.remoting import (
     GET_MAX_OFFSET,
     UPDATE_AND_CREATE_SUBSCRIPTION_GROUP,
     UPDATE_AND_CREATE_TOPIC,

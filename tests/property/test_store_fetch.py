@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mqspark.store import MessageStore
 from mqspark.store.messages import fetch
-from tests.store_tools import checkpoint, flush, opened, put
+from tests.support.store_tools import checkpoint, flush, opened, put
 
 TAGS = ("a", "b")
 LONG_QUEUES = {"mapped_file_size_consume_queue": 20_000}  # a read ends with its queue file

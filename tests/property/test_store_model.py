@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mqspark.message import java_hash
 from mqspark.store import GetStatus, MessageStore, StoreReader
-from tests.store_tools import TestClock, checkpoint, crash, drain, finish_deletions, make_store
-from tests.store_tools import put as put_message
+from tests.support.store_tools import TestClock, checkpoint, crash, drain, finish_deletions, make_store
+from tests.support.store_tools import put as put_message
 
 TOPICS = ["A", "Long" * 40]  # the second is stored as V2
 QUEUES = st.tuples(st.sampled_from(TOPICS), st.integers(0, 1))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mqspark.message import Message
 from mqspark.record import encode_batch
-from tests.store_tools import BORN_HOST, QuickFiles, checkpoint, crash, drain, flush, opened, put
+from tests.support.store_tools import BORN_HOST, QuickFiles, checkpoint, crash, drain, flush, opened, put
 
 SETTINGS = {
     "mapper_file_size_batch_consume_queue": 4 * 46,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mqspark.store import MessageStore
-from tests.store_tools import RoomyFiles, TestClock, checkpoint, crash, drain, flush, make_store
-from tests.store_tools import put as put_message
+from tests.support.store_tools import RoomyFiles, TestClock, checkpoint, crash, drain, flush, make_store
+from tests.support.store_tools import put as put_message
 
 QUEUES = st.tuples(st.sampled_from(["A", "B"]), st.integers(0, 1))
 

@@ -17,9 +17,9 @@ from mqspark.protocol.bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.testing import Broker, FakeClock
 from mqspark_server.store_cli import store
-from tests.interop.remoting import RawConnection
 from tests.security.damage_table import MESSAGES, SETTINGS
-from tests.store_tools import drain
+from tests.support.remoting import RawConnection
+from tests.support.store_tools import drain
 
 __all__ = ["Seen", "look", "make_store", "run_fsck"]
 

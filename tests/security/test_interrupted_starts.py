@@ -18,7 +18,7 @@ import pytest
 
 from tests.security.damage_table import DAMAGE, MESSAGES, QUEUE_FILE_BYTES, SETTINGS, expected
 from tests.security.damaged_store import make_store
-from tests.store_tools import QuickFiles, crash, drain, flush, opened, put
+from tests.support.store_tools import QuickFiles, crash, drain, flush, opened, put
 
 POINTS = 12
 REBUILT = (

@@ -23,7 +23,7 @@ from mqspark.message import Message
 from mqspark.store.disk.trusted import MAX_CHALLENGE, Trust, Untrusted, prove
 from mqspark.store.tools.reader import StoreReader
 from mqspark.testing import Broker, Clients
-from tests.store_tools import flush, opened, put
+from tests.support.store_tools import flush, opened, put
 
 pytest.importorskip("pyspark", reason="the reader is Spark's")
 

@@ -12,7 +12,8 @@ import pytest
 from mqspark.protocol.command import encode_request
 from mqspark_server.net.descriptors import PROCESS
 from tests.integration.test_server_tcp import ECHO
-from tests.security.test_unread import SOCKETS, answered, connected, eventually, serving
+from tests.security.test_unread import SOCKETS, answered, connected, serving
+from tests.support.waiting import eventually_async
 
 MB = 1 << 20
 
@@ -51,7 +52,7 @@ async def test_large_old_frames_go_before_those_of_honest_peers() -> None:
         for _ in range(15):
             hostile.append(await connected(port))
             await loop.sock_sendall(hostile[-1], frame[:-1])
-        await eventually(lambda: server.partial.total > 14 * MB)
+        await eventually_async(lambda: server.partial.total > 14 * MB)
         honest = encode_request(ECHO, 1, None, bytes(3 * MB))
         for _ in range(8):
             sock = await connected(port)
@@ -70,12 +71,12 @@ async def test_small_old_frames_go_before_a_large_new_one() -> None:
         begun = encode_request(ECHO, 1, None, bytes(200_000))[:60_000]
         for _ in range(65):
             await loop.sock_sendall(await connected(port), begun)
-        await eventually(lambda: server.partial.total > 3.8e6)
+        await eventually_async(lambda: server.partial.total > 3.8e6)
         await asyncio.sleep(2)
         frame = encode_request(ECHO, 1, None, bytes(2 * MB))
         sock = await connected(port)
         await loop.sock_sendall(sock, frame[:-1])
-        await eventually(lambda: server.dropped_connections > 10)
+        await eventually_async(lambda: server.dropped_connections > 10)
         await loop.sock_sendall(sock, frame[-1:])
         assert await asyncio.wait_for(loop.sock_recv(sock, 100), 20), "an honest peer was reset"
 
@@ -86,8 +87,8 @@ async def test_a_frame_that_does_not_go_on_ends() -> None:
         frame = encode_request(ECHO, 1, None, bytes(100_000))
         for sent in (1, 7, 40, 900):
             await loop.sock_sendall(await connected(port), frame[:sent])
-        await eventually(lambda: server.connections == 4)
-        await eventually(lambda: server.connections == 0, 10)
+        await eventually_async(lambda: server.connections == 4)
+        await eventually_async(lambda: server.connections == 0, 10)
         assert server.dropped_connections == 4
         assert server.partial.total == 0
 
@@ -99,7 +100,7 @@ async def test_a_byte_now_and_then_keeps_no_frame_alive() -> None:
         frame = encode_request(ECHO, 1, None, bytes(100_000))
         started = time.monotonic()
         await loop.sock_sendall(sock, frame[:20])
-        await eventually(lambda: server.connections == 1)
+        await eventually_async(lambda: server.connections == 1)
         for byte in frame[20:]:
             if server.connections == 0 or time.monotonic() - started > 15:
                 break
@@ -124,7 +125,7 @@ async def test_who_has_said_nothing_goes_for_those_who_have_something_to_say() -
     async with serving(b"ok", max_connections=8) as (server, _, port):
         for _ in range(8):
             await connected(port)
-        await eventually(lambda: server.connections == 8)
+        await eventually_async(lambda: server.connections == 8)
         for _ in range(12):
             await answered(port)
         assert server.connections <= 8
@@ -149,15 +150,15 @@ async def test_known_peers_stay_and_strangers_are_refused() -> None:
 async def test_an_address_has_no_more_than_its_share() -> None:
     async with serving(b"ok", max_connections_per_address=3) as (server, _, port):
         mine = [await connected(port) for _ in range(3)]
-        await eventually(lambda: server.connections == 3)
+        await eventually_async(lambda: server.connections == 3)
         assert await is_over(await connected(port))
         other = socket.socket()
         SOCKETS.append(other)
         other.bind(("127.0.0.2", 0))
         other.setblocking(False)
         await asyncio.get_running_loop().sock_connect(other, ("127.0.0.1", port))
-        await eventually(lambda: server.connections == 4)
+        await eventually_async(lambda: server.connections == 4)
         mine[0].close()
-        await eventually(lambda: server.connections == 3)
+        await eventually_async(lambda: server.connections == 3)
         await answered(port)
         assert server._addresses == {"127.0.0.1": 2, "127.0.0.2": 1} or server.connections == 4

@@ -30,7 +30,7 @@ from mqspark.store.compaction.compacted import KEPT_DTYPE, Current, GenerationWr
 from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.store import MessageStore
 from mqspark.testing import Broker, Clients
-from tests.store_tools import checkpoint, crash, drain, flush, opened, put
+from tests.support.store_tools import checkpoint, crash, drain, flush, opened, put
 
 
 class TurnedReadOnly(OsFiles):
@@ -431,7 +431,7 @@ def test_a_start_with_little_address_space_recovers(tmp_path: Path) -> None:
     script = """
         import resource, sys
         from pathlib import Path
-        from tests.store_tools import drain, make_store
+        from tests.support.store_tools import drain, make_store
         store = make_store(Path(sys.argv[1]), mapped_file_size_commit_log=1 << 30)
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 20), resource.RLIM_INFINITY))

@@ -42,9 +42,9 @@ from mqspark.protocol.receipts import (
     parse_receipt,
     parse_start_offsets,
 )
-from tests.scripted import Answer, Scripted, broker
+from tests.support.scripted import Answer, Scripted, broker
+from tests.support.waiting import eventually_async
 from tests.unit.broker_kit import Bench, ManualClock
-from tests.waiting import until
 
 HUGE = 2**31 - 1
 
@@ -221,9 +221,9 @@ async def test_nonsense_from_a_name_server_does_not_end_the_refreshing_of_routes
                     (0, None, encode_body(data(1, addresses=["no address"]))),
                     (0, None, b"[" * 1_000),
                 ]
-                await until(lambda: not answers, "all of the nonsense asked for")
+                await eventually_async(lambda: not answers, "all of the nonsense asked for")
                 before = len(names.asked)
-                await until(lambda: len(names.asked) > before + 2, "routes refreshed further on")
+                await eventually_async(lambda: len(names.asked) > before + 2, "routes refreshed further on")
                 await producer.send(Message.of("T", "x"))
 
 

@@ -17,7 +17,7 @@ from mqspark.store import MessageStore
 from mqspark.testing import Broker
 from tests.security.damage_table import DAMAGE, MESSAGES, SETTINGS
 from tests.security.damaged_store import make_store
-from tests.store_tools import QuickFiles, TestClock, drain, flush, opened, put
+from tests.support.store_tools import QuickFiles, TestClock, drain, flush, opened, put
 
 
 @pytest.fixture(scope="module")

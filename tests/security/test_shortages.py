@@ -15,7 +15,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import PopMessageRequestHeader
 from mqspark.store import MessageStore
 from mqspark.store.disk.files import OsFiles, StrPath
-from tests.store_tools import FaultyFiles, TestClock, checkpoint, drain, make_store
+from tests.support.store_tools import FaultyFiles, TestClock, checkpoint, drain, make_store
 from tests.unit.broker_kit import Bench, pull_ext, send_ext
 
 SHORTAGES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN]

@@ -28,7 +28,7 @@ from mqspark.store.disk.files import OsFiles, open_regular
 from mqspark.store.tools.offline import ReadOnlyFiles
 from mqspark.store.tools.reader import StoreReader
 from mqspark.testing import Broker
-from tests.store_tools import drain, make_store, opened, put
+from tests.support.store_tools import drain, make_store, opened, put
 from tests.unit.broker_kit import SEND, Bench, send_ext
 
 HERE = Path(__file__).resolve().parents[2]
@@ -112,7 +112,7 @@ async def test_local_offsets_are_private(tmp_path: Path) -> None:
 
 def start_elsewhere(root: Path) -> str:
     script = (
-        "import sys; from pathlib import Path; from tests.store_tools import make_store\n"
+        "import sys; from pathlib import Path; from tests.support.store_tools import make_store\n"
         "try: make_store(Path(sys.argv[1])).open()\n"
         "except Exception as error: print(type(error).__name__, error)\n"
         "else: print('started')"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from mqspark_server.net.hoard import Hoard, Pace
 from mqspark_server.net.tcp import RemotingServer, bind_socket
 from tests.integration.test_server_tcp import ECHO, EchoCore
 from tests.security.processes import BrokerProcess
+from tests.support.waiting import eventually_async
 from tests.unit.broker_kit import Bench, pull_ext, send_ext
 
 MB = 1 << 20
@@ -63,12 +64,6 @@ async def connected(port: int) -> socket.socket:
     sock.setblocking(False)
     await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
     return sock
-
-
-async def eventually(condition: Callable[[], bool], within_s: float = 30) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.01)
 
 
 async def answered(port: int, count: int = 1) -> None:
@@ -122,11 +117,11 @@ async def test_one_that_does_not_read_is_dropped_and_its_memory_is_free() -> Non
     async with serving(bytes(MB), unread_s=1) as (server, core, port):
         sock = await connected(port)
         await asyncio.get_running_loop().sock_sendall(sock, pipelined(64))
-        await eventually(lambda: server.unsent.total > 3 * MB)
-        await eventually(lambda: server.connections == 0)
+        await eventually_async(lambda: server.unsent.total > 3 * MB)
+        await eventually_async(lambda: server.connections == 0)
         assert server.dropped_connections == 1
         assert server.unsent.total == 0
-        await eventually(lambda: len(core.ended) == 1)
+        await eventually_async(lambda: len(core.ended) == 1)
 
 
 @pytest.mark.anyio
@@ -135,7 +130,7 @@ async def test_one_that_reads_a_byte_now_and_then_is_dropped_too() -> None:
         sock = await connected(port)
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(sock, pipelined(64))
-        await eventually(lambda: server.connections == 1)
+        await eventually_async(lambda: server.connections == 1)
         started = time.monotonic()
         while server.connections and time.monotonic() - started < 20:
             await asyncio.wait_for(loop.sock_recv(sock, 1), 5)
@@ -163,8 +158,8 @@ async def test_an_idle_one_with_unread_answers_is_closed_for_good() -> None:
     async with serving(bytes(MB), idle_s=0.3) as (server, _, port):
         sock = await connected(port)
         await asyncio.get_running_loop().sock_sendall(sock, pipelined(8))
-        await eventually(lambda: server.unsent.total > 0)
-        await eventually(lambda: server.connections == 0 and server.unsent.total == 0)
+        await eventually_async(lambda: server.unsent.total > 0)
+        await eventually_async(lambda: server.connections == 0 and server.unsent.total == 0)
 
 
 @pytest.mark.anyio
@@ -176,9 +171,9 @@ async def test_one_that_is_closed_for_garbage_keeps_no_answers() -> None:
             patched.setattr(tcp, "LINGER_S", 0.2)
             sock = await connected(port)
             await asyncio.get_running_loop().sock_sendall(sock, pipelined(2))
-            await eventually(lambda: server.unsent.total > 0)
+            await eventually_async(lambda: server.unsent.total > 0)
             await asyncio.get_running_loop().sock_sendall(sock, b"GET / HTTP/1.1\r\n\r\n")
-            await eventually(lambda: server.connections == 0 and server.unsent.total == 0)
+            await eventually_async(lambda: server.connections == 0 and server.unsent.total == 0)
 
 
 @pytest.mark.anyio
@@ -186,14 +181,14 @@ async def test_what_it_is_sent_unasked_counts() -> None:
     """Notifications, questions of tools, replies: others choose when and how large."""
     async with serving(b"", max_unsent_bytes=8 * MB) as (server, core, port):
         await connected(port)
-        await eventually(lambda: len(core.sessions) == 1)
+        await eventually_async(lambda: len(core.sessions) == 1)
         (session,) = core.sessions
         for _ in range(64):
             session.send(bytes(MB))
             server.write_outbox()
             await asyncio.sleep(0)
             assert server.unsent.total <= 9 * MB
-        await eventually(lambda: server.connections == 0)
+        await eventually_async(lambda: server.connections == 0)
         assert not session.open
 
 
@@ -203,7 +198,7 @@ async def test_commands_that_wait_for_a_reader_count_as_memory() -> None:
         sock = await connected(port)
         sending = asyncio.get_running_loop().sock_sendall(sock, pipelined(200_000))
         task = asyncio.ensure_future(sending)
-        await eventually(lambda: server.partial.total > 0)
+        await eventually_async(lambda: server.partial.total > 0)
         await asyncio.sleep(0.3)
         (connection,) = server._sockets
         waiting = len(connection._waiting)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +17,10 @@ from mqspark_jobs.archive import ArchiveOptions, archived_mark
 from mqspark_jobs.command import main
 from pyspark_pymq.cluster.archive import load_manifests
 from pyspark_pymq.files.logfiles import list_log
-from tests.jobs_tools import Killed, filled_store, quiet
 from tests.spark.dev import DevCluster
-from tests.store_tools import drain
+from tests.support.jobs_tools import Killed, filled_store, quiet
+from tests.support.store_tools import drain
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.spark
 
@@ -166,10 +165,10 @@ def test_retention_waits_for_the_archive_while_sends_go_on(delta: SparkSession, 
         sender = threading.Thread(target=send)
         sender.start()
         try:
-            wait_until(lambda: sent >= 4200)
+            eventually(lambda: sent >= 4200)
             assert min(path.name for path in log.iterdir()) == f"{0:020d}"
             assert archived(delta, tmp_path)["rows"] > 1000
-            wait_until(lambda: min(path.name for path in log.iterdir()) > f"{0:020d}")
+            eventually(lambda: min(path.name for path in log.iterdir()) > f"{0:020d}")
             for _ in range(2):
                 # Segments go and messages come between the planning of a read and its tasks.
                 known = sent
@@ -198,13 +197,6 @@ def test_retention_waits_for_the_archive_while_sends_go_on(delta: SparkSession, 
         assert 0 < oldest <= mark
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def history(spark: SparkSession, table: Path) -> list[Any]:
     return spark.read.format("delta").load(str(table)).select("timestamp").collect()
 
@@ -218,7 +210,7 @@ def test_history_and_tail_are_one_topic(
         own.send_numbers("H", range(6000))
         # While the broker serves, sealed segments and what the checkpoint covers are archived.
         options = ArchiveOptions(str(tmp_path / "store"), str(tmp_path / "table"), "dev")
-        wait_until(
+        eventually(
             lambda: (job.safe_end(options, list_log(str(tmp_path / "store/commitlog"))) or 0) > 700_000
         )
         arguments = ["archive", "--store", str(tmp_path / "store"), "--to", str(tmp_path / "table")]

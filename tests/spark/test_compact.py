@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ from mqspark.message import Message
 from mqspark.store.compaction.compacted import compaction_topics, publish
 from mqspark_jobs import compact as job
 from mqspark_jobs.compact import CompactOptions, plan_queue
-from tests.jobs_tools import Killed, quiet
 from tests.spark.dev import DevCluster
+from tests.support.jobs_tools import Killed, quiet
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.spark
 
@@ -32,13 +32,6 @@ def read(
     reader = spark.read.format("pymq").option("nameserver", cluster.nameserver).options(**options)
     rows = reader.load(topic).selectExpr("partition", "offset", "key", "string(value) value").collect()
     return sorted((row.partition, row.offset, row.key, row.value) for row in rows)
-
-
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def test_the_last_value_of_each_key_while_the_broker_serves(
@@ -70,7 +63,7 @@ def test_the_last_value_of_each_key_while_the_broker_serves(
     summary = compacted(spark, cluster, topics=(topic,))
     assert (summary["queues"], summary["records_read"]) == (2, 1000)
     expected = last(500, tombstones=True)
-    wait_for(lambda: len(read(spark, cluster, topic)) == len(expected))
+    eventually(lambda: len(read(spark, cluster, topic)) == len(expected))
     assert read(spark, cluster, topic) == expected
     # What comes later is read as ever; offsets stay what they were.
     send(100)
@@ -86,7 +79,7 @@ def test_the_last_value_of_each_key_while_the_broker_serves(
     # Old tombstones go with their keys.
     summary = compacted(spark, cluster, topics=(topic,), delete_retention_ms=0)
     expected = last(600, tombstones=False)
-    wait_for(lambda: len(read(spark, cluster, topic)) == len(expected))
+    eventually(lambda: len(read(spark, cluster, topic)) == len(expected))
     assert read(spark, cluster, topic) == expected
     assert summary["records_kept"] == len(expected)
     assert compacted(spark, cluster, topics=(topic,))["queues"] == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from mqspark.message import Message
 from tests.spark.dev import DevCluster
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.spark
-
-WAIT_S = 60
 
 
 class Live:
@@ -35,19 +33,12 @@ class Live:
         return sorted(int(row.value) for row in self._spark.read.text(str(self._root / "out")).collect())
 
     def reads(self, expected: list[int]) -> None:
-        until(lambda: self.values() == expected or not self.query.isActive, lambda: f"{self.values()}")
+        eventually(lambda: self.values() == expected or not self.query.isActive, lambda: f"{self.values()}")
         assert self.values() == expected, self.query.exception()
 
     def fails(self, words: str) -> None:
-        until(lambda: not self.query.isActive, lambda: f"still running, {self.values()}")
+        eventually(lambda: not self.query.isActive, lambda: f"still running, {self.values()}")
         assert words in str(self.query.exception())
-
-
-def until(condition: Callable[[], bool], found: Callable[[], str]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, found()
-        time.sleep(0.1)
 
 
 def one(cluster: DevCluster, topic: str, queue: int, *numbers: int) -> None:

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from mqspark.message import Message
 from mqspark_jobs.command import main
 from mqspark_jobs.redeliver import TARGET
-from tests.jobs_tools import filled_store, tree
 from tests.spark.dev import DevCluster
+from tests.support.jobs_tools import filled_store, tree
 
 pytestmark = pytest.mark.spark
 

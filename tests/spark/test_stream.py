@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from pyspark_pymq.cluster.offsets import Positions
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL, stream_reader
 from tests.spark.dev import DevCluster
+from tests.support.waiting import eventually
 
 if ADMISSION_CONTROL:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -54,13 +54,6 @@ def drain(frame: DataFrame, root: Path) -> list[dict[str, Any]]:
 
 def values(spark: SparkSession, root: Path) -> list[int]:
     return sorted(int(row.value) for row in spark.read.text(str(root / "out")).collect())
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def checkpoint_file(root: Path, kind: str, batch: int) -> Path:
@@ -105,7 +98,7 @@ def test_a_fresh_latest_query_keeps_its_start_over_a_crash_in_batch_0(
     frame = stream(spark, cluster, topic, startingOffsets="latest")
     query = to_files(frame, tmp_path, available_now=False)
     commit = checkpoint_file(tmp_path, "commits", 0)
-    until(commit.exists, "batch 0 is not recorded though nothing came")
+    eventually(commit.exists, "batch 0 is not recorded though nothing came")
     query.stop()
     # As if the driver had died inside batch 0: its offsets are recorded, its end is not.
     for path in commit.parent.iterdir():
@@ -137,9 +130,9 @@ def test_a_batch_replayed_after_a_crash_reads_the_same_messages(
 
     cluster.send_numbers(topic, range(100, 110))
     query = start()
-    until(checkpoint_file(tmp_path, "commits", 0).exists, "batch 0 is not recorded though nothing came")
+    eventually(checkpoint_file(tmp_path, "commits", 0).exists, "batch 0 is not recorded though nothing came")
     cluster.send_numbers(topic, range(20))
-    until(lambda: sum(map(len, [n for runs in seen.values() for n in runs])) == 20, "all batches")
+    eventually(lambda: sum(map(len, [n for runs in seen.values() for n in runs])) == 20, "all batches")
     query.stop()
     first = {batch: runs[0] for batch, runs in seen.items()}
     assert first.pop(0) == []
@@ -151,7 +144,7 @@ def test_a_batch_replayed_after_a_crash_reads_the_same_messages(
                 path.unlink()
     seen.clear()
     query = start()
-    until(lambda: sum(map(len, [n for runs in seen.values() for n in runs])) == 20, "all batches again")
+    eventually(lambda: sum(map(len, [n for runs in seen.values() for n in runs])) == 20, "all batches again")
     query.stop()
     assert seen[1] == [first[1]]
     assert sorted(n for runs in seen.values() for run in runs for n in run) == list(range(20))
@@ -163,15 +156,15 @@ def test_an_idle_stream_runs_no_batches_and_wakes_at_once(
     frame = stream(spark, cluster, topic, startingOffsets="earliest", pollTimeoutMs="10000")
     cluster.send_numbers(topic, range(4))
     query = to_files(frame, tmp_path, available_now=False)
-    until(checkpoint_file(tmp_path, "commits", 0).exists, "batch 0")
+    eventually(checkpoint_file(tmp_path, "commits", 0).exists, "batch 0")
     time.sleep(1.0)
     batches = len(list(checkpoint_file(tmp_path, "offsets", 0).parent.glob("[0-9]*")))
     assert batches == 1  # offsets are compared as text: the same place must be the same text
     sent = time.monotonic()
     cluster.send_numbers(topic, range(4, 8))
-    until(checkpoint_file(tmp_path, "commits", 1).exists, "the new messages")
+    eventually(checkpoint_file(tmp_path, "commits", 1).exists, "the new messages")
     assert time.monotonic() - sent < 8  # not the poll timeout: the parked pulls woke it
-    until(lambda: values(spark, tmp_path) == list(range(8)), "all messages")
+    eventually(lambda: values(spark, tmp_path) == list(range(8)), "all messages")
     query.stop()
 
 
@@ -211,7 +204,7 @@ def test_starting_offsets_of_the_group(
         spark, cluster, topic, startingOffsets="earliest", group="g-start", maxOffsetsPerTrigger="4"
     )
     query = to_files(limited, tmp_path / "three", available_now=False)
-    until(checkpoint_file(tmp_path / "three", "commits", 1).exists, "two batches")
+    eventually(checkpoint_file(tmp_path / "three", "commits", 1).exists, "two batches")
     query.stop()
     assert cluster.group_offsets("g-start", topic) == before
 
@@ -302,13 +295,13 @@ def test_the_broker_restarts_between_batches(spark: SparkSession, tmp_path: Path
             tmp_path,
             available_now=False,
         )
-        until(checkpoint_file(tmp_path, "commits", 0).exists, "batch 0")
+        eventually(checkpoint_file(tmp_path, "commits", 0).exists, "batch 0")
         own.stop(signal.SIGKILL)
         time.sleep(0.5)
         own.start()
-        until(lambda: "R" in own.client.topics(), "the topic")
+        eventually(lambda: "R" in own.client.topics(), "the topic")
         own.send_numbers("R", range(100, 200))
-        until(lambda: own.group_offsets("g-restart", "R") == own.max_offsets("R"), "the rest is read")
+        eventually(lambda: own.group_offsets("g-restart", "R") == own.max_offsets("R"), "the rest is read")
         query.stop()
     assert values(spark, tmp_path) == list(range(200))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +11,7 @@ from mqspark.client.pop.popordered import PoppedInOrder, PoppedQueue
 from mqspark.client.pop.popped import Popped
 from mqspark.message import MessageExt
 from mqspark.protocol.receipts import ORDER_REVIVE_QUEUE, Receipt
+from tests.support.waiting import eventually_async
 
 WAIT_S = 60.0
 
@@ -90,13 +90,6 @@ class Consumer:
         return self._is_ours
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
-
-
 def fresh(*offsets: int, queue_id: int = 0, pop_time_ms: int = 1) -> list[Popped]:
     return popped(*offsets, queue_id=queue_id, pop_time_ms=pop_time_ms, deadline=time.monotonic() + WAIT_S)
 
@@ -119,7 +112,7 @@ async def test_a_queue_that_has_rested_goes_on() -> None:
     one, two = fresh(1, 2)
     consumer.queues.add([one, two])
     consumer.queues.rest(one, 10)
-    await until(lambda: len(consumer.submitted) == 2)
+    await eventually_async(lambda: len(consumer.submitted) == 2)
     consumer.queues.done(one)
     assert consumer.submitted == [one, one, two]
 
@@ -130,7 +123,7 @@ async def test_the_last_message_is_renewed_while_another_runs() -> None:
     one, two = fresh(1, 2)
     consumer.queues.add([one, two])
     task = asyncio.create_task(consumer.queues.renew_forever())
-    await until(lambda: len(consumer.renewed) >= 3)
+    await eventually_async(lambda: len(consumer.renewed) >= 3)
     consumer.queues.stop()
     task.cancel()
     assert set(map(id, consumer.renewed)) == {id(two)}
@@ -143,7 +136,7 @@ async def test_what_was_handed_out_to_another_is_forgotten() -> None:
     one, two = fresh(1, 2)
     consumer.queues.add([one, two])
     task = asyncio.create_task(consumer.queues.renew_forever())
-    await until(lambda: bool(consumer.renewed))
+    await eventually_async(lambda: bool(consumer.renewed))
     task.cancel()
     assert consumer.forgotten == [two]
     assert not consumer.queues.is_ours(one)

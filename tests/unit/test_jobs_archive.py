@@ -24,8 +24,8 @@ from pyspark_pymq.cluster.offsets import QueueRange
 from pyspark_pymq.files.deltafiles import delta_table
 from pyspark_pymq.files.locations import open_input, write_bytes
 from pyspark_pymq.files.logfiles import LogFile, list_log
-from tests.jobs_tools import filled_store
-from tests.store_tools import RoomyFiles, TestClock, checkpoint, drain, flush, opened, put
+from tests.support.jobs_tools import filled_store
+from tests.support.store_tools import RoomyFiles, TestClock, checkpoint, drain, flush, opened, put
 
 
 def test_plans_are_functions_of_names_and_numbers() -> None:

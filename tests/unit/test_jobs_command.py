@@ -11,7 +11,7 @@ import pytest
 from mqspark.errors import ConfigError
 from mqspark_jobs import command
 from mqspark_jobs.command import delta_settings, main
-from tests.jobs_tools import filled_store
+from tests.support.jobs_tools import filled_store
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from mqspark.record import decode_record, encode_record, tags_code
 from mqspark.store.compaction.compacted import KEPT_DTYPE, Current, GenerationWriter, publish
 from mqspark.store.compaction.rocketcompaction import RocketCompaction
 from mqspark_jobs.compact import CompactOptions, _plans, read_keys, write_generations
-from tests.store_tools import finish_deletions, flush, opened, put
+from tests.support.store_tools import finish_deletions, flush, opened, put
 
 HOST = encode_host("127.0.0.1", 10911)
 FILE_BYTES = 600

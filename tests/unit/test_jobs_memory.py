@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.store import MessageStore
-from tests.store_tools import BORN_HOST, make_store
+from tests.support.store_tools import BORN_HOST, make_store
 
 LOG_BYTES = 384 << 20
 ROOM_BYTES = 256 << 20
@@ -41,7 +41,7 @@ print(done.manifest.rows, sum(file.rows for file in done.files))
 REBUILD = """
 from mqspark_jobs.job import Progress
 from mqspark_jobs.rebuild_index import RebuildOptions, run
-from tests.jobs_tools import InProcessSpark
+from tests.support.jobs_tools import InProcessSpark
 print(run(RebuildOptions(root), InProcessSpark(), Progress("rebuild-index"))["records"])
 """
 

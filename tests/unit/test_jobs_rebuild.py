@@ -19,8 +19,8 @@ from mqspark_jobs.job import write_metrics
 from mqspark_jobs.rebuild_index import RebuildOptions, run
 from mqspark_jobs.rebuild_plan import index_names, plan_queues, plan_scans
 from pyspark_pymq.files.logfiles import LogFile, list_log
-from tests.jobs_tools import InProcessSpark, Killed, filled_store, quiet, tree
-from tests.store_tools import BORN_HOST, crash, drain, flush, opened, put
+from tests.support.jobs_tools import InProcessSpark, Killed, filled_store, quiet, tree
+from tests.support.store_tools import BORN_HOST, crash, drain, flush, opened, put
 
 SMALL = {"queue_file_bytes": 200, "index_shape": Shape(16, 32)}
 

@@ -14,9 +14,9 @@ from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.store.disk.saved import Job
 from mqspark_server import flush
 from mqspark_server.flush import Flusher, Housekeeper, Worker
-from tests.store_tools import kernel_sync
+from tests.support.store_tools import kernel_sync
+from tests.support.waiting import eventually_async
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
-from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +60,7 @@ async def test_housekeeping_goes_on_after_a_fault(
     core, worker, errors = Faulty(), Worker("housekeeping-test"), []
     housekeeper = Housekeeper(core, worker, lambda: errors.append(housekeeper.error))
     housekeeper.start()
-    await until(lambda: "well" in core.ran, "a round without a fault")
+    await eventually_async(lambda: "well" in core.ran, "a round without a fault")
     await housekeeper.stop()
     worker.close()
     assert core.ran[:2] == ["other", "well"]
@@ -136,7 +136,7 @@ class Commits:
         return self._codes
 
     async def answered(self, *codes: int) -> None:
-        await until(lambda: len(self.codes) >= len(codes), f"{len(codes)} answers")
+        await eventually_async(lambda: len(self.codes) >= len(codes), f"{len(codes)} answers")
         assert self.codes == list(codes)
 
     async def stop(self) -> None:
@@ -238,7 +238,7 @@ async def test_the_thread_writes_and_syncs_what_is_large_or_new(
     for _ in range(6):  # segments of 4 MiB
         group.send(b"x" * 1_000_000)
     await group.answered(*[0] * 7)
-    await until(lambda: group.bench.store.flushed_offset > 1 << 22, "the second segment is synced")
+    await eventually_async(lambda: group.bench.store.flushed_offset > 1 << 22, "the second segment is synced")
     assert kernel.begun == []
     group.send()
     assert len(kernel.begun) == 1
@@ -256,7 +256,7 @@ async def test_stopping_waits_for_the_kernel_and_syncs_the_rest(
     group.send()
     stopping = asyncio.ensure_future(group.stop())
     for expected in (1, 2):
-        await until(lambda count=expected: len(kernel.begun) == count, "a sync")
+        await eventually_async(lambda count=expected: len(kernel.begun) == count, "a sync")
         assert not stopping.done()
         kernel.end()
     await stopping

@@ -34,7 +34,7 @@ from mqspark.store import (
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.recovery import recovery
-from tests.store_tools import (
+from tests.support.store_tools import (
     BORN_HOST,
     STORE_HOST,
     TestClock,
@@ -461,7 +461,7 @@ def test_one_owner(tmp_path: Path) -> None:
     with pytest.raises(StoreLocked):
         make_store(tmp_path).open()
     script = (
-        "import sys; from pathlib import Path; from tests.store_tools import make_store\n"
+        "import sys; from pathlib import Path; from tests.support.store_tools import make_store\n"
         "try: make_store(Path(sys.argv[1])).open()\n"
         "except Exception as error: print(type(error).__name__, error)"
     )

@@ -13,7 +13,7 @@ from mqspark.record import decode_records, encode_batch
 from mqspark.store import GetStatus, MessageStore
 from mqspark.store.queue.batchqueue import BATCH_DTYPE
 from mqspark.store.tools.remake import remake
-from tests.store_tools import (
+from tests.support.store_tools import (
     BORN_HOST,
     RoomyFiles,
     TestClock,

@@ -15,7 +15,7 @@ from mqspark.store.compaction.rocketcompaction import RocketCompaction
 from mqspark.store.config import StoreConfig
 from mqspark.store.tools.compactionfiles import write_compaction
 from mqspark.store.tools.reader import StoreReader
-from tests.store_tools import flush, opened, put
+from tests.support.store_tools import flush, opened, put
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "compaction"
 TOPIC = "Compacted"

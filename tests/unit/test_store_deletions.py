@@ -16,7 +16,7 @@ from mqspark.store.store import REMOVED_AT_ONCE
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
-from tests.store_tools import (
+from tests.support.store_tools import (
     BORN_HOST,
     FaultyFiles,
     RoomyFiles,

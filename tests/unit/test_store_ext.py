@@ -15,7 +15,7 @@ from mqspark.message import java_hash
 from mqspark.record import decode_record
 from mqspark.store import MessageStore, StoreReader
 from mqspark.store.queue.queueext import EXT_ADDRESS_BELOW
-from tests.store_tools import (
+from tests.support.store_tools import (
     FaultyFiles,
     RoomyFiles,
     TestClock,

@@ -10,7 +10,17 @@ import pytest
 
 from mqspark.errors import DiskFull, StoreReadOnly
 from mqspark.store import MessageStore
-from tests.store_tools import FaultyFiles, TestClock, checkpoint, crash, drain, flush, make_store, opened, put
+from tests.support.store_tools import (
+    FaultyFiles,
+    TestClock,
+    checkpoint,
+    crash,
+    drain,
+    flush,
+    make_store,
+    opened,
+    put,
+)
 
 
 def bodies(store: MessageStore) -> list[bytes]:

@@ -16,7 +16,7 @@ import pytest
 
 from mqspark.record import decode_record
 from mqspark.store import GetStatus, MessageStore
-from tests.store_tools import crash, drain, make_store
+from tests.support.store_tools import crash, drain, make_store
 
 GOLDEN = Path(__file__).parents[1] / "golden/store"
 NAMES = ["clean", "kill9", "variant"]

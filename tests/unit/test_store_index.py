@@ -31,7 +31,7 @@ from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.log.scan import read_run
 from mqspark.store.messages.membertable import Many, many_of
 from mqspark.store.store import MessageStore
-from tests.store_tools import BORN_HOST, FaultyFiles, TestClock, checkpoint, crash, flush, opened, put
+from tests.support.store_tools import BORN_HOST, FaultyFiles, TestClock, checkpoint, crash, flush, opened, put
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VECTORS = [json.loads(line) for line in (GOLDEN / "vectors/hashes.jsonl").read_text().splitlines()]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.store.tools.indexbuild import BuiltIndex, IndexBuild, IndexTask
-from tests.store_tools import QuickFiles, make_store, put
+from tests.support.store_tools import QuickFiles, make_store, put
 
 SHAPE = (1000, 200)
 

@@ -12,7 +12,7 @@ import pytest
 
 from mqspark.store.disk import kernelsync
 from mqspark.store.disk.kernelsync import KernelSync
-from tests.store_tools import kernel_sync
+from tests.support.store_tools import kernel_sync
 
 
 @pytest.fixture

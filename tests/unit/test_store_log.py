@@ -17,7 +17,7 @@ from mqspark.store.disk.layout import file_name
 from mqspark.store.disk.logpaths import LogPaths
 from mqspark.store.disk.retention import DiskUsage
 from mqspark.store.store import IDLE_MAP_MS
-from tests.store_tools import (
+from tests.support.store_tools import (
     BORN_HOST,
     STORE_HOST,
     FaultyFiles,

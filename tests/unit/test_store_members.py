@@ -17,7 +17,7 @@ from mqspark.record import split_batch
 from mqspark.store import MessageStore
 from mqspark.store.messages.members import MIN_MEMBERS, MemberColumns
 from mqspark.store.messages.membertable import MIN_ALIKE, Many, MemberTable, many_of
-from tests.store_tools import BORN_HOST, TestClock, crash, make_store, opened, put
+from tests.support.store_tools import BORN_HOST, TestClock, crash, make_store, opened, put
 
 Item = tuple[int, bytes, bytes]
 T = TypeVar("T")

@@ -14,7 +14,17 @@ from mqspark.errors import ConfigError, DiskFull
 from mqspark.record import decode_records
 from mqspark.store import GetStatus, MessageStore, OsFiles, StoreConfig
 from mqspark.store.disk.retention import Decision, DiskUsage, OldSegment, RetentionRules, decide, delete_hours
-from tests.store_tools import RoomyFiles, TestClock, checkpoint, crash, drain, flush, make_store, opened, put
+from tests.support.store_tools import (
+    RoomyFiles,
+    TestClock,
+    checkpoint,
+    crash,
+    drain,
+    flush,
+    make_store,
+    opened,
+    put,
+)
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_700_000_000_000

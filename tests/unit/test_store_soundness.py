@@ -13,7 +13,7 @@ from mqspark.message import encode_host
 from mqspark.record import Verdict, check_record
 from mqspark.store import MessageStore
 from mqspark.store.messages.soundness import are_surely_sound, is_surely_sound
-from tests.store_tools import BORN_HOST, TestClock, opened
+from tests.support.store_tools import BORN_HOST, TestClock, opened
 
 SIZES = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 20_000}
 

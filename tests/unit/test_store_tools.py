@@ -19,7 +19,17 @@ from mqspark.store.tools.fsck import FsckReport, fsck
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark.store.tools.stats import store_stats
-from tests.store_tools import QuickFiles, RoomyFiles, TestClock, crash, drain, flush, make_store, opened, put
+from tests.support.store_tools import (
+    QuickFiles,
+    RoomyFiles,
+    TestClock,
+    crash,
+    drain,
+    flush,
+    make_store,
+    opened,
+    put,
+)
 from tests.unit.test_store_golden import GOLDEN, NAMES, SETTINGS
 
 QUEUES = [("Orders", 0), ("Orders", 1), ("Other", 0)]
@@ -289,7 +299,7 @@ from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark.store.tools.dump import dump_records
 from mqspark.store.tools.stats import store_stats
-from tests.store_tools import TestClock
+from tests.support.store_tools import TestClock
 config = StoreConfig(store_path_root_dir=sys.argv[1])
 OfflineStore(config)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

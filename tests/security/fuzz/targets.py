@@ -33,10 +33,10 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.connection import Connection
 from mqspark.record import decode_records
 from mqspark.testing import Broker, FakeClock
-from tests.interop.remoting import PULL_MESSAGE, SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection
 from tests.security.fuzz import cases
 from tests.security.fuzz.cases import Chance
 from tests.security.fuzz.victims import FREEZE_S, GROWTH_BYTES, Probe, Victim, running
+from tests.support.remoting import PULL_MESSAGE, SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection
 
 __all__ = ["TARGETS", "Target"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from mqspark.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE
 from mqspark.store import MessageStore
 from mqspark_jobs.job import Progress
-from tests.store_tools import TestClock, flush, opened, put
+from tests.support.store_tools import TestClock, flush, opened, put
 
 
 class Killed(Exception):

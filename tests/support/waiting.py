@@ -1,0 +1,55 @@
+"""Waiting for what has no event: long enough for a loaded machine, over as soon as it holds.
+
+``what`` says in the failure what was waited for: a text, a function that makes one then, or nothing for the source of
+the condition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["eventually", "eventually_async"]
+
+T = TypeVar("T")
+What = str | Callable[[], object]
+
+TIMEOUT_S = 90.0
+POLL_S = 0.01
+MOST_POLL_S = 0.1
+"""The pauses grow up to this: a condition may cost the machine more than the pause."""
+
+
+def eventually(condition: Callable[[], T], what: What = "", timeout_s: float = TIMEOUT_S) -> T:
+    """The first true value of ``condition``; AssertionError when there is none in time."""
+    deadline = time.monotonic() + timeout_s
+    pause_s = POLL_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, _failure(condition, what, timeout_s, value)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, MOST_POLL_S)
+    return value
+
+
+async def eventually_async(condition: Callable[[], T], what: What = "", timeout_s: float = TIMEOUT_S) -> T:
+    """``eventually`` for tests with an event loop, which runs meanwhile."""
+    deadline = time.monotonic() + timeout_s
+    pause_s = POLL_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, _failure(condition, what, timeout_s, value)
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, MOST_POLL_S)
+    return value
+
+
+def _failure(condition: Callable[[], object], what: What, timeout_s: float, value: object) -> str:
+    said = what() if callable(what) else what or _source(condition)
+    return f"not within {timeout_s} s: {said} (last: {value!r})"
+
+
+def _source(condition: Callable[[], object]) -> str:
+    name = getattr(condition, "__qualname__", repr(condition))
+    return inspect.getsource(condition).strip() if "<lambda>" in name else name
