@@ -150,11 +150,11 @@ SERVERS = {
     # --- connections: their number and what each keeps is bounded by the server
     "Connection._partial": "one frame; all of them together maxBufferedBytes",
     "Outbound._pending": "requests of ours",
-    "Hoard._held": "maxConnections",
+    "MemoryBudget._held": "maxConnections",
     "RemotingServer._addresses": "maxConnections",
     "RemotingServer._blocked": "maxConnections",
     "RemotingServer._ring": "maxConnections",
-    "RemotingServer._strangers": "maxConnections",
+    "RemotingServer._unidentified": "maxConnections",
     "RemotingServer._sockets": "maxConnections",
     "RemotingServer._writers": "maxConnections",
     "ReplicationServer._connections": "connections of slaves",

@@ -17,7 +17,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
-from mqspark_server.net.hoard import Hoard, Pace
+from mqspark_server.net.memory_budget import MemoryBudget, Pace
 from mqspark_server.net.tcp import RemotingServer, bind_socket
 from tests.integration.test_server_tcp import ECHO, EchoCore
 from tests.security.processes import BrokerProcess
@@ -293,18 +293,18 @@ def is_dropped(sock: socket.socket) -> bool:
 
 
 def test_the_worst_goes_first() -> None:
-    hoard: Hoard[str] = Hoard(100)
-    hoard.keep("large and new", 60, 99.9)
-    hoard.keep("small and old", 5, 0.0)
-    hoard.keep("large and old", 50, 50.0)
-    assert hoard.total == 115
-    assert hoard.surplus(100.0) == ["large and old"]
-    hoard.keep("large and old", 0, 100.0)
-    assert hoard.surplus(100.0) == []
-    hoard.keep("small and old", 60, 100.0)
-    assert hoard.surplus(100.0) == ["small and old"]
-    hoard.keep("small and old", 60, 100.0, afresh=True)
-    assert hoard.surplus(100.0)[0] == "large and new"
+    budget: MemoryBudget[str] = MemoryBudget(100)
+    budget.keep("large and new", 60, 99.9)
+    budget.keep("small and old", 5, 0.0)
+    budget.keep("large and old", 50, 50.0)
+    assert budget.total == 115
+    assert budget.surplus(100.0) == ["large and old"]
+    budget.keep("large and old", 0, 100.0)
+    assert budget.surplus(100.0) == []
+    budget.keep("small and old", 60, 100.0)
+    assert budget.surplus(100.0) == ["small and old"]
+    budget.keep("small and old", 60, 100.0, afresh=True)
+    assert budget.surplus(100.0)[0] == "large and new"
 
 
 def test_pace() -> None:

@@ -1,32 +1,32 @@
 """The exactly-once sink: rows as half messages, made visible when the batch is committed.
 
-    tasks     send their rows as half messages, which no consumer sees, and report where they are. A half message is a
-              whole batch of rows for one queue (``mqspark.broker.transaction.halfbatches``)
-    decide    the driver writes what Spark chose (one attempt a partition) to the decision log: from here on the batch
-              counts, whatever is killed
-    end       every chosen half message is committed, in the rows' order; doing it again changes nothing
-    show      the decision log's group offset moves to this decision, so that the next look begins there
+    tasks     send their rows as half messages, which no consumer sees, and report their positions. A half message
+              holds a whole batch of rows for one queue (``mqspark.broker.transaction.halfbatches``)
+    decide    the driver writes Spark's choice (one attempt per partition) to the decision log. From then on the batch
+              is decided; no crash changes it
+    end       every chosen half message is committed, in the order of the rows; a repetition changes nothing
+    show      the group offset of the decision log moves to this decision, where the next search begins
 
-A batch that runs again (the driver died before Spark knew) finds its decision: its tasks send nothing, and its driver
-ends what is not ended. If two drivers run one batch, the first decision in the log counts, and the other driver takes
-its own rows back. Half messages that nobody chose (failed attempts, speculation) are never shown.
+A batch that runs again (the driver died before Spark recorded it) finds its decision: its tasks send nothing, and its
+driver commits what is not yet committed. If two drivers run one batch, the first decision in the log counts, and the
+other driver rolls its own rows back. Half messages that no decision names (failed attempts, speculation) are never
+visible.
 
-Beside an at-least-once write the broker stores every row twice and the tasks do the same work: many rows a request.
+Cost: the broker stores every row twice, compared with an at-least-once write. The tasks do the same work.
 
-The decision log is a topic of one queue (``mqspark_sink_decisions``). A decision is found again as long as that topic
-keeps its messages: restart a query within that time. Needs our broker, where a transaction is decided once and may be
-a batch; a RocketMQ broker would deliver twice what is committed twice.
+The decision log is a topic with one queue (``mqspark_sink_decisions``). A decision is found only while that topic keeps
+its messages: restart a query within that time. The sink requires an mqspark broker, where each transaction is decided
+once and may hold a batch. A RocketMQ broker delivers a message twice when it is committed twice.
 
-Whose decision it is. Our brokers let nothing into the decision log but what was a half message and was committed by its
-producer group. A reader believes what the group of its identity committed, and only with a code (HMAC) that needs the
-identity itself, of which the log holds but a hash: the query's id, 122 random bits in its checkpoint, or what
-``transactionId`` says. What is forged, damaged or of others is passed over; the code is compared before anything is
-inflated. The group's offset is a hint of where to begin and believed only where a decision of an earlier batch lies.
+Authenticity of a decision. An mqspark broker accepts only committed half messages in the decision log. A reader accepts
+only decisions committed by the producer group of its identity that carry a valid code (HMAC). The code requires the
+identity itself: the query's id (122 random bits in its checkpoint) or the option ``transactionId``. The log contains
+only a hash of it. Forged, damaged and foreign decisions are skipped; the code is checked before anything is
+decompressed. The group's offset is a hint: it is used only if a decision of an earlier batch lies there.
 
-What remains without authentication: who can guess a ``transactionId`` can decide in its name (choose one that nobody
-guesses); who reads the half messages can end them in the name of their producer group, and so take rows back or show
-them early; anyone can delete topics, or make a search long by committing much under a query's hash. On RocketMQ's
-brokers, which the sink refuses, the decision log would take plain sends.
+Remaining risks without authentication: a client that guesses a ``transactionId`` can decide in its name, so choose an
+unguessable one. A client that reads the half messages can end them in the name of their producer group, and so hide
+rows or show them early. Any client can delete topics, or slow a search down with many messages under a query's hash.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ _CODE_BYTES = 32
 _READ_MESSAGES = 1024
 _IN_FLIGHT_BYTES = 8 << 20
 _COMMITTED_AT_ONCE_BYTES = 16 << 20
-"""About how many bytes a broker stores before it is sent more commits."""
+"""Approximate bytes of commits that a broker has to store before it gets more."""
 _WAIT_S = 30.0
 
 
@@ -339,10 +339,10 @@ def end_all(client: BlockingClient, options: WriteOptions, halves: Sequence[Halv
 
 
 class DecisionLog:
-    """The decisions for the batches of one identity (a query, or the option transactionId)."""
+    """The decisions of one identity (a query, or the option transactionId) about its batches."""
 
     def __init__(self, client: BlockingClient, identity: str, topic: str) -> None:
-        """``topic``: a target topic; its first broker holds the log if that has to be created."""
+        """``topic``: a target topic. If the log does not exist, its first broker creates it."""
         self._client = client
         self._topic = topic
         self._identity = identity
@@ -358,7 +358,7 @@ class DecisionLog:
         return None if decision is None else decision[1]
 
     def decide(self, batch: int, halves: Sequence[Halves]) -> list[Halves]:
-        """Write a decision; returns the one that counts, which may be another driver's."""
+        """Write a decision. Returns the valid one, which may be another driver's."""
         queue, address = self._queue(make=True)
         token = secrets.token_hex(8)
         parts = list(_parts(halves))
@@ -372,7 +372,7 @@ class DecisionLog:
         return decision[1]
 
     def show(self) -> None:
-        """The next search starts at the last decision found. Best effort: a longer search finds it, too."""
+        """Let the next search start at the last decision found. Best effort: a longer search finds it, too."""
         if self._found_at >= 0:
             queue, address = self._queue(make=False)
             self._client.commit_group_offsets(address, self._group, {queue: self._found_at})
@@ -381,7 +381,7 @@ class DecisionLog:
         return hmac.digest(self._key, packed, "sha256")
 
     def _append(self, queue: MessageQueue, address: str, body: bytes) -> None:
-        """As a transaction of the group: the broker accepts nothing else."""
+        """Send a decision as a transaction of the group: the broker accepts nothing else."""
         properties = {
             KEYS: self._group,
             TAGS: self._digest,
@@ -543,7 +543,7 @@ class DecisionLog:
 
 
 def _is_decision(document: Any) -> bool:
-    """The content is validated because anyone who guesses the identity can write it."""
+    """Validate the content, because any client that guesses the identity can write it."""
     if not isinstance(document, dict):
         return False
     batch, part, parts = (document.get(name) for name in ("batch", "part", "parts"))

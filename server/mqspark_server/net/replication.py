@@ -15,7 +15,7 @@ from mqspark.broker.replication.replicas import Replica, Replicas
 from mqspark.errors import ProtocolError
 from mqspark.logs import sparing
 from mqspark_server.net.descriptors import PROCESS
-from mqspark_server.net.hoard import Pace
+from mqspark_server.net.memory_budget import Pace
 
 __all__ = ["ReplicationServer"]
 

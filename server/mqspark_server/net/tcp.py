@@ -1,22 +1,23 @@
 """Sockets around a Core: bytes of ``data_received`` to commands, outgoing frames to one write a connection
 and turn.
 
-    data_received -> Connection.receive_data -> core.received       as often as the loop has bytes
-    one call_soon per loop iteration, or TURN_BYTES have come: core.turn() -> every session of the outbox written once
-    what a connection sent beyond its time of an iteration waits in a ring, with the core's long work: _serve_ring
+    data_received -> Connection.receive_data -> core.received       whenever the loop has bytes
+    one call_soon per loop iteration, or after TURN_BYTES: core.turn() -> every session of the outbox is written once
+    commands beyond a connection's time share wait in a ring, together with the core's long work: _serve_ring
 
-Must not know a request code, nor what is in a body. Source of the numbers: NettyServerConfig (idle
-close after 120 s, backlog 1024, TCP_NODELAY, no keep-alive). TLS is not available yet.
+Must not know a request code or the content of a body. Source of the numbers: NettyServerConfig (idle close after
+120 s, backlog 1024, TCP_NODELAY, no keep-alive). TLS is not available yet.
 
-What bounds time: in one iteration of the loop a connection is served for CONNECTION_S, and what waits of all of them
-for RING_S; the one command that is then under way comes to its end. A peer whose commands wait is not read from.
+Time bounds: in one iteration of the loop each connection is served for at most CONNECTION_S, and all waiting commands
+together for RING_S; a command that has begun is completed. A connection with waiting commands is not read from.
 
-What bounds memory: a frame's length is checked before it is buffered (Connection). A connection whose peer does not
-read its answers is not read from either, and of what it had already sent nothing is handled while its answers reach the
-high-water mark: one answer at most lies above. Answers that are unread and frames that are incomplete are bounded for
-all connections together, too (``hoard``); as the room for answers shrinks, so does each connection's mark. A peer that
-goes on with neither at MIN_BYTES_PER_S is dropped after a while. The number of connections is limited, by
-address, in all, and by the process's descriptors; who has not said anything yet has to go for others.
+Memory bounds: the length of a frame is checked before the frame is buffered (Connection). A connection whose peer does
+not read its answers is not read from. While its unread answers reach the high-water mark, its waiting commands are not
+handled, so it exceeds the mark by one answer at most. Unread answers and incomplete frames are also bounded over all
+connections (``memory_budget``); the mark of each connection falls as the space for unread answers shrinks. A connection
+is dropped when it transfers fewer than MIN_BYTES_PER_S for too long. The number of connections is limited per
+address, in total, and by the file descriptors of the process. At the limit, the oldest connection without a complete
+frame is closed for a new one.
 """
 
 from __future__ import annotations
@@ -38,38 +39,36 @@ from mqspark.protocol.connection import MAX_KNOWN_HEADER_BYTES, Connection
 from mqspark.protocol.headers import Header
 from mqspark.protocol.session import Core, Session
 from mqspark_server.net.descriptors import PROCESS
-from mqspark_server.net.hoard import Hoard, Pace
 from mqspark_server.net.lateness import Lateness, Overload
+from mqspark_server.net.memory_budget import MemoryBudget, Pace
 
 __all__ = ["Listener", "LocalPeer", "RemotingServer", "bind_pair", "bind_socket"]
 
 log = sparing("mqspark.tcp")
 
 SLICE_COMMANDS = 64
-"""Commands handed to the core before the size of its answers is looked at."""
+"""Commands handed to the core between two checks of the size of its answers."""
 
 JOIN_BYTES = 64 * 1024
 """Up to this size answers are copied into one buffer, because a copy is cheaper than a longer iovec."""
 
 READ_BYTES = 256 * 1024
-"""A read of what a peer left behind."""
+"""Size of one read from the kernel's buffer after a peer has disconnected."""
 
 TURN_BYTES = 64 * 1024
-"""When this much has arrived, it is stored and answered before the loop reads on. Peers with large requests then
-have their next ones ready, instead of waiting for all of each other's (1.06 to 1.11 times the rate of Java's
-BatchProducer)."""
+"""After this many bytes the commands received so far are stored and answered before the loop reads on. Peers with large
+requests then send their next ones earlier (1.06 to 1.11 times the rate of Java's BatchProducer)."""
 
 CONNECTION_S = 0.005
-"""In one iteration of the loop the commands of one connection are handled for so long. Several hundred sends are not;
-who asks for more than that waits for the others' turns."""
+"""Time in one iteration of the loop for the commands of one connection: enough for several hundred sends. Commands
+beyond it wait until the other connections have been served."""
 
 RING_S = 0.020
 """Time in one iteration of the loop for all waiting commands; long work gets the time of one connection in
 addition."""
 
 NOTE_BYTES = 16 * 1024
-"""Unread answers of a connection count from this size on: the data of a few answers is sent before anyone could
-check."""
+"""Unread answers of a connection are tracked from this size on: smaller amounts are usually sent before a check."""
 
 SHARE = 8
 """A connection may hold unread an eighth of the room that is left for all, so that one that fills its share
@@ -88,7 +87,7 @@ WATCH_S = 0.5
 """Interval of the checks of connections with unread answers or incomplete frames."""
 
 BLOCKED_S = 0.02
-"""After it whoever had no room for answers is asked again whether there is some; later when many are asked."""
+"""Interval after which blocked connections are checked for room again; longer when many are blocked."""
 
 BLOCKED_AT_ONCE = 256
 
@@ -191,9 +190,9 @@ class RemotingServer:
         self.core = core
         self.name = name
         self.high_water_bytes = high_water_bytes
-        self.partial: Hoard[_RemotingConnection] = Hoard(max_buffered_bytes)
+        self.partial: MemoryBudget[_RemotingConnection] = MemoryBudget(max_buffered_bytes)
         """Incomplete frames, and waiting commands."""
-        self.unsent: Hoard[_RemotingConnection] = Hoard(max_unsent_bytes)
+        self.unsent: MemoryBudget[_RemotingConnection] = MemoryBudget(max_unsent_bytes)
         """Unread answers."""
         self.unread_s = unread_s
         self.partial_frame_s = partial_frame_s
@@ -203,19 +202,19 @@ class RemotingServer:
         """A connection with less room is in ``unsent``."""
         self._measure_above = 0
         self._blocked: set[_RemotingConnection] = set()
-        """What they ask for waits until they, or others, have read."""
+        """Connections whose commands wait until unread answers have been read."""
         self._unblock_handle: asyncio.TimerHandle | None = None
         self._unblock_s = BLOCKED_S
         self.rejected_connections = 0
         self.dropped_connections = 0
-        """Connections closed because their peers did not read, or did not complete a frame."""
+        """Connections closed because their peers did not read, did not complete a frame, or sent nothing."""
         self.protocol_errors = 0
         self._outbox = outbox
         self._idle_s = idle_s
         self._max_connections = max_connections
         self._max_per_address = max_connections_per_address
         self._addresses: dict[str, int] = {}
-        self._strangers: dict[_RemotingConnection, None] = {}
+        self._unidentified: dict[_RemotingConnection, None] = {}
         """Connections without a complete frame so far, oldest first."""
         self._evicted = 0
         self._backlog = backlog
@@ -230,9 +229,9 @@ class RemotingServer:
         self._last_session_id = 0
         self._scheduled = False
         self.iteration = 0
-        """Of the loop, among those in which something came."""
+        """Number of the current iteration of the loop; iterations without input do not count."""
         self._ring: deque[_RemotingConnection] = deque()
-        """Connections whose commands wait for their turn."""
+        """Connections with waiting commands, in the order of their turns."""
         self._ring_scheduled = False
         self._unturned_bytes = 0
         self._lateness = Lateness(overload)
@@ -257,7 +256,7 @@ class RemotingServer:
         Takes the socket over.
         """
         host, port = sock.getsockname()[:2]
-        # So many may be accepted before the first of them is looked at.
+        # The kernel may accept this many connections before the first is checked.
         backlog = min(self._backlog, max(MIN_BACKLOG, PROCESS.room // 4))
         server = await self._loop.create_server(
             lambda: _RemotingConnection(self, port, fast), sock=sock, backlog=backlog
@@ -297,7 +296,7 @@ class RemotingServer:
             self.schedule_ring()
 
     def enter_ring(self, connection: _RemotingConnection) -> None:
-        """The connection's commands are handled after those of the others that wait."""
+        """Queue the connection behind the others with waiting commands."""
         self._ring.append(connection)
         self.schedule_ring()
 
@@ -307,7 +306,7 @@ class RemotingServer:
             self._loop.call_soon(self._serve_ring)
 
     def _serve_ring(self) -> None:
-        """Once each, for as long as there is time; then whoever is ready comes before the rest."""
+        """Serve each waiting connection once, for at most RING_S; the rest waits for the next iteration."""
         self._ring_scheduled = False
         ring = self._ring
         now = monotonic()
@@ -326,13 +325,13 @@ class RemotingServer:
             self.schedule_ring()
 
     def arrived(self, count: int) -> None:
-        """So many bytes were handed over. Much is not left waiting for the end of the loop's iteration."""
+        """``count`` bytes were handed to the core. After TURN_BYTES the turn ends at once."""
         self._unturned_bytes += count
         if self._unturned_bytes >= TURN_BYTES:
             self._do_turn()
 
     def write_outbox(self) -> None:
-        """Write all that the core has to say, one write a connection."""
+        """Write all outgoing frames of the core, one write per connection."""
         outbox = self._outbox
         if not outbox:
             return
@@ -358,8 +357,8 @@ class RemotingServer:
         self._tick_handle = self._loop.call_later(max(wait_ms, 1) / 1000, self._run_tick)
 
     def tick(self) -> int:
-        """What is due by the clock, now; milliseconds until the core wants the next one. It gets that one by itself:
-        for whoever moves the clock."""
+        """Run what is due; returns the milliseconds until the next tick is due. The next tick is already scheduled:
+        tests that move the clock call this."""
         wait_ms = self.core.tick()
         self.write_outbox()
         if self._after_turn is not None:
@@ -400,10 +399,10 @@ class RemotingServer:
             else:
                 connection.close(f"idle for {self._idle_s:.0f} s", level=logging.INFO)
 
-    # -- what peers make us keep -------------------------------------------------------------------
+    # -- memory held for peers ---------------------------------------------------------------------
 
     def note_unsent(self, connection: _RemotingConnection, count: int) -> None:
-        """So much is to be read by its peer."""
+        """``count`` bytes of answers are unread by the peer."""
         if connection.dropped:
             return
         unsent = self.unsent
@@ -417,13 +416,13 @@ class RemotingServer:
         self.floor = max(0, self.high_water_bytes - share)
 
     def _measure_unsent(self) -> None:
-        """Much of it may have been read since it was counted. What is too much then goes."""
+        """Measure all unread answers again, and drop connections while they exceed the limit."""
         unsent, now = self.unsent, monotonic()
         for connection in unsent:
             connection.measure(now)
         for connection in unsent.surplus(now):
             self.drop(connection, f"the answers that peers do not read exceed {unsent.most} bytes")
-        # Looking costs as much as there are connections: not again before much is new.
+        # A measurement costs time per connection, so the next one waits for a considerable increase.
         self._measure_above = max(
             unsent.total + unsent.most // SHARE, unsent.most - SHARE * self.high_water_bytes
         )
@@ -448,7 +447,7 @@ class RemotingServer:
         connection.abort(reason)
 
     def block(self, connection: _RemotingConnection) -> None:
-        """Try the connection again in a while."""
+        """Check the connection for room again after BLOCKED_S."""
         self._blocked.add(connection)
         if self._unblock_handle is None:
             self._unblock_handle = self._loop.call_later(self._unblock_s, self._unblock)
@@ -524,30 +523,30 @@ class RemotingServer:
             self.rejected_connections += 1
             return problem
         self._sockets.add(connection)
-        self._strangers[connection] = None
+        self._unidentified[connection] = None
         self._addresses[address] = here + 1
         return None
 
     def _evict(self) -> bool:
-        """Close the connection that has been open for longest without sending anything."""
-        stranger = next(iter(self._strangers), None)
-        if stranger is None or self._evicted >= MAX_EVICTED:
+        """Close the connection that has been open for longest without a complete frame. False if there is none."""
+        oldest = next(iter(self._unidentified), None)
+        if oldest is None or self._evicted >= MAX_EVICTED:
             return False
-        del self._strangers[stranger]
+        del self._unidentified[oldest]
         self._evicted += 1
-        self._sockets.discard(stranger)
-        stranger.evicted = True
-        self.drop(stranger, "it has said nothing, and others want to")
+        self._sockets.discard(oldest)
+        oldest.evicted = True
+        self.drop(oldest, "it sent no complete frame, and its place is needed")
         return True
 
     def known(self, connection: _RemotingConnection) -> None:
         """A complete frame has arrived."""
-        self._strangers.pop(connection, None)
+        self._unidentified.pop(connection, None)
 
     def _forget(self, connection: _RemotingConnection, address: str) -> None:
         """An admitted connection is closed."""
         PROCESS.give_back()
-        self._strangers.pop(connection, None)
+        self._unidentified.pop(connection, None)
         self._blocked.discard(connection)
         if connection.evicted:
             self._evicted -= 1
@@ -566,7 +565,7 @@ class _RemotingConnection(asyncio.Protocol):
         "_fast",
         "_in_ring",
         "_is_noted",
-        "_is_stranger",
+        "_is_unidentified",
         "_iteration",
         "_local_port",
         "_pace",
@@ -597,15 +596,15 @@ class _RemotingConnection(asyncio.Protocol):
         self._write_paused = False
         self._closed_here = False
         self._address = ""
-        self._is_stranger = True
+        self._is_unidentified = True
         self._is_noted = False
-        """It had a frame that was not complete when last something came."""
+        """Its last read ended in an incomplete frame."""
         self.evicted = False
         self._written = self._read = 0
-        """Bytes that were written, and of them what the peer had taken when it was looked at."""
+        """Bytes written, and how many of them the peer had read at the last check."""
         self.dropped = False
         self._pace = Pace(MIN_BYTES_PER_S, server.unread_s)
-        """At which the peer reads."""
+        """The rate at which the peer reads."""
         self._in_ring = False
         self._iteration = -1
         self._until = 0.0
@@ -654,8 +653,8 @@ class _RemotingConnection(asyncio.Protocol):
             server.note_partial(self, buffered + self._waiting_bytes, afresh=bool(commands))
         if not commands:
             return
-        if self._is_stranger:
-            self._is_stranger = False
+        if self._is_unidentified:
+            self._is_unidentified = False
             server.known(self)
         if (
             self._waiting
@@ -716,7 +715,7 @@ class _RemotingConnection(asyncio.Protocol):
     # -- what the peer has not read ----------------------------------------------------------------
 
     def measure(self, now: float) -> None:
-        """How much that is, and so what may be sent to it."""
+        """Measure the unread answers, and with them the room for more."""
         transport, session = self._transport, self._session
         if transport is None or session is None or self.dropped:
             return
@@ -730,7 +729,7 @@ class _RemotingConnection(asyncio.Protocol):
         return session.room > self._server.floor
 
     def does_not_read(self, now: float) -> bool:
-        """Whether it has read nothing, or almost nothing, for too long."""
+        """Whether the peer has read nothing, or almost nothing, for too long."""
         if self._transport is None:
             return False
         self.measure(now)
@@ -740,14 +739,14 @@ class _RemotingConnection(asyncio.Protocol):
             self._pace.rest()
             return False
         read = self._written - self._transport.get_write_buffer_size()
-        if read - self._read >= count // 8:  # it will be done soon
+        if read - self._read >= count // 8:  # it makes progress
             unsent.keep(self, count, now, afresh=True)
         self._read = read
         return self._pace.is_too_slow(read, now)
 
     @property
     def waits(self) -> bool:
-        """It is we who do not read on."""
+        """Whether this server, not the peer, has stopped the connection."""
         return bool(self._waiting) or self._write_paused
 
     def unblock(self) -> None:
@@ -770,7 +769,7 @@ class _RemotingConnection(asyncio.Protocol):
             server.schedule()
 
     def _paced(self, session: Session) -> Iterator[Command]:
-        """What waits, until the time is over, an answer takes long or the peer has to read; one command at least."""
+        """Waiting commands: at least one, until the time is over, an answer is slow to make or the peer has to read."""
         waiting, until, floor = self._waiting, self._until, self._server.floor
         if len(waiting) <= SLICE_COMMANDS and self._parser.unparsed:
             self._parse_more()
@@ -780,7 +779,7 @@ class _RemotingConnection(asyncio.Protocol):
                 return
 
     def _parse_more(self) -> None:
-        """Before all that waits is handed over: as long as there is more to parse, some commands wait."""
+        """Parse the next slice of the buffer, so that ``_waiting`` is empty only when the buffer is, too."""
         try:
             self._waiting.extend(self._parser.receive_data(b""))
         except ProtocolError as error:
@@ -841,12 +840,12 @@ class _RemotingConnection(asyncio.Protocol):
             server.block(self)
 
     def _read_rest(self, transport: asyncio.Transport) -> None:
-        """What the peer sent before it went away and is unread in the kernel's buffer, because an answer of ours met
-        the closed socket first. A consumer's last offsets are one-way requests right before it closes."""
+        """Read what the peer sent before it disconnected. It is still in the kernel's buffer when a write to the closed
+        socket failed first. A consumer commits its last offsets by one-way requests right before it closes."""
         sock = transport.get_extra_info("socket")
         if sock is None:
             return
-        with contextlib.suppress(OSError, ProtocolError):  # the peer is gone: there is nobody to tell
+        with contextlib.suppress(OSError, ProtocolError):  # the peer is gone, so no error can be sent to it
             for _ in range(REST_BYTES // READ_BYTES):
                 if not (data := os.read(sock.fileno(), READ_BYTES)):
                     break
@@ -855,7 +854,7 @@ class _RemotingConnection(asyncio.Protocol):
                 self._waiting_bytes += len(data) + COMMAND_BYTES * len(commands)
 
     def _deliver_rest(self, session: Session) -> None:
-        """Hand over what the peer sent before it went away; its answers go nowhere. The session ends after that."""
+        """Hand over what the peer sent before it disconnected. Answers are dropped. Then the session ends."""
         waiting = self._waiting
         while waiting and not self._closed_here and monotonic() < self._until and not session.long_answers:
             self._deliver(session, self._paced(session))
@@ -958,9 +957,7 @@ class LocalPeer:
     def write_out(self, out: list[bytes | memoryview]) -> None:
         try:
             commands = self._answers.receive_data(b"".join(out))
-        except (
-            ProtocolError
-        ) as error:  # an answer that is longer than a frame may be costs these requests alone
+        except ProtocolError as error:  # an answer exceeds the frame limit: only these requests fail
             self._answers = Connection()
             for answer in self._pending.values():
                 if not answer.done():

@@ -1,7 +1,7 @@
-"""Memory that peers make a server hold, and which connections to close when it is too much.
+"""Memory that a server holds for its peers, and which connections to close when it exceeds its limit.
 
 A server has two such tables: answers that peers do not read, and incomplete frames. Each connection has its own
-limit; all together may hold ``most``. Above that, connections are closed in the order of bytes held times
+limit; all together may hold ``most`` bytes. Above that, connections are closed in the order of bytes held times
 seconds. That spares a peer whose large frame is still arriving, and one that reads as fast as its line allows.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["Hoard", "Pace"]
+__all__ = ["MemoryBudget", "Pace"]
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ KEPT = 7 / 8
 """The share of ``most`` that is kept after an eviction, so that not every further byte causes another."""
 
 
-class Hoard(Generic[T]):
+class MemoryBudget(Generic[T]):
     """Bytes by owner. Times are seconds of one monotonic clock."""
 
     __slots__ = ("_held", "most", "total")
@@ -83,7 +83,7 @@ class Pace:
         self._count = -1
 
     def rest(self) -> None:
-        """There is nothing to transfer: the next period starts when there is."""
+        """Nothing is left to transfer: the next period starts with the next transfer."""
         self._count = -1
 
     def is_too_slow(self, count: int, now: float) -> bool:
