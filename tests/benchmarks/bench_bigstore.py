@@ -34,13 +34,9 @@ from tests.benchmarks.bench_broker import DevProcess, broker, load
 from tests.benchmarks.bench_store import BORN_HOST, PROPERTIES, TAG_CODE, make
 from tests.benchmarks.raw_load import BASE
 from tests.interop import jars as jar_cache
-from tests.interop.clusters import (
-    Cluster,
-    mqspark_broker,
-    mqspark_namesrv,
-    rocketmq_broker,
-    rocketmq_namesrv,
-)
+from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
+from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
+from tests.support.maven import ToolMissing
 from tests.support.remoting import GET_MAX_OFFSET, RawConnection
 
 TOPIC, QUEUES = "BenchmarkTest", 4  # which every broker has
@@ -141,7 +137,7 @@ def restarts(parent: Path, gib: float, rounds: int) -> None:
     """From the start of the process until every queue's max offset is answered, and right."""
     try:
         jars = jar_cache.fetch()
-    except jar_cache.ToolMissing as missing:
+    except ToolMissing as missing:
         raise SystemExit(f"skipped, {missing}") from None
     source = parent / "source"
     count = filled(source, gib)

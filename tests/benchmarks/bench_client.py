@@ -28,8 +28,9 @@ from mqspark.record import decode_records
 from tests.benchmarks.bench_broker import DevProcess
 from tests.benchmarks.client_sides.side import DIGITS
 from tests.interop import jars as jar_cache
-from tests.interop.clusters import java_command
 from tests.interop.other_clients import cpp_binding
+from tests.interop.rocketmq import java_command
+from tests.support.maven import ToolMissing
 from tests.support.remoting import GET_MAX_OFFSET, PULL_MESSAGE, RawConnection
 
 SIDES = Path(__file__).parent / "client_sides"
@@ -117,7 +118,7 @@ def sides(wanted: Sequence[str]) -> dict[str, tuple[Command, dict[str, str]]]:
     for name in wanted:
         try:
             made[name] = makers[name]()
-        except jar_cache.ToolMissing as error:
+        except ToolMissing as error:
             print(f"  without {name}: {error}", flush=True)
     return made
 

@@ -31,9 +31,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.interop import jars as jar_cache
-from tests.interop.clusters import Cluster, java_command, mqspark_cluster, process, rocketmq_cluster, tail
 from tests.interop.jars import Jars
+from tests.interop.rocketmq import java_command, rocketmq_cluster
 from tests.interop.topics import create_group, create_topic
+from tests.support.clusters import Cluster, mqspark_cluster
+from tests.support.maven import ToolMissing
+from tests.support.processes import process, tail
 from tests.support.remoting import (
     GET_MAX_OFFSET,
     PULL_MESSAGE,
@@ -273,7 +276,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         jars = jar_cache.fetch()
-    except jar_cache.ToolMissing as missing:
+    except ToolMissing as missing:
         print(f"bench_java: skipped, {missing}")
         return 0
     print(

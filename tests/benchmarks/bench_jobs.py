@@ -32,7 +32,7 @@ from mqspark.store import FlushDiskType, MessageStore, StoreConfig
 from mqspark_jobs import archive, rebuild_index
 from mqspark_jobs.command import delta_settings
 from mqspark_jobs.job import Progress
-from tests.spark.jars import delta_jars
+from tests.spark.delta_jars import delta_jars
 
 TOPICS, QUEUES = 4, 4
 SEGMENT_BYTES = 256 << 20

@@ -39,7 +39,7 @@ from pyspark_pymq.schema import default_schema
 from tests.benchmarks.kafka import PARTITIONS, Kafka, kafka_jars
 from tests.benchmarks.nothing import Nothing
 from tests.spark.conftest import stop_session
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 
 PARTS = ("write", "read", "drain", "micro", "latency", "exactly-once")
 EACH_PROFILE = frozenset({"micro", "latency"})

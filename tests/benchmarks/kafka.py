@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.spark.jars import ALONE, maven_jars
+from tests.spark.delta_jars import ALONE, maven_jars
 
 __all__ = ["PARTITIONS", "Kafka", "kafka_jars"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.interop.clusters import mqspark_command, process, ready_line, stop
+from tests.support.processes import mqspark_command, process, ready_line, stop
 from tests.support.remoting import (
     GET_MAX_OFFSET,
     PULL_MESSAGE,

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.clusters import mqspark_command, process, ready_line, stop
+from tests.support.processes import mqspark_command, process, ready_line, stop
 from tests.support.remoting import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,

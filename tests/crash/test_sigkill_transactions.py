@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mqspark import AdminClient, LitePullConsumer, Message, MessageExt, TransactionProducer, TransactionState
 from mqspark.errors import ClientError
-from tests.interop.clusters import free_port, mqspark_command, process, ready_line
+from tests.support.processes import free_port, mqspark_command, process, ready_line
 
 TOPIC = "SigKillTransactions"
 KILLS = 3

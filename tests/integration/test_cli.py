@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import select
 import shlex
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +16,8 @@ import pytest
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
+from tests.support import processes
+from tests.support.waiting import eventually
 
 CONF = Path(__file__).parents[2] / "conf"
 READY = re.compile(
@@ -27,45 +26,46 @@ READY = re.compile(
 
 
 class Process:
-    def __init__(self, *arguments: str) -> None:
-        environment = {**os.environ, "PYTHONWARNINGS": "error"}
-        environment.pop("NAMESRV_ADDR", None)
-        self.popen = subprocess.Popen(
-            [sys.executable, "-m", "mqspark_server.cli", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+    def __init__(self, log: Path, *arguments: str) -> None:
+        self._log = log
+        command = [sys.executable, "-m", "mqspark_server.cli", *arguments]
+        self.popen = processes.start(command, log, env={"PYTHONWARNINGS": "error"}, stdout=subprocess.PIPE)
 
-    def ready(self, timeout_s: float = 60) -> dict[str, str]:
+    @property
+    def errors(self) -> str:
+        """What it has said on standard error so far."""
+        return self._log.read_text()
+
+    def ready(self) -> dict[str, str]:
         assert self.popen.stdout is not None
-        if not select.select([self.popen.stdout], [], [], timeout_s)[0]:
-            raise AssertionError("no READY line")
         self.line = self.popen.stdout.readline()
-        assert self.line.startswith("READY "), self.popen.communicate()
+        assert self.line.startswith("READY "), (self.line, self.errors)
         return dict(part.split("=", 1) for part in self.line.split()[1:])
+
+    def end(self) -> tuple[int, str, str]:
+        """It ends by itself: its exit code, standard output and standard error."""
+        out, _ = self.popen.communicate(timeout=60)
+        return self.popen.returncode, out, self.errors
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         if self.popen.poll() is None:
             self.popen.send_signal(number)
-        _, errors = self.popen.communicate(timeout=60)
-        return self.popen.returncode, errors
+        code, _, errors = self.end()
+        return code, errors
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Process]]:
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
+    folder = tmp_path_factory.mktemp("logs")
 
     def run(*arguments: str) -> Process:
-        started.append(Process(*arguments))
+        started.append(Process(folder / f"{len(started)}.log", *arguments))
         return started[-1]
 
     yield run
     for process in started:
-        if process.popen.poll() is None:
-            process.popen.kill()
-            process.popen.communicate()
+        processes.stop(process.popen, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -91,8 +91,8 @@ def send(address: str, topic: str, body: bytes = b"x") -> Command:
 
 def failure(process: Process, code: int) -> str:
     """The one line on standard error of a process that cannot start."""
-    out, errors = process.popen.communicate(timeout=60)
-    assert (process.popen.returncode, out) == (code, ""), errors
+    ended, out, errors = process.end()
+    assert (ended, out) == (code, ""), errors
     assert "Traceback" not in errors
     (line,) = [line for line in errors.splitlines() if line.startswith("mqspark: error: ")]
     return line.removeprefix("mqspark: error: ")
@@ -115,12 +115,10 @@ def test_dev_serves_and_stops_cleanly(dev: Callable[..., Process], tmp_path: Pat
 def test_dev_says_what_to_try_and_it_works(dev: Callable[..., Process]) -> None:
     process = dev()
     namesrv = process.ready()["namesrv"]
-    assert process.popen.stderr is not None
-    lines = []
-    while len(lines) < 2:
-        if (line := process.popen.stderr.readline()).startswith(("try: ", "then in pyspark: ")):
-            lines.append(line.partition(": ")[2].strip())
-    command, spark = lines
+    said = eventually(
+        lambda: re.search(r"^try: (.*)\n(?:.*\n)*?then in pyspark: (.*)\n", process.errors, re.M)
+    )
+    command, spark = said.groups()
     program, *arguments = shlex.split(command)
     assert program == "python"
     done = subprocess.run(
@@ -248,12 +246,11 @@ def test_a_broker_waits_for_no_name_server_and_finds_it_later(
     address = process.ready()["broker"]
     names = start("namesrv", "run", "--set", f"listenPort={port}", "--set", "bindAddress=127.0.0.1")
     names.ready()
-    deadline = time.monotonic() + 25
-    while address.encode() not in bytes(
-        request(f"127.0.0.1:{port}", RequestCode.GET_BROKER_CLUSTER_INFO).body
-    ):
-        assert time.monotonic() < deadline, "the broker did not register with a name server that came later"
-        time.sleep(0.05)
+
+    def known() -> bytes:
+        return bytes(request(f"127.0.0.1:{port}", RequestCode.GET_BROKER_CLUSTER_INFO).body)
+
+    eventually(lambda: address.encode() in known(), "the registration at a name server that came later")
     assert process.stop()[0] == 0
 
 
@@ -268,8 +265,8 @@ def test_a_signal_during_the_start_ends_it_cleanly(start: Callable[..., Process]
         assert (tmp_path / "abort").exists()
         with connection:
             process.popen.send_signal(signal.SIGTERM)
-            out, errors = process.popen.communicate(timeout=60)
-    assert (process.popen.returncode, out) == (0, ""), errors
+            code, out, errors = process.end()
+    assert (code, out) == (0, ""), errors
     assert not (tmp_path / "abort").exists()
 
 
@@ -300,8 +297,8 @@ def test_a_damaged_config_file_is_named(dev: Callable[..., Process], tmp_path: P
 def test_help_and_version(start: Callable[..., Process]) -> None:
     for arguments in (["--help"], ["--version"], ["broker", "run", "--help"]):
         process = start(*arguments)
-        out, errors = process.popen.communicate(timeout=60)
-        assert (process.popen.returncode, errors) == (0, "")
+        code, out, errors = process.end()
+        assert (code, errors) == (0, "")
         assert "mqspark" in out
 
 

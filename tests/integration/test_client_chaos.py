@@ -21,8 +21,9 @@ import pytest
 from mqspark.aio import AdminClient, ClientOptions, Message, MessageQueue, Producer
 from mqspark.errors import MQError
 from mqspark.testing import Cluster
-from tests.interop.clusters import START_TIMEOUT_S, free_port, mqspark_broker, mqspark_namesrv
-from tests.interop.clusters import Cluster as ProcessCluster
+from tests.support.clusters import Cluster as ProcessCluster
+from tests.support.clusters import mqspark_broker, mqspark_namesrv
+from tests.support.processes import START_TIMEOUT_S, free_port, ready_line, start, stop, tail
 from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
@@ -95,43 +96,26 @@ class Members:
         self._file.touch()
         arguments = [namesrv, GROUP, TOPIC, str(self._file), *(["ordered"] if ordered else [])]
         self._command = [sys.executable, "-m", "tests.integration.chaos_member", *arguments]
-        self._errors = (folder / "members.err").open("ab")
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._log = folder / "members.err"
+        self._running: list[subprocess.Popen[str]] = []
 
     def add(self) -> None:
-        child = subprocess.Popen(
-            self._command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
-        )
+        child = start(self._command, self._log, stdout=subprocess.PIPE, cwd=ROOT)
         self._running.append(child)
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"READY\n", Path(self._errors.name).read_text()[-3000:]
+        ready_line(child, self._log)
 
     def kill(self, number: int) -> None:
-        child = self._running.pop(number)
-        child.kill()
-        self._end(child)
+        stop(self._running.pop(number), signal.SIGKILL)
 
     def stop(self, number: int) -> None:
+        """Closes its standard input, at which it ends."""
         child = self._running.pop(number)
-        assert self._end(child) == 0, Path(self._errors.name).read_text()[-3000:]
-
-    @staticmethod
-    def _end(child: subprocess.Popen[bytes]) -> int:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.close()
-        try:
-            return child.wait(START_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            return child.wait()
-        finally:
-            child.stdout.close()
+        child.communicate(timeout=START_TIMEOUT_S)
+        assert child.returncode == 0, tail(self._log)
 
     def close(self) -> None:
         while self._running:
             self.kill(0)
-        self._errors.close()
 
     def __len__(self) -> int:
         return len(self._running)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.interop.clusters import mqspark_command, process, ready_line
+from tests.support.processes import mqspark_command, process, ready_line
 from tests.support.remoting import PULL_MESSAGE, UPDATE_AND_CREATE_TOPIC, RawConnection
 from tests.support.store_tools import QuickFiles, flush, opened, put
 

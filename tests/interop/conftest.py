@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.interop import jars as jar_cache
-from tests.interop.clusters import Cluster, mqspark_cluster, rocketmq_cluster
 from tests.interop.driver import JavaDriver, java_driver
 from tests.interop.jars import HERE, Jars
+from tests.interop.rocketmq import rocketmq_cluster
+from tests.support.clusters import Cluster, mqspark_cluster
+from tests.support.maven import ToolMissing
 
 HEADERS_VARIABLE = "MQSPARK_INTEROP_HEADERS"
 """ROCKETMQ: the Java client has binary headers in every test, by hand."""
@@ -27,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def jars() -> Jars:
     try:
         return jar_cache.fetch()
-    except jar_cache.ToolMissing as missing:
+    except ToolMissing as missing:
         pytest.skip(str(missing))
 
 

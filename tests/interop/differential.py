@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mqspark.protocol.fastjson import loads
-from tests.interop.clusters import Cluster
+from tests.support.clusters import Cluster
 from tests.support.remoting import ONEWAY, RESPONSE, RawConnection, Reply, request_frame
 
 WAIT_S = 30.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mqspark.message import Message
 from mqspark.record import encode_batch
-from tests.interop.clusters import Cluster
+from tests.support.clusters import Cluster
 from tests.support.remoting import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,

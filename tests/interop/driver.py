@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.interop.clusters import java_command, process, tail
 from tests.interop.jars import Jars
+from tests.interop.rocketmq import java_command
+from tests.support.processes import process, tail
 
 CALL_TIMEOUT_S = 60.0
 

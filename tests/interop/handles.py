@@ -8,9 +8,9 @@ from typing import Any
 from mqspark import ConsumeFromWhere, PushConsumer
 from mqspark.message import MessageExt
 from mqspark.record import decode_records
-from tests.interop.clusters import Cluster
 from tests.interop.driver import Driver, body_of, message
 from tests.interop.topics import QUEUES, create_group, max_offset
+from tests.support.clusters import Cluster
 from tests.support.remoting import PULL_MESSAGE, QUERY_CONSUMER_OFFSET, ask
 
 SEND_OK = 0

@@ -14,8 +14,8 @@ from mqspark import (
     PushConsumer,
 )
 from mqspark.client.hooks.hooks import ConsumeContext, Interceptor, SendContext
-from tests.interop.clusters import Cluster
 from tests.interop.driver import JavaDriver, body_of, message
+from tests.support.clusters import Cluster
 
 WAIT_S = 60.0
 POLL_S = 0.05

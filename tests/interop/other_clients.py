@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.interop.clusters import process
 from tests.interop.driver import Driver
-from tests.interop.jars import HERE, ToolMissing, cached, digest, require_tools, run
+from tests.interop.jars import HERE
+from tests.support.maven import ToolMissing, cached, digest, require_tools, run
+from tests.support.processes import process
 
 GO_FOLDER = HERE / "go"
 FETCH_TIMEOUT_S = 300

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.interop import jars as jar_cache
-from tests.interop.clusters import HOST, Cluster, free_port, java_command, process, tail, wait_until
 from tests.interop.driver import Driver
 from tests.interop.jars import HERE, Jars
+from tests.interop.rocketmq import java_command
+from tests.support.clusters import Cluster
+from tests.support.processes import HOST, free_port, process, tail, wait_for_start
 
 STARTED = "rocketmq-proxy startup successfully"
 
@@ -72,7 +74,7 @@ def running_proxy(
     log = folder / "proxy.out"
     environment = {"RMQ_PROXY_HOME": str(folder), "ROCKETMQ_HOME": str(folder)}
     with process(command, log, env=environment) as child:
-        wait_until(lambda: STARTED in tail(log), "proxy", child, log)
+        wait_for_start(lambda: STARTED in tail(log), "proxy", child, log)
         yield Proxy(cluster, f"{HOST}:{grpc}", f"{HOST}:{remoting}", folder)
         child.kill()
 

@@ -22,9 +22,9 @@ from mqspark import (
     TransactionState,
 )
 from mqspark.errors import BrokerError
-from tests.interop.clusters import Cluster
 from tests.interop.driver import JavaDriver
 from tests.interop.topics import create_group, create_topic
+from tests.support.clusters import Cluster
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]

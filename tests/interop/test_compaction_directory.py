@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from mqspark.record import decode_record
-from tests.interop.clusters import Cluster, free_port, mqspark_broker, mqspark_command, rocketmq_broker
 from tests.interop.directories import records_of
 from tests.interop.jars import Jars
+from tests.interop.rocketmq import rocketmq_broker
+from tests.support.clusters import Cluster, mqspark_broker
+from tests.support.processes import free_port, mqspark_command
 from tests.support.remoting import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,

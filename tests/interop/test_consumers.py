@@ -20,9 +20,9 @@ from mqspark import (
     PushConsumer,
     RetryLater,
 )
-from tests.interop.clusters import Cluster
 from tests.interop.driver import JavaDriver, body_of, message
 from tests.interop.topics import QUEUES, create_group, create_topic
+from tests.support.clusters import Cluster
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]

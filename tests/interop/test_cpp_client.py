@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from mqspark.message import MessageExt
-from tests.interop.clusters import Cluster
 from tests.interop.driver import Driver, body_of, message
 from tests.interop.handles import (
     SEND_OK,
@@ -27,9 +26,10 @@ from tests.interop.handles import (
     stored,
     take,
 )
-from tests.interop.jars import ToolMissing
 from tests.interop.other_clients import cpp_binding, cpp_driver
 from tests.interop.topics import QUEUES, create_group, create_topic, message_count
+from tests.support.clusters import Cluster
+from tests.support.maven import ToolMissing
 from tests.support.remoting import ask
 from tests.support.waiting import eventually
 

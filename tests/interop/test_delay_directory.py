@@ -12,9 +12,10 @@ import pytest
 
 from mqspark.message import MessageExt
 from mqspark.record import decode_records
-from tests.interop.clusters import Cluster, mqspark_broker, rocketmq_broker, rocketmq_namesrv
 from tests.interop.jars import Jars
+from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.interop.topics import create_topic
+from tests.support.clusters import Cluster, mqspark_broker
 from tests.support.remoting import GET_MAX_OFFSET, PULL_MESSAGE, SEND_MESSAGE_V2, RawConnection
 
 SETTINGS = {

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.interop.clusters import Cluster, mqspark_cluster, rocketmq_cluster
 from tests.interop.driver import JSON_FIRST, JavaDriver, JavaError, body_of, message
 from tests.interop.jars import Jars
+from tests.interop.rocketmq import rocketmq_cluster
 from tests.interop.topics import create_group, create_topic
+from tests.support.clusters import Cluster, mqspark_cluster
 
 Name = Callable[[str], str]
 

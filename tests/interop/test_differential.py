@@ -10,16 +10,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.interop.clusters import (
-    Cluster,
-    mqspark_broker,
-    mqspark_namesrv,
-    rocketmq_broker,
-    rocketmq_namesrv,
-)
 from tests.interop.differences import KEPT, excused
 from tests.interop.differential import Entry, Finding, Play, differences
 from tests.interop.jars import Jars
+from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.interop.script_admin import CHAPTERS as ADMIN
 from tests.interop.script_consuming import CHAPTERS as CONSUMING
 from tests.interop.script_frames import CHAPTERS as FRAMES
@@ -27,6 +21,7 @@ from tests.interop.script_groups import CHAPTERS as GROUPS
 from tests.interop.script_later import CHAPTERS as LATER
 from tests.interop.script_messages import CHAPTERS as MESSAGES
 from tests.interop.script_pop import CHAPTERS as POP
+from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
 
 CHAPTERS = {**MESSAGES, **CONSUMING, **GROUPS, **LATER, **POP, **ADMIN, **FRAMES}
 AT_ONCE = 5

@@ -33,10 +33,11 @@ from mqspark.client.consumer.allocate import (
 )
 from mqspark.errors import BrokerError
 from mqspark.protocol.fastjson import loads
-from tests.interop.clusters import Cluster, free_port
 from tests.interop.driver import JavaDriver, JavaError, message
 from tests.interop.members import POLL_S, WAIT_S, JavaMember, Member, Noted, Side
 from tests.interop.topics import create_group, create_topic, message_count
+from tests.support.clusters import Cluster
+from tests.support.processes import free_port
 from tests.support.remoting import ask
 from tests.support.waiting import eventually
 

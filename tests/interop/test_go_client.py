@@ -14,7 +14,6 @@ import pytest
 
 from mqspark import ClientOptions, Message, Producer
 from mqspark.message import MessageExt
-from tests.interop.clusters import Cluster, free_port, mqspark_broker, mqspark_namesrv
 from tests.interop.driver import Driver, DriverError, body_of, message
 from tests.interop.handles import (
     FIRST,
@@ -28,9 +27,11 @@ from tests.interop.handles import (
     started,
     take,
 )
-from tests.interop.jars import ToolMissing
 from tests.interop.other_clients import go_driver, go_program
 from tests.interop.topics import QUEUES, create_group, create_topic, max_offset, message_count
+from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
+from tests.support.maven import ToolMissing
+from tests.support.processes import free_port
 from tests.support.remoting import ask
 from tests.support.waiting import eventually
 

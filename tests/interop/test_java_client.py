@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.interop.clusters import Cluster
 from tests.interop.driver import JavaDriver, JavaError, body_of, message
 from tests.interop.topics import QUEUES, create_group, create_topic, max_offset, message_count
+from tests.support.clusters import Cluster
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]

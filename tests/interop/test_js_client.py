@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from mqspark.message import MessageExt
-from tests.interop.clusters import Cluster
 from tests.interop.driver import Driver, DriverError, body_of
 from tests.interop.handles import bodies, counted, group_offset, our_consumer, send, started, stored, take
-from tests.interop.jars import ToolMissing
 from tests.interop.other_clients import js_driver, js_program
 from tests.interop.topics import QUEUES, create_group, create_topic, max_offset
+from tests.support.clusters import Cluster
+from tests.support.maven import ToolMissing
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]

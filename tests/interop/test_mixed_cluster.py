@@ -11,17 +11,11 @@ from pathlib import Path
 import pytest
 
 from mqspark import Message, Producer
-from tests.interop.clusters import (
-    Cluster,
-    brokers_known_to,
-    mqspark_broker,
-    mqspark_namesrv,
-    rocketmq_broker,
-    rocketmq_namesrv,
-)
 from tests.interop.driver import JavaDriver, body_of
 from tests.interop.jars import Jars
+from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.interop.topics import message_count
+from tests.support.clusters import Cluster, brokers_known_to, mqspark_broker, mqspark_namesrv
 from tests.support.waiting import eventually
 
 CLUSTER = "MixedCluster"

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from tests.interop.clusters import Cluster
 from tests.interop.driver import JavaDriver, message
 from tests.interop.mqadmin_table import CHAINS, LAST, Row
 from tests.interop.topics import QUEUES, create_group, create_topic, max_offset
+from tests.support.clusters import Cluster
 from tests.support.remoting import QUERY_CONSUMER_OFFSET, ask
 from tests.support.waiting import eventually
 

@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.interop import jars as jar_cache
-from tests.interop.clusters import Cluster, java_command, mqspark_cluster, tail
+from tests.interop.rocketmq import java_command
 from tests.interop.topics import create_group, create_topic
+from tests.support.clusters import Cluster, mqspark_cluster
+from tests.support.maven import ToolMissing
+from tests.support.processes import tail
 
 TOPICS = ("Sends", "Order", "Filters", "Delays", "Transactions", "Broadcast", "Retries")
 SETTINGS = {
@@ -83,7 +86,7 @@ def report(
     version: str = request.param
     try:
         jars = jar_cache.fetch_client(version)
-    except jar_cache.ToolMissing as missing:
+    except ToolMissing as missing:
         pytest.skip(str(missing))
     suffix = version.replace(".", "")
     for topic in TOPICS:

@@ -17,11 +17,12 @@ from mqspark import LitePullConsumer, Message, MessageQueue, Producer, SendStatu
 from mqspark.errors import BrokerError
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.connection import Connection
-from tests.interop.clusters import Cluster, mqspark_broker, mqspark_cluster, rocketmq_broker, rocketmq_namesrv
 from tests.interop.driver import JavaDriver, JavaError, message
 from tests.interop.jars import Jars
 from tests.interop.members import WAIT_S
+from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.interop.topics import QUEUES, create_topic, message_count
+from tests.support.clusters import Cluster, mqspark_broker, mqspark_cluster
 from tests.support.remoting import SEND_MESSAGE_V2, ask, request_frame
 from tests.support.waiting import eventually
 

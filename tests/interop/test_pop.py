@@ -16,10 +16,12 @@ from mqspark import ConsumeFromWhere, ConsumeStatus, MessageExt, PopConsumer
 from mqspark.protocol import fastjson
 from mqspark.protocol.receipts import Receipt, parse_message_offsets, parse_start_offsets, real_topic
 from mqspark.record import decode_records
-from tests.interop.clusters import Cluster, free_port, mqspark_broker, rocketmq_broker
 from tests.interop.driver import JavaDriver, body_of, java_driver
 from tests.interop.jars import Jars
+from tests.interop.rocketmq import rocketmq_broker
 from tests.interop.topics import create_group, create_topic
+from tests.support.clusters import Cluster, mqspark_broker
+from tests.support.processes import free_port
 from tests.support.remoting import SEND_MESSAGE_V2, RawConnection
 
 Name = Callable[[str], str]

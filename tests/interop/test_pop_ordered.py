@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mqspark import ConsumeFromWhere, Message, MessageExt, MessageQueue, PopConsumer, Producer, RetryLater
-from tests.interop.clusters import Cluster
 from tests.interop.driver import JavaDriver, body_of
 from tests.interop.topics import create_group, create_topic, message_count
+from tests.support.clusters import Cluster
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.interop import jars as jar_cache
-from tests.interop.clusters import mqspark_cluster, rocketmq_cluster
 from tests.interop.driver import Driver, DriverError, JavaDriver, body_of
 from tests.interop.driver import message as plain_message
 from tests.interop.proxy import Proxy, fetch_grpc_client, fetch_proxy, grpc_driver, running_proxy
+from tests.interop.rocketmq import rocketmq_cluster
 from tests.interop.topics import create_group, create_topic, message_count
+from tests.support.clusters import mqspark_cluster
+from tests.support.maven import ToolMissing
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]
@@ -40,7 +41,7 @@ INVISIBLE_MS = 60_000
 def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     try:
         jars = fetch_proxy()
-    except jar_cache.ToolMissing as missing:
+    except ToolMissing as missing:
         pytest.skip(str(missing))
     folder = tmp_path_factory.mktemp("proxied")
     if request.param == "rocketmq":
@@ -58,7 +59,7 @@ def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def grpc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     try:
         jars = fetch_grpc_client()
-    except jar_cache.ToolMissing as missing:
+    except ToolMissing as missing:
         pytest.skip(str(missing))
     with grpc_driver(jars, tmp_path_factory.mktemp("grpc")) as driver:
         yield driver

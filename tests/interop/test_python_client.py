@@ -22,9 +22,9 @@ from mqspark import (
     SendStatus,
 )
 from mqspark.errors import ClientError, InvalidMessage
-from tests.interop.clusters import Cluster
 from tests.interop.driver import JavaDriver, body_of, message
 from tests.interop.topics import QUEUES, create_group, create_topic, max_offset, message_count
+from tests.support.clusters import Cluster
 from tests.support.waiting import eventually
 
 Name = Callable[[str], str]

@@ -13,16 +13,11 @@ from pathlib import Path
 import pytest
 
 from mqspark import LitePullConsumer, Message, Producer, SendStatus
-from tests.interop.clusters import (
-    Cluster,
-    brokers_known_to,
-    mqspark_broker,
-    mqspark_namesrv,
-    rocketmq_broker,
-)
 from tests.interop.driver import JavaDriver, body_of
 from tests.interop.jars import Jars
+from tests.interop.rocketmq import rocketmq_broker
 from tests.interop.topics import create_group, create_topic
+from tests.support.clusters import Cluster, brokers_known_to, mqspark_broker, mqspark_namesrv
 from tests.support.remoting import ask
 from tests.support.waiting import eventually
 

@@ -7,9 +7,9 @@ import pytest
 
 from mqspark import ConsumeFromWhere, Message, MessageExt, Producer, PushConsumer
 from mqspark.errors import RequestTimeout
-from tests.interop.clusters import Cluster
 from tests.interop.driver import JSON_FIRST, JavaDriver, JavaError, body_of, message
 from tests.interop.topics import create_group, create_topic
+from tests.support.clusters import Cluster
 
 Name = Callable[[str], str]
 

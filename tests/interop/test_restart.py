@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.clusters import Cluster, free_port, mqspark_broker, mqspark_namesrv
 from tests.interop.driver import JavaDriver, JavaError, body_of, message
 from tests.interop.topics import create_topic
+from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
+from tests.support.processes import free_port
 
 TOPIC = "Restart"
 ACKS_PER_LIFE = 50

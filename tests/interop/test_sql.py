@@ -12,9 +12,9 @@ from mqspark import ConsumeFromWhere, MessageExt, PushConsumer
 from mqspark.errors import BrokerError, FilterFailed, InvalidFilter
 from mqspark.filter.sql import compile_sql
 from mqspark.protocol.codes import ResponseCode
-from tests.interop.clusters import Cluster
 from tests.interop.driver import JavaDriver, JavaError, body_of, message
 from tests.interop.topics import QUEUES, create_group, create_topic, max_offset
+from tests.support.clusters import Cluster
 
 Name = Callable[[str], str]
 

@@ -13,9 +13,11 @@ from mqspark.clock import SystemClock
 from mqspark.message import MessageExt, encode_host
 from mqspark.record import decode_records, tags_code
 from mqspark.store import MessageStore, StoreConfig
-from tests.interop.clusters import Cluster, free_port, mqspark_broker, rocketmq_broker, rocketmq_namesrv
 from tests.interop.directories import SETTINGS, Mover, View, log_bytes, make_directory
 from tests.interop.jars import Jars
+from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
+from tests.support.clusters import Cluster, mqspark_broker
+from tests.support.processes import free_port
 from tests.support.remoting import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,

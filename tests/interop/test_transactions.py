@@ -12,17 +12,11 @@ from typing import Protocol
 import pytest
 
 from mqspark import LitePullConsumer, Message, MessageExt, TransactionProducer, TransactionState
-from tests.interop.clusters import (
-    Cluster,
-    mqspark_broker,
-    mqspark_cluster,
-    rocketmq_broker,
-    rocketmq_cluster,
-    rocketmq_namesrv,
-)
 from tests.interop.driver import JSON_FIRST, JavaDriver, message
 from tests.interop.jars import Jars
+from tests.interop.rocketmq import rocketmq_broker, rocketmq_cluster, rocketmq_namesrv
 from tests.interop.topics import create_group, create_topic
+from tests.support.clusters import Cluster, mqspark_broker, mqspark_cluster
 
 Name = Callable[[str], str]
 

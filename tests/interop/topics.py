@@ -2,7 +2,7 @@
 
 import json
 
-from tests.interop.clusters import Cluster
+from tests.support.clusters import Cluster
 from tests.support.remoting import (
     GET_MAX_OFFSET,
     UPDATE_AND_CREATE_SUBSCRIPTION_GROUP,

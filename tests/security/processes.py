@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import select
+import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
+from tests.support.processes import mqspark_command, ready_line, set_options, start, stop
 
 
 class BrokerProcess:
@@ -31,22 +30,12 @@ class BrokerProcess:
             "maxIndexNum": 40_000,
             **settings,
         }
-        command = [sys.executable, "-m", "mqspark_server.cli", "broker", "run"]
-        for key, value in chosen.items():
-            command += ["--set", f"{key}={value}"]
+        command = [*mqspark_command(), "broker", "run", *set_options(chosen)]
         if descriptors is not None:
             command = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *command]
-        environment = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
         self.log = root.with_name(root.name + ".log")
-        with self.log.open("wb") as log:
-            self.popen = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
-            )
-        assert self.popen.stdout is not None
-        assert select.select([self.popen.stdout], [], [], 60)[0], "no READY line"
-        line = self.popen.stdout.readline()
-        assert line.startswith("READY "), self.log.read_text()
-        self.ready = dict(part.split("=", 1) for part in line.split()[1:])
+        self.popen = start(command, self.log, stdout=subprocess.PIPE)
+        self.ready = ready_line(self.popen, self.log)
         host, _, port = self.ready["broker"].rpartition(":")
         self.address = host, int(port)
         answer = self.ask(
@@ -86,15 +75,11 @@ class BrokerProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.popen.poll() is None:
-            self.popen.kill()
-        self.popen.communicate(timeout=60)
+        stop(self.popen, signal.SIGKILL)
 
     def stop(self) -> str:
         """What it has logged."""
-        if self.popen.poll() is None:
-            self.popen.terminate()
-        self.popen.communicate(timeout=60)
+        stop(self.popen)
         return self.log.read_text()
 
 

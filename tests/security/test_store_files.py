@@ -28,6 +28,7 @@ from mqspark.store.disk.files import OsFiles, open_regular
 from mqspark.store.tools.offline import ReadOnlyFiles
 from mqspark.store.tools.reader import StoreReader
 from mqspark.testing import Broker
+from tests.support.processes import process
 from tests.support.store_tools import drain, make_store, opened, put
 from tests.unit.broker_kit import SEND, Bench, send_ext
 
@@ -169,13 +170,9 @@ TRY_LOCK = (
 def rocketmq(root: Path) -> Iterator[tuple[str, int]]:
     """What a broker of RocketMQ finds that starts on a directory, and its process."""
     command = [sys.executable, "-c", TRY_LOCK, str(root / "lock")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        try:
-            yield process.stdout.readline().strip(), process.pid
-        finally:
-            process.stdin.close()
+    with process(command, root.with_name("rocketmq.log"), stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        yield child.stdout.readline().strip(), child.pid
 
 
 def test_rocketmqs_broker_finds_the_lock_where_it_looks(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from hypothesis import settings
 
 import pyspark_pymq
 from mqspark_jobs.command import delta_settings
-from tests.spark.dev import DevCluster
-from tests.spark.jars import delta_jars
+from tests.spark.delta_jars import delta_jars
+from tests.support.dev import DevCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

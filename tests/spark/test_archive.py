@@ -17,7 +17,7 @@ from mqspark_jobs.archive import ArchiveOptions, archived_mark
 from mqspark_jobs.command import main
 from pyspark_pymq.cluster.archive import load_manifests
 from pyspark_pymq.files.logfiles import list_log
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 from tests.support.jobs_tools import Killed, filled_store, quiet
 from tests.support.store_tools import drain
 from tests.support.waiting import eventually

@@ -9,7 +9,7 @@ from pyspark.sql.types import MapType, StringType, StructType
 
 from mqspark.message import Message
 from pyspark_pymq.schema import COLUMNS
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 
 pytestmark = pytest.mark.spark
 

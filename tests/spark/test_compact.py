@@ -15,7 +15,7 @@ from mqspark.message import Message
 from mqspark.store.compaction.compacted import compaction_topics, publish
 from mqspark_jobs import compact as job
 from mqspark_jobs.compact import CompactOptions, plan_queue
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 from tests.support.jobs_tools import Killed, quiet
 from tests.support.waiting import eventually
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 
 NEEDED = ("grpc", "grpc_status", "google.rpc", "pandas", "zstandard")
 

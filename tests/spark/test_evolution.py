@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mqspark.message import Message
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.spark

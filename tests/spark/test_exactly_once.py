@@ -27,7 +27,7 @@ from pyspark_pymq.writing import exactlyonce
 from pyspark_pymq.writing.exactlyonce import abort, commit, prepare
 from pyspark_pymq.writing.reports import Sent
 from pyspark_pymq.writing.sink import BatchWriter, StreamWriter
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 
 
 class Died(Exception):

@@ -24,7 +24,7 @@ from pyspark_pymq.cluster.planning import ReadTask
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading import fetch
 from pyspark_pymq.reading.fetch import read_task
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 
 COLUMNS = ("partition", "offset", "value", "key", "tags", "msgId", "timestamp")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

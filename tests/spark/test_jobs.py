@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,9 @@ from pyspark.sql import SparkSession
 from mqspark.message import Message
 from mqspark_jobs.command import main
 from mqspark_jobs.redeliver import TARGET
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 from tests.support.jobs_tools import filled_store, tree
+from tests.support.processes import start, stop, wait_for_start
 
 pytestmark = pytest.mark.spark
 
@@ -55,17 +55,13 @@ def test_a_driver_killed_in_the_middle(tmp_path: Path) -> None:
         "spark.ui.enabled=false",
     ]
     scans = tmp_path / "store/mqspark.rebuild/scan"
-    with (tmp_path / "log").open("wb") as log:
-        first = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        deadline = time.monotonic() + 120
-        while len(list(scans.glob("*/manifest.json"))) < 3:
-            assert first.poll() is None, (tmp_path / "log").read_text()[-2000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        os.killpg(first.pid, signal.SIGKILL)
-        first.wait(60)
-        assert tree(tmp_path / "store/consumequeue") == own["consumequeue"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, timeout=240, check=True)
+    log = tmp_path / "log"
+    first = start(command, log, new_session=True)
+    wait_for_start(lambda: len(list(scans.glob("*/manifest.json"))) >= 3, "three segments", first, log)
+    os.killpg(first.pid, signal.SIGKILL)
+    stop(first)
+    assert tree(tmp_path / "store/consumequeue") == own["consumequeue"]
+    done = subprocess.run(command, capture_output=True, timeout=240, check=True)
     assert json.loads(done.stdout)["ok"] is True
     assert {name: tree(tmp_path / "store" / name) for name in own} == own
 

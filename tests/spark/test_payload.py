@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from mqspark.message import Message
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 
 pytestmark = pytest.mark.spark
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 
 pytestmark = pytest.mark.spark
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,48 +15,25 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.dev import DevCluster
+from mqspark_jobs import command
+from tests.spark.delta_jars import delta_jars
+from tests.support.dev import DevCluster
+from tests.support.processes import start, stop, tail
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 ROWS_A_KILL = 3_000
 WAIT_S = 90
 
-DELTA_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>t</groupId><artifactId>delta-jars</artifactId><version>1</version><packaging>pom</packaging><dependencies>
-{}</dependencies></project>"""
-DEPENDENCY = """<dependency><groupId>io.delta</groupId><artifactId>{}</artifactId><version>4.4.0</version>
-<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>
-"""
-
 
 @pytest.fixture(scope="session")
-def delta_settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Delta's two jars by mvn into a cache; never spark.jars.packages, which trips over what mvn leaves behind."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "mqspark-tests/delta-4.4.0"
-    if not (cache / ".complete").exists():
-        if shutil.which("mvn") is None:
-            pytest.skip("Delta's jars need mvn, or a filled cache")
-        pom = tmp_path_factory.mktemp("delta") / "pom.xml"
-        jars = "".join(DEPENDENCY.format(name) for name in ("delta-spark_4.2_2.13", "delta-storage"))
-        pom.write_text(DELTA_POM.format(jars))
-        command = [
-            "mvn",
-            "-q",
-            "-B",
-            "-f",
-            str(pom),
-            "dependency:copy-dependencies",
-            f"-DoutputDirectory={cache}",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-        if done.returncode != 0:
-            pytest.skip(f"mvn cannot fetch Delta's jars: {done.stdout[-300:]}")
-        (cache / ".complete").touch()
+def delta_settings() -> dict[str, str]:
+    """For a driver in a process of its own; never spark.jars.packages, which trips over what mvn leaves behind."""
+    jars = delta_jars()
+    if jars is None:
+        pytest.skip("Delta's jars are not here, and there is no mvn that could fetch them")
     return {
-        "spark.jars": ",".join(str(jar) for jar in sorted(cache.glob("*.jar"))),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        **command.delta_settings(",".join(map(str, jars))),
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.shuffle.partitions": "2",
     }
@@ -70,33 +46,33 @@ class Driver:
         self.root = root
         self._settings = root / "settings.json"
         self._settings.write_text(json.dumps(settings))
-        self._process: subprocess.Popen[bytes] | None = None
+        self._log = root / "driver.log"
+        self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("driver.py")), str(self._settings)]
-        with (self.root / "driver.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        program = [sys.executable, str(Path(__file__).with_name("driver.py")), str(self._settings)]
+        self._process = start(program, self._log, new_session=True)
 
     def kill(self) -> None:
         """Python, JVM and workers at once, as when the machine goes."""
         assert self._process is not None
-        assert self._process.poll() is None, (self.root / "driver.log").read_text()[-2000:]
+        assert self._process.poll() is None, tail(self._log)
         os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(WAIT_S)
+        stop(self._process)
 
     def finish(self) -> None:
         assert self._process is not None
-        code = self._process.wait(WAIT_S)
-        assert code == 0, (self.root / "driver.log").read_text()[-3000:]
+        self._process.wait(WAIT_S)
+        assert stop(self._process) == 0, tail(self._log)
 
     def until_new(self, kind: str, seen: set[str]) -> None:
         """Wait for an entry of the offset or commit log that was not there."""
         deadline = time.monotonic() + WAIT_S
         while not self.entries(kind) - seen:
-            assert time.monotonic() < deadline, (self.root / "driver.log").read_text()[-3000:]
+            assert time.monotonic() < deadline, tail(self._log)
             assert self._process is not None
-            assert self._process.poll() is None, (self.root / "driver.log").read_text()[-3000:]
-            time.sleep(0.002)
+            assert self._process.poll() is None, tail(self._log)
+            time.sleep(0.002)  # the kill has to meet the batch, so that the pauses may not grow
 
     def entries(self, kind: str) -> set[str]:
         with contextlib.suppress(FileNotFoundError):

@@ -22,7 +22,7 @@ from mqspark.protocol.headers import PullMessageResponseHeader
 from mqspark.record import decode_records
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.writing.sink import _Sender
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 
 ROWS = 3000
 

@@ -19,7 +19,7 @@ from pyspark_pymq.cluster.cluster import DataLoss
 from pyspark_pymq.cluster.offsets import Positions
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL, stream_reader
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 from tests.support.waiting import eventually
 
 if ADMISSION_CONTROL:

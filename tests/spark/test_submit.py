@@ -19,7 +19,7 @@ import pyspark_pymq
 from mqspark.clock import SystemClock
 from mqspark.message import encode_host
 from mqspark.store import MessageStore, StoreConfig
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 
 pytestmark = pytest.mark.slow
 

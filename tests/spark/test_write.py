@@ -14,7 +14,7 @@ from mqspark.client.blocking import pull_header
 from mqspark.message import java_hash
 from mqspark.protocol.codes import RequestCode
 from mqspark.record import decode_records
-from tests.spark.dev import DevCluster
+from tests.support.dev import DevCluster
 
 pytestmark = pytest.mark.spark
 

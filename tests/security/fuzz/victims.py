@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.interop.clusters import mqspark_command, process, ready_line
+from tests.support.processes import mqspark_command, process, ready_line
 from tests.support.remoting import request_frame
 
 __all__ = ["FREEZE_S", "GROWTH_BYTES", "Probe", "Victim", "running"]

@@ -1,12 +1,13 @@
-"""Jars from Maven Central, fetched once a machine: a POM that names each and excludes what it would pull in."""
+"""The jars that Spark needs beside pyspark, from Maven Central: a POM that names each and excludes what it pulls in."""
 
 from __future__ import annotations
 
-import os
+import hashlib
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+from tests.support.maven import ToolMissing, cached, copy_dependencies
 
 __all__ = ["ALONE", "delta_jars", "maven_jars"]
 
@@ -23,23 +24,25 @@ DELTA = [
 
 
 def maven_jars(name: str, items: Sequence[tuple[str, str, str, str]]) -> list[Path]:
-    """(group, artifact, version, exclusions) of each; from the cache, which mvn fills once."""
-    home = Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")))
-    cache = home / "mqspark-tests" / name
-    if not (cache / ".complete").exists():
-        with tempfile.TemporaryDirectory() as folder:
-            pom = Path(folder) / "pom.xml"
-            dependencies = "".join(DEPENDENCY.format(*item) for item in items)
-            pom.write_text(POM.format(name=name.replace(".", "-"), dependencies=dependencies))
-            command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-            subprocess.run([*command, f"-DoutputDirectory={cache}"], check=True, timeout=600)
-        (cache / ".complete").touch()
-    return sorted(cache.glob("*.jar"))
+    """(group, artifact, version, exclusions) of each; from the cache, which mvn fills once.
+
+    Raises ToolMissing, and RuntimeError when Maven cannot fetch them.
+    """
+    dependencies = "".join(DEPENDENCY.format(*item) for item in items)
+    text = POM.format(name=name.replace(".", "-"), dependencies=dependencies)
+
+    def fetch(folder: Path) -> None:
+        pom = folder / "pom.xml"
+        pom.write_text(text)
+        copy_dependencies(pom, folder)
+
+    folder = cached(f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}", fetch)
+    return sorted(folder.glob("*.jar"))
 
 
 def delta_jars() -> list[Path] | None:
     """The two that Delta needs beside pyspark; None without a cache and without an mvn that reaches Central."""
     try:
         return maven_jars("delta-4.4.0", DELTA)
-    except (OSError, subprocess.SubprocessError):
+    except (ToolMissing, RuntimeError, subprocess.SubprocessError):
         return None

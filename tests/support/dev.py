@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import select
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -16,8 +13,8 @@ from mqspark.message import DEFAULT_TOPIC, Message
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.headers import CreateTopicRequestHeader, SendMessageRequestHeaderV2
 from mqspark.record import encode_batch
-
-READY_S = 30
+from tests.support.processes import mqspark_command, ready_line, start, stop
+from tests.support.waiting import eventually
 
 
 class DevCluster:
@@ -31,31 +28,22 @@ class DevCluster:
         self.start()
 
     def start(self) -> None:
-        mqspark = str(Path(sys.executable).with_name("mqspark"))
-        command = [mqspark, "dev", "--store", str(self.store), "--http-port", "0"]
+        command = [*mqspark_command(), "dev", "--store", str(self.store), "--http-port", "0"]
         command += ["--namesrv-port", self._ports[0], "--broker-port", self._ports[1]]
         for setting in self._settings:
             command += ["--set", setting]
-        log = (self.store.parent / f"{self.store.name}.log").open("a")
-        with log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], READY_S)
-        line = self._process.stdout.readline() if readable else ""
-        assert line.startswith("READY "), f"no READY line but {line!r}; see {log.name}"
-        fields = dict(word.split("=", 1) for word in line.split()[1:])
+        log = self.store.parent / f"{self.store.name}.log"
+        self._process = start(command, log, stdout=subprocess.PIPE)
+        fields = ready_line(self._process, log)
         self.nameserver, self.address = fields["namesrv"], fields["broker"]
         self.http = fields["http"]
         self._ports = [self.nameserver.rpartition(":")[2], self.address.rpartition(":")[2]]
         self.client = BlockingClient(self.nameserver)
 
-    def stop(self, signal_number: int = signal.SIGTERM) -> None:
+    def stop(self, stop_signal: signal.Signals = signal.SIGTERM) -> None:
         self.client.close()
         if self._process is not None:
-            os.kill(self._process.pid, signal_number)
-            self._process.wait(READY_S)
-            assert self._process.stdout is not None
-            self._process.stdout.close()
+            stop(self._process, stop_signal)
             self._process = None
 
     def __enter__(self) -> DevCluster:
@@ -82,10 +70,12 @@ class DevCluster:
             attributes=attributes,
         )
         self.client.request(self.address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-        deadline = time.monotonic() + READY_S
-        while topic not in self.client.topics() or len(self.client.route(topic).subscribe_queues) != queues:
-            assert time.monotonic() < deadline, f"{topic} does not reach the name server"
-            time.sleep(0.02)
+        eventually(
+            lambda: (
+                topic in self.client.topics() and len(self.client.route(topic).subscribe_queues) == queues
+            ),
+            f"{topic} at the name server",
+        )
         return topic
 
     def delete_topic(self, topic: str) -> None:

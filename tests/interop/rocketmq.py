@@ -1,0 +1,122 @@
+"""A real RocketMQ to run clients against, as processes with a folder of their own."""
+
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.interop.jars import HERE, Jars
+from tests.support.clusters import Cluster, brokers_known_to, write_conf
+from tests.support.processes import HOST, free_port, listens, process, wait_for_start
+
+
+def java_command(
+    jars: Jars, main_class: str, folder: Path, *arguments: str, heap_mib: int, options: list[str]
+) -> list[str]:
+    """A java command line that writes below folder only."""
+    return [
+        "java",
+        f"-Xms{heap_mib}m",
+        f"-Xmx{heap_mib}m",
+        "-XX:+UseSerialGC" if heap_mib < 1024 else "-XX:+UseG1GC",
+        "-XX:-UsePerfData",
+        f"-Duser.home={folder}",
+        f"-Djava.io.tmpdir={folder}",
+        "-Djava.net.preferIPv4Stack=true",
+        f"-Drmq.logback.configurationFile={HERE / 'java' / 'logback.xml'}",
+        f"-Dinterop.log.file={folder / 'rocketmq.log'}",
+        *options,
+        "-cp",
+        jars.classpath,
+        main_class,
+        *arguments,
+    ]
+
+
+@contextmanager
+def rocketmq_namesrv(jars: Jars, folder: Path) -> Iterator[str]:
+    """A real name server; its address."""
+    port = free_port()
+    conf = write_conf(folder / "namesrv.conf", {"listenPort": port, "bindAddress": HOST})
+    command = java_command(
+        jars, "org.apache.rocketmq.namesrv.NamesrvStartup", folder, "-c", str(conf),
+        heap_mib=128, options=["-XX:TieredStopAtLevel=1"],
+    )  # fmt: skip
+    address = f"{HOST}:{port}"
+    log = folder / "namesrv.out"
+    with process(command, log, env={"ROCKETMQ_HOME": str(folder)}) as child:
+        wait_for_start(lambda: listens(address), "name server", child, log)
+        yield address
+
+
+# Small files and no services that the tests do not use; everything else as RocketMQ ships it.
+ROCKETMQ_BROKER_SETTINGS = {
+    "mappedFileSizeCommitLog": 64 << 20,
+    "mappedFileSizeConsumeQueue": 6000 * 20,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000,
+    "mappedFileSizeTimerLog": 1 << 20,
+    "autoCreateTopicEnable": True,
+    "enablePropertyFilter": True,
+    "diskMaxUsedSpaceRatio": 99,
+    "bindAddress": HOST,
+}
+
+
+@contextmanager
+def rocketmq_broker(
+    jars: Jars,
+    folder: Path,
+    namesrv: str,
+    *,
+    heap_mib: int = 384,
+    settings: Mapping[str, object] | None = None,
+    stop_signal: signal.Signals = signal.SIGKILL,
+    registered: bool = True,
+) -> Iterator[Cluster]:
+    """A real broker, registered at namesrv (it takes about ten seconds to); not ``registered``: it only listens.
+
+    It is killed at the end, since its clean stop takes 15 s; ask for SIGTERM when its files are wanted.
+    """
+    port = free_port(neighbours=2)
+    store = folder / "store"
+    values = {
+        "brokerClusterName": "RocketCluster",
+        "brokerName": "rocketmq-a",
+        "brokerId": 0,
+        "brokerIP1": HOST,
+        "brokerIP2": HOST,
+        "listenPort": port,
+        "namesrvAddr": namesrv,
+        "storePathRootDir": store,
+        "storePathCommitLog": store / "commitlog",
+        **ROCKETMQ_BROKER_SETTINGS,
+        **(settings or {}),
+    }
+    conf = write_conf(folder / "broker.conf", values)
+    command = java_command(
+        jars,
+        "org.apache.rocketmq.broker.BrokerStartup",
+        folder,
+        "-c",
+        str(conf),
+        heap_mib=heap_mib,
+        options=[],
+    )
+    log = folder / "broker.out"
+    with process(command, log, env={"ROCKETMQ_HOME": str(folder)}, stop_signal=stop_signal) as child:
+        name = str(values["brokerName"])
+        if registered:
+            wait_for_start(lambda: name in brokers_known_to(namesrv), "broker registration", child, log)
+        else:
+            wait_for_start(lambda: listens(f"{HOST}:{port}"), "broker", child, log)
+        yield Cluster(
+            "rocketmq", namesrv, f"{HOST}:{port}", name, str(values["brokerClusterName"]), store, child.pid
+        )
+
+
+@contextmanager
+def rocketmq_cluster(jars: Jars, folder: Path, **options: object) -> Iterator[Cluster]:
+    with rocketmq_namesrv(jars, folder / "namesrv") as namesrv:
+        with rocketmq_broker(jars, folder / "broker", namesrv, **options) as cluster:  # type: ignore[arg-type]
+            yield cluster

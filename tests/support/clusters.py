@@ -1,0 +1,138 @@
+"""Clusters of ours in processes of their own, as a user starts them. (``mqspark.testing`` has them in a thread.)"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.processes import (
+    HOST,
+    free_port,
+    mqspark_command,
+    process,
+    ready_line,
+    set_options,
+    text_of,
+)
+from tests.support.remoting import GET_BROKER_CLUSTER_INFO, ask
+
+__all__ = [
+    "Cluster",
+    "brokers_known_to",
+    "mqspark_broker",
+    "mqspark_cluster",
+    "mqspark_namesrv",
+    "write_conf",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A running name server and broker, as a client sees them, and the broker's process."""
+
+    kind: str
+    namesrv: str
+    broker: str
+    broker_name: str
+    cluster_name: str
+    store: Path
+    broker_pid: int
+    http: str = ""
+
+    def cpu_seconds(self) -> float:
+        """User and system time the broker process has used so far."""
+        fields = Path(f"/proc/{self.broker_pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def brokers_known_to(namesrv: str) -> dict[str, dict[str, str]]:
+    """Broker name -> broker id -> address, as the name server answers it. Empty while it cannot."""
+    try:
+        reply = ask(namesrv, GET_BROKER_CLUSTER_INFO)
+    except OSError:
+        return {}
+    table = json.loads(_quoted_keys(reply.body)).get("brokerAddrTable") or {}
+    return {name: data["brokerAddrs"] for name, data in table.items()}
+
+
+def _quoted_keys(body: bytes) -> bytes:
+    """RocketMQ's JSON has bare integer keys: {0:"..."}."""
+    return re.sub(rb"([{,])(\d+):", rb'\1"\2":', body)
+
+
+def write_conf(path: Path, values: Mapping[str, object]) -> Path:
+    """A ``broker.conf``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{key}={text_of(value)}\n" for key, value in values.items()))
+    return path
+
+
+@contextmanager
+def mqspark_namesrv(folder: Path) -> Iterator[str]:
+    """`mqspark namesrv run` in a process of its own; its address."""
+    log = folder / "namesrv.err"
+    settings = set_options({"listenPort": 0, "bindAddress": HOST})
+    with process([*mqspark_command(), "namesrv", "run", *settings], log, stdout=subprocess.PIPE) as child:
+        yield ready_line(child, log)["namesrv"]
+
+
+@contextmanager
+def mqspark_broker(
+    folder: Path,
+    namesrv: str,
+    settings: Mapping[str, object],
+    *,
+    stop_signal: signal.Signals = signal.SIGTERM,
+) -> Iterator[Cluster]:
+    """`mqspark broker run` with a broker.conf; registered at namesrv when it is ready."""
+    values = {
+        "brokerIP1": HOST,
+        "bindAddress": HOST,
+        "listenPort": free_port(neighbours=2),
+        "httpPort": 0,
+        "namesrvAddr": namesrv,
+        "storePathRootDir": folder / "store",
+        "flushDiskType": "ASYNC_FLUSH",
+        "brokerRole": "ASYNC_MASTER",
+        "deleteWhen": "04",
+        **settings,
+    }
+    log = folder / "broker.err"
+    command = [*mqspark_command(), "broker", "run", "-c", str(write_conf(folder / "broker.conf", values))]
+    with process(command, log, stdout=subprocess.PIPE, stop_signal=stop_signal) as child:
+        ready = ready_line(child, log)
+        yield Cluster(
+            "mqspark",
+            namesrv,
+            ready["broker"],
+            str(values["brokerName"]),
+            str(values["brokerClusterName"]),
+            Path(ready["store"]),
+            child.pid,
+            ready["http"],
+        )
+
+
+@contextmanager
+def mqspark_cluster(folder: Path, *arguments: str) -> Iterator[Cluster]:
+    """`mqspark dev` in a process of its own."""
+    store = folder / "store"
+    log = folder / "mqspark.err"
+    ports = ["--namesrv-port", "0", "--broker-port", "0", "--http-port", "0"]
+    command = [*mqspark_command(), "dev", "--store", str(store), *ports, *arguments]
+    with process(command, log, stdout=subprocess.PIPE) as child:
+        ready = ready_line(child, log)
+        ((name, addresses),) = brokers_known_to(ready["namesrv"]).items()
+        assert addresses == {"0": ready["broker"]}, addresses
+        info = json.loads(_quoted_keys(ask(ready["namesrv"], GET_BROKER_CLUSTER_INFO).body))
+        (cluster_name,) = info["clusterAddrTable"]
+        yield Cluster(
+            "mqspark", ready["namesrv"], ready["broker"], name, cluster_name, store, child.pid, ready["http"]
+        )

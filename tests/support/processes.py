@@ -1,0 +1,177 @@
+"""Child processes: started in one way, stopped at the end of a block, their output in a file that failures show."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from tests.support.waiting import eventually
+
+__all__ = [
+    "HOST",
+    "free_port",
+    "listens",
+    "mqspark_command",
+    "process",
+    "ready_line",
+    "set_options",
+    "start",
+    "stop",
+    "tail",
+    "wait_for_start",
+]
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 150.0
+STOP_TIMEOUT_S = 60.0
+
+
+def start(
+    command: Sequence[str],
+    log: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    stdout: int | None = None,
+    cwd: Path | None = None,
+    new_session: bool = False,
+) -> subprocess.Popen[str]:
+    """A child whose output goes to the end of ``log``, or its standard output to a pipe.
+
+    ``env`` comes on top of this process's environment. ``cwd``: the log's folder unless it is given. ``new_session``:
+    with a process group of its own, so that what it starts can be killed with it. The caller ends it: see ``process``.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    inherited = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
+    with log.open("a") as sink:
+        return subprocess.Popen(
+            command,
+            env=inherited | dict(env or {}),
+            stdin=subprocess.PIPE,
+            stdout=sink if stdout is None else stdout,
+            stderr=sink,
+            text=True,
+            cwd=cwd or log.parent,
+            start_new_session=new_session,
+        )
+
+
+@contextmanager
+def process(
+    command: Sequence[str],
+    log: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    stdout: int | None = None,
+    stop_signal: signal.Signals = signal.SIGTERM,
+) -> Iterator[subprocess.Popen[str]]:
+    """``start``; the child is told to stop when the block ends."""
+    child = start(command, log, env=env, stdout=stdout)
+    try:
+        yield child
+    finally:
+        stop(child, stop_signal)
+
+
+def stop(child: subprocess.Popen[str], stop_signal: signal.Signals = signal.SIGTERM) -> int:
+    """Send the signal, SIGKILL if the child does not end in time. The exit code, negative for a signal."""
+    if child.poll() is None:
+        child.send_signal(stop_signal)
+        try:
+            child.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    for stream in (child.stdin, child.stdout):
+        if stream is not None:
+            stream.close()
+    return child.returncode
+
+
+def mqspark_command() -> list[str]:
+    """The installed console script of the interpreter that runs the tests."""
+    script = Path(sys.executable).with_name("mqspark")
+    found = str(script) if script.exists() else shutil.which("mqspark")
+    if found is None:
+        raise RuntimeError("the mqspark command is not installed beside this interpreter")
+    return [found]
+
+
+def set_options(settings: Mapping[str, object]) -> list[str]:
+    """Settings as the command line takes them."""
+    return [word for key, value in settings.items() for word in ("--set", f"{key}={text_of(value)}")]
+
+
+def text_of(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def ready_line(child: subprocess.Popen[str], log: Path) -> dict[str, str]:
+    """The fields of the line `READY name=value ...` that every process of ours prints once it serves."""
+    stdout: IO[str] | None = child.stdout
+    assert stdout is not None
+    too_late = threading.Timer(START_TIMEOUT_S, child.kill)
+    too_late.start()
+    try:
+        for line in stdout:
+            word, *fields = line.split()
+            if word == "READY":
+                return dict(field.split("=", 1) for field in fields)
+    finally:
+        too_late.cancel()
+    raise RuntimeError(f"the process ended without a READY line, exit code {child.wait()}\n{tail(log)}")
+
+
+def wait_for_start(condition: Callable[[], bool], what: str, child: subprocess.Popen[str], log: Path) -> None:
+    """For processes without a READY line. Fails with the tail of the log when the child dies or the time is over."""
+
+    def holds() -> bool:
+        assert child.poll() is None, f"{what}: the process exited with {child.returncode}\n{tail(log)}"
+        return condition()
+
+    eventually(holds, lambda: f"{what}; the process still runs\n{tail(log)}", START_TIMEOUT_S)
+
+
+def tail(log: Path, characters: int = 4000) -> str:
+    return log.read_text(errors="replace")[-characters:] if log.exists() else "(no log)"
+
+
+def listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def free_port(*, neighbours: int = 0) -> int:
+    """A port that is free now, as are that many on either side (a broker takes listenPort - 2 and + 1).
+
+    Below the range from which the kernel takes ports for outgoing connections: one of those must not get it
+    before the process that it is meant for.
+    """
+    for _ in range(100):
+        port = random.randrange(12_000, 30_000)
+        held: list[socket.socket] = []
+        try:
+            held.extend(
+                socket.create_server((HOST, number))
+                for number in range(port - neighbours, port + neighbours + 1)
+            )
+            return port
+        except OSError:
+            continue
+        finally:
+            for listener in held:
+                listener.close()
+    raise RuntimeError(f"no {2 * neighbours + 1} adjacent free ports found")
