@@ -4,6 +4,8 @@ Source: RocketMQ's MessageConst, MessageSysFlag, MessageDecoder, MessageClientID
 PermName.
 
 Must not know how a message is stored (``mqspark.record``) or sent (``mqspark.protocol``).
+
+Facts: docs/rocketmq/messages.md#properties.
 """
 
 from __future__ import annotations

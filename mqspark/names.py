@@ -9,6 +9,8 @@ or group are stricter: they are in ``mqspark.message``.
 ``path_below`` is the only conversion of a name into a path. It checks by itself and accepts only plain words.
 
 Must not know who sends the names.
+
+Facts: docs/rocketmq/messages.md#names.
 """
 
 from __future__ import annotations

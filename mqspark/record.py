@@ -11,6 +11,8 @@ Every decoder takes bytes, bytearray, memoryview or mmap and checks lengths befo
 bytes raise InvalidMessage (or give a DAMAGED verdict), never an IndexError.
 
 Must not know where the bytes came from: no files, no sockets.
+
+Facts: docs/rocketmq/messages.md#record.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ deleteTopicWithBrokerRegistration forgets the topics that a registration lacks, 
 in pieces.
 
 Must not know connections.
+
+Facts: docs/rocketmq/broker.md#registration.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Text after a complete expression is ignored, as in RocketMQ.
 
 A compiled filter is a tree of closures. Expressions come from untrusted clients: length, depth and cost are
 limited during parsing, and a name is only ever used as the key of a property.
+
+Facts: docs/rocketmq/filter.md#sql92.
 """
 
 from __future__ import annotations

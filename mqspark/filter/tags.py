@@ -1,6 +1,8 @@
 """Tag subscriptions: ``*``, ``TagA`` or ``TagA || TagB`` (FilterAPI).
 
 The broker compares only 32-bit hashes, so consumers compare the text again: ``Tags.matches``.
+
+Facts: docs/rocketmq/filter.md#tags.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ conversion: ``c > 3`` fails for the text ``3.14``.
 
     in Java   null   Boolean   Integer   Long   Double   String
     here      None   bool      int       Long   float    str
+
+Facts: docs/rocketmq/filter.md#evaluation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The name server's key-value table (KVConfigManager): namespace → key → value, and its file."""
+"""The name server's key-value table (KVConfigManager): namespace → key → value, and its file.
+
+Facts: docs/rocketmq/nameserver.md#key-value-configuration.
+"""
 
 from __future__ import annotations
 

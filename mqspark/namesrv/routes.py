@@ -11,6 +11,8 @@ every change that a query could see.
 Any client can register, so every table has a limit (NamesrvConfig), and the numbers of a topic are checked. A
 live broker is not replaced by a registration from another host: it can be replaced once its connection has
 ended or it has been silent for brokerTakeoverSilence. RocketMQ lets the last registration win.
+
+Facts: docs/rocketmq/nameserver.md#routes.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Source: RocketMQ's RequestCode, ResponseCode, RemotingSysResponseCode, LanguageCode and MQVersion, release
 5.5.0.
+
+Facts: docs/rocketmq/protocol.md#request-codes.
 """
 
 from __future__ import annotations

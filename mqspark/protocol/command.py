@@ -11,6 +11,8 @@ Source: RemotingCommand, RocketMQSerializable. A RocketMQ server answers in JSON
 and every peer can read JSON, so this module emits JSON by default.
 
 Must not know what codes mean, nor where bytes come from (``mqspark.protocol.connection``).
+
+Facts: docs/rocketmq/protocol.md#frame.
 """
 
 from __future__ import annotations

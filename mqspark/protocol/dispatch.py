@@ -3,6 +3,8 @@
 A handler takes (session, command) and returns the response frame, or None when it answers later or never. A
 handler whose work may be long is a generator (``slices``). It raises ``Refusal`` for every response code
 other than success. One-way requests are handled but not answered.
+
+Facts: docs/rocketmq/protocol.md#calls.
 """
 
 from __future__ import annotations

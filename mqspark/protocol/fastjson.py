@@ -10,6 +10,8 @@ The bytes may be hostile, so everything is bounded: nesting by MAX_DEPTH, the co
 REFERENCE_BUDGET, and by ``Limits`` the number of values (one of three bytes takes a hundred in memory) and
 the input of the second and third step. Each step is linear in its input. Reading raises ProtocolError and
 nothing else.
+
+Facts: docs/rocketmq/protocol.md#json.
 """
 
 from __future__ import annotations

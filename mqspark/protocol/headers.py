@@ -10,6 +10,8 @@ Offsets, timestamps (ms) and broker ids are I64, the other integers I32. A value
 malformed.
 
 Must not know frames or commands (``mqspark.protocol.command``).
+
+Facts: docs/rocketmq/protocol.md#values.
 """
 
 from __future__ import annotations

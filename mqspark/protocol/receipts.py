@@ -7,6 +7,8 @@
     orderCountInfo    "retry flag, queue, count" or "retry flag, qo<queue>%<offset>, count", joined by ";"
 
 with spaces between the parts. A receipt is valid for one delivery of one message.
+
+Facts: docs/rocketmq/pop.md#receipts.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ size, the number of topics and their cost are limited before objects are created
 not need (mappings of static topics, filter servers) is skipped.
 
 Must not know which numbers are valid for a topic.
+
+Facts: docs/rocketmq/nameserver.md#registration.
 """
 
 from __future__ import annotations

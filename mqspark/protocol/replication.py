@@ -4,6 +4,8 @@ All integers are big-endian:
 
     slave -> master    i64 position: end of the slave's log; the first one is where it wants to continue
     master -> slave    i64 position, i32 n, n bytes of the log from there; n = 0 reports only the position
+
+Facts: docs/rocketmq/replication.md#stream.
 """
 
 from __future__ import annotations

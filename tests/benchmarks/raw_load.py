@@ -3,8 +3,9 @@
     python -m tests.benchmarks.raw_load send --port P --count 200000
     python -m tests.benchmarks.raw_load pull --port P --count 200000
 
-Knows the wire only (reference remoting-protocol §2, §5, §9.1) and nothing of mqspark, so that it can be pointed at any
-broker and a fault of ours cannot hide itself. Prints one JSON line; a lost, doubled or damaged message is an error.
+Knows only the wire (docs/rocketmq/protocol.md#frame, docs/rocketmq/messages.md#record). It shares no code with
+mqspark, so it runs against any broker and does not repeat a bug of mqspark. Prints one JSON line; a lost, duplicated
+or damaged message is an error.
 """
 
 from __future__ import annotations

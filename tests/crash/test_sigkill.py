@@ -234,7 +234,7 @@ def batch_item(message: Stored) -> bytes:
 
 
 def parse_records(body: bytes) -> Iterator[tuple[int, int, Stored, bytes]]:
-    """Queue id, queue offset, content and the raw bytes of each V1 record (remoting-protocol.md §9.1)."""
+    """Queue id, queue offset, content and the raw bytes of each V1 record (docs/rocketmq/messages.md#record)."""
     position = 0
     while position < len(body):
         size, magic, crc, queue_id, _, queue_offset = struct.unpack_from(">iiIiiq", body, position)

@@ -269,7 +269,7 @@ class Play:
         return records
 
     def _record(self, body: bytes, at: int) -> tuple[dict[str, Any], int]:
-        """One stored message: reference store-and-broker §2.1."""
+        """One stored message: docs/rocketmq/messages.md#record."""
         (size, magic, crc, queue, flag, offset, physical, sys_flag, born_ms) = struct.unpack_from(
             ">IIIiiqqiq", body, at
         )

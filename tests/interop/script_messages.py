@@ -128,7 +128,7 @@ def send(
 
 
 def batch_body(*members: tuple[bytes, str], flag: int = 0) -> bytes:
-    """Reference remoting-protocol §9.6."""
+    """The body of a batch: docs/rocketmq/messages.md#batches."""
     items = []
     for body, props in members:
         text = props.encode()

@@ -22,7 +22,7 @@ SHAPE = Shape(7, 12)
 
 
 class PlainFile:
-    """IndexFile.putKey and selectPhyOffset, step by step (reference store-and-broker §4.2, §4.3)."""
+    """IndexFile.putKey and selectPhyOffset, step by step (docs/rocketmq/store.md#index)."""
 
     def __init__(self, end_position: int, end_ms: int) -> None:
         self.begin_ms = self.end_ms = end_ms

@@ -58,7 +58,7 @@ NOT_CARRIED = {
     "TopicQueueMappingSerializeWrapper",
     "TopicRemappingDetailWrapper",
 }
-"""Files and internals of tools and broker, on no request of reference remoting-protocol §4."""
+"""Files and internals of tools and broker, which no request carries."""
 
 
 def unordered(value: Any, key: str = "") -> Any:

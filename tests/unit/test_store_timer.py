@@ -17,7 +17,7 @@ from mqspark.store.timer.timerlog import NONE, TimerLog
 from mqspark.store.timer.timerwheel import SLOTS, WHEEL_BYTES, TimerWheel, save_pages
 
 VECTORS = Path(__file__).parents[1] / "golden" / "vectors" / "timer.jsonl"
-# reference store-and-broker, appendix B.6
+# Test vectors, made with RocketMQ's own classes: docs/rocketmq/later.md#timer-log
 RECORD = (
     "00000034ffffffffffffffff000000010000018bcfe56800000027100000000000000400000000b38e9876410000000000000000"
 )

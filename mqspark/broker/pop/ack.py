@@ -3,6 +3,8 @@ ChangeInvisibleTimeProcessor).
 
 An acknowledgement is a record of the revive log. All acknowledgements of one check point in one turn become one
 record at the end of the turn. Each is answered when the store has acked the record.
+
+Facts: docs/rocketmq/pop.md#acknowledge.
 """
 
 from __future__ import annotations

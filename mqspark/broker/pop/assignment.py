@@ -1,5 +1,8 @@
 """Assignment of queues, and of pull or pop mode, to consumers that leave both to the broker
-(QueryAssignmentProcessor, MessageRequestModeManager)."""
+(QueryAssignmentProcessor, MessageRequestModeManager).
+
+Facts: docs/rocketmq/pop.md#assignment.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ invisible time has expired (ConsumerOrderInfoManager, ConsumerOrderInfoLockManag
 
 There are no check points: the committed offset stays at the first open message, and the next pop starts there
 again. A pop with the same attempt id as the last one is a retry of it, and is not blocked by it.
+
+Facts: docs/rocketmq/pop.md#ordered-pops.
 """
 
 from __future__ import annotations

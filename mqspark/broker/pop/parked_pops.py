@@ -2,6 +2,8 @@
 
 They wait under (topic, group) and queue id; -1 means any queue. An arrival wakes one request of a group, not all.
 Requests of closed connections are dropped when they are next examined.
+
+Facts: docs/rocketmq/pop.md#waiting.
 """
 
 from __future__ import annotations

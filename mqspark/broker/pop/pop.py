@@ -4,6 +4,8 @@ No client owns a queue. A pop takes the next messages of any queue, writes a che
 log and hands them out; other consumers do not see them for the invisible time. The answer is sent when the store
 has acked the check point. Messages that are not acknowledged in time come back through the group's retry topic
 (``mqspark.broker.pop.revive``).
+
+Facts: docs/rocketmq/pop.md#pop.
 """
 
 from __future__ import annotations

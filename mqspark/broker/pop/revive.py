@@ -4,6 +4,8 @@ Check points and acknowledgements appear in the queues of the revive topic when 
 once, in order. A check point is processed after everything that may acknowledge it has been read; messages still
 open then are copied to the group's retry topic. The group's offset in the revive queue advances when the copies
 are on disk, so after a crash at any point every message comes back at least once.
+
+Facts: docs/rocketmq/pop.md#revival.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 
 They are timed messages. A check point appears in the revive topic one second before its messages become visible
 again, its acknowledgements at that very time, so a reader of the topic sees only due records.
+
+Facts: docs/rocketmq/pop.md#check-points.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 They wait under (topic, queue id) until that queue grows past their offset or their time is up. Pulls of a closed
 connection are dropped when they are next examined.
+
+Facts: docs/rocketmq/broker.md#long-polling.
 """
 
 from __future__ import annotations

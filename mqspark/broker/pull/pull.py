@@ -2,6 +2,8 @@
 
 A pull is validated once. Then it is served, or parked and served again when its queue grows. Records are sent as
 memoryviews of the store's files; their content is read only for the properties that a filter needs.
+
+Facts: docs/rocketmq/broker.md#pull.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ slave reports its position. One that asks for a position outside this log, or cl
 different log and is disconnected. (RocketMQ waits until its own log has grown that far, and sends what follows.)
 
 Must not know sockets.
+
+Facts: docs/rocketmq/replication.md#acknowledgement.
 """
 
 from __future__ import annotations

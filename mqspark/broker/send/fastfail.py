@@ -6,6 +6,8 @@ read, so only requests read late in a long turn of the loop have waited. The she
 (``mqspark_server.net.lateness``) and calls ``sift``. A request that waits for the disk is already stored; its limit
 is syncFlushTimeout. A request that waits because its peer does not read answers is not the broker's delay, and is
 handled.
+
+Facts: docs/rocketmq/broker.md#overload.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A request is an ordinary message whose properties name the waiting client. The consumer's reply arrives as
 SEND_REPLY_MESSAGE, is forwarded to that client as PUSH_REPLY_MESSAGE_TO_CLIENT over its own connection, and is
 answered when the client has accepted it. It is also stored in the cluster's reply topic.
+
+Facts: docs/rocketmq/broker.md#replies.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 
 A message that is sent back is stored again in ``%RETRY%group`` after a delay that grows with every attempt, and
 in ``%DLQ%group`` after the last attempt. It keeps its body, properties and origin.
+
+Facts: docs/rocketmq/broker.md#retry.
 """
 
 from __future__ import annotations

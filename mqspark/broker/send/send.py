@@ -3,6 +3,8 @@
 The path of a single ordinary message is short: the properties of a topic are cached (``Topic``), the property
 string is searched and extended but not parsed, and the answer is preformatted and waits in ``Acks``. A property
 string with a name that the broker handles specially goes through ``_own``, which parses it.
+
+Facts: docs/rocketmq/broker.md#send.
 """
 
 from __future__ import annotations

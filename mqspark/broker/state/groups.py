@@ -4,6 +4,8 @@ ConsumerManager).
 Input is events: heartbeat, unregister, connection lost, time passed. Output is the groups whose members must be
 told to rebalance. A client id is one member of a group: when it reconnects, the new connection replaces the old
 one.
+
+Facts: docs/rocketmq/broker.md#clients-and-groups.
 """
 
 from __future__ import annotations

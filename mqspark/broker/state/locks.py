@@ -2,6 +2,8 @@
 
 A lock expires 60 s after its last renewal; clients renew every 20 s. Locks cover only this broker's queues:
 RocketMQ's strict mode, in which a majority of replicas must agree, is not available.
+
+Facts: docs/rocketmq/broker.md#queue-locks.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 An offset is that of the next message to consume. A smaller value than the stored one is accepted, because
 consumers seek back that way. Pull offsets (how far a group was served) and pending resets are kept in memory
 only.
+
+Facts: docs/rocketmq/broker.md#offsets.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ crash a message may be delivered twice, but none is lost.
 Clock steps. A forward step makes messages due. After a backward step, delivery times may be further ahead than
 the level's full delay. RocketMQ then delivers at once, perhaps too early. Here such messages wait for one full
 delay from then on, by the monotonic clock.
+
+Facts: docs/rocketmq/later.md#delay-levels.
 """
 
 from __future__ import annotations

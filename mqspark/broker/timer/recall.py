@@ -3,6 +3,8 @@ RecallMessageHandle).
 
 A recall is stored as a timer message that names the other one, in the same slot of the wheel. When the slot is
 due, neither is delivered.
+
+Facts: docs/rocketmq/later.md#recall.
 """
 
 from __future__ import annotations

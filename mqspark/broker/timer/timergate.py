@@ -2,6 +2,8 @@
 (HookUtils.handleScheduleMessage).
 
 A delivery time belongs to the tick that ends at it or contains it; the slot is due when that tick is over.
+
+Facts: docs/rocketmq/later.md#timer-messages.
 """
 
 from __future__ import annotations

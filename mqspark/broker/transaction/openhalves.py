@@ -3,6 +3,8 @@ were stored without their op message.
 
 A crash loses what was only in memory: up to transactionOpBatchInterval of decisions, and some seconds of the
 group's offsets. Both are recovered from the log, so that nothing is committed twice.
+
+Facts: docs/rocketmq/later.md#transaction-checks.
 """
 
 from __future__ import annotations

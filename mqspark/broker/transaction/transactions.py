@@ -10,6 +10,8 @@ What differs from RocketMQ, and why:
 - A half message may hold a whole batch (``halfbatches``). While it is open it stays in place, and checks continue
   behind it.
 - A check is sent when the copy it names is acked, and the offsets that are saved cover only what is on the disk.
+
+Facts: docs/rocketmq/later.md#transactions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """RocketMQ's strategies for allocating queues to the members of a group, as pure functions.
 
 Every member computes the allocation itself from the same two lists, so the lists must have the same order
-everywhere (``sort_queues``, ``sort_clients``: Java's string order) and contain every client once. Facts: the
-AllocateMessageQueue* classes.
+everywhere (``sort_queues``, ``sort_clients``: Java's string order) and contain every client once. Facts:
+docs/rocketmq/client.md#allocation (AllocateMessageQueue* classes).
 """
 
 from __future__ import annotations

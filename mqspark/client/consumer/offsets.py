@@ -1,6 +1,6 @@
 """Storage of a group's offsets: at the brokers (clustering) or in a file of this host (broadcasting).
 
-Facts: RocketMQ's RemoteBrokerOffsetStore and LocalFileOffsetStore.
+Facts: docs/rocketmq/client.md#broadcasting (RemoteBrokerOffsetStore and LocalFileOffsetStore).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """When a consumer rebalances, and what changes then. No sockets; the clock is injected.
 
-Facts: RocketMQ's RebalanceService and RebalanceImpl.
+Facts: docs/rocketmq/client.md#rhythm (RebalanceService and RebalanceImpl).
 """
 
 from __future__ import annotations

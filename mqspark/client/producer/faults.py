@@ -1,6 +1,6 @@
 """Selection of the queue for the next message, and avoidance of slow or failed brokers. No sockets.
 
-Facts: RocketMQ's MQFaultStrategy, LatencyFaultToleranceImpl, TopicPublishInfo.
+Facts: docs/rocketmq/client.md#sending (MQFaultStrategy, LatencyFaultToleranceImpl, TopicPublishInfo).
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 A failed message is sent back to its broker (CONSUMER_SEND_MSG_BACK), which delivers it again after a delay
 through the group's retry topic, or stores it in the dead-letter topic; here it is then finished. If no broker
-accepts it, it is delivered again from the cache. Facts: RocketMQ's ConsumeMessageConcurrentlyService.
+accepts it, it is delivered again from the cache.
+
+Facts: docs/rocketmq/client.md#concurrent-consumption (ConsumeMessageConcurrentlyService).
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 ``OrderedQueue`` decides what may run; ``Ordered`` passes it to the listener and keeps the locks. A failed message
 pauses its queue and is delivered again, here, before any later one. Facts: RocketMQ's
 ConsumeMessageOrderlyService and RebalanceImpl.lockAll.
+
+Facts: docs/rocketmq/client.md#ordered-consumption.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Who a client is: its options, its name servers, its client id. Facts: RocketMQ's ClientConfig."""
+"""Who a client is: its options, its name servers, its client id (ClientConfig).
+
+Facts: docs/rocketmq/client.md#identity.
+"""
 
 from __future__ import annotations
 

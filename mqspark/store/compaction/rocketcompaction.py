@@ -10,6 +10,8 @@ others. So after a kill a record may be in any of these. A replica fetches missi
 
 Nothing is written here. A broker serves from these files what its log no longer has, and the job ``compact``
 converts them into generations (``mqspark.store.compaction.compacted``).
+
+Facts: docs/rocketmq/store.md#compaction.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ it.
 RocketMQ's file (StoreCheckpoint) holds store timestamps, from which recovery can choose a segment.
 ``mqspark.checkpoint`` holds a physical offset, from which recovery can start at a record. It counts only
 while it has the timestamps of RocketMQ's file: after a RocketMQ broker has run on the directory they differ.
+
+Facts: docs/rocketmq/store.md#checkpoint.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """``config/*.json`` and similar: small files that are replaced as a whole (ConfigManager,
-MixAll.string2File)."""
+MixAll.string2File).
+
+Facts: docs/rocketmq/store.md#config-files.
+"""
 
 from __future__ import annotations
 

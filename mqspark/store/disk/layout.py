@@ -1,4 +1,7 @@
-"""Names inside a store directory (StorePathConfigHelper, UtilAll.offset2FileName)."""
+"""Names inside a store directory (StorePathConfigHelper, UtilAll.offset2FileName).
+
+Facts: docs/rocketmq/store.md#directory.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,8 @@ RocketMQ deletes a whole batch for space, unexpired segments are deleted here on
 log's disk back to the mark.
 
 Must not know files, threads or clocks.
+
+Facts: docs/rocketmq/store.md#retention.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ Stores go only into allocated ranges (see files.py): header and slots are alloca
 in steps ahead of the writer. One of RocketMQ's 420 MB files costs 20 MB when it is new.
 
 Must not know the log, nor the other files.
+
+Facts: docs/rocketmq/store.md#index.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ segment with one ``pwritev``. ``make_room`` reserves what an append needs on dis
 blocks) before the append is accepted, so a full disk refuses a message and never breaks one.
 
 Must not know topics or queues.
+
+Facts: docs/rocketmq/messages.md#end-of-a-segment.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ this class maps them to message offsets. A lost record needs no filler, because 
 base offset.
 
 Must not know the log.
+
+Facts: docs/rocketmq/store.md#batchconsumequeue.
 """
 
 from __future__ import annotations

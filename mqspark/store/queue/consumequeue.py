@@ -12,6 +12,8 @@ A table (``queuetable.py``) may have wider entries that begin with the same thre
 are such arrays; their "offsets" here are entry numbers (``batchqueue.py``).
 
 Must not know the log.
+
+Facts: docs/rocketmq/store.md#consumequeue.
 """
 
 from __future__ import annotations

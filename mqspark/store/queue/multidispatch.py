@@ -3,6 +3,8 @@
 A producer names light message queues (LMQ) in INNER_MULTI_DISPATCH. The store assigns the record an offset in
 each, writes the offsets beside the names (INNER_MULTI_QUEUE_OFFSET) and adds the same entry to each. An LMQ
 is a topic with one queue and a name prefix, and is in no topic table.
+
+Facts: docs/rocketmq/store.md#dispatch.
 """
 
 from __future__ import annotations

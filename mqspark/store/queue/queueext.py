@@ -9,6 +9,8 @@ one RocketMQ evaluates the message.
 Like queue entries, units get room before their message is accepted and are written when it becomes visible.
 
 Must not know queues.
+
+Facts: docs/rocketmq/store.md#consumequeueext.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ agree with the records:
 A queue whose files contradict their lengths, names or ends is rebuilt from the last trusted entry. Missing
 parts of the log are reported with the queue offsets that they cost (``damage``); these offsets are never
 assigned again.
+
+Facts: docs/rocketmq/store.md#recovery.
 """
 
 from __future__ import annotations

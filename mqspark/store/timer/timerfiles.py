@@ -12,6 +12,8 @@ the wheel, and the CRC-32 of everything before. After RocketMQ has written the c
 and the extension does not count.
 
 The checkpoint is written after what it refers to. Everything can be rebuilt from the queue of timer messages.
+
+Facts: docs/rocketmq/later.md#timer-check-point.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ with times in ms and magic 1, plus 2 when the message has to be put into the whe
 deletes another. A file ends with a blank record where no other fits.
 
 Must not know what a message is.
+
+Facts: docs/rocketmq/later.md#timer-log.
 """
 
 from __future__ import annotations

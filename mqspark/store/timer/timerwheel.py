@@ -8,6 +8,8 @@ not count. (RocketMQ counts them: it delivers a half-delivered slot that it take
 
 The slots are in memory, where untouched ones cost nothing. Changed pages are written to the file, which is
 sparse until RocketMQ opens it.
+
+Facts: docs/rocketmq/later.md#timer-wheel.
 """
 
 from __future__ import annotations
