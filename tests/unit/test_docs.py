@@ -43,7 +43,7 @@ def test_every_citation_names_a_section_that_exists() -> None:
             if page not in anchors or (section and section not in anchors[page]):
                 wrong.append(f"{path.relative_to(ROOT)}: {page}#{section}")
     assert wrong == []
-    assert set(anchors) - cited == set(), "no code cites these pages"
+    assert set(anchors) - cited == {"README.md"}, "no code cites these pages"
 
 
 def test_no_citation_leaves_the_repository() -> None:

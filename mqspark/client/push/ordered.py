@@ -1,10 +1,9 @@
 """Consuming each queue in its order: one message (or batch) at a time, and only under the broker's lock.
 
 ``OrderedQueue`` decides what may run; ``Ordered`` passes it to the listener and keeps the locks. A failed message
-pauses its queue and is delivered again, here, before any later one. Facts: RocketMQ's
-ConsumeMessageOrderlyService and RebalanceImpl.lockAll.
+pauses its queue and is delivered again, here, before any later one.
 
-Facts: docs/rocketmq/client.md#ordered-consumption.
+Facts: docs/rocketmq/client.md#ordered-consumption (ConsumeMessageOrderlyService, RebalanceImpl.lockAll).
 """
 
 from __future__ import annotations
