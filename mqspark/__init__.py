@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mqspark.client.admin import GroupOffset
     from mqspark.client.consumer.allocate import (
+        Allocation,
         Averagely,
         AveragelyByCircle,
         ConsistentHash,
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
         MachineRoomNearby,
     )
     from mqspark.client.consumer.consumer import ConsumeFromWhere, MessageModel
+    from mqspark.client.consumer.settings import (
+        ConsumerSettings,
+        LitePullConsumerSettings,
+        PopConsumerSettings,
+        PushConsumerSettings,
+    )
     from mqspark.client.delivery.delivery import ConsumeStatus, RetryLater
     from mqspark.client.hooks.hooks import (
         ConsumeContext,
@@ -45,6 +52,7 @@ if TYPE_CHECKING:
     )
     from mqspark.client.producer.autobatch import AutoBatch
     from mqspark.client.producer.producer import SendResult, SendStatus
+    from mqspark.client.producer.settings import ProducerSettings
     from mqspark.client.producer.transaction import TransactionResult, TransactionState
     from mqspark.client.remoting.identity import ClientOptions
     from mqspark.client.sync import (
@@ -67,6 +75,11 @@ __all__ = [
     "LitePullConsumer",
     "AdminClient",
     "ClientOptions",
+    "ProducerSettings",
+    "ConsumerSettings",
+    "PushConsumerSettings",
+    "PopConsumerSettings",
+    "LitePullConsumerSettings",
     "Message",
     "MessageExt",
     "MessageQueue",
@@ -85,6 +98,7 @@ __all__ = [
     "ConsumeFromWhere",
     "MessageModel",
     "GroupOffset",
+    "Allocation",
     "Averagely",
     "AveragelyByCircle",
     "ConsistentHash",
@@ -113,11 +127,19 @@ _HOMES = {
     ),
     "mqspark.message": ("Message", "MessageExt", "MessageQueue"),
     "mqspark.client.producer.producer": ("SendResult", "SendStatus"),
+    "mqspark.client.producer.settings": ("ProducerSettings",),
+    "mqspark.client.consumer.settings": (
+        "ConsumerSettings",
+        "PushConsumerSettings",
+        "PopConsumerSettings",
+        "LitePullConsumerSettings",
+    ),
     "mqspark.client.producer.transaction": ("TransactionResult", "TransactionState"),
     "mqspark.client.delivery.delivery": ("ConsumeStatus", "RetryLater"),
     "mqspark.client.consumer.consumer": ("ConsumeFromWhere", "MessageModel"),
     "mqspark.client.admin": ("GroupOffset",),
     "mqspark.client.consumer.allocate": (
+        "Allocation",
         "Averagely",
         "AveragelyByCircle",
         "ConsistentHash",

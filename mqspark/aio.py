@@ -21,6 +21,12 @@ from mqspark.client.consumer.allocate import (
     MachineRoomNearby,
 )
 from mqspark.client.consumer.consumer import ConsumeFromWhere, MessageModel
+from mqspark.client.consumer.settings import (
+    ConsumerSettings,
+    LitePullConsumerSettings,
+    PopConsumerSettings,
+    PushConsumerSettings,
+)
 from mqspark.client.delivery.delivery import ConsumeStatus, RetryLater
 from mqspark.client.hooks.hooks import (
     ConsumeContext,
@@ -33,6 +39,7 @@ from mqspark.client.lite.litepull import LitePullConsumer
 from mqspark.client.pop.pop import PopConsumer
 from mqspark.client.producer.autobatch import AutoBatch
 from mqspark.client.producer.producer import Producer, SendResult, SendStatus
+from mqspark.client.producer.settings import ProducerSettings
 from mqspark.client.producer.transaction import TransactionProducer, TransactionResult, TransactionState
 from mqspark.client.push.push import PushConsumer
 from mqspark.client.remoting.identity import ClientOptions
@@ -46,6 +53,11 @@ __all__ = [
     "LitePullConsumer",
     "AdminClient",
     "ClientOptions",
+    "ProducerSettings",
+    "ConsumerSettings",
+    "PushConsumerSettings",
+    "PopConsumerSettings",
+    "LitePullConsumerSettings",
     "Message",
     "MessageExt",
     "MessageQueue",

@@ -554,6 +554,7 @@ class Message(_Late):
 
     @property
     def tags(self) -> str | None:
+        """The message's tag, by which consumers filter; None: it has none."""
         return self.properties.get(TAGS)
 
     @property
@@ -563,6 +564,7 @@ class Message(_Late):
 
     @property
     def unique_id(self) -> str | None:
+        """The id that the producer gave the message, 32 hex digits; None before it is sent."""
         return self.properties.get(UNIQ_KEY)
 
 
@@ -616,4 +618,5 @@ class MessageExt(Message):
 
     @property
     def queue(self) -> MessageQueue:
+        """The queue that the message was read from."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)

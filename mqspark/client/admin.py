@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Unpack
 
 import msgspec
 
-from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.identity import ClientKeywords, ClientOptions
 from mqspark.client.remoting.instance import ClientInstance, Member
+from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.lifecycle import Lifecycle
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.errors import BrokerError, ClientError, ConfigError, NoRoute, RequestTimeout
@@ -70,6 +72,7 @@ class GroupOffset(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int:
+        """Messages that the group has not committed yet."""
         return self.max_offset - max(self.committed, 0)
 
 
@@ -80,26 +83,32 @@ class AdminClient(Lifecycle):
     a server is unreachable. Not thread-safe: use it on the loop it was started on.
     """
 
+    @spelled_out(ClientOptions)
     def __init__(
         self,
         namesrv: str | Sequence[str] | None = None,
         *,
         timeout_ms: int = 5_000,
         options: ClientOptions | None = None,
+        **changes: Unpack[ClientKeywords],
     ) -> None:
+        """``timeout_ms`` is the limit of each request. Every field of ``ClientOptions`` may be given as a keyword, too,
+        and then counts. Raises ConfigError, TypeError for an unknown keyword."""
         self._namesrv = namesrv
         self._timeout_ms = timeout_ms
-        self._options = options or ClientOptions()
+        self.options = changed(options or ClientOptions(), changes)
         self._member = Member()
         self._instance: ClientInstance
         self._running = False
 
     async def start(self) -> None:
+        """Connects with the first request. Raises ConfigError without a name server. Called again, it does nothing."""
         if not self._running:
-            self._instance = ClientInstance.enter(self._member, self._namesrv, self._options)
+            self._instance = ClientInstance.enter(self._member, self._namesrv, self.options)
             self._running = True
 
     async def stop(self) -> None:
+        """Close the connections that nobody else uses. Called again, it does nothing."""
         if self._running:
             self._running = False
             await self._instance.leave(self._member)
@@ -107,6 +116,12 @@ class AdminClient(Lifecycle):
     # --- cluster ----------------------------------------------------------------------------------------
 
     async def cluster_info(self) -> ClusterInfo:
+        """All clusters and brokers that the name server knows, with the addresses of masters (id 0) and slaves.
+
+        >>> info = await admin.cluster_info()
+        >>> info.broker_addr_table["broker-a"].broker_addrs[0]
+        '10.0.0.1:10911'
+        """
         return decode_body(ClusterInfo, (await self._namesrv_ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
 
     async def broker_runtime_info(self, address: str) -> dict[str, str]:
@@ -121,6 +136,8 @@ class AdminClient(Lifecycle):
         return {key.strip(): value.strip() for key, separator, value in lines if separator}
 
     async def update_broker_config(self, address: str, settings: Mapping[str, str]) -> None:
+        """Change settings of the broker at ``address`` (``host:port``), by RocketMQ's names. Raises BrokerError for
+        settings that the broker does not take while it runs."""
         body = "".join(f"{key}={value}\n" for key, value in settings.items()).encode()
         await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
@@ -138,7 +155,12 @@ class AdminClient(Lifecycle):
     ) -> TopicRoute:
         """Create or change a topic on all masters (of ``cluster``, or those named in ``brokers``).
 
-        Returns once the name server has its route there.
+        ``queues`` is the number of its queues on each broker; ``perm`` is 2 (write), 4 (read) or their sum;
+        ``attributes`` are those of RocketMQ, e.g. ``{"message.type": "FIFO"}``. Returns once the name server has its
+        route there. Raises InvalidMessage for a name that no topic can have, ConfigError for an unknown cluster or
+        broker, RequestTimeout if the route does not come.
+
+        >>> await admin.create_topic("Orders", queues=8)
         """
         check_topic(topic)
         if is_system_topic(topic):
@@ -159,7 +181,8 @@ class AdminClient(Lifecycle):
         return await self._await_route(topic, set(masters), queues)
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete the topic from all brokers, then from all name servers."""
+        """Delete the topic from all brokers (of ``cluster``), then from all name servers. A topic that does not exist
+        is no error. Raises ConfigError for an unknown cluster."""
         for address in (await self._masters(cluster, None)).values():
             header = DeleteTopicRequestHeader(topic=topic)
             await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
@@ -176,14 +199,17 @@ class AdminClient(Lifecycle):
         return sorted(decode_body(TopicList, response.body).topic_list)
 
     async def topic_route(self, topic: str) -> TopicRoute:
+        """The brokers and queues of a topic, as the name server knows them now. Raises NoRoute."""
         return await self._started().route(topic, refresh=True)
 
     async def topic_config(self, topic: str, address: str) -> TopicConfig:
+        """Queue counts, permissions and attributes of a topic at the broker at ``address`` (``host:port``). Raises
+        BrokerError TOPIC_NOT_EXIST."""
         header = GetTopicConfigRequestHeader(topic=topic, lo=True)
         return decode_body(TopicConfig, (await self._ask(address, RequestCode.GET_TOPIC_CONFIG, header)).body)
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """Minimum and maximum offset and last store time of every queue."""
+        """Minimum and maximum offset and last store time (ms since the epoch) of every queue. Raises NoRoute."""
         route = await self.topic_route(topic)
         stats: dict[MessageQueue, TopicOffset] = {}
         header = GetTopicStatsInfoRequestHeader(topic=topic)
@@ -221,6 +247,8 @@ class AdminClient(Lifecycle):
     async def delete_group(
         self, group: str, *, cluster: str | None = None, clean_offsets: bool = True
     ) -> None:
+        """Delete a consumer group from all masters (of ``cluster``), with its committed offsets if
+        ``clean_offsets``."""
         header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=clean_offsets)
         for address in (await self._masters(cluster, None)).values():
             await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)

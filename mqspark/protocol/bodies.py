@@ -382,11 +382,16 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
+    """Who gets a message: every member of the group (BROADCASTING), or one of them (CLUSTERING)."""
+
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
 
 
 class ConsumeFromWhere(StrEnum):
+    """Where a group begins in a queue of which it has committed nothing. RocketMQ treats the three middle names, which
+    it no longer recommends, as CONSUME_FROM_LAST_OFFSET."""
+
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
         "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Self, TypeVar, Unpack
 
 from mqspark.client.consumer.consumer import ConsumeFromWhere
+from mqspark.client.consumer.settings import (
+    LitePullConsumerKeywords,
+    PopConsumerKeywords,
+    PushConsumerKeywords,
+)
 from mqspark.client.delivery.delivery import Listener
+from mqspark.client.producer.settings import ProducerKeywords
 from mqspark.client.producer.transaction import Check, Execute
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.sync import (
@@ -20,6 +26,7 @@ from mqspark.client.sync import (
     PushConsumer,
     TransactionProducer,
 )
+from mqspark.client.sync.facade import Facade
 
 __all__ = ["Clients"]
 
@@ -29,27 +36,24 @@ OPTIONS = ClientOptions(route_interval_ms=500, heartbeat_interval_ms=1_000, requ
 """A test waits for no round of 30 s; and its machine may be busy."""
 REBALANCE_INTERVAL_MS = 500
 SEND_TIMEOUT_MS = 30_000
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
-class _Client(Protocol):
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-C = TypeVar("C", bound=_Client)
+C = TypeVar("C", bound=Facade)
 
 
 class Clients:
     """Makes blocking clients of one cluster, started, and stops them all at its end, the last one first.
 
-    Groups are new ones unless they are named. Consumers begin with the first message, look for new topics, queues
-    and members twice a second, and take every option of their classes. A context manager.
+    Groups are new ones unless they are named. Consumers begin with the first message and look for new topics, queues
+    and members twice a second. All settings of their classes may be given as keywords, or as ``options``. A context
+    manager.
     """
 
     def __init__(self, namesrv: str) -> None:
+        """``namesrv``: ``host:port``."""
         self.namesrv = namesrv
-        self._clients: list[_Client] = []
+        self._clients: list[Facade] = []
         self._admin: AdminClient | None = None
 
     def __enter__(self) -> Self:
@@ -67,33 +71,73 @@ class Clients:
         return name
 
     def admin(self) -> AdminClient:
-        """One for all."""
+        """An admin, the same at each call."""
         if self._admin is None:
             self._admin = self._started(AdminClient(self.namesrv, options=OPTIONS))
         return self._admin
 
-    def producer(self, group: str | None = None, **options: Any) -> Producer:
-        options = {"send_timeout_ms": SEND_TIMEOUT_MS, **options}
-        return self._make(Producer, group, options)
+    def producer(
+        self,
+        group: str | None = None,
+        *,
+        options: ClientOptions = OPTIONS,
+        **changes: Unpack[ProducerKeywords],
+    ) -> Producer:
+        """A started producer, with a send timeout of 30 s unless it is given."""
+        changes.setdefault("send_timeout_ms", SEND_TIMEOUT_MS)
+        return self._started(
+            Producer(self.namesrv, group=group or new_name("group"), options=options, **changes)
+        )
 
     def transaction_producer(
-        self, *, check: Check, execute: Execute | None = None, group: str | None = None, **options: Any
+        self,
+        *,
+        check: Check,
+        execute: Execute | None = None,
+        concurrency: int = 4,
+        topics: Iterable[str] = (),
+        group: str | None = None,
+        options: ClientOptions = OPTIONS,
+        **changes: Unpack[ProducerKeywords],
     ) -> TransactionProducer:
-        options = {"send_timeout_ms": SEND_TIMEOUT_MS, "check": check, "execute": execute, **options}
-        return self._make(TransactionProducer, group, options)
+        """A started transactional producer, with a send timeout of 30 s unless it is given."""
+        changes.setdefault("send_timeout_ms", SEND_TIMEOUT_MS)
+        return self._started(
+            TransactionProducer(
+                self.namesrv,
+                group=group or new_name("group"),
+                check=check,
+                execute=execute,
+                concurrency=concurrency,
+                topics=topics,
+                options=options,
+                **changes,
+            )
+        )
 
     def push_consumer(
         self,
         topic: str,
         listener: Listener | None = None,
         *,
+        batch_listener: Listener | None = None,
         tags: str = "*",
         sql: str | None = None,
         group: str | None = None,
-        **options: Any,
+        options: ClientOptions = OPTIONS,
+        **changes: Unpack[PushConsumerKeywords],
     ) -> PushConsumer:
-        """With ``listener`` or ``batch_listener``."""
-        consumer = self._new(PushConsumer, group, {**_first(), "listener": listener, **options})
+        """A started push consumer of ``topic``, with ``listener`` or ``batch_listener``."""
+        changes.setdefault("consume_from", FIRST)
+        changes.setdefault("rebalance_interval_ms", REBALANCE_INTERVAL_MS)
+        consumer = PushConsumer(
+            self.namesrv,
+            group=group or new_name("group"),
+            listener=listener,
+            batch_listener=batch_listener,
+            options=options,
+            **changes,
+        )
         consumer.subscribe(topic, tags, sql=sql)
         return self._started(consumer)
 
@@ -105,12 +149,15 @@ class Clients:
         tags: str = "*",
         sql: str | None = None,
         group: str | None = None,
-        **options: Any,
+        options: ClientOptions = OPTIONS,
+        **changes: Unpack[PopConsumerKeywords],
     ) -> PopConsumer:
-        """Of a topic that exists; its group gets POP mode."""
+        """A started POP consumer of ``topic``, which exists; its group gets POP mode there."""
         group = group or new_name("group")
         self.admin().set_consume_mode(topic, group, "POP")
-        consumer = self._new(PopConsumer, group, {**_first(), "listener": listener, **options})
+        changes.setdefault("consume_from", FIRST)
+        changes.setdefault("rebalance_interval_ms", REBALANCE_INTERVAL_MS)
+        consumer = PopConsumer(self.namesrv, group=group, listener=listener, options=options, **changes)
         consumer.subscribe(topic, tags, sql=sql)
         return self._started(consumer)
 
@@ -121,10 +168,15 @@ class Clients:
         tags: str = "*",
         sql: str | None = None,
         group: str | None = None,
-        **options: Any,
+        options: ClientOptions = OPTIONS,
+        **changes: Unpack[LitePullConsumerKeywords],
     ) -> LitePullConsumer:
-        """Without a topic it is for ``assign``, or for ``subscribe``."""
-        consumer = self._new(LitePullConsumer, group, {**_first(), **options})
+        """A started lite pull consumer of ``topic``; without one it is for ``assign``, or for ``subscribe``."""
+        changes.setdefault("consume_from", FIRST)
+        changes.setdefault("rebalance_interval_ms", REBALANCE_INTERVAL_MS)
+        consumer = LitePullConsumer(
+            self.namesrv, group=group or new_name("group"), options=options, **changes
+        )
         if topic is not None:
             consumer.subscribe(topic, tags, sql=sql)
         return self._started(consumer)
@@ -141,23 +193,10 @@ class Clients:
         if failure is not None:
             raise failure
 
-    def _make(self, kind: Callable[..., C], group: str | None, options: dict[str, Any]) -> C:
-        return self._started(self._new(kind, group, options))
-
-    def _new(self, kind: Callable[..., C], group: str | None, options: dict[str, Any]) -> C:
-        return kind(self.namesrv, group=group or new_name("group"), **{"options": OPTIONS, **options})
-
     def _started(self, client: C) -> C:
         client.start()
         self._clients.append(client)
         return client
-
-
-def _first() -> dict[str, Any]:
-    return {
-        "consume_from": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        "rebalance_interval_ms": REBALANCE_INTERVAL_MS,
-    }
 
 
 def new_name(what: str) -> str:

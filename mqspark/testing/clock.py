@@ -39,9 +39,11 @@ class FakeClock:
         self._lock = threading.Lock()
 
     def now_ms(self) -> int:
+        """The wall clock, ms since the epoch."""
         return self._now_ms
 
     def monotonic_ms(self) -> int:
+        """The time that never goes back, ms."""
         return self._monotonic_ms
 
     def advance(self, milliseconds: int) -> None:
@@ -76,6 +78,7 @@ class FakeClock:
             self._drivers.append(driver)
 
     def detach(self, driver: Driver) -> None:
+        """``driver`` follows no longer."""
         with self._lock:
             self._drivers.remove(driver)
 

@@ -104,10 +104,12 @@ class Cluster:
 
     @property
     def store_paths(self) -> list[Path]:
+        """The brokers' store directories."""
         return [app.store_path for app in self._cluster.brokers]
 
     @property
     def http_urls(self) -> list[str | None]:
+        """Of the brokers, ``http://host:port``; None without ``http``."""
         return [app.http_url for app in self._cluster.brokers]
 
     def kill(self, number: int = 0) -> None:
@@ -207,12 +209,15 @@ class Broker(Cluster):
 
     @property
     def address(self) -> str:
+        """Address of the broker, ``host:port``."""
         return self.addresses[0]
 
     @property
     def store_path(self) -> Path:
+        """The broker's store directory."""
         return self.store_paths[0]
 
     @property
     def http_url(self) -> str | None:
+        """Of the broker, ``http://host:port``; None without ``http``."""
         return self.http_urls[0]

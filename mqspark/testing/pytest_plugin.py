@@ -52,7 +52,9 @@ def _options(request: pytest.FixtureRequest, kind: str) -> dict[str, Any]:
 
 @pytest.fixture
 def mq_clock() -> FakeClock:
-    """Begins with the present, so that a client's ``time.time() + 60`` means what it should."""
+    """The time of the brokers (``mqspark.testing.FakeClock``): it stands still until ``mq_clock.advance(ms)`` moves it.
+
+    Begins with the present, so that a client's ``time.time() + 60`` means what it should."""
     from mqspark.testing import FakeClock
 
     return FakeClock(now_ms=time.time_ns() // 1_000_000)
@@ -60,6 +62,8 @@ def mq_clock() -> FakeClock:
 
 @pytest.fixture
 def mq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """A broker and its name server, of this test alone (``mqspark.testing.Broker``): ``mq_broker.namesrv`` is the
+    address for clients."""
     from mqspark.testing import Broker
 
     with Broker(**_options(request, "mq_broker")) as broker:
@@ -68,6 +72,8 @@ def mq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture
 def mq_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Two brokers and a name server (``mqspark.testing.Cluster``), more with
+    ``@pytest.mark.mq_cluster(brokers=3)``."""
     from mqspark.testing import Cluster
 
     with Cluster(**{"brokers": DEFAULT_BROKERS, **_options(request, "mq_cluster")}) as cluster:
@@ -76,6 +82,8 @@ def mq_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture
 def mq_client(request: pytest.FixtureRequest) -> Iterator[Clients]:
+    """Makes started clients of the test's ``mq_cluster``, or else of its ``mq_broker``, and stops them at the end
+    (``mqspark.testing.Clients``)."""
     from mqspark.testing import Clients
 
     where = "mq_cluster" if "mq_cluster" in request.fixturenames else "mq_broker"
@@ -85,6 +93,7 @@ def mq_client(request: pytest.FixtureRequest) -> Iterator[Clients]:
 
 @pytest.fixture
 def mq_topic() -> str:
+    """A topic name that no other test has; the first send makes the topic."""
     from mqspark.testing.clients import new_name
 
     return new_name("test")

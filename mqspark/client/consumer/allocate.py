@@ -29,6 +29,8 @@ __all__ = [
 
 
 class Allocation(Protocol):
+    """A strategy that allocates queues to the members of a group; a program may write its own."""
+
     @property
     def name(self) -> str:
         """The name on the wire (QUERY_ASSIGNMENT) and in a consumer's running info."""
@@ -183,6 +185,7 @@ class MachineRoomNearby:
 
     @property
     def name(self) -> str:
+        """RocketMQ's name of the strategy, with that of the inner one."""
         return f"MACHINE_ROOM_NEARBY-{self._inner.name}"
 
     def __call__(

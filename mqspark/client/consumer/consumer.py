@@ -76,10 +76,10 @@ class GroupConsumer(Member):
         self,
         namesrv: str | Sequence[str] | None,
         settings: GroupSettings,
-        options: ClientOptions | None,
+        options: ClientOptions,
         owner: QueueOwner,
     ) -> None:
-        self._options = options or ClientOptions()
+        self._options = options
         self.namespace = Namespace(self._options.namespace)
         settings = dataclasses.replace(settings, group=self.namespace.wrap(settings.group))
         check_group(settings.group)

@@ -1,57 +1,358 @@
-"""Settings of a member of a consumer group."""
+"""Settings of consumers: what each kind takes, and what a member of a group makes of them. Facts: RocketMQ's
+DefaultMQPushConsumer, DefaultLitePullConsumer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
 from mqspark.client.consumer.allocate import Allocation, Averagely
+from mqspark.client.hooks.hooks import Interceptor
+from mqspark.client.remoting.identity import ClientKeywords
 from mqspark.errors import ConfigError
 from mqspark.protocol.bodies import ConsumeFromWhere, ConsumeType, MessageModel
 
-__all__ = ["GroupSettings", "check_positive", "named"]
+__all__ = [
+    "ConsumerKeywords",
+    "ConsumerSettings",
+    "GroupSettings",
+    "LitePullConsumerKeywords",
+    "LitePullConsumerSettings",
+    "PopConsumerKeywords",
+    "PopConsumerSettings",
+    "PullKeywords",
+    "PullSettings",
+    "PushConsumerKeywords",
+    "PushConsumerSettings",
+]
 
 E = TypeVar("E", bound=StrEnum)
+
+MAX_POP_BATCH_SIZE = 32
+"""Brokers refuse more."""
+MIN_INVISIBLE_MS, MAX_INVISIBLE_MS = 1_000, 12 * 3600 * 1000
+AVERAGELY = Averagely()
+MAX_PULL_INTERVAL_MS = 65_535
+"""DefaultMQPushConsumerImpl.checkConfig."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerSettings:
+    """What consumers of all kinds have; ``ClientOptions`` has what a consumer shares with other clients.
+
+    Each kind of consumer takes a subclass, as ``settings=`` or field by field as keywords. Raises ConfigError for a
+    value that is out of range. Enumerated settings may be given by name.
+    """
+
+    consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    """Where to begin in a queue of which the group has committed nothing yet. As with every RocketMQ client a broker
+    may still return 0 as the start of a young queue, so that a group does not lose what was sent before it noticed
+    the queue. POP consumers take only the first and the last offset."""
+    allocation: Allocation = AVERAGELY
+    """How the group's members share the queues; all members must use the same."""
+    rebalance_interval_ms: int = 20_000
+    """How often the queues are shared anew, besides whenever a member joins or leaves."""
+    interceptors: Sequence[Interceptor] = ()
+    """The program's own code around each call of the listener, called in this order."""
+    trace: bool = False
+    """Record who consumed each message, for ``mqadmin queryMsgTraceById``."""
+    trace_topic: str | None = None
+    """Where to record; None: RMQ_SYS_TRACE_TOPIC."""
+
+    def __post_init__(self) -> None:
+        _make_named(self, "consume_from", ConsumeFromWhere)
+        _check_positive(self, "rebalance_interval_ms")
+
+    def in_group(self, group: str) -> GroupSettings:
+        """What the membership of ``group`` needs of them."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullSettings(ConsumerSettings):
+    """What consumers that pull their queues have: push and lite pull consumers."""
+
+    message_model: MessageModel = MessageModel.CLUSTERING
+    """CLUSTERING: the members of a group share the messages. BROADCASTING: each member gets all; offsets are kept in
+    files of this host."""
+    consume_timestamp_ms: int | None = None
+    """For CONSUME_FROM_TIMESTAMP, since the epoch; None: half an hour before the start."""
+    pull_batch_size: int = 32
+    """Messages of one pull at most. More than 32 applies to mqspark brokers; RocketMQ's return at most 32 messages
+    unless configured otherwise."""
+    pull_interval_ms: int = 0
+    """Pause of a queue after a pull that found messages, 0 to 65535."""
+    max_cached_messages: int = 1_000
+    """A queue is not pulled while so many of its messages wait here."""
+    max_cached_bytes: int = 100 * 1024 * 1024
+    """A queue is not pulled while the bodies of its waiting messages are larger in all."""
+    max_span: int = 2_000
+    """A queue is not pulled while its first and last waiting messages are so many offsets apart. Not for ordered
+    consumers."""
+    local_offsets_directory: Path | None = None
+    """Where a BROADCASTING consumer keeps its offsets; None: ``~/.rocketmq_offsets``."""
+
+    def __post_init__(self) -> None:
+        ConsumerSettings.__post_init__(self)
+        _make_named(self, "message_model", MessageModel)
+        _check_positive(self, "pull_batch_size", "max_cached_messages", "max_cached_bytes", "max_span")
+        _check_between(self, "pull_interval_ms", 0, MAX_PULL_INTERVAL_MS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushConsumerSettings(PullSettings):
+    """What one push consumer does, blocking or not."""
+
+    batch_size: int = 1
+    """Messages that ``batch_listener`` gets at most."""
+    concurrency: int = 20
+    """Calls of the listener at a time."""
+    ordered: bool = False
+    """One message (or batch) of a queue at a time, in the order of the queue, by one member of the group."""
+    auto_commit: bool = True
+    """False, for ordered consumers: messages count as consumed when the listener returns COMMIT."""
+    max_cached_messages_per_topic: int | None = None
+    """Divided among the topic's queues here, in the place of ``max_cached_messages``; None: no such limit."""
+    max_cached_bytes_per_topic: int | None = None
+    """The same, in the place of ``max_cached_bytes``."""
+    max_reconsume_times: int | None = None
+    """A message that failed more often goes to the dead-letter topic. None: the group's configuration, 16 if there is
+    none, and no limit for ordered consumers."""
+    retry_delay_ms: int = 5_000
+    """How long a failed message waits here when the broker does not take it back."""
+    consume_timeout_ms: int = 15 * 60_000
+    """A listener that takes longer counts as failed."""
+    suspend_queue_ms: int = 1_000
+    """Ordered consumers: how long a queue rests before its failed message is delivered again."""
+    lock_interval_ms: int = 20_000
+    """Ordered consumers: how often the locks of the queues are renewed."""
+    persist_interval_ms: int = 5_000
+    """How often the offsets are committed."""
+    suspend_ms: int = 15_000
+    """How long the broker may hold a pull while there are no messages."""
+
+    def __post_init__(self) -> None:
+        PullSettings.__post_init__(self)
+        _check_positive(
+            self,
+            "batch_size",
+            "concurrency",
+            "max_cached_messages_per_topic",
+            "max_cached_bytes_per_topic",
+            "retry_delay_ms",
+            "consume_timeout_ms",
+            "suspend_queue_ms",
+            "lock_interval_ms",
+            "persist_interval_ms",
+            "suspend_ms",
+        )
+        if not (self.auto_commit or self.ordered):
+            raise ConfigError("auto_commit=False is for ordered consumers", key="auto_commit")
+        _check_not_negative(self, "max_reconsume_times")
+
+    def in_group(self, group: str) -> GroupSettings:
+        """As ``ConsumerSettings.in_group``."""
+        return _pulling(self, group, ConsumeType.CONSUME_PASSIVELY, self.suspend_ms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LitePullConsumerSettings(PullSettings):
+    """What one lite pull consumer does, blocking or not. ``interceptors`` and ``trace`` see each batch as consumed when
+    its first message is delivered."""
+
+    auto_commit: bool = True
+    """Commit what was delivered by itself; False: only ``commit`` does."""
+    auto_commit_interval_ms: int = 5_000
+    """How often, besides at the stop."""
+    max_cached_messages_in_all: int = 10_000
+    """Queues that have messages waiting here are not pulled while so many of all queues wait."""
+    queues_interval_ms: int = 30_000
+    """How often the queues of topics are looked up for ``on_queues_changed``."""
+    suspend_ms: int = 20_000
+    """How long the broker may hold a pull while there are no messages."""
+
+    def __post_init__(self) -> None:
+        PullSettings.__post_init__(self)
+        _check_positive(
+            self, "auto_commit_interval_ms", "max_cached_messages_in_all", "queues_interval_ms", "suspend_ms"
+        )
+
+    def in_group(self, group: str) -> GroupSettings:
+        """As ``ConsumerSettings.in_group``."""
+        return _pulling(self, group, ConsumeType.CONSUME_ACTIVELY, self.suspend_ms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopConsumerSettings(ConsumerSettings):
+    """What one POP consumer does, blocking or not."""
+
+    concurrency: int = 20
+    """Calls of the listener at a time."""
+    ordered: bool = False
+    """One message of a queue at a time, in the order of the queue, by one member of the group. All members of a group
+    must use the same value."""
+    pop_batch_size: int = MAX_POP_BATCH_SIZE
+    """Messages of one pop at most, up to 32."""
+    invisible_ms: int = 60_000
+    """How long no other member gets a message that was handed out, 1 s to 12 h."""
+    poll_ms: int = 15_000
+    """How long the broker may hold a pop while there are no messages."""
+    max_unacknowledged: int = 1_000
+    """Nothing is popped while so many messages are held here."""
+    max_reconsume_times: int = 16
+    """A message that failed more often goes to the dead-letter topic."""
+    suspend_queue_ms: int = 1_000
+    """Ordered consumers: how long a queue rests before its failed message is delivered again."""
+
+    def __post_init__(self) -> None:
+        ConsumerSettings.__post_init__(self)
+        if self.consume_from is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
+            raise ConfigError("a POP consumer cannot start from a timestamp", key="consume_from")
+        _check_positive(self, "concurrency", "poll_ms", "max_unacknowledged", "suspend_queue_ms")
+        _check_between(self, "pop_batch_size", 1, MAX_POP_BATCH_SIZE)
+        _check_between(self, "invisible_ms", MIN_INVISIBLE_MS, MAX_INVISIBLE_MS)
+        _check_not_negative(self, "max_reconsume_times")
+
+    def in_group(self, group: str) -> GroupSettings:
+        """As ``ConsumerSettings.in_group``."""
+        return GroupSettings(
+            group=group,
+            consume_type=ConsumeType.CONSUME_PASSIVELY,
+            consume_from=self.consume_from,
+            allocation=self.allocation,
+            rebalance_interval_ms=self.rebalance_interval_ms,
+            pull_batch_size=self.pop_batch_size,
+        )
+
+
+class ConsumerKeywords(ClientKeywords, total=False):
+    """The fields of ``ConsumerSettings`` and ``ClientOptions``, as keywords."""
+
+    consume_from: ConsumeFromWhere
+    allocation: Allocation
+    rebalance_interval_ms: int
+    interceptors: Sequence[Interceptor]
+    trace: bool
+    trace_topic: str | None
+
+
+class PullKeywords(ConsumerKeywords, total=False):
+    """The fields of ``PullSettings`` and ``ClientOptions``, as keywords."""
+
+    message_model: MessageModel
+    consume_timestamp_ms: int | None
+    pull_batch_size: int
+    pull_interval_ms: int
+    max_cached_messages: int
+    max_cached_bytes: int
+    max_span: int
+    local_offsets_directory: Path | None
+
+
+class PushConsumerKeywords(PullKeywords, total=False):
+    """The fields of ``PushConsumerSettings`` and ``ClientOptions``, as keywords."""
+
+    batch_size: int
+    concurrency: int
+    ordered: bool
+    auto_commit: bool
+    max_cached_messages_per_topic: int | None
+    max_cached_bytes_per_topic: int | None
+    max_reconsume_times: int | None
+    retry_delay_ms: int
+    consume_timeout_ms: int
+    suspend_queue_ms: int
+    lock_interval_ms: int
+    persist_interval_ms: int
+    suspend_ms: int
+
+
+class LitePullConsumerKeywords(PullKeywords, total=False):
+    """The fields of ``LitePullConsumerSettings`` and ``ClientOptions``, as keywords."""
+
+    auto_commit: bool
+    auto_commit_interval_ms: int
+    max_cached_messages_in_all: int
+    queues_interval_ms: int
+    suspend_ms: int
+
+
+class PopConsumerKeywords(ConsumerKeywords, total=False):
+    """The fields of ``PopConsumerSettings`` and ``ClientOptions``, as keywords."""
+
+    concurrency: int
+    ordered: bool
+    pop_batch_size: int
+    invisible_ms: int
+    poll_ms: int
+    max_unacknowledged: int
+    max_reconsume_times: int
+    suspend_queue_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
+    """Settings of a member of a consumer group, whatever kind of consumer it is."""
+
     group: str
     consume_type: ConsumeType
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     consume_timestamp_ms: int | None = None
-    """For CONSUME_FROM_TIMESTAMP; None: half an hour before the start."""
-    allocation: Allocation = field(default_factory=Averagely)
+    allocation: Allocation = AVERAGELY
     rebalance_interval_ms: int = 20_000
     pull_batch_size: int = 32
     suspend_ms: int = 15_000
-    """How long the broker may hold a pull while there are no messages."""
     local_offsets_directory: Path | None = None
     takeover_delay_ms: int = 200
     """Delay before reading a queue of another member, whose last offset may still be on its way to the broker."""
-
-    def __post_init__(self) -> None:
-        """Raises ConfigError. Enumerated settings may be given by name."""
-        for key, kind in (("message_model", MessageModel), ("consume_from", ConsumeFromWhere)):
-            object.__setattr__(self, key, named(kind, getattr(self, key), key))
 
     @property
     def broadcasting(self) -> bool:
         return self.message_model is MessageModel.BROADCASTING
 
 
-def named(kind: type[E], value: str, key: str) -> E:
-    """``value`` as a member of ``kind``, given as the member or its name. Raises ConfigError."""
+def _pulling(settings: PullSettings, group: str, kind: ConsumeType, suspend_ms: int) -> GroupSettings:
+    return GroupSettings(
+        group=group,
+        consume_type=kind,
+        message_model=settings.message_model,
+        consume_from=settings.consume_from,
+        consume_timestamp_ms=settings.consume_timestamp_ms,
+        allocation=settings.allocation,
+        rebalance_interval_ms=settings.rebalance_interval_ms,
+        pull_batch_size=settings.pull_batch_size,
+        suspend_ms=suspend_ms,
+        local_offsets_directory=settings.local_offsets_directory,
+    )
+
+
+def _make_named(settings: ConsumerSettings, key: str, kind: type[E]) -> None:
+    """Make the field a member of ``kind``, given as the member or its name. Raises ConfigError."""
+    value = getattr(settings, key)
     try:
-        return kind(value)
+        object.__setattr__(settings, key, kind(value))
     except ValueError:
         raise ConfigError(f"{key}={value!r} is none of {', '.join(kind)}", key=key) from None
 
 
-def check_positive(**values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise ConfigError(f"{name}={value} must be positive", key=name)
+def _check_positive(settings: ConsumerSettings, *keys: str) -> None:
+    for key in keys:
+        value = getattr(settings, key)
+        if value is not None and value < 1:
+            raise ConfigError(f"{key}={value} must be positive", key=key)
+
+
+def _check_not_negative(settings: ConsumerSettings, key: str) -> None:
+    value = getattr(settings, key)
+    if value is not None and value < 0:
+        raise ConfigError(f"{key}={value} is negative", key=key)
+
+
+def _check_between(settings: ConsumerSettings, key: str, least: int, most: int) -> None:
+    value = getattr(settings, key)
+    if not least <= value <= most:
+        raise ConfigError(f"{key}={value} is not between {least} and {most}", key=key)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
 
 from mqspark.client.consumer.consumer import GroupConsumer
-from mqspark.client.consumer.settings import GroupSettings
+from mqspark.client.consumer.settings import ConsumerSettings
 from mqspark.client.hooks.hooks import Interceptor
 from mqspark.client.hooks.trace import Tracer
 from mqspark.client.producer.producer import tracer_of
@@ -30,19 +29,18 @@ class Subscriber(Lifecycle):
     def __init__(
         self,
         namesrv: str | Sequence[str] | None,
-        settings: GroupSettings,
-        options: ClientOptions | None,
+        group: str,
+        settings: ConsumerSettings,
+        options: ClientOptions,
         *,
-        interceptors: Sequence[Interceptor] = (),
-        trace: bool = False,
-        trace_topic: str | None = None,
         group_type: type[GroupConsumer] = GroupConsumer,
     ) -> None:
-        self._group = group_type(namesrv, settings, options, self)
-        self._interceptors = list(interceptors)
+        self.options = options
+        self._group = group_type(namesrv, settings.in_group(group), options, self)
+        self._interceptors: list[Interceptor] = list(settings.interceptors)
         self._tracer: Tracer | None = None
-        if trace:
-            self._tracer = tracer_of(namesrv, settings.group, "CONSUME", trace_topic, options)
+        if settings.trace:
+            self._tracer = tracer_of(namesrv, group, "CONSUME", settings.trace_topic, options)
             self._interceptors.append(self._tracer)
         self._loop: asyncio.AbstractEventLoop
         self._running = False
@@ -88,6 +86,7 @@ class Subscriber(Lifecycle):
 
     @property
     def group(self) -> str:
+        """The consumer group, under the cluster's name."""
         return self._group.settings.group
 
     @property
@@ -100,14 +99,19 @@ class Subscriber(Lifecycle):
         """Subscribe to a topic, before or after the start. All members of a group must have the same
         subscriptions.
 
-        By ``tags``, e.g. ``A || B``, or by a SQL92 filter over properties, e.g. ``sql="a > 3 AND b IS NOT
-        NULL"``, which the broker applies when it has enablePropertyFilter=true. ``start`` raises ClientError when
-        the broker refuses the filter; after the start that is logged.
+        By ``tags``, as text or one by one, or by a SQL92 filter over properties, which the broker applies when it has
+        enablePropertyFilter=true. Raises InvalidMessage for a name that no topic can have, ConfigError for ``tags``
+        with ``sql``. ``start`` raises ClientError when the broker refuses the filter; after the start that is logged.
+
+        >>> consumer.subscribe("Orders", "created || paid")
+        >>> consumer.subscribe("Payments", sql="amount > 3 AND currency IS NOT NULL")
         """
         self._group.subscribe(topic, tags, sql)
         self._resubscribe()
 
     def unsubscribe(self, topic: str) -> None:
+        """Give a topic up, before or after the start; its queues go to other members. No error for a topic that was
+        not subscribed to."""
         self._group.subscriptions.pop(self._group.namespace.wrap(topic), None)
         self._resubscribe()
 
@@ -118,24 +122,29 @@ class Subscriber(Lifecycle):
     # --- QueueOwner -------------------------------------------------------------------------------------
 
     def owned(self) -> Collection[MessageQueue]:
+        """The queues that are read here now. For the group's rebalance."""
         raise NotImplementedError
 
     async def claim(self, queues: Sequence[MessageQueue]) -> Collection[MessageQueue]:
+        """Those of the queues that may be read now. For the group's rebalance."""
         return queues
 
     async def unclaim(self, queues: Sequence[MessageQueue]) -> None:
         """Nothing was claimed: only ordered consumers need locks."""
 
     async def take(self, queue: MessageQueue, start_offset: int) -> None:
+        """Begin to read a queue at that offset. For the group's rebalance."""
         raise NotImplementedError
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
+        """Stop to read the queues and commit how far they are consumed. For the group's rebalance."""
         raise NotImplementedError
 
     def group_changed(self) -> None:
         """Nothing to do beyond the rebalance."""
 
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
+        """Response code, body and remark for a request of a broker."""
         return (
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             b"",
@@ -149,12 +158,13 @@ class Listening(Subscriber):
     def __init__(
         self,
         namesrv: str | Sequence[str] | None,
-        settings: GroupSettings,
-        options: ClientOptions | None,
-        **more: Any,
+        group: str,
+        settings: ConsumerSettings,
+        options: ClientOptions,
+        *,
+        group_type: type[GroupConsumer] = GroupConsumer,
     ) -> None:
-        """``more`` holds the arguments of ``Subscriber``."""
-        super().__init__(namesrv, settings, options, **more)
+        super().__init__(namesrv, group, settings, options, group_type=group_type)
         self._unsuspended = asyncio.Event()
         self._unsuspended.set()
 
@@ -170,6 +180,7 @@ class Listening(Subscriber):
         await super()._enter(rebalance=rebalance, prepare=prepare)
 
     async def stop(self, timeout_ms: int = 30_000) -> None:
+        """Fetch no more, wait up to ``timeout_ms`` for running listeners, then leave the group."""
         raise NotImplementedError
 
     def suspend(self) -> None:
@@ -177,4 +188,5 @@ class Listening(Subscriber):
         self._unsuspended.clear()
 
     def resume(self) -> None:
+        """Fetch again after ``suspend``."""
         self._unsuspended.set()

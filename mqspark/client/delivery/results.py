@@ -57,6 +57,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def message_ids(self) -> list[str]:
+        """The unique ids of all messages of a batch, in their order."""
         return self.message_id.split(",")
 
 

@@ -99,6 +99,7 @@ class ConsumeContext:
 
     @property
     def success(self) -> bool:
+        """Whether the listener consumed the messages."""
         return failure_of(self.outcome) is None
 
 
@@ -115,15 +116,18 @@ class Interceptor:
     def after_end_transaction(self, context: EndTransactionContext) -> None:
         """A transaction's outcome is on its way to the broker."""
 
-    def after_recall(self, context: RecallContext) -> None: ...
+    def after_recall(self, context: RecallContext) -> None:
+        """The broker has answered a recall, or did not."""
 
     def wanted(self, message: MessageExt) -> bool:
         """Whether a pulled message is passed to the listener; others count as consumed."""
         return True
 
-    def before_consume(self, context: ConsumeContext) -> None: ...
+    def before_consume(self, context: ConsumeContext) -> None:
+        """Before the listener is called; ``context.notes`` is kept for ``after_consume``."""
 
-    def after_consume(self, context: ConsumeContext) -> None: ...
+    def after_consume(self, context: ConsumeContext) -> None:
+        """The listener has returned or raised; ``outcome``, ``kind`` and ``elapsed_ms`` are set."""
 
 
 def call(

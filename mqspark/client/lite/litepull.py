@@ -9,22 +9,20 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
+from typing import Unpack
 
-from mqspark.client.consumer.allocate import Allocation, Averagely
-from mqspark.client.consumer.consumer import ConsumeFromWhere, MessageModel
 from mqspark.client.consumer.inspection import running_info
 from mqspark.client.consumer.queuewatch import QueuesListener, QueueWatch
-from mqspark.client.consumer.settings import GroupSettings, check_positive
+from mqspark.client.consumer.settings import LitePullConsumerKeywords, LitePullConsumerSettings
 from mqspark.client.consumer.subscriber import Subscriber
-from mqspark.client.hooks.hooks import Interceptor, let_through, saw_consumed
+from mqspark.client.hooks.hooks import let_through, saw_consumed
 from mqspark.client.lite.assigned import Assigned, Batch
 from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.topic_routes import MASTER_ID
 from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.message import MessageExt, MessageQueue
 from mqspark.protocol.bodies import (
-    ConsumeType,
     GetConsumerStatusBody,
     encode_body,
     queue_key,
@@ -47,72 +45,25 @@ class LitePullConsumer(Subscriber):
     with``, the last delivered messages do not count as consumed. Not thread-safe.
     """
 
+    @spelled_out(LitePullConsumerSettings, ClientOptions)
     def __init__(
         self,
         namesrv: str | Sequence[str] | None = None,
         *,
         group: str,
-        message_model: MessageModel = MessageModel.CLUSTERING,
-        consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-        consume_timestamp_ms: int | None = None,
-        allocation: Allocation | None = None,
-        auto_commit: bool = True,
-        auto_commit_interval_ms: int = 5_000,
-        pull_batch_size: int = 32,
-        max_cached_messages: int = 1_000,
-        max_cached_bytes: int = 100 * 1024 * 1024,
-        max_span: int = 2_000,
-        max_cached_messages_in_all: int = 10_000,
-        queues_interval_ms: int = 30_000,
-        local_offsets_directory: Path | None = None,
-        interceptors: Sequence[Interceptor] = (),
-        trace: bool = False,
-        trace_topic: str | None = None,
-        rebalance_interval_ms: int = 20_000,
-        suspend_ms: int = 20_000,
+        settings: LitePullConsumerSettings | None = None,
         options: ClientOptions | None = None,
+        **changes: Unpack[LitePullConsumerKeywords],
     ) -> None:
-        """A queue is fetched ahead until ``max_cached_messages`` or ``max_cached_bytes`` of it are cached, or its
-        first and last cached offsets are ``max_span`` apart, or ``max_cached_messages_in_all`` of all queues are.
-        ``pull_batch_size`` above 32 applies to mqspark brokers; RocketMQ's return at most 32 messages unless
-        configured otherwise. ``queues_interval_ms`` is the polling interval for ``on_queues_changed``.
-        ``interceptors`` and ``trace`` (for ``mqadmin queryMsgTraceById``) see each batch as consumed when its
-        first message is delivered."""
-        check_positive(
-            auto_commit_interval_ms=auto_commit_interval_ms,
-            pull_batch_size=pull_batch_size,
-            max_cached_messages=max_cached_messages,
-            max_cached_bytes=max_cached_bytes,
-            max_span=max_span,
-            max_cached_messages_in_all=max_cached_messages_in_all,
-            queues_interval_ms=queues_interval_ms,
+        """Every field of ``LitePullConsumerSettings`` and ``ClientOptions`` may be given as a keyword, too, and then
+        counts. Raises ConfigError, TypeError for an unknown keyword."""
+        self.settings, options = changed(
+            settings or LitePullConsumerSettings(), options or ClientOptions(), changes
         )
-        super().__init__(
-            namesrv,
-            GroupSettings(
-                group=group,
-                consume_type=ConsumeType.CONSUME_ACTIVELY,
-                message_model=message_model,
-                consume_from=consume_from,
-                consume_timestamp_ms=consume_timestamp_ms,
-                allocation=allocation or Averagely(),
-                rebalance_interval_ms=rebalance_interval_ms,
-                pull_batch_size=pull_batch_size,
-                suspend_ms=suspend_ms,
-                local_offsets_directory=local_offsets_directory,
-            ),
-            options,
-            interceptors=interceptors,
-            trace=trace,
-            trace_topic=trace_topic,
+        super().__init__(namesrv, group, self.settings, options)
+        self._watch = QueueWatch(
+            self.fetch_message_queues, self._group.tasks, self.settings.queues_interval_ms
         )
-        self._auto_commit = auto_commit
-        self._auto_commit_interval_ms = auto_commit_interval_ms
-        self._max_cached_messages = max_cached_messages
-        self._max_cached_bytes = max_cached_bytes
-        self._max_span = max_span
-        self._max_cached_messages_in_all = max_cached_messages_in_all
-        self._watch = QueueWatch(self.fetch_message_queues, self._group.tasks, queues_interval_ms)
         self._assigned: dict[MessageQueue, Assigned] = {}
         self._to_assign: list[MessageQueue] | None = None
         self._ready: deque[Assigned] = deque()
@@ -136,7 +87,7 @@ class LitePullConsumer(Subscriber):
             except BaseException:
                 await self._stop(confirm=False)
                 raise
-        if self._auto_commit:
+        if self.settings.auto_commit:
             self._group.tasks.keep(self._commit_forever)
         self._watch.start()
 
@@ -151,7 +102,7 @@ class LitePullConsumer(Subscriber):
         self._watch.stop()
         if confirm:
             self._confirm()
-        if self._auto_commit:
+        if self.settings.auto_commit:
             try:
                 await self._group.offsets.write_at_last(self._uncommitted())
             except (ClientError, OSError) as error:
@@ -206,6 +157,7 @@ class LitePullConsumer(Subscriber):
                 await self.take(queue, await self._group.start_offset(queue))
 
     def assignment(self) -> list[MessageQueue]:
+        """The queues that this consumer reads now."""
         return sorted(self._group.namespace.unwrap_queues(self._assigned))
 
     async def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
@@ -226,6 +178,7 @@ class LitePullConsumer(Subscriber):
             self._paused.setdefault(queue, asyncio.Event())
 
     def resume(self, *queues: MessageQueue) -> None:
+        """Fetch these queues again after ``pause``."""
         for queue in self._group.namespace.wrap_queues(queues):
             event = self._paused.pop(queue, None)
             if event is not None:
@@ -234,7 +187,13 @@ class LitePullConsumer(Subscriber):
     # --- messages ---------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int = 5_000) -> list[MessageExt]:
-        """The next messages, all of one queue and in order; an empty list if there are none for ``timeout_ms``."""
+        """The next messages, all of one queue and in order; an empty list if there are none for ``timeout_ms``.
+
+        The messages of the last call count as consumed. Raises ClientError before the start and after the stop.
+
+        >>> for message in await consumer.poll():
+        ...     print(message.body)
+        """
         self._confirm()
         batch = await self._next_batch(timeout_ms)
         if batch is None:
@@ -346,20 +305,25 @@ class LitePullConsumer(Subscriber):
         self._restart(assigned, offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Continue at the first message that the broker still has. Raises ClientError for a queue that is not
+        assigned."""
         assigned = self._require(queue)
         self._restart(assigned, await self._group.calls.min_offset(assigned.queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Continue behind the last message: only new ones are read. Raises ClientError for a queue that is not
+        assigned."""
         assigned = self._require(queue)
         self._restart(assigned, await self._group.calls.max_offset(assigned.queue))
 
     async def seek_to_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """Continue at the first message stored at or after that time."""
+        """Continue at the first message stored at or after that time (ms since the epoch)."""
         assigned = self._require(queue)
         self._restart(assigned, await self._group.calls.offset_for_timestamp(assigned.queue, timestamp_ms))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message stored at or after that time, or the end of the queue."""
+        """The offset of the first message stored at or after that time (ms since the epoch), or the end of the
+        queue. Raises NoRoute, BrokerError."""
         self._check_running()
         place = self._group.namespace.wrap_queue(queue)
         await self._group.instance.route(place.topic)
@@ -418,7 +382,7 @@ class LitePullConsumer(Subscriber):
 
     async def _commit_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._auto_commit_interval_ms / 1000)
+            await asyncio.sleep(self.settings.auto_commit_interval_ms / 1000)
             await self._try_write(self._uncommitted())
 
     # --- QueueOwner -------------------------------------------------------------------------------------
@@ -441,7 +405,7 @@ class LitePullConsumer(Subscriber):
                 if assigned.consumed != assigned.written:
                     offsets[queue] = assigned.consumed
                 assigned.restart(assigned.consumed)
-        if self._auto_commit:
+        if self.settings.auto_commit:
             await self._try_write(offsets)
 
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]:
@@ -501,6 +465,8 @@ class LitePullConsumer(Subscriber):
                 assigned.put(messages, pulled.next_offset)
                 self._ready.append(assigned)
                 self._wake_one()
+                if self.settings.pull_interval_ms:
+                    await asyncio.sleep(self.settings.pull_interval_ms / 1000)
             elif not assigned.batches and assigned.delivered == floor:
                 if assigned.consumed == floor:
                     assigned.consumed = pulled.next_offset
@@ -508,14 +474,15 @@ class LitePullConsumer(Subscriber):
 
     def _is_full(self, assigned: Assigned) -> bool:
         return (
-            assigned.cached >= self._max_cached_messages
-            or assigned.cached_bytes > self._max_cached_bytes
-            or assigned.span > self._max_span
+            assigned.cached >= self.settings.max_cached_messages
+            or assigned.cached_bytes > self.settings.max_cached_bytes
+            or assigned.span > self.settings.max_span
             # A queue without cached messages continues; otherwise a queue that is not read would block all
             # others.
             or (
                 assigned.cached > 0
-                and sum(each.cached for each in self._assigned.values()) >= self._max_cached_messages_in_all
+                and sum(each.cached for each in self._assigned.values())
+                >= self.settings.max_cached_messages_in_all
             )
         )
 

@@ -11,12 +11,11 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
-from mqspark.client.consumer.allocate import Allocation, Averagely
 from mqspark.client.consumer.consumer import ConsumeFromWhere
 from mqspark.client.consumer.inspection import running_info, stacks
-from mqspark.client.consumer.settings import GroupSettings, check_positive, named
+from mqspark.client.consumer.settings import PopConsumerKeywords, PopConsumerSettings
 from mqspark.client.consumer.subscriber import Listening
 from mqspark.client.delivery.delivery import (
     Chunk,
@@ -29,16 +28,16 @@ from mqspark.client.delivery.delivery import (
 )
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
-from mqspark.client.hooks.hooks import Interceptor, intercepted
+from mqspark.client.hooks.hooks import intercepted
 from mqspark.client.pop.popacks import PopAcks
 from mqspark.client.pop.popgroup import PULL, AssignedGroup, not_popped
 from mqspark.client.pop.popordered import PoppedInOrder
 from mqspark.client.pop.popped import Popped, popped_of
 from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.errors import ConfigError, MQError, NoRoute
 from mqspark.message import RETRY_PREFIX, TAGS, MessageExt, MessageQueue
 from mqspark.protocol.bodies import (
-    ConsumeType,
     PopProcessQueueInfo,
     encode_body,
     queue_key,
@@ -54,9 +53,6 @@ __all__ = ["PopConsumer"]
 
 log = logging.getLogger(__name__)
 
-MAX_BATCH_SIZE = 32
-"""Brokers refuse more."""
-MIN_INVISIBLE_MS, MAX_INVISIBLE_MS = 1_000, 12 * 3600 * 1000
 RETRY_DELAYS_MS = tuple(
     1000 * seconds
     for seconds in (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -101,81 +97,27 @@ class PopConsumer(Listening):
 
     _group: AssignedGroup
 
+    @spelled_out(PopConsumerSettings, ClientOptions)
     def __init__(
         self,
         namesrv: str | Sequence[str] | None = None,
         *,
         group: str,
         listener: Listener,
-        concurrency: int = 20,
-        ordered: bool = False,
-        pop_batch_size: int = MAX_BATCH_SIZE,
-        invisible_ms: int = 60_000,
-        poll_ms: int = 15_000,
-        max_unacknowledged: int = 1_000,
-        max_reconsume_times: int = 16,
-        suspend_queue_ms: int = 1_000,
-        consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-        allocation: Allocation | None = None,
-        rebalance_interval_ms: int = 20_000,
-        interceptors: Sequence[Interceptor] = (),
-        trace: bool = False,
-        trace_topic: str | None = None,
+        settings: PopConsumerSettings | None = None,
         options: ClientOptions | None = None,
+        **changes: Unpack[PopConsumerKeywords],
     ) -> None:
-        """``consume_from`` applies where the group has consumed nothing yet; POP supports only the first and the
-        last offset. ``max_unacknowledged`` limits the messages held here; messages that wait for a listener
-        longer than ``invisible_ms`` are skipped."""
-        consume_from = named(ConsumeFromWhere, consume_from, "consume_from")
-        if consume_from is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
-            raise ConfigError("a POP consumer cannot start from a timestamp", key="consume_from")
-        check_positive(
-            concurrency=concurrency,
-            pop_batch_size=pop_batch_size,
-            poll_ms=poll_ms,
-            max_unacknowledged=max_unacknowledged,
-            suspend_queue_ms=suspend_queue_ms,
+        """Every field of ``PopConsumerSettings`` and ``ClientOptions`` may be given as a keyword, too, and then
+        counts. Raises ConfigError, TypeError for an unknown keyword."""
+        self.settings, options = changed(
+            settings or PopConsumerSettings(), options or ClientOptions(), changes
         )
-        if pop_batch_size > MAX_BATCH_SIZE:
-            raise ConfigError(
-                f"pop_batch_size={pop_batch_size} is above {MAX_BATCH_SIZE}", key="pop_batch_size"
-            )
-        if not MIN_INVISIBLE_MS <= invisible_ms <= MAX_INVISIBLE_MS:
-            raise ConfigError(
-                f"invisible_ms={invisible_ms} is not between {MIN_INVISIBLE_MS} and {MAX_INVISIBLE_MS}",
-                key="invisible_ms",
-            )
-        if max_reconsume_times < 0:
-            raise ConfigError(
-                f"max_reconsume_times={max_reconsume_times} is negative", key="max_reconsume_times"
-            )
-        super().__init__(
-            namesrv,
-            GroupSettings(
-                group=group,
-                consume_type=ConsumeType.CONSUME_PASSIVELY,
-                consume_from=consume_from,
-                allocation=allocation or Averagely(),
-                rebalance_interval_ms=rebalance_interval_ms,
-                pull_batch_size=pop_batch_size,
-            ),
-            options,
-            interceptors=interceptors,
-            trace=trace,
-            trace_topic=trace_topic,
-            group_type=AssignedGroup,
-        )
+        super().__init__(namesrv, group, self.settings, options, group_type=AssignedGroup)
         self._listener = listener
-        self._concurrency = concurrency
-        self._batch_size = pop_batch_size
-        self._invisible_ms = invisible_ms
-        self._poll_ms = poll_ms
-        self._max_unacknowledged = max_unacknowledged
-        self._max_reconsume_times = max_reconsume_times
-        self._is_ordered = ordered
-        self._suspend_queue_ms = suspend_queue_ms
+        self._batch_size = self.settings.pop_batch_size
         self._ordered: PoppedInOrder | None = None
-        self._from_first = consume_from is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+        self._from_first = self.settings.consume_from is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
         self._readers: dict[MessageQueue, asyncio.Task[None]] = {}
         self._helping: Counter[MessageQueue] = Counter()
         self._helpers: set[asyncio.Task[None] | None] = set()
@@ -209,17 +151,17 @@ class PopConsumer(Listening):
         listener = self._listener
         if self._interceptors:
             group = self._group.namespace.unwrap(self.group)
-            listener = intercepted(listener, self._interceptors, group, self._invisible_ms)
+            listener = intercepted(listener, self._interceptors, group, self.settings.invisible_ms)
         self._delivery = make_delivery(
-            self._in_time(listener), concurrency=self._concurrency, finished=self._finished
+            self._in_time(listener), concurrency=self.settings.concurrency, finished=self._finished
         )
         self._acks = PopAcks(self._group.instance, self.group)
-        if self._is_ordered:
+        if self.settings.ordered:
             self._ordered = PoppedInOrder(
-                invisible_ms=self._invisible_ms,
+                invisible_ms=self.settings.invisible_ms,
                 submit=self._submit,
                 forget=self._release,
-                renew=lambda work: self._acks.renew(work.topic, work.receipt, self._invisible_ms),
+                renew=lambda work: self._acks.renew(work.topic, work.receipt, self.settings.invisible_ms),
             )
             self._group.tasks.keep(self._ordered.renew_forever)
 
@@ -281,7 +223,7 @@ class PopConsumer(Listening):
         if request.code != RequestCode.GET_CONSUMER_RUNNING_INFO:
             return await super().answer(request)
         info = running_info(
-            self._group, self._started_ms, {}, threads=self._concurrency, statistics=self._statistics
+            self._group, self._started_ms, {}, threads=self.settings.concurrency, statistics=self._statistics
         )
         info.mq_pop_table = {
             queue_key(queue): PopProcessQueueInfo(
@@ -298,7 +240,7 @@ class PopConsumer(Listening):
     async def _pop_forever(self, queue: MessageQueue) -> None:
         """One long poll after the other; while they return full batches, additional short polls run beside them."""
         while True:
-            if await self._pop_once(queue, self._poll_ms) == self._batch_size:
+            if await self._pop_once(queue, self.settings.poll_ms) == self._batch_size:
                 for _ in range(MAX_IN_FLIGHT - 1 - self._helping[queue]):
                     self._helping[queue] += 1
                     self._helpers.add(self._group.tasks.spawn(self._help(queue)))
@@ -317,16 +259,16 @@ class PopConsumer(Listening):
     def _release(self, work: Popped) -> None:
         """The message is no longer held; there may be room for others."""
         del self._held[id(work.message)]
-        if len(self._held) < self._max_unacknowledged:
+        if len(self._held) < self.settings.max_unacknowledged:
             self._room.set()
 
     async def _pop_once(self, queue: MessageQueue, poll_ms: int) -> int:
         """When there is room: pop, and pass the messages to the listener. Returns their number."""
         await self._unsuspended.wait()
-        while len(self._held) >= self._max_unacknowledged:
+        while len(self._held) >= self.settings.max_unacknowledged:
             self._room.clear()
             await self._room.wait()
-        attempt_id = uuid.uuid4().hex if self._is_ordered else None
+        attempt_id = uuid.uuid4().hex if self.settings.ordered else None
         while True:
             try:
                 popped = await self._pop(queue, poll_ms, attempt_id)
@@ -360,14 +302,14 @@ class PopConsumer(Listening):
             consumer_group=self.group,
             topic=queue.topic,
             queue_id=queue.queue_id,
-            max_msg_nums=min(self._batch_size, max(1, self._max_unacknowledged - len(self._held))),
-            invisible_time=self._invisible_ms,
+            max_msg_nums=min(self._batch_size, max(1, self.settings.max_unacknowledged - len(self._held))),
+            invisible_time=self.settings.invisible_ms,
             poll_time=poll_ms,
             born_time=now_ms,
             init_mode=INIT_MIN if self._from_first else INIT_MAX,
             exp_type=subscription.expression_type if subscription else "TAG",
             exp=subscription.sub_string if subscription else "*",
-            order=self._is_ordered,
+            order=self.settings.ordered,
             attempt_id=attempt_id,
             bname=queue.broker_name,
         )
@@ -454,7 +396,7 @@ class PopConsumer(Listening):
             message.reconsume_times + 1,
             exc_info=outcome if isinstance(outcome, BaseException) else None,
         )
-        if failure.delay_level < 0 or message.reconsume_times >= self._max_reconsume_times:
+        if failure.delay_level < 0 or message.reconsume_times >= self.settings.max_reconsume_times:
             self._acks.spawn(self._bury(work))
             return
         if ordered is not None:
@@ -466,13 +408,13 @@ class PopConsumer(Listening):
     def _rest(self, ordered: PoppedInOrder, work: Popped, pause_ms: int | None) -> None:
         work.message.reconsume_times += 1
         self._held[id(work.message)] = work
-        ordered.rest(work, self._suspend_queue_ms if pause_ms is None else pause_ms)
+        ordered.rest(work, self.settings.suspend_queue_ms if pause_ms is None else pause_ms)
 
     async def _bury(self, work: Popped) -> None:
         """Send to the dead-letter topic; if that fails, the message is delivered again."""
         ordered = self._ordered
         try:
-            await self._group.calls.send_back(work.message, -1, self._max_reconsume_times)
+            await self._group.calls.send_back(work.message, -1, self.settings.max_reconsume_times)
         except MQError as error:
             log.warning("cannot make %s a dead letter yet: %s", work.message.message_id, error)
             if ordered is not None:

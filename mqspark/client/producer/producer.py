@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
 from mqspark.client.delivery.results import SendResult, SendStatus, SettleFuture
-from mqspark.client.hooks.hooks import Interceptor, RecallContext, SendContext
+from mqspark.client.hooks.hooks import RecallContext, SendContext
 from mqspark.client.hooks.hooks import call as call_hooks
 from mqspark.client.hooks.trace import MAX_TRACE_BYTES, Tracer, trace_group
-from mqspark.client.producer.autobatch import Accumulator, AutoBatch, can_batch
+from mqspark.client.producer.autobatch import Accumulator, can_batch
 from mqspark.client.producer.faults import FaultTable
 from mqspark.client.producer.outgoing import (
     QueueSelector,
@@ -28,9 +28,11 @@ from mqspark.client.producer.outgoing import (
 from mqspark.client.producer.requests import Requests, is_reply, reply_message
 from mqspark.client.producer.send_window import Window
 from mqspark.client.producer.sending import Sender, Sending
+from mqspark.client.producer.settings import ProducerKeywords, ProducerSettings
 from mqspark.client.producer.targets import BATCH, PLAIN, REPLY, Targets
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.instance import ClientInstance, Member
+from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.lifecycle import Lifecycle, Tasks
 from mqspark.client.remoting.namespaces import Namespace
 from mqspark.client.remoting.remoting import Channel
@@ -66,49 +68,35 @@ class Producer(Lifecycle):
     thread-safe: use it on the loop it was started on (``mqspark.Producer`` is the one for threads).
     """
 
+    @spelled_out(ProducerSettings, ClientOptions)
     def __init__(
         self,
         namesrv: str | Sequence[str] | None = None,
         *,
         group: str,
-        send_timeout_ms: int = 3_000,
-        retries: int = 2,
-        compress_from_bytes: int = 4_096,
-        compress_level: int = 5,
-        max_message_bytes: int = 4 * 1024 * 1024,
-        default_topic_queues: int = 4,
-        max_in_flight: int = 1_024,
-        max_in_flight_bytes: int = 100 * 1024 * 1024,
-        auto_batch: AutoBatch | None = None,
-        interceptors: Sequence[Interceptor] = (),
-        trace: bool = False,
-        trace_topic: str | None = None,
+        settings: ProducerSettings | None = None,
         options: ClientOptions | None = None,
+        **changes: Unpack[ProducerKeywords],
     ) -> None:
-        """``default_topic_queues`` is the number of queues of a topic that a send creates.
+        """``group`` names the application; brokers ask any producer of the group about its transactions.
 
-        A send waits while ``max_in_flight`` messages or ``max_in_flight_bytes`` are unanswered. With
-        ``auto_batch`` single messages are combined into batches, with a small delay. With ``trace`` each
-        acknowledged send is recorded in ``trace_topic`` (RMQ_SYS_TRACE_TOPIC), for ``mqadmin queryMsgTraceById``.
+        Every field of ``ProducerSettings`` and ``ClientOptions`` may be given as a keyword, too, and then counts.
+        Raises ConfigError, TypeError for an unknown keyword.
         """
-        self._options = options or ClientOptions()
-        self._namespace = Namespace(self._options.namespace)
+        self.settings, self.options = changed(
+            settings or ProducerSettings(), options or ClientOptions(), changes
+        )
+        self._namespace = Namespace(self.options.namespace)
         group = self._namespace.wrap(group)
         check_group(group)
         self.group = group
         self._namesrv = namesrv
-        self._send_timeout_ms = send_timeout_ms
-        self._retries = retries
-        self._compress_from_bytes = compress_from_bytes
-        self._compress_level = compress_level
-        self._max_message_bytes = max_message_bytes
-        self._default_topic_queues = default_topic_queues
-        self._window = Window(max_in_flight, max_in_flight_bytes)
-        self._auto_batch = auto_batch
+        self._send_timeout_ms = self.settings.send_timeout_ms
+        self._compress_from_bytes = self.settings.compress_from_bytes
+        self._max_message_bytes = self.settings.max_message_bytes
+        self._window = Window(self.settings.max_in_flight, self.settings.max_in_flight_bytes)
         self._accumulator: Accumulator | None = None
-        self._interceptors = list(interceptors)
-        self._trace = trace
-        self._trace_topic = trace_topic
+        self._interceptors = list(self.settings.interceptors)
         self._tracer: Tracer | None = None
         self._member = _Membership(self)
         self._running = False
@@ -128,11 +116,15 @@ class Producer(Lifecycle):
         if self._running:
             return
         self._loop = asyncio.get_running_loop()
-        self._instance = instance = ClientInstance.enter(self._member, self._namesrv, self._options)
+        self._instance = instance = ClientInstance.enter(self._member, self._namesrv, self.options)
         faults = FaultTable(instance.clock)
         self._tasks = Tasks(f"producer group {self.group}")
         self._targets = Targets(
-            instance, self._namespace, self.group, faults, default_topic_queues=self._default_topic_queues
+            instance,
+            self._namespace,
+            self.group,
+            faults,
+            default_topic_queues=self.settings.default_topic_queues,
         )
         self._sender = Sender(
             instance,
@@ -141,15 +133,15 @@ class Producer(Lifecycle):
             self._window,
             self._tasks,
             self._interceptors,
-            retries=self._retries,
-            compress_from_bytes=self._compress_from_bytes,
-            compress_level=self._compress_level,
+            retries=self.settings.retries,
+            compress_from_bytes=self.settings.compress_from_bytes,
+            compress_level=self.settings.compress_level,
         )
         self._requests = Requests(instance.client_id)
         self._asked_topics = set()
-        if self._trace:
+        if self.settings.trace:
             group = self._namespace.unwrap(self.group)
-            tracer = tracer_of(self._namesrv, group, "PRODUCE", self._trace_topic, self._options)
+            tracer = tracer_of(self._namesrv, group, "PRODUCE", self.settings.trace_topic, self.options)
             try:
                 await tracer.start()
             except BaseException:
@@ -157,8 +149,8 @@ class Producer(Lifecycle):
                 raise
             self._tracer = tracer
             self._interceptors.append(tracer)
-        if self._auto_batch is not None:
-            self._accumulator = Accumulator(self._auto_batch, self._begin_together)
+        if self.settings.auto_batch is not None:
+            self._accumulator = Accumulator(self.settings.auto_batch, self._begin_together)
         self._running = True
 
     async def stop(self) -> None:

@@ -20,7 +20,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import msgspec
 
@@ -29,7 +29,9 @@ from mqspark.client.hooks.hooks import EndTransactionContext
 from mqspark.client.hooks.hooks import call as call_hooks
 from mqspark.client.producer.outgoing import QueueSelector
 from mqspark.client.producer.producer import Producer
+from mqspark.client.producer.settings import ProducerKeywords, ProducerSettings
 from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.keywords import spelled_out
 from mqspark.client.remoting.remoting import Channel
 from mqspark.errors import ClientError, ConfigError, MQError, NoRoute
 from mqspark.message import (
@@ -112,6 +114,7 @@ class TransactionProducer(Producer):
     consumers see the message twice, as with other sends. ``retries=0`` excludes that.
     """
 
+    @spelled_out(ProducerSettings, ClientOptions)
     def __init__(
         self,
         namesrv: str | Sequence[str] | None = None,
@@ -121,13 +124,14 @@ class TransactionProducer(Producer):
         execute: Execute | None = None,
         concurrency: int = 4,
         topics: Iterable[str] = (),
+        settings: ProducerSettings | None = None,
         options: ClientOptions | None = None,
-        **more: Any,
+        **changes: Unpack[ProducerKeywords],
     ) -> None:
         """``topics``: topics whose brokers learn of this producer at start, so that they can check earlier
-        messages even if it sends none. Brokers that create topics automatically always learn of it. ``more``
-        holds the arguments of ``Producer``."""
-        super().__init__(namesrv, group=group, options=options, **more)
+        messages even if it sends none. Brokers that create topics automatically always learn of it. Settings,
+        keywords and errors are those of ``Producer``."""
+        super().__init__(namesrv, group=group, settings=settings, options=options, **changes)
         if concurrency < 1:
             raise ConfigError("at least one check at a time", key="concurrency")
         self.execute = execute
@@ -142,6 +146,8 @@ class TransactionProducer(Producer):
         self._quiet: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
+        """As ``Producer``, and tell the brokers of ``topics`` about this producer, so that they can ask it. A broker
+        that does not answer is told later, by a heartbeat. Raises ConfigError without a name server."""
         if self._running:
             return
         await super().start()

@@ -9,27 +9,26 @@ import logging
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from typing import Unpack
 
-from mqspark.client.consumer.allocate import Allocation, Averagely
-from mqspark.client.consumer.consumer import ConsumeFromWhere, MessageModel
 from mqspark.client.consumer.inspection import running_info
-from mqspark.client.consumer.settings import GroupSettings, check_positive
+from mqspark.client.consumer.settings import PushConsumerKeywords, PushConsumerSettings
 from mqspark.client.consumer.subscriber import Listening
 from mqspark.client.delivery.delivery import Listener, Outcome
 from mqspark.client.delivery.flow import Flow
 from mqspark.client.delivery.process_queue import FlowLimits, ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
-from mqspark.client.hooks.hooks import Interceptor, intercepted, let_through
+from mqspark.client.hooks.hooks import intercepted, let_through
 from mqspark.client.push.answers import answer
 from mqspark.client.push.concurrent import Concurrent
 from mqspark.client.push.locks import BrokerLocks
 from mqspark.client.push.ordered import Ordered
 from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.topic_routes import MASTER_ID
 from mqspark.errors import ClientError, ConfigError, MQError
 from mqspark.message import MessageExt, MessageQueue
-from mqspark.protocol.bodies import ConsumerRunningInfo, ConsumeType, ProcessQueueInfo
+from mqspark.protocol.bodies import ConsumerRunningInfo, ProcessQueueInfo
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 
@@ -81,6 +80,7 @@ class PushConsumer(Listening):
     Delivery is at least once. Not thread-safe: use it on the loop it was started on.
     """
 
+    @spelled_out(PushConsumerSettings, ClientOptions)
     def __init__(
         self,
         namesrv: str | Sequence[str] | None = None,
@@ -88,104 +88,38 @@ class PushConsumer(Listening):
         group: str,
         listener: Listener | None = None,
         batch_listener: Listener | None = None,
-        batch_size: int = 1,
-        concurrency: int = 20,
-        ordered: bool = False,
-        auto_commit: bool = True,
-        message_model: MessageModel = MessageModel.CLUSTERING,
-        consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-        consume_timestamp_ms: int | None = None,
-        allocation: Allocation | None = None,
-        pull_batch_size: int = 32,
-        max_cached_messages: int = 1_000,
-        max_cached_bytes: int = 100 * 1024 * 1024,
-        max_span: int = 2_000,
-        max_cached_messages_per_topic: int | None = None,
-        max_cached_bytes_per_topic: int | None = None,
-        max_reconsume_times: int | None = None,
-        retry_delay_ms: int = 5_000,
-        consume_timeout_ms: int = 15 * 60_000,
-        suspend_queue_ms: int = 1_000,
-        lock_interval_ms: int = 20_000,
-        persist_interval_ms: int = 5_000,
-        rebalance_interval_ms: int = 20_000,
-        suspend_ms: int = 15_000,
-        local_offsets_directory: Path | None = None,
-        interceptors: Sequence[Interceptor] = (),
-        trace: bool = False,
-        trace_topic: str | None = None,
+        settings: PushConsumerSettings | None = None,
         options: ClientOptions | None = None,
+        **changes: Unpack[PushConsumerKeywords],
     ) -> None:
-        """``consume_from`` and ``consume_timestamp_ms`` apply where the group has committed nothing yet.
-
-        As with every RocketMQ client a broker may still return 0 as the start of a young queue, so that a group
-        does not lose what was sent before it noticed the queue. ``max_reconsume_times`` None means the group's
-        configuration, 16 if there is none, and no limit for ordered consumers. The ``max_*`` limits are per queue
-        (``max_span``, between the first and the last cached offset, applies to unordered consumers); those
-        ``*_per_topic`` are divided among the topic's queues here. With ``trace`` each call of the listener is
-        recorded in ``trace_topic`` (RMQ_SYS_TRACE_TOPIC), for ``mqadmin queryMsgTraceById``.
+        """Takes either ``listener`` or ``batch_listener``. Every field of ``PushConsumerSettings`` and
+        ``ClientOptions`` may be given as a keyword, too, and then counts. Raises ConfigError, TypeError for an
+        unknown keyword.
         """
+        self.settings, options = changed(
+            settings or PushConsumerSettings(), options or ClientOptions(), changes
+        )
         if (listener is None) == (batch_listener is None):
             raise ConfigError("give either listener or batch_listener", key="listener")
         if not callable(listener or batch_listener):
             raise ConfigError("a listener is a function", key="listener")
-        check_positive(
-            batch_size=batch_size,
-            concurrency=concurrency,
-            pull_batch_size=pull_batch_size,
-            max_cached_messages=max_cached_messages,
-            max_cached_bytes=max_cached_bytes,
-            max_span=max_span,
-            max_cached_messages_per_topic=max_cached_messages_per_topic or 1,
-            max_cached_bytes_per_topic=max_cached_bytes_per_topic or 1,
-            retry_delay_ms=retry_delay_ms,
-            consume_timeout_ms=consume_timeout_ms,
-            suspend_queue_ms=suspend_queue_ms,
-            lock_interval_ms=lock_interval_ms,
-            persist_interval_ms=persist_interval_ms,
+        self.settings, options = changed(
+            settings or PushConsumerSettings(), options or ClientOptions(), changes
         )
-        if not (auto_commit or ordered):
-            raise ConfigError("auto_commit=False is for ordered consumers", key="auto_commit")
-        if max_reconsume_times is not None and max_reconsume_times < 0:
-            raise ConfigError(
-                f"max_reconsume_times={max_reconsume_times} is negative", key="max_reconsume_times"
-            )
-        super().__init__(
-            namesrv,
-            GroupSettings(
-                group=group,
-                consume_type=ConsumeType.CONSUME_PASSIVELY,
-                message_model=message_model,
-                consume_from=consume_from,
-                consume_timestamp_ms=consume_timestamp_ms,
-                allocation=allocation or Averagely(),
-                rebalance_interval_ms=rebalance_interval_ms,
-                pull_batch_size=pull_batch_size,
-                suspend_ms=suspend_ms,
-                local_offsets_directory=local_offsets_directory,
-            ),
-            options,
-            interceptors=interceptors,
-            trace=trace,
-            trace_topic=trace_topic,
-        )
+        super().__init__(namesrv, group, self.settings, options)
+        settings = self.settings
         self._listener: Listener = listener or batch_listener  # type: ignore[assignment] # either is given
-        self._batch_size = batch_size if batch_listener is not None else 0
+        self._batch_size = settings.batch_size if batch_listener is not None else 0
         """0: the listener takes single messages."""
-        self._concurrency = concurrency
-        self._is_ordered = ordered
-        self._auto_commit = auto_commit
         self._flow = Flow(
-            FlowLimits(max_cached_messages, max_cached_bytes, sys.maxsize if ordered else max_span),
-            max_cached_messages_per_topic,
-            max_cached_bytes_per_topic,
+            FlowLimits(
+                settings.max_cached_messages,
+                settings.max_cached_bytes,
+                sys.maxsize if settings.ordered else settings.max_span,
+            ),
+            settings.max_cached_messages_per_topic,
+            settings.max_cached_bytes_per_topic,
         )
-        self._max_reconsume_times = max_reconsume_times
-        self._retry_delay_ms = retry_delay_ms
-        self._consume_timeout_ms = consume_timeout_ms
-        self._suspend_queue_ms = suspend_queue_ms
-        self._lock_interval_ms = lock_interval_ms
-        self._persist_interval_ms = persist_interval_ms
         self._readers: dict[MessageQueue, _Reader] = {}
         self._leaving: dict[MessageQueue, _Reader] = {}
         """Being given up, while their listener still processes the last message (ordered consumers)."""
@@ -214,10 +148,13 @@ class PushConsumer(Listening):
         self._statistics = ConsumeStatistics(group.instance.clock)
         if self._interceptors:
             listener = intercepted(
-                listener, self._interceptors, group.namespace.unwrap(self.group), self._consume_timeout_ms
+                listener,
+                self._interceptors,
+                group.namespace.unwrap(self.group),
+                self.settings.consume_timeout_ms,
             )
         send_back = None if broadcasting else self._send_back
-        if self._is_ordered:
+        if self.settings.ordered:
             self._consumption = self._ordered = Ordered(
                 self.group,
                 listener,
@@ -225,11 +162,11 @@ class PushConsumer(Listening):
                 send_back,
                 clock=group.instance.clock,
                 batch_size=self._batch_size,
-                concurrency=self._concurrency,
-                suspend_queue_ms=self._suspend_queue_ms,
-                max_reconsume_times=self._max_reconsume_times,
-                auto_commit=self._auto_commit,
-                lock_interval_ms=self._lock_interval_ms,
+                concurrency=self.settings.concurrency,
+                suspend_queue_ms=self.settings.suspend_queue_ms,
+                max_reconsume_times=self.settings.max_reconsume_times,
+                auto_commit=self.settings.auto_commit,
+                lock_interval_ms=self.settings.lock_interval_ms,
                 statistics=self._statistics,
                 consumed=self._flow.consumed,
                 regained=self._regained,
@@ -240,9 +177,9 @@ class PushConsumer(Listening):
                 listener,
                 send_back,
                 batch_size=self._batch_size,
-                concurrency=self._concurrency,
-                retry_delay_ms=self._retry_delay_ms,
-                consume_timeout_ms=self._consume_timeout_ms,
+                concurrency=self.settings.concurrency,
+                retry_delay_ms=self.settings.retry_delay_ms,
+                consume_timeout_ms=self.settings.consume_timeout_ms,
                 statistics=self._statistics,
                 consumed=self._flow.consumed,
             )
@@ -350,6 +287,7 @@ class PushConsumer(Listening):
         self._ordered.restart(queue, reader.process)
 
     def group_changed(self) -> None:
+        """Members joined or left, or a connection is new: locks are renewed soon."""
         if self._ordered is not None:
             self._ordered.renew_soon()
 
@@ -397,16 +335,18 @@ class PushConsumer(Listening):
                 if self._interceptors:
                     messages = let_through(self._interceptors, messages)
                 self._consumption.add(process, process.put(messages, pulled.next_offset))
+                if self.settings.pull_interval_ms:
+                    await asyncio.sleep(self.settings.pull_interval_ms / 1000)
             else:
                 process.advance(pulled.next_offset)
                 if process.next_offset == asked and self._loop.time() - began < _NO_PROGRESS_PAUSE_S:
                     await asyncio.sleep(_NO_PROGRESS_PAUSE_S)
 
     async def _send_back(self, message: MessageExt, delay_level: int) -> None:
-        await self._group.calls.send_back(message, delay_level, self._max_reconsume_times)
+        await self._group.calls.send_back(message, delay_level, self.settings.max_reconsume_times)
 
     async def _expire_forever(self) -> None:
-        interval_s = min(self._consume_timeout_ms, _EXPIRE_INTERVAL_MS) / 1000
+        interval_s = min(self.settings.consume_timeout_ms, _EXPIRE_INTERVAL_MS) / 1000
         while True:
             await asyncio.sleep(interval_s)
             if isinstance(self._consumption, Concurrent):
@@ -424,7 +364,7 @@ class PushConsumer(Listening):
 
     async def _persist_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._persist_interval_ms / 1000)
+            await asyncio.sleep(self.settings.persist_interval_ms / 1000)
             self._statistics.sample()
             await self._persist()
 
@@ -443,11 +383,13 @@ class PushConsumer(Listening):
 
     @property
     def is_ordered(self) -> bool:
-        return self._is_ordered
+        """Whether queues are consumed in their order."""
+        return self.settings.ordered
 
     @property
     def auto_commit(self) -> bool:
-        return self._auto_commit
+        """Whether a consumed message is committed without a COMMIT."""
+        return self.settings.auto_commit
 
     def running_info(self) -> ConsumerRunningInfo:
         """Settings, subscriptions and queues, as ``mqadmin consumerStatus`` shows them."""
@@ -455,8 +397,8 @@ class PushConsumer(Listening):
             self._group,
             self._started_ms,
             {queue: self._queue_info(reader) for queue, reader in self._readers.items()},
-            ordered=self._is_ordered,
-            threads=self._concurrency,
+            ordered=self.settings.ordered,
+            threads=self.settings.concurrency,
             statistics=self._statistics,
         )
 
@@ -485,10 +427,12 @@ class PushConsumer(Listening):
         }
 
     async def consume_now(self, message: MessageExt) -> Outcome:
+        """Call the listener with one message, as a tool asks (CONSUME_MESSAGE_DIRECTLY)."""
         self._group.calls.show(message)
         return await self._consumption.run_now([message] if self._batch_size else message)
 
     async def reset(self, queue: MessageQueue, offset: int) -> None:
+        """Continue a queue at ``offset``, as a tool asks (RESET_CONSUMER_CLIENT_OFFSET)."""
         reader = self._readers.get(queue)
         if reader is not None:
             log.warning("offset of %s for %s is reset to %d", queue, self.group, offset)

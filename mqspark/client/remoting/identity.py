@@ -10,13 +10,14 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 from mqspark.client.remoting.remoting import split_address
 from mqspark.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
 from mqspark.config import parse_addresses
 from mqspark.errors import ConfigError, ConnectionLost
 
-__all__ = ["STREAM_FIELDS", "ClientOptions", "client_id_of", "resolve_namesrv"]
+__all__ = ["STREAM_FIELDS", "ClientKeywords", "ClientOptions", "client_id_of", "resolve_namesrv"]
 
 STREAM_FIELDS = {"ReqT": "0"}
 """What every request of a client that pulls by itself carries besides its header (StreamTypeRPCHook)."""
@@ -50,10 +51,13 @@ class ClientOptions:
     """Repeat subscriptions in heartbeats only when they changed, where the broker says that it can do with that
     (RocketMQ 5.1 and later, and ours)."""
     connect_timeout_ms: int = 3_000
+    """The limit of opening a connection, the name look-up included."""
     request_timeout_ms: int = 3_000
-    """For routes, heartbeats, member lists."""
+    """The limit of a request for a route, a heartbeat or a member list."""
     route_interval_ms: int = 30_000
+    """How often routes are looked up again."""
     heartbeat_interval_ms: int = 30_000
+    """How often brokers hear of this client; they forget one that is silent for 120 s."""
     idle_timeout_ms: int = 120_000
     """A connection on which nothing went to and fro for so long is closed (clientChannelMaxIdleTimeSeconds); it is
     opened again when it is needed."""
@@ -65,12 +69,31 @@ class ClientOptions:
 
     @property
     def inflate_limits(self) -> InflateLimits:
+        """``max_inflated_bytes`` and ``max_inflate_ratio`` as one value."""
         return InflateLimits(self.max_inflated_bytes, self.max_inflate_ratio)
 
     @property
     def fields(self) -> dict[str, str]:
         """What every request carries besides its header (NamespaceRpcHook)."""
         return {"nsd": "true", "ns": self.namespace_v2} if self.namespace_v2 else {}
+
+
+class ClientKeywords(TypedDict, total=False):
+    """The fields of ``ClientOptions``, as keywords of every client."""
+
+    instance_name: str
+    unit_name: str
+    client_ip: str | None
+    namespace: str
+    namespace_v2: str
+    heartbeat_v2: bool
+    connect_timeout_ms: int
+    request_timeout_ms: int
+    route_interval_ms: int
+    heartbeat_interval_ms: int
+    idle_timeout_ms: int
+    max_inflated_bytes: int
+    max_inflate_ratio: int
 
 
 def resolve_namesrv(namesrv: str | Sequence[str] | None) -> list[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Unpack
 
 from mqspark.client import admin
 from mqspark.client.admin import GroupOffset
+from mqspark.client.remoting.identity import ClientKeywords, ClientOptions
+from mqspark.client.remoting.keywords import spelled_out
 from mqspark.client.remoting.topic_routes import TopicRoute
-from mqspark.client.sync.facade import Facade
+from mqspark.client.sync.facade import Facade, documented_by
 from mqspark.message import PERM_READ, PERM_WRITE, MessageQueue
 from mqspark.protocol.bodies import (
     ClusterInfo,
@@ -21,13 +23,23 @@ from mqspark.protocol.bodies import (
 __all__ = ["AdminClient"]
 
 
+@documented_by(admin.AdminClient)
 class AdminClient(Facade):
     """The blocking ``mqspark.aio.AdminClient``; its methods are described there."""
 
     _aio: admin.AdminClient
 
-    def __init__(self, namesrv: str | Sequence[str] | None = None, **options: Any) -> None:
-        self._aio = admin.AdminClient(namesrv, **options)
+    @spelled_out(ClientOptions)
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        timeout_ms: int = 5_000,
+        options: ClientOptions | None = None,
+        **changes: Unpack[ClientKeywords],
+    ) -> None:
+        """As ``mqspark.aio.AdminClient``."""
+        self._aio = admin.AdminClient(namesrv, timeout_ms=timeout_ms, options=options, **changes)
 
     def cluster_info(self) -> ClusterInfo:
         return self._call(self._aio.cluster_info)

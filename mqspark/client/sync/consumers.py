@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Unpack
 
 from mqspark.client.consumer import subscriber
 from mqspark.client.consumer.queuewatch import QueuesListener
+from mqspark.client.consumer.settings import (
+    LitePullConsumerKeywords,
+    LitePullConsumerSettings,
+    PopConsumerKeywords,
+    PopConsumerSettings,
+    PushConsumerKeywords,
+    PushConsumerSettings,
+)
+from mqspark.client.delivery.delivery import Listener
 from mqspark.client.lite import litepull
 from mqspark.client.pop import pop
 from mqspark.client.push import push
-from mqspark.client.sync.facade import Facade
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.keywords import spelled_out
+from mqspark.client.sync.facade import Facade, documented_by
 from mqspark.message import MessageExt, MessageQueue
 
 __all__ = ["LitePullConsumer", "PopConsumer", "PushConsumer"]
 
 
+@documented_by(subscriber.Subscriber)
 class _Consumer(Facade):
     """What all of them have."""
 
@@ -42,6 +54,7 @@ class _Consumer(Facade):
         self._do(self._aio.unsubscribe, topic)
 
 
+@documented_by(subscriber.Listening)
 class _Listening(_Consumer):
     """Those that call a listener: a function in threads of its own, a coroutine function on the background loop."""
 
@@ -59,6 +72,7 @@ class _Listening(_Consumer):
         self._do(self._aio.resume)
 
 
+@documented_by(push.PushConsumer)
 class PushConsumer(_Listening):
     """The blocking ``mqspark.aio.PushConsumer``; takes the same arguments. Safe to use from many threads.
 
@@ -67,8 +81,33 @@ class PushConsumer(_Listening):
 
     _aio: push.PushConsumer
 
-    def __init__(self, namesrv: str | Sequence[str] | None = None, *, group: str, **options: Any) -> None:
-        self._aio = push.PushConsumer(namesrv, group=group, **options)
+    @spelled_out(PushConsumerSettings, ClientOptions)
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        listener: Listener | None = None,
+        batch_listener: Listener | None = None,
+        settings: PushConsumerSettings | None = None,
+        options: ClientOptions | None = None,
+        **changes: Unpack[PushConsumerKeywords],
+    ) -> None:
+        """As ``mqspark.aio.PushConsumer``."""
+        self._aio = push.PushConsumer(
+            namesrv,
+            group=group,
+            listener=listener,
+            batch_listener=batch_listener,
+            settings=settings,
+            options=options,
+            **changes,
+        )
+
+    @property
+    def settings(self) -> PushConsumerSettings:
+        """In effect, keywords included."""
+        return self._aio.settings
 
     def assignment(self) -> list[MessageQueue]:
         """The queues of this consumer now, those of the retry topic included."""
@@ -79,6 +118,7 @@ class PushConsumer(_Listening):
         return self._do(self._aio.progress)
 
 
+@documented_by(pop.PopConsumer)
 class PopConsumer(_Listening):
     """The blocking ``mqspark.aio.PopConsumer``; takes the same arguments. Safe to use from many threads.
 
@@ -87,21 +127,57 @@ class PopConsumer(_Listening):
 
     _aio: pop.PopConsumer
 
-    def __init__(self, namesrv: str | Sequence[str] | None = None, *, group: str, **options: Any) -> None:
-        self._aio = pop.PopConsumer(namesrv, group=group, **options)
+    @spelled_out(PopConsumerSettings, ClientOptions)
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        listener: Listener,
+        settings: PopConsumerSettings | None = None,
+        options: ClientOptions | None = None,
+        **changes: Unpack[PopConsumerKeywords],
+    ) -> None:
+        """As ``mqspark.aio.PopConsumer``."""
+        self._aio = pop.PopConsumer(
+            namesrv, group=group, listener=listener, settings=settings, options=options, **changes
+        )
+
+    @property
+    def settings(self) -> PopConsumerSettings:
+        """In effect, keywords included."""
+        return self._aio.settings
 
     def assignment(self) -> list[MessageQueue]:
         """What this member pops from; queue id -1 is all queues of a broker."""
         return self._do(self._aio.assignment)
 
 
+@documented_by(litepull.LitePullConsumer)
 class LitePullConsumer(_Consumer):
     """The blocking ``mqspark.aio.LitePullConsumer``; takes the same arguments. For one thread at a time."""
 
     _aio: litepull.LitePullConsumer
 
-    def __init__(self, namesrv: str | Sequence[str] | None = None, *, group: str, **options: Any) -> None:
-        self._aio = litepull.LitePullConsumer(namesrv, group=group, **options)
+    @spelled_out(LitePullConsumerSettings, ClientOptions)
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        settings: LitePullConsumerSettings | None = None,
+        options: ClientOptions | None = None,
+        **changes: Unpack[LitePullConsumerKeywords],
+    ) -> None:
+        """As ``mqspark.aio.LitePullConsumer``."""
+        self._aio = litepull.LitePullConsumer(
+            namesrv, group=group, settings=settings, options=options, **changes
+        )
+
+    @property
+    def settings(self) -> LitePullConsumerSettings:
+        """In effect, keywords included."""
+        return self._aio.settings
 
     def assign(
         self, queues: Iterable[MessageQueue], tags: str | Iterable[str] = "*", *, sql: str | None = None

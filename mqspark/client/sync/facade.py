@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -10,9 +11,26 @@ from mqspark.client.remoting.lifecycle import Lifecycle
 from mqspark.client.sync.loop import LoopThread
 from mqspark.errors import ClientError
 
-__all__ = ["Facade"]
+__all__ = ["Facade", "documented_by"]
 
 T = TypeVar("T")
+K = TypeVar("K", bound=type)
+
+
+def documented_by(aio: type) -> Callable[[K], K]:
+    """Decorate a blocking class: methods without a docstring have that of the method of ``aio`` with their name."""
+
+    def decorate(kind: K) -> K:
+        for name, value in vars(kind).items():
+            function = value.fget if isinstance(value, property) else value
+            described = getattr(aio, name, None)
+            if inspect.isfunction(function) and described is not None and not function.__doc__:
+                function.__doc__ = inspect.getdoc(described)
+                if isinstance(value, property):
+                    setattr(kind, name, property(function))
+        return kind
+
+    return decorate
 
 
 class Facade:
@@ -22,6 +40,9 @@ class Facade:
     _thread: LoopThread | None = None
 
     def start(self) -> None:
+        """Join the cluster, as ``with`` does; called again, it does nothing. Raises ConfigError when something is
+        missing (a name server, a consumer's topic), ConnectionLost or RequestTimeout when a consumer finds no name
+        server."""
         if self._thread is not None:
             return
         thread = LoopThread.acquire()
@@ -33,6 +54,7 @@ class Facade:
         self._thread = thread
 
     def stop(self) -> None:
+        """Finish what was begun, then leave the cluster, as the end of ``with`` does; called again, it does nothing."""
         self._end(self._aio.stop)
 
     def __enter__(self) -> Self:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Unpack
 
 from mqspark.client.delivery.results import SendResult, SendStatus, SettleFuture
 from mqspark.client.producer import producer, transaction
 from mqspark.client.producer.outgoing import QueueSelector, body_bytes
 from mqspark.client.producer.send_window import ThreadWindow
+from mqspark.client.producer.settings import ProducerKeywords, ProducerSettings
 from mqspark.client.producer.transaction import (
     Check,
     Execute,
@@ -20,6 +21,8 @@ from mqspark.client.producer.transaction import (
     is_coroutine_function,
     state_of,
 )
+from mqspark.client.remoting.identity import ClientOptions
+from mqspark.client.remoting.keywords import spelled_out
 from mqspark.client.sync.facade import Facade
 from mqspark.client.sync.future import SendFuture
 from mqspark.message import Message, MessageExt, MessageQueue
@@ -34,27 +37,32 @@ class Producer(Facade):
 
     _aio: producer.Producer
 
+    @spelled_out(ProducerSettings, ClientOptions)
     def __init__(
         self,
         namesrv: str | Sequence[str] | None = None,
         *,
         group: str,
-        max_in_flight: int = 1_024,
-        max_in_flight_bytes: int = 100 * 1024 * 1024,
-        **options: Any,
+        settings: ProducerSettings | None = None,
+        options: ClientOptions | None = None,
+        **changes: Unpack[ProducerKeywords],
     ) -> None:
-        self._aio = producer.Producer(
-            namesrv,
-            group=group,
-            max_in_flight=max_in_flight,
-            max_in_flight_bytes=max_in_flight_bytes,
-            **options,
-        )
-        self._window = ThreadWindow(max_in_flight, max_in_flight_bytes)
+        """As ``mqspark.aio.Producer``."""
+        self._adopt(producer.Producer(namesrv, group=group, settings=settings, options=options, **changes))
+
+    def _adopt(self, aio: producer.Producer) -> None:
+        self._aio = aio
+        self._window = ThreadWindow(aio.settings.max_in_flight, aio.settings.max_in_flight_bytes)
 
     @property
     def group(self) -> str:
+        """The producer group, under the cluster's name."""
         return self._aio.group
+
+    @property
+    def settings(self) -> ProducerSettings:
+        """In effect, keywords included."""
+        return self._aio.settings
 
     def send(
         self,
@@ -231,6 +239,7 @@ class TransactionProducer(Producer):
 
     _aio: transaction.TransactionProducer
 
+    @spelled_out(ProducerSettings, ClientOptions)
     def __init__(
         self,
         namesrv: str | Sequence[str] | None = None,
@@ -238,20 +247,26 @@ class TransactionProducer(Producer):
         group: str,
         check: Check,
         execute: Execute | None = None,
-        max_in_flight: int = 1_024,
-        max_in_flight_bytes: int = 100 * 1024 * 1024,
-        **options: Any,
+        concurrency: int = 4,
+        topics: Iterable[str] = (),
+        settings: ProducerSettings | None = None,
+        options: ClientOptions | None = None,
+        **changes: Unpack[ProducerKeywords],
     ) -> None:
-        self._aio = transaction.TransactionProducer(
-            namesrv,
-            group=group,
-            check=check,
-            execute=execute,
-            max_in_flight=max_in_flight,
-            max_in_flight_bytes=max_in_flight_bytes,
-            **options,
+        """As ``mqspark.aio.TransactionProducer``."""
+        self._adopt(
+            transaction.TransactionProducer(
+                namesrv,
+                group=group,
+                check=check,
+                execute=execute,
+                concurrency=concurrency,
+                topics=topics,
+                settings=settings,
+                options=options,
+                **changes,
+            )
         )
-        self._window = ThreadWindow(max_in_flight, max_in_flight_bytes)
 
     def stop(self, timeout_ms: int = 30_000) -> None:
         """Waits up to ``timeout_ms`` for checks that run, and for sends as ``Producer``."""

@@ -1,0 +1,82 @@
+"""Settings of a producer. Facts: RocketMQ's DefaultMQProducer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mqspark.client.hooks.hooks import Interceptor
+from mqspark.client.producer.autobatch import AutoBatch
+from mqspark.client.remoting.identity import ClientKeywords
+from mqspark.errors import ConfigError
+
+__all__ = ["ProducerKeywords", "ProducerSettings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerSettings:
+    """What one producer does, blocking or not; ``ClientOptions`` has what it shares with others.
+
+    ``Producer(..., settings=ProducerSettings(retries=0))`` and ``Producer(..., retries=0)`` mean the same. Raises
+    ConfigError for a value that is out of range.
+    """
+
+    send_timeout_ms: int = 3_000
+    """The limit of a whole send, including its retries and connecting."""
+    retries: int = 2
+    """Further attempts after one that failed or that the broker refused for the moment, on other brokers where there
+    are any. Sends to a queue that the caller chose are not retried."""
+    compress_from_bytes: int = 4_096
+    """Bodies of at least this size are compressed by zlib, if that makes them smaller."""
+    compress_level: int = 5
+    """zlib's: 1 is fast, 9 is small."""
+    max_message_bytes: int = 4 * 1024 * 1024
+    """A larger body is refused with MessageTooLarge before it is sent; brokers have a limit of their own."""
+    default_topic_queues: int = 4
+    """The number of queues, on each broker, of a topic that a send creates."""
+    max_in_flight: int = 1_024
+    """Sends wait while so many are unanswered."""
+    max_in_flight_bytes: int = 100 * 1024 * 1024
+    """Sends wait while the bodies of those unanswered are larger in all."""
+    auto_batch: AutoBatch | None = None
+    """Combine single messages into batches, with a small delay; None: send each alone."""
+    interceptors: Sequence[Interceptor] = ()
+    """The program's own code around each send, called in this order."""
+    trace: bool = False
+    """Record each acknowledged send, for ``mqadmin queryMsgTraceById``."""
+    trace_topic: str | None = None
+    """Where to record; None: RMQ_SYS_TRACE_TOPIC."""
+
+    def __post_init__(self) -> None:
+        for key in (
+            "send_timeout_ms",
+            "max_message_bytes",
+            "default_topic_queues",
+            "max_in_flight",
+            "max_in_flight_bytes",
+        ):
+            if (value := getattr(self, key)) < 1:
+                raise ConfigError(f"{key}={value} must be positive", key=key)
+        if self.retries < 0:
+            raise ConfigError(f"retries={self.retries} is negative", key="retries")
+        if not 0 <= self.compress_level <= 9:
+            raise ConfigError(
+                f"compress_level={self.compress_level} is not between 0 and 9", key="compress_level"
+            )
+
+
+class ProducerKeywords(ClientKeywords, total=False):
+    """The fields of ``ProducerSettings`` and ``ClientOptions``, as keywords."""
+
+    send_timeout_ms: int
+    retries: int
+    compress_from_bytes: int
+    compress_level: int
+    max_message_bytes: int
+    default_topic_queues: int
+    max_in_flight: int
+    max_in_flight_bytes: int
+    auto_batch: AutoBatch | None
+    interceptors: Sequence[Interceptor]
+    trace: bool
+    trace_topic: str | None

@@ -1,0 +1,68 @@
+"""Settings given as keywords: a constructor takes whole values, and any of their fields by name.
+
+Each settings class has a TypedDict with the same fields, so that type checkers know the keywords; a test compares
+them. Must not know any particular setting.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["changed", "spelled_out"]
+
+S = TypeVar("S", bound="DataclassInstance")
+O = TypeVar("O", bound="DataclassInstance")  # noqa: E741 - options
+F = TypeVar("F", bound=Callable[..., None])
+
+
+@overload
+def changed(value: S, changes: Mapping[str, Any], /) -> S: ...
+@overload
+def changed(settings: S, options: O, changes: Mapping[str, Any], /) -> tuple[S, O]: ...
+def changed(*arguments: Any) -> Any:
+    """The value or values, with the fields that ``changes`` names. Raises TypeError for a name that none has, and what
+    the values raise for contents that do not fit."""
+    *values, changes = arguments
+    names = [{field.name for field in fields(value)} for value in values]
+    known = set().union(*names)
+    for name in changes:
+        if name not in known:
+            close = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"unexpected keyword argument {name!r}{hint}")
+    found = [
+        replace(value, **mine)
+        if (mine := {name: changes[name] for name in changes if name in own})
+        else value
+        for value, own in zip(values, names, strict=True)
+    ]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def spelled_out(*kinds: type[DataclassInstance]) -> Callable[[F], F]:
+    """Decorate a constructor with ``**changes``: ``help`` and ``inspect`` show the fields of ``kinds`` in its place."""
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        named = [
+            one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        for kind in kinds:
+            for field in fields(kind):
+                default = field.default if field.default_factory is MISSING else field.default_factory()
+                named.append(
+                    inspect.Parameter(
+                        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.type
+                    )
+                )
+        function.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined] # read by inspect
+        return function
+
+    return decorate
