@@ -2,7 +2,7 @@
 
 import sys
 
-from mqspark_jobs.command import main
+from mqspark_jobs.commandline import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

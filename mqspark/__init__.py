@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         MachineRoomNearby,
     )
     from mqspark.client.consumer.consumer import ConsumeFromWhere, MessageModel
-    from mqspark.client.consumer.settings import (
+    from mqspark.client.consumer.consumer_settings import (
         ConsumerSettings,
         LitePullConsumerSettings,
         PopConsumerSettings,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     )
     from mqspark.client.producer.autobatch import AutoBatch
     from mqspark.client.producer.producer import SendResult, SendStatus
-    from mqspark.client.producer.settings import ProducerSettings
+    from mqspark.client.producer.producer_settings import ProducerSettings
     from mqspark.client.producer.transaction import TransactionResult, TransactionState
     from mqspark.client.remoting.identity import ClientOptions
     from mqspark.client.sync import (
@@ -127,8 +127,8 @@ _HOMES = {
     ),
     "mqspark.message": ("Message", "MessageExt", "MessageQueue"),
     "mqspark.client.producer.producer": ("SendResult", "SendStatus"),
-    "mqspark.client.producer.settings": ("ProducerSettings",),
-    "mqspark.client.consumer.settings": (
+    "mqspark.client.producer.producer_settings": ("ProducerSettings",),
+    "mqspark.client.consumer.consumer_settings": (
         "ConsumerSettings",
         "PushConsumerSettings",
         "PopConsumerSettings",

@@ -20,7 +20,7 @@ def main() -> None:
 
             sys.exit(examine(sys.argv[2:]))
         if sys.argv[1:3] == ["job", "run"] and importlib.util.find_spec("pyspark") is not None:
-            from mqspark_jobs.command import main as run_job
+            from mqspark_jobs.commandline import main as run_job
 
             sys.exit(run_job(sys.argv[3:]))
     for name in ("click", "numpy"):

@@ -21,7 +21,7 @@ from mqspark.client.consumer.allocate import (
     MachineRoomNearby,
 )
 from mqspark.client.consumer.consumer import ConsumeFromWhere, MessageModel
-from mqspark.client.consumer.settings import (
+from mqspark.client.consumer.consumer_settings import (
     ConsumerSettings,
     LitePullConsumerSettings,
     PopConsumerSettings,
@@ -39,7 +39,7 @@ from mqspark.client.lite.litepull import LitePullConsumer
 from mqspark.client.pop.pop import PopConsumer
 from mqspark.client.producer.autobatch import AutoBatch
 from mqspark.client.producer.producer import Producer, SendResult, SendStatus
-from mqspark.client.producer.settings import ProducerSettings
+from mqspark.client.producer.producer_settings import ProducerSettings
 from mqspark.client.producer.transaction import TransactionProducer, TransactionResult, TransactionState
 from mqspark.client.push.push import PushConsumer
 from mqspark.client.remoting.identity import ClientOptions

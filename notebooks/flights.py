@@ -127,7 +127,7 @@ def spark_session(name: str, **settings: str) -> Any:
 
 def delta_settings() -> dict[str, str]:
     """For ``spark_session``: Delta, from the jars that MQSPARK_DELTA_JARS names, else from Maven Central."""
-    from mqspark_jobs.command import delta_settings as settings
+    from mqspark_jobs.commandline import delta_settings as settings
 
     # Few files, few tasks: the tables here are small.
     return settings(os.environ.get("MQSPARK_DELTA_JARS")) | {"spark.databricks.delta.snapshotPartitions": "1"}

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Finding", "checks", "examine", "main", "python_mismatch", "report", "warn_of_mismatch"]
+__all__ = ["CheckResult", "checks", "examine", "main", "python_mismatch", "report", "warn_of_mismatch"]
 
 log = logging.getLogger("pyspark_pymq")
 
@@ -33,21 +33,21 @@ _JAVA = 17
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     name: str
     ok: bool
     text: str
     """What was found, and what to do when it is not well."""
 
 
-def examine(nameserver: str | None = None) -> list[Finding]:
+def examine(nameserver: str | None = None) -> list[CheckResult]:
     """Every check, in order. Never raises: what fails is a finding."""
     findings = []
     for name, check in checks(nameserver):
         try:
-            findings.append(Finding(name, True, check()))
+            findings.append(CheckResult(name, True, check()))
         except _Unwell as error:
-            findings.append(Finding(name, False, str(error)))
+            findings.append(CheckResult(name, False, str(error)))
     return findings
 
 

@@ -20,7 +20,7 @@ from pyspark_pymq.optiontexts import (
     OptionTexts,
     Position,
     QueueTexts,
-    Topics,
+    TopicSelection,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ __all__ = [
     "QueueTexts",
     "ReadOptions",
     "StoreOptions",
-    "Topics",
+    "TopicSelection",
     "WriteOptions",
     "asked_columns",
 ]
@@ -50,7 +50,7 @@ _THRESHOLD_BYTES = 4096
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     nameserver: str
-    topics: Topics
+    topics: TopicSelection
     group: str | None
     starting: OffsetSpec
     ending: OffsetSpec

@@ -25,7 +25,7 @@ __all__ = [
     "OptionTexts",
     "Position",
     "QueueTexts",
-    "Topics",
+    "TopicSelection",
 ]
 
 QueueTexts = dict[str, dict[str, int]]
@@ -43,7 +43,7 @@ class Position(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
+class TopicSelection:
     """The selected queues, given in exactly one of three ways."""
 
     names: tuple[str, ...] = ()
@@ -273,7 +273,7 @@ class OptionTexts:
             raise ConfigError(f"sqlFilter: {error}", key="sqlFilter") from None
         return value
 
-    def topics(self) -> Topics:
+    def topics(self) -> TopicSelection:
         given = [name for name in ("topic", "topicpattern", "assign") if name in self._values]
         names, pattern, assign = self.text("topic"), self.text("topicPattern"), self.text("assign")
         if len(given) > 1:
@@ -287,7 +287,7 @@ class OptionTexts:
                 raise ConfigError("topic: no topic is named", key="topic")
             for name in listed:
                 _check_topic("topic", name)
-            return Topics(names=listed)
+            return TopicSelection(names=listed)
         if pattern is not None:
             try:
                 re.compile(pattern)
@@ -295,9 +295,9 @@ class OptionTexts:
                 raise ConfigError(
                     f"topicPattern: not a regular expression ({error})", key="topicPattern"
                 ) from None
-            return Topics(pattern=pattern)
+            return TopicSelection(pattern=pattern)
         if assign is not None:
-            return Topics(assigned=_assigned(assign))
+            return TopicSelection(assigned=_assigned(assign))
         raise self._missing("topic", "required (or topicPattern, or assign)")
 
     def offset_spec(

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyspark_pymq.options import ReadOptions
+    from pyspark_pymq.reading.batch import BatchReader
     from pyspark_pymq.reading.keyread import KeyReader
-    from pyspark_pymq.reading.reader import BatchReader
-    from pyspark_pymq.reading.storeread import StoreReader
+    from pyspark_pymq.reading.storeread import StoreBatchReader
     from pyspark_pymq.reading.stream import CheckpointedReader
     from pyspark_pymq.writing.sink import BatchWriter, StreamWriter
 
@@ -47,18 +47,18 @@ class DefaultSource(DataSource):  # type: ignore[misc]
             return nullable
         return default_schema(*asked_columns(self.options))
 
-    def reader(self, schema: StructType) -> BatchReader | StoreReader | KeyReader:
+    def reader(self, schema: StructType) -> BatchReader | StoreBatchReader | KeyReader:
         from pyspark_pymq.options import ReadOptions, StoreOptions
         from pyspark_pymq.schema import selected_columns
 
         if "store" in self.options:
-            from pyspark_pymq.reading.storeread import StoreReader
+            from pyspark_pymq.reading.storeread import StoreBatchReader
 
             store = StoreOptions.parse(self.options, streaming=False)
-            return StoreReader(store, selected_columns(schema))
+            return StoreBatchReader(store, selected_columns(schema))
         if self._payload_is_arrow():
             from pyspark_pymq.cluster.payload import arrow_schema_of
-            from pyspark_pymq.reading.reader import BatchReader
+            from pyspark_pymq.reading.batch import BatchReader
 
             options = ReadOptions.parse(self.options, streaming=False)
             return BatchReader(options, PAYLOAD_COLUMNS, arrow_schema_of(schema))
@@ -68,7 +68,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
             from pyspark_pymq.reading.keyread import KeyReader
 
             return KeyReader(options, columns)
-        from pyspark_pymq.reading.reader import BatchReader
+        from pyspark_pymq.reading.batch import BatchReader
 
         return BatchReader(options, columns)
 

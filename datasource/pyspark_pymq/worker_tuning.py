@@ -23,19 +23,19 @@ import socket
 import stat
 from typing import Any
 
-__all__ = ["Lent", "settle"]
+__all__ = ["PickledToTask", "begin_task"]
 
 _tasks = itertools.count()
 
 
-def settle() -> None:
+def begin_task() -> None:
     """Call when a task begins. With the process's second task all present objects are frozen: a collection has
     just run, so they are modules, classes and caches, and permanent."""
     if next(_tasks) == 1:
         gc.freeze()
 
 
-class Lent:
+class PickledToTask:
     """Unpickled from a task's command: the rest of the task then arrives without a stall."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -51,10 +51,10 @@ def _acknowledge_at_once() -> None:
     for name in os.listdir("/proc/self/fd"):
         # The descriptor of the listing itself, which is closed by now.
         with contextlib.suppress(OSError):
-            _quicken(int(name))
+            _set_quick_ack(int(name))
 
 
-def _quicken(descriptor: int) -> None:
+def _set_quick_ack(descriptor: int) -> None:
     if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         return
     found = socket.socket(fileno=descriptor)

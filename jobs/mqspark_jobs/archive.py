@@ -5,7 +5,7 @@ Workers write each unit's rows as Parquet files directly from the log and sum th
 Delta commit. The end of its last unit is the version of the transaction ``mqspark-archive:<broker>``; a committed
 version is not committed again, so a run after a kill repeats nothing. After a commit Spark reads the rows of each
 unit back from Delta and compares them with the log (count, body CRCs, offsets). Then the unit's manifest is
-written; readers rely on the manifests alone (``pyspark_pymq.cluster.archive``). In a local store the file
+written; readers rely on the manifests alone (``pyspark_pymq.cluster.history``). In a local store the file
 ``mqspark.archived`` records the progress.
 
 From a store in use, records up to the checkpoint are archived; from any other, all valid records.
@@ -30,10 +30,10 @@ from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths
 from mqspark.store.upkeep.archived import ARCHIVED, decode_archived, encode_archived
 from mqspark_jobs.deltacommit import commit_files, make_table
-from mqspark_jobs.job import Progress, Summary, run_tasks
+from mqspark_jobs.job import ProgressLine, Summary, run_tasks
 from mqspark_jobs.logcuts import cuts
 from mqspark_jobs.rowfiles import ANY_RATIO, DATE, RowFile, RowFiles
-from pyspark_pymq.cluster.archive import Manifest, load_manifests
+from pyspark_pymq.cluster.history import Manifest, load_manifests
 from pyspark_pymq.files.deltafiles import delta_table
 from pyspark_pymq.files.locations import is_remote, join, local_path, write_bytes
 from pyspark_pymq.files.logfiles import LogFile, find_log, local_copy, segment_bytes_of
@@ -286,7 +286,7 @@ def check(options: ArchiveOptions) -> list[LogFile]:
     return find_log(options.commit_log or join(options.store, "commitlog"))
 
 
-def run(options: ArchiveOptions, spark: SparkSession, progress: Progress) -> Summary:
+def run(options: ArchiveOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
     """Raises ConfigError, StoreCorrupt (the rows in Delta differ from the log), OSError."""
     started = time.monotonic()
     log = check(options)
@@ -333,7 +333,7 @@ def run(options: ArchiveOptions, spark: SparkSession, progress: Progress) -> Sum
 class _Work:
     """One run, commit by commit."""
 
-    def __init__(self, options: ArchiveOptions, spark: SparkSession, progress: Progress) -> None:
+    def __init__(self, options: ArchiveOptions, spark: SparkSession, progress: ProgressLine) -> None:
         self._options = options
         self._spark = spark
         self._progress = progress

@@ -40,7 +40,7 @@ from mqspark.store.compaction.compacted import (
 from mqspark.store.compaction.rocketcompaction import RocketCompaction
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.tools.reader import StoreReader
-from mqspark_jobs.job import Progress, Summary
+from mqspark_jobs.job import ProgressLine, Summary
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,7 +135,7 @@ def check(options: CompactOptions) -> None:
         )
 
 
-def run(options: CompactOptions, spark: SparkSession, progress: Progress) -> Summary:
+def run(options: CompactOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
     """Raises ConfigError, StoreError, OSError."""
     started = time.monotonic()
     check(options)
@@ -191,7 +191,7 @@ def _plans(options: CompactOptions, topics: Iterable[str]) -> list[QueuePlan]:
 
 
 def _compact(
-    options: CompactOptions, plans: list[QueuePlan], spark: SparkSession, progress: Progress
+    options: CompactOptions, plans: list[QueuePlan], spark: SparkSession, progress: ProgressLine
 ) -> dict[int, dict[str, Any]]:
     pieces = [(number, low, high) for number, plan in enumerate(plans) for low, high in plan.pieces]
     progress.show("reading", 0, len(pieces), "pieces of queues")

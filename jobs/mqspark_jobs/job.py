@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Progress", "Summary", "run_tasks", "write_metrics"]
+__all__ = ["ProgressLine", "Summary", "run_tasks", "write_metrics"]
 
 Summary = dict[str, Any]
 """The result of a job, as JSON: ``job`` and figures with their units in the names."""
@@ -33,7 +33,7 @@ _POLL_S = 0.5
 _groups = itertools.count()
 
 
-class Progress:
+class ProgressLine:
     """A progress line, written when a step begins, ends, or has advanced."""
 
     def __init__(self, job: str, stream: TextIO | None = None) -> None:
@@ -54,7 +54,7 @@ def run_tasks(
     spark: SparkSession,
     function: Callable[[Item], Result],
     items: Sequence[Item],
-    progress: Progress,
+    progress: ProgressLine,
     step: str,
     unit: str,
 ) -> list[Result]:

@@ -29,15 +29,15 @@ from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths
-from mqspark.store.index.indexfile import DEFAULT_SHAPE, HEADER_BYTES, Header, Shape, find_shape
+from mqspark.store.index.indexfile import DEFAULT_SHAPE, HEADER_BYTES, IndexHeader, Shape, find_shape
 from mqspark.store.queue.batchqueue import BATCH_ENTRY, batch_topics
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.recovery.deletions import load_deletions
 from mqspark.store.recovery.rebuild import QueueShape, ScanManifest, fetch_keys
-from mqspark_jobs.job import Progress, Summary, run_tasks
+from mqspark_jobs.job import ProgressLine, Summary, run_tasks
 from mqspark_jobs.rebuild_plan import (
     BuiltQueue,
-    IndexTask,
+    IndexFileTask,
     QueueTask,
     RebuildOptions,
     build,
@@ -66,7 +66,7 @@ def check(options: RebuildOptions) -> None:
     find_log(options.commit_log or str(StorePaths(options.store).commit_log))
 
 
-def run(options: RebuildOptions, spark: SparkSession, progress: Progress) -> Summary:
+def run(options: RebuildOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
     """Raises ConfigError, StoreError, OSError."""
     check(options)
     paths = StorePaths(options.store)
@@ -94,7 +94,7 @@ class _Rebuild:
         paths: StorePaths,
         work: Path,
         spark: SparkSession,
-        progress: Progress,
+        progress: ProgressLine,
         *,
         is_live: bool,
     ) -> None:
@@ -229,7 +229,7 @@ class _Rebuild:
                     return length
         return -(-default // entry_bytes) * entry_bytes
 
-    def _plan_index(self, scanned: Sequence[tuple[Path, ScanManifest]]) -> list[IndexTask]:
+    def _plan_index(self, scanned: Sequence[tuple[Path, ScanManifest]]) -> list[IndexFileTask]:
         shape = self._index_shape()
         existing = [name for name in names_in(self._paths.index) if name.isascii() and name.isdigit()]
         sources = [(source, manifest.keys) for source, manifest in scanned]
@@ -252,7 +252,7 @@ class _Rebuild:
                 length = files.length(fd)
                 if length in (0, wanted.file_bytes):
                     continue
-                header = Header.decode(files.read_at(fd, HEADER_BYTES, 0))
+                header = IndexHeader.decode(files.read_at(fd, HEADER_BYTES, 0))
                 found = find_shape(files, fd, length, header)
             finally:
                 files.close(fd)

@@ -29,7 +29,7 @@ from pyspark_pymq.files.logfiles import LogFile, local_copy, segment_bytes_of
 __all__ = [
     "Built",
     "BuiltQueue",
-    "IndexTask",
+    "IndexFileTask",
     "QueueTask",
     "RebuildOptions",
     "ScanTask",
@@ -81,7 +81,7 @@ class QueueTask:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexTask:
+class IndexFileTask:
     sources: tuple[tuple[Path, int], ...]
     number: int
     path: Path
@@ -161,14 +161,14 @@ def plan_queues(
 
 def plan_index(
     scanned: Sequence[tuple[Path, ScanManifest]], directory: Path, *, shape: Shape, names: Sequence[str]
-) -> list[IndexTask]:
+) -> list[IndexFileTask]:
     """One task for each index file that the keys fill."""
     sources = tuple((source, manifest.keys) for source, manifest in scanned)
     capacity = shape.entries - 1
     count = -(-sum(keys for _, keys in sources) // capacity)
     if count > len(names):
         raise ValueError(f"{count} index files and {len(names)} names")
-    return [IndexTask(sources, number, directory / names[number], shape) for number in range(count)]
+    return [IndexFileTask(sources, number, directory / names[number], shape) for number in range(count)]
 
 
 def index_names(times_ms: Sequence[int], existing: Sequence[str]) -> list[str]:
@@ -205,8 +205,8 @@ def scan(task: ScanTask) -> ScanManifest:
         )
 
 
-def build(task: QueueTask | IndexTask) -> Built:
-    if isinstance(task, IndexTask):
+def build(task: QueueTask | IndexFileTask) -> Built:
+    if isinstance(task, IndexFileTask):
         header = build_index_file(task.sources, task.number, task.path, shape=task.shape)
         return Built(keys=header.next_number - 1)
     built = []

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from mqspark.errors import ConfigError, MQError
 from mqspark.message import DLQ_PREFIX
 from mqspark_jobs.deltacommit import make_table
-from mqspark_jobs.job import Progress, Summary
+from mqspark_jobs.job import ProgressLine, Summary
 from pyspark_pymq.files.locations import join, read_bytes, write_bytes
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class DlqOptions:
 # --- parked messages ------------------------------------------------------------------------------------------
 
 
-def run_parked(options: ParkedOptions, spark: SparkSession, progress: Progress) -> Summary:
+def run_parked(options: ParkedOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
     """Park new messages and deliver due ones. Raises ConfigError, MQError, OSError."""
     started = time.monotonic()
     now_ms = options.now_ms if options.now_ms is not None else int(time.time() * 1000)
@@ -198,7 +198,7 @@ def _without(*properties: str) -> str:
 # --- dead letters ---------------------------------------------------------------------------------------------
 
 
-def redrive(options: DlqOptions, spark: SparkSession, progress: Progress) -> Summary:
+def redrive(options: DlqOptions, spark: SparkSession, progress: ProgressLine) -> Summary:
     """Raises ConfigError, MQError, OSError."""
     started = time.monotonic()
     topic = DLQ_PREFIX + options.group
@@ -249,10 +249,10 @@ def _save(url: str, state: dict[str, Any]) -> None:
 
 
 def _ends(nameserver: str, topic: str) -> dict[str, int]:
-    from pyspark_pymq.cluster.cluster import Cluster
+    from pyspark_pymq.cluster.cluster_queues import ClusterQueues
     from pyspark_pymq.options import ReadOptions
 
-    cluster = Cluster(ReadOptions.parse({"nameserver": nameserver, "topic": topic}, streaming=False))
+    cluster = ClusterQueues(ReadOptions.parse({"nameserver": nameserver, "topic": topic}, streaming=False))
     try:
         latest = cluster.latest(cluster.queues())
         return {f"{queue.broker_name}:{queue.queue_id}": offset for queue, offset in latest.items()}

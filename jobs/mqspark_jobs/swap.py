@@ -15,7 +15,7 @@ from mqspark.names import path_below
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths, file_start
 from mqspark.store.index.index import MessageIndex
-from mqspark.store.index.indexfile import HEADER_BYTES, Header, Shape
+from mqspark.store.index.indexfile import HEADER_BYTES, IndexHeader, Shape
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES
 from mqspark_jobs.job import Summary
 
@@ -84,12 +84,12 @@ class Swap:
         queues, ext = paths.consume_queue.name, paths.consume_queue_ext.name
         # Queue entries refer to ext units: old entries and new units, or the reverse, must never be visible
         # together.
-        self._away(queues)
+        self._move_away(queues)
         for name in (ext, paths.batch_consume_queue.name, queues, "index"):
             if name == "index" and (self._new / name).is_dir():
                 for path in (paths.index_mark, paths.index_mark.with_name("mqspark.index.bak")):
                     path.unlink(missing_ok=True)
-            self._away(name)
+            self._move_away(name)
             if (self._new / name).is_dir():
                 os.rename(self._new / name, self._paths.root / name)
         mark = self._new / self._paths.index_mark.name
@@ -99,7 +99,7 @@ class Swap:
         (self._new / "ready").unlink(missing_ok=True)
         _sync_directory(self._new)
 
-    def _away(self, name: str) -> None:
+    def _move_away(self, name: str) -> None:
         """Rename the old files away, if the new ones are ready."""
         here, old = self._paths.root / name, self._work / "old" / name
         if (self._new / name).is_dir() and here.is_dir():
@@ -136,7 +136,7 @@ def _is_full(path: Path, sealed_end: int) -> bool:
     length = path.stat().st_size
     with path.open("rb") as file:
         if path.parent.name == "index":
-            header = Header.decode(os.pread(file.fileno(), HEADER_BYTES, 0))
+            header = IndexHeader.decode(os.pread(file.fileno(), HEADER_BYTES, 0))
             last = os.pread(file.fileno(), ENTRY_BYTES, length - ENTRY_BYTES)
             (position,) = _LAST_POSITION.unpack_from(last, 4)
             return bool(0 < position == header.end_position and position < sealed_end)

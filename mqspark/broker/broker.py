@@ -17,40 +17,40 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mqspark.bounded import Ledger, Tables
-from mqspark.broker.admin.admin import admin_handlers
-from mqspark.broker.admin.relays import Relays
+from mqspark.broker.admin.processors import admin_handlers
+from mqspark.broker.admin.relays import RelayProcessor
 from mqspark.broker.admin.runtime import runtime_table
 from mqspark.broker.admin.views import groups_view, topics_view
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.group.clients import Clients, notify_members
-from mqspark.broker.pop.assignment import Assignments, RequestModes
-from mqspark.broker.pop.cluster_routes import Routes
-from mqspark.broker.pop.service import PopService
-from mqspark.broker.pull.lookups import Lookups
-from mqspark.broker.pull.pull import Pulls
+from mqspark.broker.group.membership import ClientProcessor, notify_members
+from mqspark.broker.pop.assignment import AssignmentProcessor, RequestModes
+from mqspark.broker.pop.cluster_routes import ClusterRoutes
+from mqspark.broker.pop.pop_service import PopService
+from mqspark.broker.pull.lookups import LookupProcessor
+from mqspark.broker.pull.pull import PullProcessor
 from mqspark.broker.registration import Registration, registrations
 from mqspark.broker.replication.replicas import Replicas
 from mqspark.broker.send.fastfail import FastFail
-from mqspark.broker.send.replies import Replies
-from mqspark.broker.send.retry import SendBacks
-from mqspark.broker.send.send import Sends
+from mqspark.broker.send.replies import ReplyProcessor
+from mqspark.broker.send.retry import SendBackProcessor
+from mqspark.broker.send.send import SendProcessor
 from mqspark.broker.service import Service
 from mqspark.broker.state.acks import Acks, Receiver
 from mqspark.broker.state.calls import Calls
+from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.groups import ClientGroups, ConsumerGroup
 from mqspark.broker.state.locks import QueueLocks
-from mqspark.broker.state.offsets import ConsumerOffsets
 from mqspark.broker.state.ranges import heal_groups, heal_offsets, heal_topics
 from mqspark.broker.state.state import BrokerState, Random
 from mqspark.broker.state.stats import SAMPLE_INTERVAL_MS, Stats
 from mqspark.broker.state.subscriptions import SubscriptionGroups
 from mqspark.broker.state.topics import Topics
 from mqspark.broker.state.writer import Writer
-from mqspark.broker.timer.delays import Delays
-from mqspark.broker.timer.recall import Recalls
+from mqspark.broker.timer.delays import DelayService
+from mqspark.broker.timer.recall import RecallProcessor
 from mqspark.broker.timer.timermetrics import TimerMetrics
-from mqspark.broker.timer.timers import Timers
-from mqspark.broker.transaction.transactions import Transactions
+from mqspark.broker.timer.timers import TimerService
+from mqspark.broker.transaction.transactions import TransactionService
 from mqspark.clock import Clock
 from mqspark.config import ForeignKeys, no_foreign_keys
 from mqspark.errors import MQError
@@ -71,12 +71,13 @@ from mqspark.protocol.session import Session
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import physical_memory_bytes
-from mqspark.store.disk.saved import Job, SavedTable
+from mqspark.store.disk.flush import Job
+from mqspark.store.disk.saved import SavedTable
 from mqspark.store.recovery.deletions import Deletions
-from mqspark.store.store import MessageStore, Progress
+from mqspark.store.store import MessageStore, StoreProgress
 from mqspark.store.timer.timerfiles import TimerFiles
 
-__all__ = ["Broker", "Registration"]
+__all__ = ["BrokerCore", "Registration"]
 
 CLIENT_SCAN_INTERVAL_MS = 10_000
 TICK_MS = 200
@@ -113,7 +114,7 @@ class _Announcement:
 
     __slots__ = ("_broker", "_generation", "_session")
 
-    def __init__(self, broker: Broker, session: Session, generation: int) -> None:
+    def __init__(self, broker: BrokerCore, session: Session, generation: int) -> None:
         self._broker = broker
         self._session = session
         self._generation = generation
@@ -122,7 +123,7 @@ class _Announcement:
         self._broker.announce(self._session, b"".join(buffers), self._generation)
 
 
-class Broker:
+class BrokerCore:
     """``store`` must be open. Raises StoreCorrupt when a file of ``config/`` cannot be read."""
 
     def __init__(
@@ -176,7 +177,7 @@ class Broker:
         self._published_generation = -1
         self._changes: list[_Change] = []
         self._waiting = Ledger(
-            "changes", lambda: config.max_waiting_bytes, "Broker._changes", setting="maxWaitingBytes"
+            "changes", lambda: config.max_waiting_bytes, "BrokerCore._changes", setting="maxWaitingBytes"
         )
         store.deletions.on_removed = self._answer_changes
         self._saved_topics = SavedTable(state.topics, config_file("topics.json"), self._answer_changes)
@@ -197,8 +198,8 @@ class Broker:
         self._heal_ranges()
         store_host = store.store_host
         self.acks = Acks(clock)
-        self._delays = Delays(state, config_file("delayOffset.json"))
-        self._transactions = Transactions(state, self.acks, store_host)
+        self._delays = DelayService(state, config_file("delayOffset.json"))
+        self._transactions = TransactionService(state, self.acks, store_host)
         timer_files = TimerFiles(
             Path(store_config.store_path_root_dir),
             store.files,
@@ -207,13 +208,13 @@ class Broker:
             on_failure=store.distrust,
             note=store.damages.note,
         )
-        self._timers = Timers(state, timer_files, config_file("timermetrics"))
+        self._timers = TimerService(state, timer_files, config_file("timermetrics"))
         state.writer.diversions += [
             self._delays.divert,
             self._timers.divert,
             self._transactions.check_draft,
         ]
-        lookups = Lookups(state, memory_bytes or physical_memory_bytes())
+        lookups = LookupProcessor(state, memory_bytes or physical_memory_bytes())
         self._pop = PopService(
             state,
             self.acks,
@@ -229,27 +230,27 @@ class Broker:
         self.replicas = Replicas(config, store, clock)
         self._acked = 0
         """The log position up to which this broker alone would answer."""
-        self.pulls = Pulls(state)
-        self._sends = Sends(state, self.acks, store_host, self._once_known)
-        self.routes = Routes(state)
+        self.pulls = PullProcessor(state)
+        self._sends = SendProcessor(state, self.acks, store_host, self._once_known)
+        self.routes = ClusterRoutes(state)
         admin = admin_handlers(state, self.runtime_info, self._settings_changed, self._change, foreign_keys)
         self.overload = FastFail(config, admin)
         self.handlers: dict[int, Handler] = merged(
             admin,
             lookups.handlers,
-            Clients(state).handlers,
+            ClientProcessor(state).handlers,
             self.pulls.handlers,
-            Relays(state, state.calls, self.pulls.answer_resets).handlers,
+            RelayProcessor(state, state.calls, self.pulls.answer_resets).handlers,
             self._sends.handlers,
-            SendBacks(state, self.acks).handlers,
-            Recalls(state, self.acks).handlers,
+            SendBackProcessor(state, self.acks).handlers,
+            RecallProcessor(state, self.acks).handlers,
             self._transactions.handlers,
-            Replies(state, self._sends, store_host).handlers,
+            ReplyProcessor(state, self._sends, store_host).handlers,
             self._pop.handlers,
             self._delays.handlers,
             self._timers.handlers,
             self.replicas.handlers,
-            Assignments(state, modes, self.routes, self._mode_changed).handlers,
+            AssignmentProcessor(state, modes, self.routes, self._mode_changed).handlers,
         )
         self.tables = Tables(
             state.clients.ledger,
@@ -332,7 +333,7 @@ class Broker:
             self._announced_generation = generation
             self.registration_due = True
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: StoreProgress) -> None:
         """The store has written or synced more: notify those who wait for it."""
         self._acked = progress.acked
         self.replicated()

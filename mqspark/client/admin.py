@@ -9,7 +9,7 @@ from typing import Unpack
 import msgspec
 
 from mqspark.client.remoting.identity import ClientKeywords, ClientOptions
-from mqspark.client.remoting.instance import ClientInstance, Member
+from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.lifecycle import Lifecycle
 from mqspark.client.remoting.topic_routes import TopicRoute
@@ -97,7 +97,7 @@ class AdminClient(Lifecycle):
         self._namesrv = namesrv
         self._timeout_ms = timeout_ms
         self.options = changed(options or ClientOptions(), changes)
-        self._member = Member()
+        self._member = InstanceMember()
         self._instance: ClientInstance
         self._running = False
 

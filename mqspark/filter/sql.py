@@ -106,7 +106,7 @@ def _compiled(expression: str) -> SqlFilter | InvalidFilter:
         problem = f"{len(expression)} characters are more than {MAX_LENGTH}"
         return InvalidFilter(problem, expression[: MAX_LENGTH + 1], MAX_LENGTH)
     try:
-        return _Parser(expression).filter()
+        return _SqlParser(expression).filter()
     except InvalidFilter as error:
         return error.with_traceback(None)
 
@@ -253,7 +253,7 @@ _LEVELS = {
 """Binding power of an operator after an operand. Any other token ends the expression."""
 
 
-class _Parser:
+class _SqlParser:
     """A Pratt parser: an operand, then every operator that binds tighter than the caller's."""
 
     def __init__(self, expression: str) -> None:

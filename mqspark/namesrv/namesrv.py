@@ -62,7 +62,8 @@ from mqspark.protocol.registration import SMALL_BYTES, read_registration
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Slices, Work
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.saved import Job, SavedTable
+from mqspark.store.disk.flush import Job
+from mqspark.store.disk.saved import SavedTable
 
 __all__ = ["NameServer"]
 

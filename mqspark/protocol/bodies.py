@@ -759,7 +759,7 @@ class PopProcessQueueInfo(Body):
     last_pop_timestamp: I64 = 0
 
 
-class ConsumeStatus(Body):
+class ConsumeRates(Body):
     pull_rt: float = field(default=0.0, name="pullRT")
     pull_tps: float = field(default=0.0, name="pullTPS")
     consume_rt: float = field(default=0.0, name="consumeRT")
@@ -774,7 +774,7 @@ class ConsumerRunningInfo(Body):
     mq_table: dict[str, ProcessQueueInfo] = {}
     """By ``queue_key``, like ``mq_pop_table``."""
     mq_pop_table: dict[str, PopProcessQueueInfo] = {}
-    status_table: dict[str, ConsumeStatus] = {}
+    status_table: dict[str, ConsumeRates] = {}
     user_consumer_info: dict[str, str] = {}
     jstack: str | None = None
 

@@ -76,7 +76,7 @@ def loads(text: bytes | bytearray | memoryview, limits: Limits = PEER) -> Any:
     if value is _NOT_JSON:
         value = _fast(_KEY.sub(_quoted, data, limits.bare_keys))
         if value is _NOT_JSON:
-            return _Parser(_to_text(data, limits.odd_bytes)).parse()
+            return _JsonParser(_to_text(data, limits.odd_bytes)).parse()
     if containers <= MAX_DEPTH and b"$ref" not in data:
         return value
     return _resolved(value)
@@ -171,7 +171,7 @@ _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "0
 _WORDS = {"true": True, "false": False, "null": None, "undefined": None}
 
 
-class _Parser:
+class _JsonParser:
     """Recursive descent over one text."""
 
     def __init__(self, text: str) -> None:

@@ -3,7 +3,7 @@
 from mqspark.store.config import FlushDiskType, StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import FileLayer, OsFiles
-from mqspark.store.disk.flush import FlushJob, Job, Progress
+from mqspark.store.disk.flush import FlushJob, Job, StoreProgress
 from mqspark.store.recovery.recovery import RecoveryReport
 from mqspark.store.store import GetResult, GetStatus, MessageStore
 from mqspark.store.tools.reader import StoreReader
@@ -18,8 +18,8 @@ __all__ = [
     "Job",
     "MessageStore",
     "OsFiles",
-    "Progress",
     "RecoveryReport",
     "StoreConfig",
+    "StoreProgress",
     "StoreReader",
 ]

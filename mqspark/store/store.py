@@ -48,7 +48,7 @@ from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Damages, Outcome
 from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import FileLayer, OsFiles, descriptor_limit, disk_full_as_typed
-from mqspark.store.disk.flush import CheckpointJob, FlushJob, Job, Progress
+from mqspark.store.disk.flush import CheckpointJob, FlushJob, Job, StoreProgress
 from mqspark.store.disk.layout import StorePaths, is_storable_topic
 from mqspark.store.disk.mapping import MapBudget
 from mqspark.store.index.index import MessageIndex
@@ -68,7 +68,7 @@ from mqspark.store.recovery.scrub import Scrub
 from mqspark.store.upkeep.checkpoints import Checkpoints
 from mqspark.store.upkeep.cleaning import Cleaner
 
-__all__ = ["GetResult", "GetStatus", "MessageStore", "Progress"]
+__all__ = ["GetResult", "GetStatus", "MessageStore", "StoreProgress"]
 
 _log = sparing(__name__)
 
@@ -519,7 +519,7 @@ class MessageStore:
 
     # --- commit and flush -----------------------------------------------------------------------------------
 
-    def commit(self) -> Progress:
+    def commit(self) -> StoreProgress:
         """Write everything that was put. Under ASYNC_FLUSH it becomes visible here. Never raises and never
         syncs.
 
@@ -537,7 +537,7 @@ class MessageStore:
             return self._progress([])
         return self._write()
 
-    def _write(self) -> Progress:
+    def _write(self) -> StoreProgress:
         if self.read_only is None and (self._log.pending or self._dirty):
             try:
                 self._write_in_flight()
@@ -597,7 +597,7 @@ class MessageStore:
         )
         return self._flush_in_flight
 
-    def end_flush(self, job: FlushJob) -> Progress:
+    def end_flush(self, job: FlushJob) -> StoreProgress:
         """Finish a flush after ``job.run``. Under SYNC_FLUSH the flushed messages become visible here."""
         self._notice_failed_save()
         if job.error is not None and is_shortage(job.error) and self.read_only is None:
@@ -647,11 +647,11 @@ class MessageStore:
         if self._indexer is not None and self.read_only is None:
             self._indexer.arrived(self._visible_end, self._log.durable)
 
-    def _progress(self, arrivals: list[tuple[str, int, int]]) -> Progress:
+    def _progress(self, arrivals: list[tuple[str, int, int]]) -> StoreProgress:
         log = self._log
         if self._unreported_arrivals:
             arrivals, self._unreported_arrivals = self._unreported_arrivals + arrivals, []
-        return Progress(
+        return StoreProgress(
             log.written, log.durable, log.durable if self._sync else log.written, arrivals, self.read_only
         )
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mqspark.testing.clients import Clients
-    from mqspark.testing.clock import FakeClock
     from mqspark.testing.cluster import Broker, Cluster
+    from mqspark.testing.fake_clock import FakeClock
 
 __all__ = ["Broker", "Clients", "Cluster", "FakeClock"]
 
-_HOMES = {"Broker": "cluster", "Clients": "clients", "Cluster": "cluster", "FakeClock": "clock"}
+_HOMES = {"Broker": "cluster", "Clients": "clients", "Cluster": "cluster", "FakeClock": "fake_clock"}
 
 
 def __getattr__(name: str) -> Any:

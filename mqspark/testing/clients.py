@@ -9,13 +9,13 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from mqspark.client.consumer.consumer import ConsumeFromWhere
-from mqspark.client.consumer.settings import (
+from mqspark.client.consumer.consumer_settings import (
     LitePullConsumerKeywords,
     PopConsumerKeywords,
     PushConsumerKeywords,
 )
 from mqspark.client.delivery.delivery import Listener
-from mqspark.client.producer.settings import ProducerKeywords
+from mqspark.client.producer.producer_settings import ProducerKeywords
 from mqspark.client.producer.transaction import Check, Execute
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.sync import (

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from mqspark.clock import Clock
-from mqspark.testing.clock import FakeClock
+from mqspark.testing.fake_clock import FakeClock
 from mqspark_server.app import BrokerApp, DevCluster
 from mqspark_server.settings.settings import Layer
 

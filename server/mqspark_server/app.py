@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mqspark.broker.broker import Broker
+from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import Clock, SystemClock
 from mqspark.errors import ConfigError, StoreReadOnly
@@ -35,12 +35,12 @@ from mqspark.store.config import StoreConfig
 from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.store.recovery.recovery import RecoveryReport
 from mqspark.store.store import MessageStore
-from mqspark_server.flush import Flusher, Housekeeper, Worker
-from mqspark_server.lifecycle import Lifecycle, Phase
+from mqspark_server.diskwork import Flusher, Housekeeper, Worker
 from mqspark_server.net.descriptors import PROCESS
 from mqspark_server.net.lateness import Overload
-from mqspark_server.net.replication import ReplicationServer
+from mqspark_server.net.slaveport import ReplicationServer
 from mqspark_server.net.tcp import RemotingServer, bind_pair, bind_socket
+from mqspark_server.phases import Phase, ProcessLifecycle
 from mqspark_server.registrar import Registrar
 from mqspark_server.routefinder import RouteFinder
 from mqspark_server.settings.settings import (
@@ -84,7 +84,7 @@ def _kernel_sync() -> KernelSync | None:
 
 def _remoting(
     name: str,
-    core: Broker | NameServer,
+    core: BrokerCore | NameServer,
     outbox: list[Session],
     config: ServerConfig,
     after_turn: Callable[[], None],
@@ -112,7 +112,7 @@ class NameServerApp:
     def __init__(self, settings: NamesrvSettings, *, clock: Clock | None = None) -> None:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
-        self.lifecycle = Lifecycle(self.clock)
+        self.lifecycle = ProcessLifecycle(self.clock)
         self.address = ""
         """``host:port`` for clients on this host, once started."""
         self.core: NameServer | None = None
@@ -194,13 +194,13 @@ class BrokerApp:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
-        self.lifecycle = Lifecycle(self.clock)
+        self.lifecycle = ProcessLifecycle(self.clock)
         self.config = dataclasses.replace(settings.broker)
         self.store_config = dataclasses.replace(settings.store)
         self.address = ""
         """``host:port`` for clients, once started."""
         self.http_url: str | None = None
-        self.broker: Broker | None = None
+        self.broker: BrokerCore | None = None
         self.store: MessageStore | None = None
         self.registrar: Registrar | None = None
         self._route_finder: RouteFinder | None = None
@@ -257,7 +257,7 @@ class BrokerApp:
 
         self.lifecycle.advance(Phase.STARTING)
         outbox: list[Session] = []
-        broker = self.broker = Broker(
+        broker = self.broker = BrokerCore(
             self.config,
             self.store_config,
             store,

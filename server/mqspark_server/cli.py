@@ -230,11 +230,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         cli.main(args=None if arguments is None else list(arguments), prog_name="mqspark")
     except ConfigError as error:
-        _die(str(error), 2)
+        _exit_with(str(error), 2)
     except MQError as error:
-        _die(str(error), 1)
+        _exit_with(str(error), 1)
     except OSError as error:
-        _die(_describe(error), 1)
+        _exit_with(_describe(error), 1)
 
 
 def _describe(error: OSError) -> str:
@@ -246,7 +246,7 @@ def _describe(error: OSError) -> str:
     return text
 
 
-def _die(message: str, code: int) -> None:
+def _exit_with(message: str, code: int) -> None:
     print(f"mqspark: error: {message}", file=sys.stderr)
     sys.exit(code)
 

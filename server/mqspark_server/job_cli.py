@@ -29,7 +29,7 @@ def job() -> None:
 def job_run(arguments: Sequence[str]) -> None:
     """Run the job NAME; `mqspark job run NAME --help` shows its options."""
     _need_spark()
-    from mqspark_jobs.command import main
+    from mqspark_jobs.commandline import main
 
     sys.exit(main(arguments))
 

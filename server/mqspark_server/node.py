@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from mqspark.broker.broker import Broker
+    from mqspark.broker.broker import BrokerCore
     from mqspark.broker.config import BrokerConfig
     from mqspark.clock import Clock
     from mqspark.store.config import StoreConfig
     from mqspark.store.store import MessageStore
-    from mqspark_server.flush import Housekeeper
-    from mqspark_server.lifecycle import Lifecycle
+    from mqspark_server.diskwork import Housekeeper
     from mqspark_server.net.tcp import RemotingServer
+    from mqspark_server.phases import ProcessLifecycle
     from mqspark_server.registrar import Registrar
     from mqspark_server.settings.settings import BrokerSettings
 
@@ -25,11 +25,11 @@ class BrokerNode(Protocol):
 
     settings: BrokerSettings
     clock: Clock
-    lifecycle: Lifecycle
+    lifecycle: ProcessLifecycle
     config: BrokerConfig
     store_config: StoreConfig
     address: str
-    broker: Broker | None
+    broker: BrokerCore | None
     store: MessageStore | None
     registrar: Registrar | None
     server: RemotingServer | None

@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from mqspark.broker.broker import Broker
+from mqspark.broker.broker import BrokerCore
 from mqspark.broker.registration import Registration
 from mqspark.config import parse_addresses
 from mqspark.errors import ClientError, ProtocolError
@@ -46,10 +46,10 @@ class _NameServer:
 
     async def connected(self) -> Outbound:
         if self.connection is None or not self.connection.alive:
-            self.connection = await Outbound.connect(self.address, self._lost)
+            self.connection = await Outbound.connect(self.address, self._connection_lost)
         return self.connection
 
-    def _lost(self) -> None:
+    def _connection_lost(self) -> None:
         # A name server forgets the brokers of a closed connection, so register again soon.
         self.known = False
         self.due.set()
@@ -58,7 +58,7 @@ class _NameServer:
 class Registrar:
     """``progressed`` is called after a successful registration: the broker may have answers to write."""
 
-    def __init__(self, broker: Broker, progressed: Callable[[], None]) -> None:
+    def __init__(self, broker: BrokerCore, progressed: Callable[[], None]) -> None:
         self._broker = broker
         self._progressed = progressed
         self._servers = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from mqspark.broker.broker import Broker
+from mqspark.broker.broker import BrokerCore
 from mqspark.config import parse_addresses
 from mqspark.errors import ClientError, ProtocolError
 from mqspark.logs import sparing
@@ -27,7 +27,7 @@ TIMEOUT_S = 1.0
 class RouteFinder:
     """``progressed`` is called when a route was learned: the broker may have answers to write."""
 
-    def __init__(self, broker: Broker, progressed: Callable[[], None]) -> None:
+    def __init__(self, broker: BrokerCore, progressed: Callable[[], None]) -> None:
         self._broker = broker
         self._progressed = progressed
         self._addresses = parse_addresses(broker.config.namesrv_addr or "", key="namesrvAddr")
@@ -62,7 +62,7 @@ class RouteFinder:
         if connection is None or not connection.alive:
             address = self._addresses[0]
             self._addresses = [*self._addresses[1:], address]  # if this one fails, the next one is asked
-            connection = self._connection = await Outbound.connect(address, self._lost, TIMEOUT_S)
+            connection = self._connection = await Outbound.connect(address, self._connection_lost, TIMEOUT_S)
         try:
             answer = await connection.request(
                 RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, timeout_s=TIMEOUT_S
@@ -76,7 +76,7 @@ class RouteFinder:
             raise ProtocolError(f"response code {answer.code}: {answer.remark}")
         return decode_body(TopicRouteData, answer.body)
 
-    def _lost(self) -> None:
+    def _connection_lost(self) -> None:
         self._connection = None
 
     async def stop(self) -> None:

@@ -151,7 +151,7 @@ def _fsck_lines(report: FsckReport) -> Iterator[str]:
 def stats(directory: str, output: str, config: str | None, assignments: Sequence[str]) -> None:
     """Segments, topics, messages, bytes, times, and how far queues and index are behind."""
     from mqspark.store.tools.offline import OfflineStore
-    from mqspark.store.tools.stats import store_stats
+    from mqspark.store.tools.storestats import store_stats
 
     found = store_stats(OfflineStore(_settings(directory, config, assignments)))
     if output == "json":

@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from mqspark.broker.broker import Broker
+from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import BINARY, JSON, encode_request
@@ -151,7 +151,7 @@ def measure(shape: Shape, parent: Path) -> dict[str, float | str]:
         )
         store = MessageStore(config, clock, store_host=HOST)
         store.open()
-        broker = Broker(
+        broker = BrokerCore(
             BrokerConfig(listen_port=10911), config, store, clock, random=random.Random(0), outbox=outbox
         )
         session = Session(1, "127.0.0.1", 50_000, outbox)

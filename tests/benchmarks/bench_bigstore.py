@@ -29,7 +29,7 @@ from mqspark.clock import SystemClock
 from mqspark.store import StoreConfig
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
-from mqspark.store.tools.stats import store_stats
+from mqspark.store.tools.storestats import store_stats
 from tests.benchmarks.bench_broker import DevProcess, broker, load
 from tests.benchmarks.bench_store import BORN_HOST, PROPERTIES, TAG_CODE, make
 from tests.benchmarks.raw_load import BASE

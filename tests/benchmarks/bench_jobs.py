@@ -30,8 +30,8 @@ from mqspark.clock import SystemClock
 from mqspark.message import encode_host, encode_properties
 from mqspark.store import FlushDiskType, MessageStore, StoreConfig
 from mqspark_jobs import archive, rebuild_index
-from mqspark_jobs.command import delta_settings
-from mqspark_jobs.job import Progress
+from mqspark_jobs.commandline import delta_settings
+from mqspark_jobs.job import ProgressLine
 from tests.spark.delta_jars import delta_jars
 
 TOPICS, QUEUES = 4, 4
@@ -130,7 +130,7 @@ def bench_rebuild(spark: Any, store: Path, records: int, rounds: int, *, crc: bo
     times = []
     for _ in range(rounds):
         wall, busy, summary = measured(
-            lambda: rebuild_index.run(options, spark, Progress("rebuild-index", StringIO()))
+            lambda: rebuild_index.run(options, spark, ProgressLine("rebuild-index", StringIO()))
         )
         if summary["records"] != records or summary["lost_entries"]:
             raise SystemExit(f"{summary}: the figures are void")
@@ -146,7 +146,9 @@ def bench_archive(spark: Any, store: Path, records: int, crcs: int, rounds: int)
     for number in range(rounds + 1):
         table = store.with_name(f"table{number}")
         options = archive.ArchiveOptions(str(store), str(table), "bench")
-        wall, busy, summary = measured(lambda: archive.run(options, spark, Progress("archive", StringIO())))  # noqa: B023
+        wall, busy, summary = measured(
+            lambda: archive.run(options, spark, ProgressLine("archive", StringIO()))  # noqa: B023
+        )
         frame = spark.read.format("delta").load(str(table))
         row = frame.selectExpr("count(*) n", "sum(crc32(value) & 2147483647) crcs").first()
         if summary["rows"] != records or (row.n, row.crcs) != (records, crcs) or summary["damaged"]:

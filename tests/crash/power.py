@@ -13,7 +13,7 @@ from pathlib import Path
 from mqspark.errors import DiskFull, StoreReadOnly
 from mqspark.message import TRANSACTION_PREPARED_TYPE, Message, MessageExt, decode_properties
 from mqspark.record import encode_batch
-from mqspark.store import ConfigFile, MessageStore, Progress
+from mqspark.store import ConfigFile, MessageStore, StoreProgress
 from mqspark.store.disk.files import FileLayer, is_disk_full
 from mqspark.store.queue.batchqueue import BATCH_DTYPE
 from tests.crash.disk import (
@@ -204,7 +204,7 @@ class Script:
             self.files.during_sync = None
             self._progressed(self.store.end_flush(job))
 
-    def _progressed(self, progress: Progress) -> None:
+    def _progressed(self, progress: StoreProgress) -> None:
         """Only what is durable is promised to survive, also where (ASYNC_FLUSH) acks do not wait for it."""
         durable = progress.durable
         assert not self.sync or progress.acked == durable

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqspark.broker.broker import Broker
+from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.protocol.session import Session
 from mqspark.store.disk.files import FileLayer
@@ -55,7 +55,7 @@ class Machine:
         self.store.open()
         config = BrokerConfig(broker_name="b", flush_consumer_offset_interval=1_000)
         outbox: list[Session] = []
-        self.broker = Broker(
+        self.broker = BrokerCore(
             config, self.store.config, self.store, self.clock, random=random.Random(1), outbox=outbox
         )
         self.peer = Peer(self.broker, Session(1, "127.0.0.1", 4_000, outbox))

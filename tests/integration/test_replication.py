@@ -17,7 +17,7 @@ import pytest
 
 from mqspark import Message, Producer, SendStatus
 from mqspark.testing import Broker
-from mqspark_server.net import replication
+from mqspark_server.net import slaveport
 
 TOPIC = "Copied"
 TIMEOUT_S = 60.0
@@ -122,7 +122,7 @@ def test_a_slave_that_does_not_read_costs_little(tmp_path: Path) -> None:
                 producer.send(Message(TOPIC, body))
             (connection,) = broker.call(lambda: list(broker.apps[0]._replication._connections))  # type: ignore[union-attr]
             waiting = broker.call(lambda: connection._transport.get_write_buffer_size())  # type: ignore[union-attr]
-            assert waiting < 4 * replication.CHUNK_BYTES
+            assert waiting < 4 * slaveport.CHUNK_BYTES
             slave.take_until(end_of(broker))
             assert slave.log == log_of(broker)
 
@@ -130,7 +130,7 @@ def test_a_slave_that_does_not_read_costs_little(tmp_path: Path) -> None:
 def test_a_silent_slave_is_let_go_and_a_quiet_one_hears_where_the_log_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replication, "SCAN_S", 0.02)
+    monkeypatch.setattr(slaveport, "SCAN_S", 0.02)
     settings = {"haSendHeartbeatInterval": 50, "haHousekeepingInterval": 700}
     with Broker(store=tmp_path / "s", settings=settings) as broker:
         with closing(Slave(broker)) as slave:
@@ -171,7 +171,7 @@ def test_a_segment_that_cannot_be_mapped_costs_the_slave_and_nobody_else(
 
 
 def test_too_many_slaves_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replication, "MAX_SLAVES", 1)
+    monkeypatch.setattr(slaveport, "MAX_SLAVES", 1)
     with Broker(store=tmp_path / "s", settings={"haSendHeartbeatInterval": 50}) as broker:
         with closing(Slave(broker)) as first:
             assert first.take()
@@ -235,8 +235,8 @@ def test_a_slave_that_reports_and_does_not_read_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What it is given keeps segments of the log from going."""
-    monkeypatch.setattr(replication, "SCAN_S", 0.05)
-    monkeypatch.setattr(replication, "UNREAD_S", 0.5)
+    monkeypatch.setattr(slaveport, "SCAN_S", 0.05)
+    monkeypatch.setattr(slaveport, "UNREAD_S", 0.5)
     with Broker(store=tmp_path / "s") as broker, Producer(broker.namesrv, group="P") as producer:
         producer.send(Message(TOPIC, b"first"))
         with closing(Slave(broker)) as slave:
@@ -255,7 +255,7 @@ def test_a_slave_that_reports_and_does_not_read_is_let_go(
 
 
 def test_those_that_say_nothing_keep_no_slave_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replication, "MAX_SLAVES", 2)
+    monkeypatch.setattr(slaveport, "MAX_SLAVES", 2)
     with Broker(store=tmp_path / "s") as broker, Producer(broker.namesrv, group="P") as producer:
         host, port = broker.call(lambda: broker.apps[0].config.ha_address).rsplit(":", 1)
         with contextlib.ExitStack() as idle:

@@ -16,7 +16,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.testing import Broker, Cluster
 from mqspark_server import app
-from mqspark_server.lifecycle import Lifecycle, Phase
+from mqspark_server.phases import Phase, ProcessLifecycle
 from tests.support.store_tools import kernel_sync
 from tests.support.waiting import eventually
 
@@ -188,7 +188,7 @@ def test_garbage_on_one_connection_leaves_a_batch_on_another_alone() -> None:
 
 
 def test_the_life_cycle_goes_forward_only() -> None:
-    life = Lifecycle(SystemClock())
+    life = ProcessLifecycle(SystemClock())
     life.advance(Phase.RECOVERING)
     life.advance(Phase.READY)
     assert life.ready

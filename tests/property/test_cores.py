@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqspark.broker.broker import Broker
+from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.message import encode_host
 from mqspark.namesrv.config import NamesrvConfig
@@ -143,7 +143,7 @@ def test_no_request_is_an_internal_error(
     store.open()
     try:
         broker_config = BrokerConfig(broker_ip1="127.0.0.1")
-        broker = Broker(broker_config, store_config, store, clock, random=random.Random(seed))
+        broker = BrokerCore(broker_config, store_config, store, clock, random=random.Random(seed))
         name_server = NameServer(NamesrvConfig(kv_config_path=str(tmp_path / "kv.json")), clock)
         frequent = [10, 310, 310, 11, 11, 34, 14, 15]
         asker = Asker(seed)

@@ -16,7 +16,7 @@ from mqspark.client.producer import transaction
 from mqspark.client.producer.faults import FaultTable
 from mqspark.client.remoting.heartbeats import Heartbeats
 from mqspark.client.remoting.identity import ClientOptions
-from mqspark.client.remoting.instance import MAX_ANSWERING_BYTES, ClientInstance, Member
+from mqspark.client.remoting.instance import MAX_ANSWERING_BYTES, ClientInstance, InstanceMember
 from mqspark.errors import RequestTimeout
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request, encode_response
@@ -80,7 +80,7 @@ def request(code: int, body: bytes = b"") -> Command:
     return command
 
 
-class Slow(Member):
+class Slow(InstanceMember):
     consumer_group = "CG"
 
     def __init__(self) -> None:

@@ -27,12 +27,12 @@ from tests.support.store_tools import flush, opened, put
 
 pytest.importorskip("pyspark", reason="the reader is Spark's")
 
-from pyspark_pymq.cluster.cluster import BrokerPlace, Cluster
-from pyspark_pymq.cluster.offsets import QueueRange
+from pyspark_pymq.cluster.cluster_queues import BrokerPlace, ClusterQueues
 from pyspark_pymq.cluster.planning import ReadTask
+from pyspark_pymq.cluster.stream_offsets import QueueRange
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.reading import fetch
-from pyspark_pymq.reading.fetch import ALLOWED_VARIABLE, read_task
+from pyspark_pymq.reading import range_fetch as fetch
+from pyspark_pymq.reading.range_fetch import ALLOWED_VARIABLE, read_task
 
 ROWS = 400
 STRANGER = 4242
@@ -64,7 +64,7 @@ def no_stores() -> Iterator[None]:
 @pytest.fixture
 def task(broker: Broker) -> ReadTask:
     options = ReadOptions.parse({"nameserver": broker.namesrv, "topic": "T"}, streaming=False)
-    driver = Cluster(options)
+    driver = ClusterQueues(options)
     queues = driver.queues()
     latest = driver.latest(queues)
     (name,) = {queue.broker_name for queue in queues}
@@ -324,7 +324,7 @@ def test_a_broker_and_a_reader_of_before_use_the_socket(
     told = {"mqsparkStorePath": str(broker.store_path), "mqsparkStoreNonce": secret}
     monkeypatch.setattr(BlockingClient, "runtime_info", lambda *_, **more: told)
     options = ReadOptions.parse({"nameserver": broker.namesrv, "topic": "T"}, streaming=False)
-    driver = Cluster(options)
+    driver = ClusterQueues(options)
     assert numbers(at(task, driver.place(broker.address))) == list(range(ROWS))
     driver.client.close()
     assert tcp

@@ -15,12 +15,12 @@ from mqspark.compression import LIMITS, ZSTD, InflateLimits
 from mqspark.errors import InvalidMessage
 from mqspark.logs import forget
 from mqspark.testing import Broker, Clients, Cluster
-from pyspark_pymq.cluster.cluster import Cluster as Driver
-from pyspark_pymq.cluster.offsets import QueueRange
+from pyspark_pymq.cluster.cluster_queues import ClusterQueues as Driver
 from pyspark_pymq.cluster.payload import unpack
+from pyspark_pymq.cluster.stream_offsets import QueueRange
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.reading.fetch import read_task
-from pyspark_pymq.reading.reader import RangePartition, partitions_of
+from pyspark_pymq.reading.batch import RangePartition, partitions_of
+from pyspark_pymq.reading.range_fetch import read_task
 from pyspark_pymq.records.arrowstream import batches_of
 from pyspark_pymq.records.decode import INFLATED_BYTES, Decoder
 from pyspark_pymq.records.records import Records, record_positions, unwrap_inner_batches

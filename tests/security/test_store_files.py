@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.client.blocking import BlockingConnection
-from mqspark.client.consumer.offsets import LocalOffsets
+from mqspark.client.consumer.offset_stores import LocalOffsets
 from mqspark.errors import ConfigError, StoreLocked, StoreReadOnly
 from mqspark.message import MessageQueue
 from mqspark.store.config import StoreConfig

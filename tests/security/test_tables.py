@@ -18,9 +18,9 @@ import pytest
 
 from mqspark.bounded import MEMOS, Bounded, Ledger, Memo, Tables, text_bytes, weigh
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.groups import ClientGroups
 from mqspark.broker.state.locks import QueueLocks
-from mqspark.broker.state.offsets import ConsumerOffsets
 from mqspark.broker.state.stats import Stats
 from mqspark.broker.state.subscriptions import SubscriptionGroups
 from mqspark.broker.state.topics import Topics

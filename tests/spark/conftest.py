@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 import pyspark_pymq
-from mqspark_jobs.command import delta_settings
+from mqspark_jobs.commandline import delta_settings
 from tests.spark.delta_jars import delta_jars
 from tests.support.dev import DevCluster
 

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from mqspark.errors import ConfigError, StoreCorrupt
 from mqspark_jobs import archive as job
 from mqspark_jobs.archive import ArchiveOptions, archived_mark
-from mqspark_jobs.command import main
-from pyspark_pymq.cluster.archive import load_manifests
+from mqspark_jobs.commandline import main
+from pyspark_pymq.cluster.history import load_manifests
 from pyspark_pymq.files.logfiles import list_log
 from tests.support.dev import DevCluster
 from tests.support.jobs_tools import Killed, filled_store, quiet

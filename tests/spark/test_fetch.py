@@ -18,12 +18,12 @@ import pytest
 from mqspark.errors import MQError
 from mqspark.message import Message, MessageQueue
 from mqspark.store.disk.trusted import prove
-from pyspark_pymq.cluster.cluster import BrokerPlace, Cluster, DataLoss
-from pyspark_pymq.cluster.offsets import QueueRange
+from pyspark_pymq.cluster.cluster_queues import BrokerPlace, ClusterQueues, DataLoss
 from pyspark_pymq.cluster.planning import ReadTask
+from pyspark_pymq.cluster.stream_offsets import QueueRange
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.reading import fetch
-from pyspark_pymq.reading.fetch import read_task
+from pyspark_pymq.reading import range_fetch as fetch
+from pyspark_pymq.reading.range_fetch import read_task
 from tests.support.dev import DevCluster
 
 COLUMNS = ("partition", "offset", "value", "key", "tags", "msgId", "timestamp")
@@ -44,7 +44,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
 
 def task(cluster: DevCluster, topic: str = "T", *, local: bool = True, **changes: object) -> ReadTask:
     options = ReadOptions.parse({"nameserver": cluster.nameserver, "topic": topic}, streaming=False)
-    driver = Cluster(options)
+    driver = ClusterQueues(options)
     queues = driver.queues()
     latest = driver.latest(queues)
     place = driver.place(cluster.address) if local else BrokerPlace(cluster.address)
@@ -151,8 +151,8 @@ def test_no_address_space_for_a_map(tmp_path: Path) -> None:
 import json, resource, sys
 from pathlib import Path
 from typing import Any
-from pyspark_pymq.reading import fetch
-from pyspark_pymq.reading import reader
+from pyspark_pymq.reading import range_fetch as fetch
+from pyspark_pymq.reading import batch as reader
 from pyspark_pymq.options import ReadOptions
 import pyarrow.compute
 options = ReadOptions.parse(json.loads(sys.argv[1]), streaming=False)

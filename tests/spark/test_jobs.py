@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mqspark.message import Message
-from mqspark_jobs.command import main
+from mqspark_jobs.commandline import main
 from mqspark_jobs.redeliver import TARGET
 from tests.support.dev import DevCluster
 from tests.support.jobs_tools import filled_store, tree

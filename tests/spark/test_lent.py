@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from pyspark_pymq.options import ReadOptions, WriteOptions
-from pyspark_pymq.reading.reader import BatchReader
+from pyspark_pymq.reading.batch import BatchReader
 from pyspark_pymq.reading.stream import stream_reader
 from pyspark_pymq.writing.sink import BatchWriter
 

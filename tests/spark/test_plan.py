@@ -17,8 +17,8 @@ import mqspark
 import pyspark_pymq
 from mqspark.errors import ConfigError, MQError
 from mqspark.message import MessageQueue, java_hash
-from pyspark_pymq.cluster.offsets import Positions, QueueRange, batch_ranges, limit_rows
 from pyspark_pymq.cluster.planning import SMALL_TASK_ROWS, plan_tasks
+from pyspark_pymq.cluster.stream_offsets import Positions, QueueRange, batch_ranges, limit_rows
 from pyspark_pymq.options import Position, ReadOptions, WriteOptions
 from pyspark_pymq.records.encode import Compression, key_hashes
 from pyspark_pymq.schema import default_schema
@@ -163,7 +163,7 @@ def test_offsets_survive_spark(offsets: dict[MessageQueue, int], begun: dict[Mes
 
 def test_offset_text_does_not_depend_on_the_process() -> None:
     program = (
-        "import json; from pyspark_pymq.cluster.offsets import Positions; "
+        "import json; from pyspark_pymq.cluster.stream_offsets import Positions; "
         "from mqspark.message import MessageQueue as Q;"
         "print(json.dumps(Positions({q: 1 for q in {Q(t, 'b', n) for t in 'xyz' for n in range(20)}}).to_json()))"
     )
@@ -294,7 +294,7 @@ def test_filters_are_not_pushed_down() -> None:
     # Spark 4.1 to 4.3 give wrong rows with pushFilters when one load() is used twice.
     from pyspark.sql.datasource import DataSourceReader
 
-    from pyspark_pymq.reading.reader import BatchReader
+    from pyspark_pymq.reading.batch import BatchReader
 
     assert BatchReader.pushFilters is DataSourceReader.pushFilters
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from mqspark.message import Message
 from mqspark_jobs import redeliver as job
-from mqspark_jobs.command import main
+from mqspark_jobs.commandline import main
 from mqspark_jobs.redeliver import DELIVER_AT, TARGET, DlqOptions, ParkedOptions, redrive, run_parked
 from tests.support.dev import DevCluster
 from tests.support.jobs_tools import Killed, quiet

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from mqspark_jobs import command
+from mqspark_jobs import commandline as command
 from tests.spark.delta_jars import delta_jars
 from tests.support.dev import DevCluster
 from tests.support.processes import start, stop, tail

@@ -15,8 +15,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from mqspark.errors import ConfigError
 from mqspark.message import Message, MessageQueue
-from pyspark_pymq.cluster.cluster import DataLoss
-from pyspark_pymq.cluster.offsets import Positions
+from pyspark_pymq.cluster.cluster_queues import DataLoss
+from pyspark_pymq.cluster.stream_offsets import Positions
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL, stream_reader
 from tests.support.dev import DevCluster

@@ -11,8 +11,8 @@ import pytest
 from mqspark.client.blocking import BlockingClient
 from mqspark.errors import MQError, NoRoute
 from mqspark.message import MessageQueue
-from pyspark_pymq.cluster.cluster import BrokerPlace, Cluster, DataLoss
-from pyspark_pymq.cluster.offsets import Offsets, Positions
+from pyspark_pymq.cluster.cluster_queues import BrokerPlace, ClusterQueues, DataLoss
+from pyspark_pymq.cluster.stream_offsets import Offsets, Positions
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL, LegacyStreamReader
 
@@ -31,7 +31,7 @@ from pyspark_pymq.reading.stream import StreamReader
 Q0, Q1, Q2 = (MessageQueue("T", "a", number) for number in range(3))
 
 
-class FakeCluster(Cluster):
+class FakeCluster(ClusterQueues):
     def __init__(self, options: ReadOptions, low: Offsets, high: Offsets) -> None:
         super().__init__(options)
         self.low, self.high = low, high

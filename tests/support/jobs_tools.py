@@ -10,7 +10,7 @@ from typing import Any
 
 from mqspark.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE
 from mqspark.store import MessageStore
-from mqspark_jobs.job import Progress
+from mqspark_jobs.job import ProgressLine
 from tests.support.store_tools import TestClock, flush, opened, put
 
 
@@ -51,8 +51,8 @@ class InProcessSpark:
         return function(item)
 
 
-def quiet(job: str) -> Progress:
-    return Progress(job, StringIO())
+def quiet(job: str) -> ProgressLine:
+    return ProgressLine(job, StringIO())
 
 
 def filled_store(root: Path, count: int = 300, **settings: Any) -> MessageStore:

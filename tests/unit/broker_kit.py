@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mqspark.broker.broker import Broker
+from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.registration import Registration
 from mqspark.message import MessageExt, encode_host
@@ -139,7 +139,7 @@ class Bench:
             self.store_config, self.clock, store_host=encode_host(self.config.broker_ip1, 10911)
         )
         self.store.open()
-        self.broker = Broker(
+        self.broker = BrokerCore(
             self.config,
             self.store_config,
             self.store,
@@ -210,7 +210,7 @@ class Bench:
         self.open()
 
 
-def last_registration(broker: Broker) -> Registration:
+def last_registration(broker: BrokerCore) -> Registration:
     """What the broker tells a name server last, or at once when it takes one registration."""
     return [registration for registration in broker.registrations() if registration is not None][-1]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.broker.pop.revive import REVIVES_A_TICK
-from mqspark.broker.state.writer import Stored
+from mqspark.broker.state.writer import StoredPosition
 from mqspark.errors import DiskFull, InvalidMessage
 from mqspark.message import encode_properties
 from mqspark.protocol.bodies import SubscriptionGroupConfig
@@ -188,7 +188,7 @@ def test_a_full_disk_delays_and_doubles_nothing(bench: Bench, monkeypatch: pytes
     is_full = True
     copied = 0
 
-    def stubborn(record: Parts, topic: str, queue_id: int, properties: bytes) -> Stored:
+    def stubborn(record: Parts, topic: str, queue_id: int, properties: bytes) -> StoredPosition:
         nonlocal copied
         if topic.startswith("%RETRY%"):
             copied += 1
@@ -213,7 +213,7 @@ def test_a_message_that_cannot_be_copied_is_tried_again(
     relay = bench.broker.state.writer.relay
     fails = 2
 
-    def failing(record: Parts, topic: str, queue_id: int, properties: bytes) -> Stored:
+    def failing(record: Parts, topic: str, queue_id: int, properties: bytes) -> StoredPosition:
         nonlocal fails
         if topic.startswith("%RETRY%") and bytes(record.body) == b"b" and fails:
             fails -= 1

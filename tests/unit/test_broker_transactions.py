@@ -15,8 +15,8 @@ import pytest
 from mqspark.broker.transaction.halfmessages import (
     Decisions,
     Half,
+    HalfDecision,
     Rules,
-    Verdict,
     judge,
     op_body,
     op_offsets,
@@ -724,22 +724,22 @@ def half_of(born_ms: int, **properties: str) -> Half:
 @pytest.mark.parametrize(
     ("age_ms", "properties", "verdict"),
     [
-        (0, {}, Verdict.WAIT),
-        (6_000, {}, Verdict.WAIT),
-        (6_001, {}, Verdict.CHECK),
-        (-1, {}, Verdict.CHECK),  # born in the future: its time is worth nothing
-        (3_600_001, {}, Verdict.GIVE_UP),
-        (6_001, {"TRANSACTION_CHECK_TIMES": "14"}, Verdict.CHECK),
-        (6_001, {"TRANSACTION_CHECK_TIMES": "15"}, Verdict.GIVE_UP),
-        (6_001, {"TRANSACTION_CHECK_TIMES": "many"}, Verdict.CHECK),
-        (1, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "2"}, Verdict.RENEW),
-        (2_000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "2"}, Verdict.RENEW),
-        (2_001, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "2"}, Verdict.CHECK),
-        (6_000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, Verdict.RENEW),
-        (6_001, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "-1"}, Verdict.CHECK),
+        (0, {}, HalfDecision.WAIT),
+        (6_000, {}, HalfDecision.WAIT),
+        (6_001, {}, HalfDecision.CHECK),
+        (-1, {}, HalfDecision.CHECK),  # born in the future: its time is worth nothing
+        (3_600_001, {}, HalfDecision.GIVE_UP),
+        (6_001, {"TRANSACTION_CHECK_TIMES": "14"}, HalfDecision.CHECK),
+        (6_001, {"TRANSACTION_CHECK_TIMES": "15"}, HalfDecision.GIVE_UP),
+        (6_001, {"TRANSACTION_CHECK_TIMES": "many"}, HalfDecision.CHECK),
+        (1, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "2"}, HalfDecision.RENEW),
+        (2_000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "2"}, HalfDecision.RENEW),
+        (2_001, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "2"}, HalfDecision.CHECK),
+        (6_000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, HalfDecision.RENEW),
+        (6_001, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "-1"}, HalfDecision.CHECK),
     ],
 )
-def test_judge(age_ms: int, properties: dict[str, str], verdict: Verdict) -> None:
+def test_judge(age_ms: int, properties: dict[str, str], verdict: HalfDecision) -> None:
     now_ms = 1_700_000_000_000
     half = half_of(now_ms - age_ms, **properties)
     assert judge(half, now_ms, Rules(6_000, 15, 3_600_000)) is verdict

@@ -18,7 +18,7 @@ import mqspark
 import mqspark.testing
 from mqspark import aio
 from mqspark.client.consumer import settings as consuming
-from mqspark.client.producer import settings as producing
+from mqspark.client.producer import producer_settings as producing
 from mqspark.client.remoting import identity
 from mqspark.errors import ConfigError
 from mqspark.testing import pytest_plugin

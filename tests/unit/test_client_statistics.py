@@ -1,14 +1,14 @@
 """Rates over the last minute, by topic."""
 
 from mqspark.client.delivery.statistics import ConsumeStatistics
-from mqspark.protocol.bodies import ConsumeStatus
+from mqspark.protocol.bodies import ConsumeRates
 from mqspark.testing import FakeClock
 
 
 def test_rates_are_those_of_the_last_minute() -> None:
     clock = FakeClock()
     statistics = ConsumeStatistics(clock)
-    assert statistics.status("T") == ConsumeStatus()
+    assert statistics.status("T") == ConsumeRates()
     statistics.pulled("T", 30, 20.0)
     statistics.pulled("T", 10, 40.0)
     statistics.consumed("T", 32, 0, 5.0)
@@ -18,7 +18,7 @@ def test_rates_are_those_of_the_last_minute() -> None:
     assert (status.pull_tps, status.pull_rt) == (10.0, 30.0)
     assert (status.consume_ok_tps, status.consume_failed_tps, status.consume_rt) == (8.0, 2.0, 10.0)
     assert status.consume_failed_msgs == 8
-    assert statistics.status("U") == ConsumeStatus()
+    assert statistics.status("U") == ConsumeRates()
     for _ in range(40):
         clock.advance(2_000)
         statistics.sample()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mqspark.aio import ClientOptions, ConsumeFromWhere, Message, MessageQueue, Producer, PushConsumer
-from mqspark.client.consumer.offsets import LocalOffsets
+from mqspark.client.consumer.offset_stores import LocalOffsets
 from mqspark.client.producer.producer import SendResult, SendStatus
 from mqspark.client.producer.send_window import ThreadWindow
 from mqspark.client.producer.targets import Target

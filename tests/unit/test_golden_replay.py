@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mqspark.broker.broker import Broker
+from mqspark.broker.broker import BrokerCore
 from mqspark.broker.config import BrokerConfig
 from mqspark.clock import SystemClock
 from mqspark.message import encode_host
@@ -154,7 +154,7 @@ def test_answers_are_those_of_the_recording(path: pathlib.Path, tmp_path: pathli
             enable_property_filter=True,
             recall_message_enable=True,
         )
-        broker = Broker(config, store_config, store, clock, random=random.Random(1))
+        broker = BrokerCore(config, store_config, store, clock, random=random.Random(1))
         for name, queues in recording.topics().items():
             if broker.state.topics.get(name) is None:
                 topic = TopicConfig(name, queues.read_queue_nums, queues.write_queue_nums, queues.perm)
@@ -169,7 +169,7 @@ def test_answers_are_those_of_the_recording(path: pathlib.Path, tmp_path: pathli
         store.close()
 
 
-def check(recording: Recording, broker: Broker, name_server: NameServer, clock: RecordedClock) -> None:
+def check(recording: Recording, broker: BrokerCore, name_server: NameServer, clock: RecordedClock) -> None:
     sessions: dict[tuple[int, str], Session] = {}
     conns: dict[int, int] = {}
     given: dict[tuple[int, int], Command] = {}

@@ -19,8 +19,8 @@ from mqspark_jobs.archive import UnitTask, archive_unit, archived_mark, group_un
 from mqspark_jobs.deltacommit import _add
 from mqspark_jobs.logcuts import cuts
 from mqspark_jobs.rowfiles import RowFile
-from pyspark_pymq.cluster.archive import Archive, Manifest, first_offsets, load_manifests
-from pyspark_pymq.cluster.offsets import QueueRange
+from pyspark_pymq.cluster.history import Archive, Manifest, first_offsets, load_manifests
+from pyspark_pymq.cluster.stream_offsets import QueueRange
 from pyspark_pymq.files.deltafiles import delta_table
 from pyspark_pymq.files.locations import open_input, write_bytes
 from pyspark_pymq.files.logfiles import LogFile, list_log

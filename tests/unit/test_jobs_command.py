@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mqspark.errors import ConfigError
-from mqspark_jobs import command
-from mqspark_jobs.command import delta_settings, main
+from mqspark_jobs import commandline as command
+from mqspark_jobs.commandline import delta_settings, main
 from tests.support.jobs_tools import filled_store
 
 
@@ -97,9 +97,9 @@ def test_an_error_of_a_worker_is_found_in_its_trace() -> None:
         "Traceback (most recent call last):\n  File ...\n"
         "mqspark.errors.StoreCorrupt: the log is damaged from 1 to 2\n\n\tat org.apache.spark...\n"
     )
-    assert command._essence(RuntimeError(trace)) == "the log is damaged from 1 to 2"
+    assert command.relevant_text(RuntimeError(trace)) == "the log is damaged from 1 to 2"
     assert (
-        command._essence(RuntimeError("\n[TABLE_NOT_FOUND] there is none\nmore"))
+        command.relevant_text(RuntimeError("\n[TABLE_NOT_FOUND] there is none\nmore"))
         == "[TABLE_NOT_FOUND] there is none"
     )
 
@@ -110,4 +110,4 @@ def test_the_innermost_cause_counts() -> None:
         RuntimeError("\nthe message has no target\nmore"),
     )
     outer._cause = inner  # type: ignore[attr-defined]
-    assert command._essence(outer) == "the message has no target"
+    assert command.relevant_text(outer) == "the message has no target"

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 import pyspark_pymq
-from mqspark_jobs.command import _error_stream, _essence, main
-from mqspark_jobs.job import Progress
+from mqspark_jobs.commandline import _error_stream, main, relevant_text
+from mqspark_jobs.job import ProgressLine
 from mqspark_server.cli import cli
 from pyspark_pymq.doctor import examine
 
@@ -162,7 +162,7 @@ def test_a_job_tells_the_mismatch_and_no_trace(other_python: str, monkeypatch: p
     trace = (
         "Job aborted\npyspark.errors.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker\n  at x"
     )
-    assert _essence(RuntimeError(trace)).startswith("Spark's workers run Python 3.9 (")
+    assert relevant_text(RuntimeError(trace)).startswith("Spark's workers run Python 3.9 (")
 
 
 def test_progress_goes_to_standard_error_of_spark_submit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_progress_goes_to_standard_error_of_spark_submit(monkeypatch: pytest.Mon
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     assert _error_stream(jvm) is sys.stderr
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    Progress("archive", _error_stream(jvm)).show("written", 1, 2, "units")
+    ProgressLine("archive", _error_stream(jvm)).show("written", 1, 2, "units")
     stream = jvm._jvm.java.lang.System.err
     assert stream.print.call_args.args[0].startswith("archive: written 1/2 units (")
     stream.flush.assert_called_once()

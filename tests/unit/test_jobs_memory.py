@@ -39,10 +39,10 @@ print(done.manifest.rows, sum(file.rows for file in done.files))
 """
 
 REBUILD = """
-from mqspark_jobs.job import Progress
+from mqspark_jobs.job import ProgressLine
 from mqspark_jobs.rebuild_index import RebuildOptions, run
 from tests.support.jobs_tools import InProcessSpark
-print(run(RebuildOptions(root), InProcessSpark(), Progress("rebuild-index"))["records"])
+print(run(RebuildOptions(root), InProcessSpark(), ProgressLine("rebuild-index"))["records"])
 """
 
 COMPACT = """

@@ -359,3 +359,48 @@ def test_what_is_imported_from_outside_a_room_is_what_its_docstring_says(path: P
         if each.startswith(f"{room}.")
     }
     assert used == said
+
+
+# --- one name, one thing -------------------------------------------------------------------------------------------
+
+MODULES_OF_ONE_NAME = {
+    "config": "the settings of the room that it is in",
+    "registration": "a broker's topics as a name server gets them: the body, and who makes it",
+}
+"""Base names that several modules have, and the one thing that they mean."""
+BLOCKING = "AdminClient LitePullConsumer PopConsumer Producer PushConsumer TransactionProducer"
+"""Classes of ``mqspark.aio`` and of ``mqspark``: the same object, awaited or blocking."""
+
+
+def places_by_name(pairs: Iterator[tuple[str, str]]) -> dict[str, list[str]]:
+    """The names that are there more than once, and where."""
+    places: dict[str, list[str]] = {}
+    for name, place in pairs:
+        places.setdefault(name, []).append(place)
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def classes(path: Path) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef):
+            yield node.name, f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+MODULES = [
+    path for each in PACKAGES for path in sorted((ROOT / each).rglob("*.py")) if path.name != "__init__.py"
+]
+
+
+def test_no_two_modules_have_one_name() -> None:
+    found = places_by_name((path.stem, str(path.relative_to(ROOT))) for path in MODULES)
+    assert {name: at for name, at in found.items() if name not in MODULES_OF_ONE_NAME} == {}
+    assert sorted(found) == sorted(MODULES_OF_ONE_NAME), "these need no exception any more"
+
+
+def test_no_two_classes_have_one_name() -> None:
+    found = places_by_name(each for path in MODULES for each in classes(path))
+    allowed = BLOCKING.split()
+    assert {name: at for name, at in found.items() if name not in allowed} == {}
+    for name in allowed:
+        first, second = found[name]
+        assert {"sync" in Path(at).parts for at in (first, second)} == {True, False}, (first, second)

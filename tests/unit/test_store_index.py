@@ -25,11 +25,11 @@ from mqspark.record import decode_record, encode_record
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.index import indexer, indexfile
 from mqspark.store.index.index import MessageIndex
-from mqspark.store.index.indexfile import DEFAULT_SHAPE, Header, Shape
+from mqspark.store.index.indexfile import DEFAULT_SHAPE, IndexHeader, Shape
 from mqspark.store.index.keys import KeyColumns, index_hash, run_keys
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.log.scan import read_run
-from mqspark.store.messages.membertable import Many, many_of
+from mqspark.store.messages.membertable import BatchMembers, batch_members
 from mqspark.store.store import MessageStore
 from tests.support.store_tools import BORN_HOST, FaultyFiles, TestClock, checkpoint, crash, flush, opened, put
 
@@ -623,9 +623,9 @@ def test_segments_that_retention_removed_are_passed_over(tmp_path: Path) -> None
 
 
 def test_the_header_survives_its_encoding() -> None:
-    header = Header(1, 2, 3, 4, 5, 6)
-    assert Header.decode(header.encode()) == header
-    assert Header.decode(b"") == Header()
+    header = IndexHeader(1, 2, 3, 4, 5, 6)
+    assert IndexHeader.decode(header.encode()) == header
+    assert IndexHeader.decode(b"") == IndexHeader()
 
 
 # --- the store ------------------------------------------------------------------------------------------------
@@ -636,8 +636,8 @@ def put_keys(store: MessageStore, count: int, start: int = 0) -> None:
         put(store, "T", n % 3, b"%d" % n, b"UNIQ_KEY\x01u%d\x02KEYS\x01k%d even%d\x02" % (n, n, n % 2))
 
 
-def many(items: list[tuple[int, bytes, bytes]]) -> Many:
-    found = many_of(
+def many(items: list[tuple[int, bytes, bytes]]) -> BatchMembers:
+    found = batch_members(
         b"".join(
             struct.pack(">iiiii", 22 + len(body) + len(text), 0, 0, flag, len(body))
             + body

@@ -16,7 +16,7 @@ from mqspark.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE, encode_ho
 from mqspark.record import split_batch
 from mqspark.store import MessageStore
 from mqspark.store.messages.members import MIN_MEMBERS, MemberColumns
-from mqspark.store.messages.membertable import MIN_ALIKE, Many, MemberTable, many_of
+from mqspark.store.messages.membertable import MIN_ALIKE, BatchMembers, MemberTable, batch_members
 from tests.support.store_tools import BORN_HOST, TestClock, crash, make_store, opened, put
 
 Item = tuple[int, bytes, bytes]
@@ -72,7 +72,7 @@ def columns(items: list[Item]) -> MemberColumns:
 
 
 def table(items: list[Item]) -> MemberTable:
-    found = many_of(memoryview(body_of(items)))
+    found = batch_members(memoryview(body_of(items)))
     assert isinstance(found, MemberTable)
     return found
 
@@ -92,7 +92,7 @@ def both(
     items: list[Item],
     topic: str = "T",
     host: bytes = BORN_HOST,
-    take: Callable[[list[Item]], Many] = columns,
+    take: Callable[[list[Item]], BatchMembers] = columns,
     **given: object,
 ) -> None:
     """Stores ``items`` one by one and together, and compares what is told and what the disks have."""
@@ -157,13 +157,13 @@ def test_whatever_the_topic_and_the_settings(
     topic: str,
     given: dict[str, object],
     items: list[Item],
-    take: Callable[[list[Item]], Many],
+    take: Callable[[list[Item]], BatchMembers],
 ) -> None:
     both(tmp_path, items, topic, BORN_HOST, take, **given)
 
 
 @pytest.mark.parametrize(("items", "take"), [(SOME, columns), (SOME_ALIKE, table)])
-def test_long_hosts(tmp_path: Path, items: list[Item], take: Callable[[list[Item]], Many]) -> None:
+def test_long_hosts(tmp_path: Path, items: list[Item], take: Callable[[list[Item]], BatchMembers]) -> None:
     both(tmp_path, items, host=encode_host("fd00::1", 50000), take=take)
 
 
@@ -184,7 +184,7 @@ def test_more_properties_behind_their_own(tmp_path: Path, properties: list[bytes
         (flag, body, text + (b"" if text[-1:] in (b"", b"\x02") else b"\x02") + more)
         for flag, body, text in own
     ]
-    given = many_of(body_of(own))
+    given = batch_members(body_of(own))
     assert given is not None
     assert given.items() == own
     found = given.with_suffix(more)
@@ -204,8 +204,8 @@ def test_more_properties_behind_their_own(tmp_path: Path, properties: list[bytes
 def test_few_members_are_taken_one_by_one() -> None:
     assert MemberColumns.of(body_of(SOME[: MIN_MEMBERS - 1])) is None
     assert len(columns(SOME[:MIN_MEMBERS])) == MIN_MEMBERS
-    assert many_of(body_of(SOME[: MIN_MEMBERS - 1])) is None
-    assert many_of(body_of(SOME_ALIKE[: MIN_ALIKE - 1])) is None
+    assert batch_members(body_of(SOME[: MIN_MEMBERS - 1])) is None
+    assert batch_members(body_of(SOME_ALIKE[: MIN_ALIKE - 1])) is None
     assert len(table(SOME_ALIKE[:MIN_ALIKE])) == MIN_ALIKE
 
 
@@ -227,7 +227,7 @@ def test_damage_is_found_as_it_is_one_by_one(data: st.DataObject, items: list[It
     body[at] = data.draw(st.integers(0, 255))
     cut = bytes(body[: data.draw(st.integers(len(body) - 60, len(body)))])
     expected, wrong = taken(lambda: split_batch(cut))
-    found, why = taken(lambda: many_of(cut))
+    found, why = taken(lambda: batch_members(cut))
     if found is None:
         # Too few: whoever asked takes them one by one, and finds what is wrong.
         assert why == wrong if why else len(expected or []) < MIN_MEMBERS

@@ -18,7 +18,7 @@ from mqspark.store.tools.dump import dump_index, dump_queue, dump_records, recor
 from mqspark.store.tools.fsck import FsckReport, fsck
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
-from mqspark.store.tools.stats import store_stats
+from mqspark.store.tools.storestats import store_stats
 from tests.support.store_tools import (
     QuickFiles,
     RoomyFiles,
@@ -298,7 +298,7 @@ from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark.store.tools.dump import dump_records
-from mqspark.store.tools.stats import store_stats
+from mqspark.store.tools.storestats import store_stats
 from tests.support.store_tools import TestClock
 config = StoreConfig(store_path_root_dir=sys.argv[1])
 OfflineStore(config)

@@ -25,7 +25,7 @@ from pyspark_pymq.records.arrowstream import batches_of
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_pymq.cluster.cluster import Cluster
+    from pyspark_pymq.cluster.cluster_queues import ClusterQueues
 
 __all__ = ["CONTENT_TYPE", "arrow_schema_of", "newest_schema", "pack", "spark_schema_of", "unpack"]
 
@@ -147,9 +147,9 @@ def _index_of(name: str, names: list[str]) -> int | None:
 
 def newest_schema(options: ReadOptions) -> pa.Schema:
     """The columns of the newest message. Raises ConfigError if there is no message."""
-    from pyspark_pymq.cluster.cluster import Cluster
+    from pyspark_pymq.cluster.cluster_queues import ClusterQueues
 
-    cluster = Cluster(options)
+    cluster = ClusterQueues(options)
     try:
         newest: pa.Schema | None = None
         newest_ms = -1
@@ -169,7 +169,7 @@ def newest_schema(options: ReadOptions) -> pa.Schema:
 
 
 def _last_message(
-    cluster: Cluster, queue: MessageQueue, address: str, end: int, limits: InflateLimits
+    cluster: ClusterQueues, queue: MessageQueue, address: str, end: int, limits: InflateLimits
 ) -> tuple[int, pa.Schema] | None:
     from mqspark.record import decode_records
 

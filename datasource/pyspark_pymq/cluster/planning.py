@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mqspark.compression import LIMITS, InflateLimits
-from pyspark_pymq.cluster.offsets import QueueRange
+from pyspark_pymq.cluster.stream_offsets import QueueRange
 
 if TYPE_CHECKING:
-    from pyspark_pymq.cluster.cluster import BrokerPlace
+    from pyspark_pymq.cluster.cluster_queues import BrokerPlace
 
 __all__ = ["SMALL_TASK_ROWS", "ReadTask", "plan_tasks"]
 

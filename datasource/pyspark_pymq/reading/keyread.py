@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mqspark.client.blocking import BlockingClient
 from mqspark.message import KEYS, UNIQ_KEY
-from pyspark_pymq.cluster.cluster import Cluster
+from pyspark_pymq.cluster.cluster_queues import ClusterQueues
 from pyspark_pymq.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class KeyReader(DataSourceReader):  # type: ignore[misc]
         self._columns = columns
 
     def partitions(self) -> list[Lookup]:
-        cluster = Cluster(self._options)
+        cluster = ClusterQueues(self._options)
         try:
             brokers = {queue.broker_name: address for queue, address in cluster.queues().items()}
             return [Lookup(self._options.topics.names, name, brokers[name]) for name in sorted(brokers)]

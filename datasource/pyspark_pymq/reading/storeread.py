@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pyspark_pymq.records.records import Ints
 
 _LOG_BYTES = 2 << 20
-"""Bytes of log for one batch (``pyspark_pymq.reading.fetch``)."""
+"""Bytes of log for one batch (``pyspark_pymq.reading.range_fetch``)."""
 
-__all__ = ["SegmentRange", "StoreReader", "plan_segments", "read_segment"]
+__all__ = ["SegmentRange", "StoreBatchReader", "plan_segments", "read_segment"]
 
 
 @dataclass
@@ -54,7 +54,7 @@ def plan_segments(log: list[LogFile], low: int, high: int | None) -> list[Segmen
     ]
 
 
-class StoreReader(DataSourceReader):  # type: ignore[misc]
+class StoreBatchReader(DataSourceReader):  # type: ignore[misc]
     def __init__(self, options: StoreOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns

@@ -21,11 +21,11 @@ from mqspark.client.blocking import BlockingClient, BlockingConnection, pull_hea
 from mqspark.errors import ConfigError, ConnectionLost, NoRoute
 from mqspark.message import MessageQueue
 from mqspark.protocol.codes import RequestCode
-from pyspark_pymq.cluster.cluster import Cluster
-from pyspark_pymq.cluster.offsets import Offsets, Positions, batch_ranges, limit_rows
+from pyspark_pymq.cluster.cluster_queues import ClusterQueues
+from pyspark_pymq.cluster.stream_offsets import Offsets, Positions, batch_ranges, limit_rows
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.reading.reader import DEFAULT_GROUP, partitions_of, read_partition
-from pyspark_pymq.worker_tuning import Lent
+from pyspark_pymq.reading.batch import DEFAULT_GROUP, partitions_of, read_partition
+from pyspark_pymq.worker_tuning import PickledToTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ _MAX_PARKED_PULLS = 512
 """With more queues than this an idle query sleeps instead of parking a pull for each."""
 
 
-class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
+class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore[misc]
     """Everything except ``latestOffset``, which differs by Spark version."""
 
     def __init__(
@@ -61,7 +61,7 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
         self._options = options
         self._columns = columns
         self._payload = payload
-        self._connected: Cluster | None = None
+        self._connected: ClusterQueues | None = None
         self._arrivals: _Arrivals | None = None
         self._initial: Positions | None = None
         self._target: Offsets | None = None
@@ -74,15 +74,15 @@ class CheckpointedReader(Lent, DataSourceStreamReader):  # type: ignore[misc]
         self._published: Offsets = {}
 
     @property
-    def _cluster(self) -> Cluster:
+    def _cluster(self) -> ClusterQueues:
         if self._connected is None:
-            self._connected = Cluster(self._options)
+            self._connected = ClusterQueues(self._options)
             self._arrivals = _Arrivals(self._connected.client, self._options.group or DEFAULT_GROUP)
         return self._connected
 
     def initialOffset(self) -> dict[str, Any]:
         """Called twice for a new query and again after a crash in batch 0. The answer of this process never
-        changes, and the authoritative one is stored in the end of batch 0 (``pyspark_pymq.cluster.offsets``)."""
+        changes, and the authoritative one is stored in the end of batch 0 (``pyspark_pymq.cluster.stream_offsets``)."""
         if self._initial is None:
             start = self._cluster.starting(self._cluster.queues())
             self._initial = Positions(start, begun=start)

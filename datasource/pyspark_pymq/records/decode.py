@@ -434,7 +434,7 @@ def _between(
         return pa.array([], kind)
     lengths = ends - starts
     if missing is None and bool((lengths == lengths[0]).all()):
-        return _alike(buffer, starts, int(lengths[0]), kind)
+        return _slices_of_width(buffer, starts, int(lengths[0]), kind)
     offsets = np.empty(2 * count + 1, np.int32)
     offsets[0:-1:2] = starts
     offsets[1::2] = ends
@@ -443,7 +443,7 @@ def _between(
     return slots.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32), mask=missing))
 
 
-def _alike(buffer: pa.Buffer, starts: Ints, width: int, kind: pa.DataType) -> pa.Array:
+def _slices_of_width(buffer: pa.Buffer, starts: Ints, width: int, kind: pa.DataType) -> pa.Array:
     """``width`` bytes from each start on."""
     if width == 0:
         return _of_width(np.empty(0, np.uint8), len(starts), 0, kind)

@@ -30,7 +30,7 @@ from mqspark.message import (
     java_hash,
 )
 
-__all__ = ["Batch", "Compression", "Rows", "Waits", "key_hashes"]
+__all__ = ["EncodedBatch", "Compression", "Rows", "Waits", "key_hashes"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -43,7 +43,7 @@ _VECTOR_KEY_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EncodedBatch:
     """One send: ``count`` messages as a batch body."""
 
     body: memoryview
@@ -116,7 +116,7 @@ class Rows:
         targets: Ints,
         batch_bytes: int,
         compression: Compression | None = None,
-    ) -> Iterator[tuple[int, Batch]]:
+    ) -> Iterator[tuple[int, EncodedBatch]]:
         """The selected rows as sends of at most ``batch_bytes`` and of similar size (a larger message is sent
         alone), each with its target; rows of one target keep their order."""
         changes = np.flatnonzero(np.diff(targets)) + 1
@@ -128,7 +128,7 @@ class Rows:
         for first, end in itertools.pairwise([0, *changes.tolist(), len(chosen)]):
             for begin, until in _cuts(starts, first, end, batch_bytes):
                 body = data[int(starts[begin]) : int(starts[until])]
-                yield int(targets[begin]), Batch(body, until - begin, sys_flag)
+                yield int(targets[begin]), EncodedBatch(body, until - begin, sys_flag)
 
     def items(self, order: Ints, compression: Compression | None = None) -> tuple[memoryview, Ints, int]:
         """The items of the rows in ``order``, concatenated, the start of each (one more entry than rows), and

@@ -81,14 +81,14 @@ from mqspark.protocol.headers import (
     SendMessageResponseHeader,
 )
 from mqspark.record import decode_records
-from pyspark_pymq.cluster.cluster import PULL_ANSWERS
+from pyspark_pymq.cluster.cluster_queues import PULL_ANSWERS
 from pyspark_pymq.options import WriteOptions
 from pyspark_pymq.writing.reports import Half, Halves, Sent, Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_pymq.records.encode import Batch
+    from pyspark_pymq.records.encode import EncodedBatch
 
 __all__ = ["DECISIONS", "DecisionLog", "Half", "Halves", "Preparer", "abort", "commit", "end_all", "prepare"]
 
@@ -121,7 +121,7 @@ class Preparer:
         self._in_flight_bytes = 0
         self.messages = 0
 
-    def add(self, queue: MessageQueue, address: str, rows: Batch) -> None:
+    def add(self, queue: MessageQueue, address: str, rows: EncodedBatch) -> None:
         self._count += 1
         own = {
             UNIQ_KEY: f"{self._unique}{self._count:012X}",
@@ -176,7 +176,7 @@ class Preparer:
                     timeout_ms=self._options.send_timeout_ms,
                 )
             except ConnectionLost as error:
-                self._lost(address, half, error)
+                self._drop_connection_and_pause(address, half, error)
                 # Everything in flight there is lost with the connection, whose opaques start again.
                 waiting += [self._in_flight.pop(key) for key in list(self._in_flight) if key[0] == address]
                 continue
@@ -192,7 +192,7 @@ class Preparer:
                 raise RequestTimeout(address, self._options.send_timeout_ms)
         except (ConnectionLost, RequestTimeout) as error:
             halves = [self._in_flight.pop((address, opaque)) for opaque in here]
-            self._lost(address, halves[0], error)
+            self._drop_connection_and_pause(address, halves[0], error)
             # A half message that was already stored stays an orphan and never becomes visible.
             for half in halves:
                 self._send(address, half)
@@ -209,14 +209,14 @@ class Preparer:
             failure = BrokerError(answer.code, answer.remark, address=address)
             if answer.code not in (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE):
                 raise failure
-            self._again(half, failure)
+            self._pause_or_raise(half, failure)
             self._send(address, half)
 
-    def _lost(self, address: str, half: _Prepared, error: MQError) -> None:
+    def _drop_connection_and_pause(self, address: str, half: _Prepared, error: MQError) -> None:
         self._client.forget(address)
-        self._again(half, error)
+        self._pause_or_raise(half, error)
 
-    def _again(self, half: _Prepared, error: MQError) -> None:
+    def _pause_or_raise(self, half: _Prepared, error: MQError) -> None:
         if half.attempts >= self._options.retries:
             raise error
         time.sleep(min(0.1 * 2**half.attempts, 2.0))
@@ -226,7 +226,7 @@ class Preparer:
 @dataclass(slots=True)
 class _Prepared:
     header: SendMessageRequestHeaderV2
-    rows: Batch
+    rows: EncodedBatch
     places: list[Half | None]
     index: int
     attempts: int = 0

@@ -29,7 +29,7 @@ from mqspark.message import DEFAULT_TOPIC, MessageQueue
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import SendMessageRequestHeaderV2
 from pyspark_pymq.options import WriteOptions
-from pyspark_pymq.worker_tuning import Lent, settle
+from pyspark_pymq.worker_tuning import PickledToTask, begin_task
 from pyspark_pymq.writing.reports import Sent
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ _RETRIED = frozenset(
 )
 
 
-class _Writer(Lent):
+class _SinkWriter(PickledToTask):
     """The common part of batch and streaming writes. Pickled to the tasks: options and names only."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
@@ -129,7 +129,7 @@ class _Writer(Lent):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         from pyspark import TaskContext
 
-        settle()
+        begin_task()
         context = TaskContext.get()
         if context is not None and context.getLocalProperty("streaming.sql.batchId") == "0":
             meet(self._options.nameserver)  # a new query: later batches have more patience
@@ -163,7 +163,7 @@ class _Writer(Lent):
         return identity, int(context.getLocalProperty("streaming.sql.batchId"))
 
     def _commit(self, messages: list[Sent | None]) -> None:
-        settle()
+        begin_task()
         if self._options.exactly_once:
             from pyspark_pymq.writing.exactlyonce import commit
 
@@ -176,7 +176,7 @@ class _Writer(Lent):
             abort(self._options, [message for message in messages if message is not None])
 
 
-class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
+class BatchWriter(_SinkWriter, DataSourceArrowWriter):  # type: ignore[misc]
     """``df.write.format("pymq").mode("append")``."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
@@ -198,7 +198,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
         self._abort(messages)
 
 
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
+class StreamWriter(_SinkWriter, DataSourceStreamArrowWriter):  # type: ignore[misc]
     """``df.writeStream.format("pymq")``."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
@@ -330,7 +330,7 @@ class _Sender:
                 if not answers and time.monotonic() >= deadline:
                     raise RequestTimeout(address, self._options.send_timeout_ms)
             except (ConnectionLost, RequestTimeout) as error:
-                self._again(list(here), address, error)
+                self._send_again(list(here), address, error)
                 continue
             for queue, item in here.items():
                 answer = answers.get(item[1])
@@ -386,7 +386,7 @@ class _Sender:
             raise error
         self._resting[queue] = time.monotonic() + self._failed(send, error)
 
-    def _again(self, queues: list[MessageQueue], address: str, error: MQError) -> None:
+    def _send_again(self, queues: list[MessageQueue], address: str, error: MQError) -> None:
         """The connection is lost or does not answer: everything in flight on it is sent again."""
         self._client.forget(address)
         for queue in queues:

@@ -7,10 +7,10 @@ from typing import Protocol
 from mqspark.protocol.command import Command
 from mqspark.protocol.session import Session
 
-__all__ = ["Change"]
+__all__ = ["AnswerWhenSafe"]
 
 
-class Change(Protocol):
+class AnswerWhenSafe(Protocol):
     """Sends the answer in place of the handler, once the change is safe."""
 
     def __call__(self, session: Session, command: Command, *, topics: bool) -> None: ...

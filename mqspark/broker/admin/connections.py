@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mqspark.broker.admin.views import language_name
-from mqspark.broker.state.groups import ConsumerGroup, Member
+from mqspark.broker.state.groups import ConsumerGroup, GroupMember
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.bodies import (
     ConnectionInfo,
@@ -28,12 +28,12 @@ from mqspark.protocol.headers import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
 
-__all__ = ["Connections"]
+__all__ = ["ConnectionsProcessor"]
 
 MEMBERS_AT_ONCE = 512
 
 
-class Connections:
+class ConnectionsProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self.handlers: dict[int, Handler] = {
@@ -99,7 +99,7 @@ class Connections:
         return ok(command, None, encode_body(body))
 
 
-def _connections(members: Iterable[Member]) -> list[ConnectionInfo]:
+def _connections(members: Iterable[GroupMember]) -> list[ConnectionInfo]:
     return [
         ConnectionInfo(
             client_id=member.client_id,

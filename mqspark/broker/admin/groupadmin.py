@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqspark.broker.admin.change import Change
+from mqspark.broker.admin.change import AnswerWhenSafe
 from mqspark.broker.admin.paging import page_of
 from mqspark.broker.admin.topicadmin import CHANGED_AT_ONCE, check_list_size
 from mqspark.broker.state.state import BrokerState
@@ -28,7 +28,7 @@ from mqspark.protocol.headers import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices
 
-__all__ = ["GroupAdmin"]
+__all__ = ["GroupAdminProcessor"]
 
 
 _ABSENT = frozenset(
@@ -46,8 +46,8 @@ _ABSENT = frozenset(
 """All group attributes that RocketMQ knows (SubscriptionGroupAttributes): those of priority and lite topics."""
 
 
-class GroupAdmin:
-    def __init__(self, state: BrokerState, change: Change) -> None:
+class GroupAdminProcessor:
+    def __init__(self, state: BrokerState, change: AnswerWhenSafe) -> None:
         self._state = state
         self._change = change
         self.handlers: dict[int, Handler] = {

@@ -8,10 +8,10 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, ok
 from mqspark.protocol.session import Session
 
-__all__ = ["Housekeeping"]
+__all__ = ["HousekeepingProcessor"]
 
 
-class Housekeeping:
+class HousekeepingProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self.handlers: dict[int, Handler] = {

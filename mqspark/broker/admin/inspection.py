@@ -31,7 +31,7 @@ from mqspark.protocol.headers import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Slices
 
-__all__ = ["Inspection"]
+__all__ = ["InspectionProcessor"]
 
 MAX_CONSUME_QUEUE_ENTRIES = 1_000
 
@@ -39,7 +39,7 @@ QUEUES_AT_ONCE = 64
 """Queues examined in one slice; about a millisecond."""
 
 
-class Inspection:
+class InspectionProcessor:
     def __init__(self, state: BrokerState, runtime_info: Callable[[], dict[str, str]]) -> None:
         self._state = state
         self._runtime_info = runtime_info

@@ -35,14 +35,14 @@ from mqspark.protocol.headers import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 
-__all__ = ["Lags"]
+__all__ = ["LagProcessor"]
 
 TOPICS_AT_ONCE = 16
 """Topics of few queues examined in one slice; about a millisecond."""
 CLONED_AT_ONCE = 4_096
 
 
-class Lags:
+class LagProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self.handlers: dict[int, Handler] = {

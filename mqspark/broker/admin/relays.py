@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 
 from mqspark.broker.admin.inspection import QUEUES_AT_ONCE
 from mqspark.broker.state.calls import CallFailed, Calls
-from mqspark.broker.state.groups import Member
-from mqspark.broker.state.offsets import is_brokers_own
+from mqspark.broker.state.consumer_offsets import is_brokers_own
+from mqspark.broker.state.groups import GroupMember
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import MessageQueue, decode_offset_id
@@ -42,7 +42,7 @@ from mqspark.protocol.headers import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 
-__all__ = ["Relays"]
+__all__ = ["RelayProcessor"]
 
 _CALL_TIMEOUT_MS = 10_000
 _STATUS_TIMEOUT_MS = 5_000
@@ -56,7 +56,7 @@ _NO_CORRECTION = (1 << 63) - 1
 """The group is already behind all others."""
 
 
-class Relays:
+class RelayProcessor:
     """``answer_resets`` is called with (group, topic) when parked pulls of the pair must return the reset offset."""
 
     def __init__(self, state: BrokerState, calls: Calls, answer_resets: Callable[[str, str], None]) -> None:
@@ -98,7 +98,7 @@ class Relays:
             ext["groupSysFlag"] = str(group.group_sys_flag)
         self._relay(session, command, member, header.consumer_group, ext, record)
 
-    def _member(self, group_name: str, client_id: str) -> Member:
+    def _member(self, group_name: str, client_id: str) -> GroupMember:
         group = self._state.clients.consumer(group_name)
         member = None if group is None else group.members.get(client_id)
         if member is None:
@@ -110,7 +110,7 @@ class Relays:
         self,
         session: Session,
         command: Command,
-        member: Member,
+        member: GroupMember,
         group: str,
         ext: Mapping[str, str],
         body: bytes | memoryview,
@@ -317,7 +317,7 @@ class Relays:
         return ok(command, None, (yield from encode_in_slices(body)))
 
 
-def _require_version(member: Member, version: int) -> None:
+def _require_version(member: GroupMember, version: int) -> None:
     if member.version < version:
         raise Refusal(
             ResponseCode.SYSTEM_ERROR,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqspark.broker.admin.change import Change
+from mqspark.broker.admin.change import AnswerWhenSafe
 from mqspark.broker.admin.paging import page_of
 from mqspark.broker.state.attributes import attribute_changes, changed_attributes
 from mqspark.broker.state.state import BrokerState
@@ -37,7 +37,7 @@ from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices
 
-__all__ = ["CHANGED_AT_ONCE", "TopicAdmin", "check_list_size", "existing_topic"]
+__all__ = ["CHANGED_AT_ONCE", "TopicAdminProcessor", "check_list_size", "existing_topic"]
 
 CHANGED_AT_ONCE = 64
 """Topics or groups of a list that are created or changed in one slice."""
@@ -64,8 +64,8 @@ def existing_topic(state: BrokerState, name: str) -> Topic:
     return topic
 
 
-class TopicAdmin:
-    def __init__(self, state: BrokerState, change: Change) -> None:
+class TopicAdminProcessor:
+    def __init__(self, state: BrokerState, change: AnswerWhenSafe) -> None:
         self._state = state
         self._change = change
         self.handlers: dict[int, Handler] = {

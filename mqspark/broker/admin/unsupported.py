@@ -13,7 +13,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, merged, ok
 from mqspark.protocol.session import Session
 
-__all__ = ["Absent"]
+__all__ = ["UnsupportedProcessor"]
 
 _ENGINE_KEY = "E_T"
 """Names the engine in request 5001 (MessageConst.TIMER_ENGINE_TYPE)."""
@@ -60,7 +60,7 @@ _NOT_SUPPORTED = {
 }
 
 
-class Absent:
+class UnsupportedProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         others: dict[int, Handler] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from mqspark.broker.state.consumer_offsets import NOT_FOUND
 from mqspark.broker.state.groups import ConsumerGroup
-from mqspark.broker.state.offsets import NOT_FOUND
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.codes import Language
 

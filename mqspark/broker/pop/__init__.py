@@ -1,5 +1,5 @@
 """POP: handing out messages, check points, acknowledgements, revival.
 
-Imported from outside: ``assignment``, ``cluster_routes``, ``service``. Knows pulls and the state. Must not know
+Imported from outside: ``assignment``, ``cluster_routes``, ``pop_service``. Knows pulls and the state. Must not know
 administration.
 """

@@ -30,7 +30,7 @@ from mqspark.protocol.headers import (
 from mqspark.protocol.receipts import ORDER_REVIVE_QUEUE, Receipt, parse_receipt, real_topic
 from mqspark.protocol.session import Session
 
-__all__ = ["PopAcks"]
+__all__ = ["AckProcessor"]
 
 MAX_BITS = 1 << 16
 """Bits of one entry of a batch. A check point has 32 messages, but a filter may have selected them from a wide
@@ -57,7 +57,7 @@ Answer = tuple[Session, int, Sequence[_Record]]
 """The session that waits, its opaque, and the records it waits for; the last one determines the answer."""
 
 
-class PopAcks:
+class AckProcessor:
     def __init__(
         self,
         state: BrokerState,

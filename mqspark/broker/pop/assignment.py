@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from mqspark.bounded import CONTAINER_BYTES, ENTRY_BYTES, Ledger, weigh
-from mqspark.broker.pop.cluster_routes import Routes
+from mqspark.broker.pop.cluster_routes import ClusterRoutes
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import LMQ_PREFIX, RETRY_PREFIX, MessageQueue, Queues
 from mqspark.names import sound_only
@@ -31,7 +31,7 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.session import Session
 
-__all__ = ["Assignments", "RequestModes", "allocate", "allocate_for_pop"]
+__all__ = ["AssignmentProcessor", "RequestModes", "allocate", "allocate_for_pop"]
 
 PULL, POP = "PULL", "POP"
 ANY_QUEUE = -1
@@ -123,12 +123,12 @@ def _mode_bytes(mode: SetMessageRequestModeRequestBody) -> int:
     return 2 * ENTRY_BYTES + CONTAINER_BYTES + weigh(mode)
 
 
-class Assignments:
+class AssignmentProcessor:
     def __init__(
         self,
         state: BrokerState,
         modes: RequestModes,
-        routes: Routes,
+        routes: ClusterRoutes,
         changed: Callable[[Session, Command], None],
     ) -> None:
         """``changed`` answers a change once it is saved."""

@@ -16,7 +16,7 @@ from mqspark.message import PERM_READ, Queues
 from mqspark.protocol.bodies import QueueData, TopicRouteData
 from mqspark.protocol.session import Session
 
-__all__ = ["Routes"]
+__all__ = ["ClusterRoutes"]
 
 _log = sparing(__name__)
 
@@ -48,13 +48,13 @@ class _Route:
         """Deadline (monotonic), session, the function that builds the answer, and the bytes this takes."""
 
 
-class Routes:
+class ClusterRoutes:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self.ledger = Ledger(
             "clusterRoutes",
             lambda: state.config.max_waiting_bytes,
-            "Routes._routes",
+            "ClusterRoutes._routes",
             "_Route.waiting",
             "_Route.queue_datas",
             setting="maxWaitingBytes",

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from mqspark.broker.pop.checks import check_group, check_readable, check_time, check_topic
-from mqspark.broker.pop.offsets import PopOffsets
+from mqspark.broker.pop.handout import MAX_MESSAGES, PopProcessor
 from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.pop.parked_pops import ANY_QUEUE, ParkedPops, Waiter
-from mqspark.broker.pop.pop import MAX_MESSAGES, Pops
+from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_response, encode_response_head
@@ -26,7 +26,7 @@ from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
 from mqspark.store.store import GetStatus
 
-__all__ = ["PopWatch"]
+__all__ = ["PopWatchProcessor"]
 
 
 class _Notification(Waiter):
@@ -49,8 +49,8 @@ class _Notification(Waiter):
         self.order = header.order
 
 
-class PopWatch:
-    def __init__(self, state: BrokerState, pops: Pops, offsets: PopOffsets, order: PopOrder) -> None:
+class PopWatchProcessor:
+    def __init__(self, state: BrokerState, pops: PopProcessor, offsets: PopOffsets, order: PopOrder) -> None:
         self._state = state
         self._order = order
         self._pops = pops

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 
-from mqspark.broker.state.offsets import NOT_FOUND, is_brokers_own
+from mqspark.broker.state.consumer_offsets import NOT_FOUND, is_brokers_own
 from mqspark.broker.state.state import BrokerState
 from mqspark.message import PhysicalOffset
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -25,7 +25,7 @@ from mqspark.protocol.headers import (
 )
 from mqspark.protocol.session import Session
 
-__all__ = ["Lookups"]
+__all__ = ["LookupProcessor"]
 
 _PHYSICAL_OFFSET_AT = 28
 """Where a stored record keeps its own physical offset."""
@@ -41,7 +41,7 @@ _MAX_QUERY_BODY_BYTES = MAX_FRAME_BYTES - MAX_HEADER_BYTES
 """No client accepts a longer frame (RocketMQ would send it)."""
 
 
-class Lookups:
+class LookupProcessor:
     def __init__(self, state: BrokerState, memory_bytes: int) -> None:
         self._state = state
         self._memory_bytes = memory_bytes

@@ -30,7 +30,7 @@ from mqspark.protocol.slices import Work
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.store import GetResult, GetStatus
 
-__all__ = ["Pulls", "FAQ", "check_expression_type"]
+__all__ = ["PullProcessor", "FAQ", "check_expression_type"]
 
 _log = sparing(__name__)
 
@@ -85,7 +85,7 @@ def _forbidden(remark: str, kind: int) -> Refusal:
     return Refusal(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(kind)})
 
 
-class Pulls:
+class PullProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._get = state.store.get

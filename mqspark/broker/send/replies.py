@@ -9,11 +9,11 @@ Facts: docs/rocketmq/broker.md#replies.
 
 from __future__ import annotations
 
-from mqspark.broker.send.send import SendHeader, Sends
+from mqspark.broker.send.send import SendHeader, SendProcessor
 from mqspark.broker.state.calls import CallFailed, Done
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.topics import Topic
-from mqspark.broker.state.writer import Draft, Stored
+from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.logs import sparing
 from mqspark.message import (
@@ -40,7 +40,7 @@ from mqspark.protocol.headers import (
 from mqspark.protocol.named import check_header
 from mqspark.protocol.session import Session
 
-__all__ = ["Replies"]
+__all__ = ["ReplyProcessor"]
 
 _RESERVED_FLAGS = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6
 """Flags that a sender must not set."""
@@ -51,8 +51,8 @@ PUSH_TIMEOUT_MS = 10_000
 """Broker2Client.callClient."""
 
 
-class Replies:
-    def __init__(self, state: BrokerState, sends: Sends, store_host: bytes) -> None:
+class ReplyProcessor:
+    def __init__(self, state: BrokerState, sends: SendProcessor, store_host: bytes) -> None:
         self._state = state
         self._sends = sends
         self._store_host = store_host
@@ -138,7 +138,7 @@ class Replies:
         topic: Topic,
         queue_id: int,
         properties: dict[str, str],
-    ) -> Stored | None:
+    ) -> StoredPosition | None:
         """None, with a log line, if the reply cannot be stored; only its delivery counts."""
         draft = Draft(
             topic.name,

@@ -37,7 +37,7 @@ from mqspark.protocol.headers import ConsumerSendMsgBackRequestHeader
 from mqspark.protocol.session import Session
 from mqspark.record import MAX_RECONSUME_TIMES, take_apart
 
-__all__ = ["DEAD_LETTER_QUEUES", "SendBacks", "dead_letter_topic", "retry_limit"]
+__all__ = ["DEAD_LETTER_QUEUES", "SendBackProcessor", "dead_letter_topic", "retry_limit"]
 
 DEAD_LETTER_QUEUES = 1
 """DLQ_NUMS_PER_GROUP."""
@@ -75,7 +75,7 @@ class _Failing:
         self._session.send(*buffers)
 
 
-class SendBacks:
+class SendBackProcessor:
     def __init__(self, state: BrokerState, acks: Acks) -> None:
         self._state = state
         self._acks = acks

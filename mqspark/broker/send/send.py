@@ -16,7 +16,7 @@ from mqspark.broker.send.retry import dead_letter_topic, retry_limit
 from mqspark.broker.state.acks import Acks, Receiver
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.topics import Topic
-from mqspark.broker.state.writer import Draft, Stored
+from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.broker.timer.delays import delay_level
 from mqspark.broker.transaction.halfmessages import divert_prepared
 from mqspark.errors import InvalidMessage, MessageTooLarge, NoResources, NotNow, StoreReadOnly
@@ -58,9 +58,9 @@ from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from mqspark.protocol.session import Session
 from mqspark.record import split_batch
-from mqspark.store.messages.membertable import Many, many_of
+from mqspark.store.messages.membertable import BatchMembers, batch_members
 
-__all__ = ["Sends"]
+__all__ = ["SendProcessor"]
 
 MAX_BATCH_TOPIC_LENGTH = MAX_TOPIC_LENGTH
 
@@ -98,7 +98,7 @@ def _is_prepared(text: str) -> bool:
     return "TRAN_MSG" in text and decode_properties(text).get(TRANSACTION_PREPARED, "").lower() == "true"
 
 
-class Sends:
+class SendProcessor:
     def __init__(
         self,
         state: BrokerState,
@@ -335,7 +335,7 @@ class Sends:
         session: Session,
         command: Command,
         queue_id: int,
-        stored: Stored,
+        stored: StoredPosition,
         unique_id: str,
         recall_handle: str | None = None,
     ) -> None:
@@ -427,11 +427,11 @@ class Sends:
             )
 
     @staticmethod
-    def _many(topic: Topic, body: bytes | memoryview) -> Many | None:
+    def _many(topic: Topic, body: bytes | memoryview) -> BatchMembers | None:
         """The members of a large batch as columns; None if a member needs individual handling."""
         if topic.inner_batch:
             return None
-        many = many_of(body)
+        many = batch_members(body)
         return None if many is None or many.any_has(b"TRAN_MSG") else many
 
     def _send_inner_batch(
@@ -451,7 +451,7 @@ class Sends:
             unique_id = self._state.new_unique_id()
             shared += f"UNIQ_KEY\x01{unique_id}\x02"
         tags = _value(f"\x02{shared}", "\x02TAGS\x01")
-        stored = Stored(
+        stored = StoredPosition(
             *self._state.store.put_inner_batch(
                 topic.name,
                 queue_id,

@@ -21,7 +21,7 @@ from mqspark.filter.tags import parse_tags
 from mqspark.protocol.bodies import ConsumerData, SubscriptionData
 from mqspark.protocol.session import Session
 
-__all__ = ["ClientGroups", "ConsumerGroup", "Member", "Subscription", "TAG"]
+__all__ = ["ClientGroups", "ConsumerGroup", "GroupMember", "Subscription", "TAG"]
 
 TAG = "TAG"
 """The expression type of tag filters; None and "" mean it, too."""
@@ -33,7 +33,7 @@ _SUBSCRIPTION_BYTES = 200
 _CODE_BYTES = 100
 
 
-class Member:
+class GroupMember:
     """One client of one group."""
 
     __slots__ = ("client_id", "fingerprint", "language", "last_seen_ms", "seen_wall_ms", "session", "version")
@@ -95,7 +95,7 @@ class ConsumerGroup:
         ledger.charge(_GROUP_BYTES + text_bytes(name))
         self._ledger = ledger
         self.name = name
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, GroupMember] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.consume_type: str | None = None
         self.message_model: str | None = None
@@ -157,7 +157,7 @@ class ClientGroups:
         self._clock = clock
         self._on_change = on_change
         self._consumers: dict[str, ConsumerGroup] = {}
-        self._producers: dict[str, dict[str, Member]] = {}
+        self._producers: dict[str, dict[str, GroupMember]] = {}
         self._groups_of: dict[int, set[str]] = {}
         """session id → names of the groups it may be a member of, so a lost connection costs only as much as it
         used."""
@@ -166,10 +166,10 @@ class ClientGroups:
     def consumers(self) -> Iterator[ConsumerGroup]:
         return iter(list(self._consumers.values()))
 
-    def producers(self) -> dict[str, list[Member]]:
+    def producers(self) -> dict[str, list[GroupMember]]:
         return {group: list(members.values()) for group, members in self._producers.items()}
 
-    def producer_members(self, group: str) -> list[Member]:
+    def producer_members(self, group: str) -> list[GroupMember]:
         return list(self._producers.get(group, {}).values())
 
     def producer_session(self, client_id: str) -> Session | None:
@@ -290,7 +290,7 @@ class ClientGroups:
 
     def _seen(
         self,
-        members: dict[str, Member],
+        members: dict[str, GroupMember],
         group: str,
         client_id: str,
         session: Session,
@@ -309,7 +309,7 @@ class ClientGroups:
             groups.add(group)
         if member is None:
             self.ledger.charge(_member_bytes(client_id))
-            member = members[client_id] = Member(client_id, session, language, version)
+            member = members[client_id] = GroupMember(client_id, session, language, version)
         member.session = session
         member.last_seen_ms = self._clock.monotonic_ms()
         member.seen_wall_ms = self._clock.now_ms()

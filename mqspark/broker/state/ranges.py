@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.state.offsets import ConsumerOffsets
+from mqspark.broker.state.consumer_offsets import ConsumerOffsets
 from mqspark.broker.state.subscriptions import SubscriptionGroups
 from mqspark.broker.state.topics import MAX_QUEUES, Topics, copy_config
 from mqspark.clock import Clock

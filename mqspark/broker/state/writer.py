@@ -27,11 +27,11 @@ from mqspark.message import (
     java_hashes,
 )
 from mqspark.record import Parts, find_property, tags_code
-from mqspark.store.messages.membertable import Many
+from mqspark.store.messages.membertable import BatchMembers
 from mqspark.store.queue.multidispatch import allows_dispatch, wanted_queues
 from mqspark.store.store import MessageStore
 
-__all__ = ["Diversion", "Draft", "Stored", "Writer"]
+__all__ = ["Diversion", "Draft", "StoredPosition", "Writer"]
 
 
 _CRC_NAME = CRC32.encode()
@@ -59,7 +59,7 @@ class Draft:
     """It was a half message that its producer group committed."""
 
 
-class Stored(NamedTuple):
+class StoredPosition(NamedTuple):
     queue_offset: int
     physical_offset: int
     end_offset: int
@@ -79,7 +79,7 @@ class Writer:
         self.diversions: list[Diversion] = []
         """Called in this order; each sees the draft as the previous one left it."""
 
-    def put(self, draft: Draft) -> Stored:
+    def put(self, draft: Draft) -> StoredPosition:
         """Append; written at the end of the turn. Raises Refusal, and what ``MessageStore.put`` raises
         (InvalidMessage also for a topic that accepts committed transactions only)."""
         for divert in self.diversions:
@@ -117,12 +117,12 @@ class Writer:
         self,
         topic: str,
         queue_id: int,
-        items: Sequence[tuple[int, bytes, bytes]] | Many,
+        items: Sequence[tuple[int, bytes, bytes]] | BatchMembers,
         born_timestamp_ms: int,
         born_host: bytes,
         sys_flag: int,
         prepared_offset: int,
-    ) -> Stored:
+    ) -> StoredPosition:
         """Append messages (flag, body, properties) to one queue, all or none, bypassing the diversions. Returns
         where the first one starts. Raises what ``MessageStore.put`` raises."""
         target = self._topics.get(topic)
@@ -131,7 +131,7 @@ class Writer:
         if target is not None and target.multi_tag:
             sys_flag |= MULTI_TAGS
         where = (born_timestamp_ms, born_host, sys_flag, 0, prepared_offset)
-        if isinstance(items, Many):
+        if isinstance(items, BatchMembers):
             first_offset, array, end = self._store.put_members(topic, queue_id, items, *where)
             position, body_bytes = int(array[0]), items.body_bytes
         else:
@@ -141,9 +141,9 @@ class Writer:
         if target is not None:
             target.put_count += len(items)
             target.put_bytes += body_bytes
-        return Stored(first_offset, position, end)
+        return StoredPosition(first_offset, position, end)
 
-    def relay(self, record: Parts, topic: str, queue_id: int, properties: bytes) -> Stored:
+    def relay(self, record: Parts, topic: str, queue_id: int, properties: bytes) -> StoredPosition:
         """Store a record again elsewhere, bypassing the diversions; for messages whose wait is over.
 
         Raises what ``MessageStore.put`` raises.
@@ -186,12 +186,12 @@ class Writer:
         flag: int,
         reconsume_times: int,
         prepared_offset: int,
-    ) -> Stored:
+    ) -> StoredPosition:
         """Append to the queue, and to the light message queues that the message names."""
         if self._multi_dispatch and allows_dispatch(topic):
             names = find_property(properties, MULTI_DISPATCH.encode())
             if names is not None:
-                return Stored(
+                return StoredPosition(
                     *self._store.put_dispatched(
                         wanted_queues(names.decode()),
                         topic,
@@ -207,7 +207,7 @@ class Writer:
                         prepared_offset,
                     )
                 )
-        return Stored(
+        return StoredPosition(
             *self._store.put(
                 topic,
                 queue_id,

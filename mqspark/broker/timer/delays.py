@@ -60,7 +60,7 @@ from mqspark.store.disk.saved import SavedTable
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.store import MessageStore
 
-__all__ = ["NOWHERE", "DelayOffsets", "Delays", "can_wait", "delay_level", "real_queue"]
+__all__ = ["NOWHERE", "DelayOffsets", "DelayService", "can_wait", "delay_level", "real_queue"]
 
 _log = sparing(__name__)
 
@@ -192,7 +192,7 @@ class _Level:
         return self.number - 1
 
 
-class Delays:
+class DelayService:
     """Diversion and service (``mqspark.broker.service``) of the delay levels."""
 
     def __init__(self, state: BrokerState, file: ConfigFile) -> None:

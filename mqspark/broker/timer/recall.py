@@ -31,7 +31,7 @@ from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers import RecallMessageRequestHeader
 from mqspark.protocol.session import Session
 
-__all__ = ["Recalls"]
+__all__ = ["RecallProcessor"]
 
 _TAG = "_RECALL_TAG_"
 _BODY = b"0"
@@ -39,7 +39,7 @@ _REMARK = "not set any response code"
 """Also of a success: RocketMQ leaves the default remark of a new response."""
 
 
-class Recalls:
+class RecallProcessor:
     def __init__(self, state: BrokerState, acks: Acks) -> None:
         self._state = state
         self._acks = acks

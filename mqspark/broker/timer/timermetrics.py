@@ -27,7 +27,7 @@ class _Metric(Body):
     time_stamp: int = 0
 
 
-class _Metrics(Body):
+class _SavedMetrics(Body):
     timing_count: dict[str, _Metric] = msgspec.field(default_factory=dict)
     data_version: DataVersion | None = None
 
@@ -77,7 +77,7 @@ class TimerMetrics:
 
     def load(self, data: bytes) -> None:
         """Raises ProtocolError for a malformed file."""
-        found = decode_table(_Metrics, data)
+        found = decode_table(_SavedMetrics, data)
         self._table = {
             topic: (metric.count, metric.time_stamp)
             for topic, metric in sound_only("timer metrics", found.timing_count).items()
@@ -103,7 +103,7 @@ class TimerMetrics:
 
     def wrapper(self) -> Body:
         """A copy of the table, in the form used by the file and by slaves."""
-        return _Metrics(
+        return _SavedMetrics(
             timing_count={topic: _Metric(*entry) for topic, entry in self._table.items()},
             data_version=self.data_version,
         )

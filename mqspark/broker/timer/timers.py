@@ -60,12 +60,13 @@ from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.session import Session
 from mqspark.record import Parts, find_property
 from mqspark.store.disk.configfile import ConfigFile
-from mqspark.store.disk.saved import Job, SavedTable
+from mqspark.store.disk.flush import Job
+from mqspark.store.disk.saved import SavedTable
 from mqspark.store.timer.timerfiles import TimerCheckpoint, TimerFiles
 from mqspark.store.timer.timerlog import DELETE, NONE, RECORD_BYTES, ROLL, TimerRecord
 from mqspark.store.timer.timerwheel import SLOTS, Slot
 
-__all__ = ["Timers"]
+__all__ = ["TimerService"]
 
 _log = sparing(__name__)
 
@@ -146,7 +147,7 @@ class _Walk:
         self.records = array("q", np.frombuffer(self.records, np.int64)[order].tobytes())
 
 
-class Timers:
+class TimerService:
     """Diversion (``timergate``) and background service (``mqspark.broker.service``) for timer messages."""
 
     def __init__(self, state: BrokerState, files: TimerFiles, metrics_file: ConfigFile) -> None:
@@ -277,7 +278,7 @@ class Timers:
             if is_shortage(error):
                 self._report(f"timer messages are blocked: {error}")
                 return RETRY_MS
-            self._broke(error)
+            self._note_failure(error)
             return IDLE_MS
         self.problem = None
         self._note()
@@ -287,7 +288,7 @@ class Timers:
         # Under load, the backlog at the end of a tick must stay below a second's worth of messages.
         return min(wait_ms, BUSY_MS) if self._queue_offset != offset else wait_ms
 
-    def _broke(self, error: OSError) -> None:
+    def _note_failure(self, error: OSError) -> None:
         # The wheel in memory may be ahead of the log's file; only a restart can tell what the file has.
         self._is_broken = True
         self._files.failed(error)
@@ -609,7 +610,7 @@ class Timers:
             if is_shortage(error):
                 self._report(f"messages of a tick will be delivered again: {error}")
             else:
-                self._broke(error)
+                self._note_failure(error)
             return
         self._note()
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.state.writer import Draft, Stored
+from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.broker.transaction.halfmessages import Half
 from mqspark.errors import InvalidMessage
 from mqspark.message import (
@@ -42,7 +42,7 @@ from mqspark.message import (
     encode_properties,
 )
 from mqspark.record import split_batch
-from mqspark.store.messages.membertable import Many, many_of
+from mqspark.store.messages.membertable import BatchMembers, batch_members
 
 __all__ = [
     "MAX_MEMBERS",
@@ -88,9 +88,9 @@ class Members(NamedTuple):
         ]
 
     @property
-    def together(self) -> Sequence[Item] | Many:
+    def together(self) -> Sequence[Item] | BatchMembers:
         """The same members, as columns when there are many."""
-        many = many_of(self.body)
+        many = batch_members(self.body)
         return self.items if many is None else many.with_suffix(self.suffix)
 
 
@@ -133,7 +133,7 @@ def check_batch(draft: Draft) -> None:
 def _look(body: bytes) -> tuple[int, int, list[bytes]]:
     """The number of members, the length of the longest properties, and the members that may have one of the names
     in ``_NOT_IN_A_BATCH``."""
-    many = many_of(body)
+    many = batch_members(body)
     if many is not None and not many.any_has(*_MARKS_OF_THESE):
         return len(many), many.largest[1], []
     items = split_batch(body)
@@ -159,7 +159,7 @@ def _inner_properties(half: Half) -> bytes:
     return encode_properties({name: value for name, value in half.properties.items() if name not in own})
 
 
-def commit_batch(state: BrokerState, half: Half, items: Sequence[Item] | None = None) -> Stored:
+def commit_batch(state: BrokerState, half: Half, items: Sequence[Item] | None = None) -> StoredPosition:
     """Store all its messages, or the given ones. Raises what ``MessageStore.put`` raises; InvalidMessage also if
     the half message does not name its target."""
     batch = members(half)
@@ -193,7 +193,7 @@ def commit_batch(state: BrokerState, half: Half, items: Sequence[Item] | None = 
     state.stats.put_messages += count
     topic.put_count += count
     topic.put_bytes += len(parts.body)
-    return Stored(*stored)
+    return StoredPosition(*stored)
 
 
 def still_missing(items: Sequence[Item], found: Sequence[tuple[bytes, bytes]]) -> list[Item]:

@@ -46,7 +46,7 @@ __all__ = [
     "Half",
     "Identity",
     "Rules",
-    "Verdict",
+    "HalfDecision",
     "divert_prepared",
     "judge",
     "op_body",
@@ -216,7 +216,7 @@ class Rules(NamedTuple):
     """A batch before this log position is stored again, to limit how much a start has to read."""
 
 
-class Verdict(enum.Enum):
+class HalfDecision(enum.Enum):
     WAIT = "wait"
     """Too young, like everything that follows."""
     RENEW = "renew"
@@ -228,18 +228,18 @@ class Verdict(enum.Enum):
     """Leave it in place and continue behind it."""
 
 
-def judge(half: Half, now_ms: int, rules: Rules) -> Verdict:
+def judge(half: Half, now_ms: int, rules: Rules) -> HalfDecision:
     age_ms = now_ms - half.parts.born_timestamp_ms
     if half.check_count >= rules.check_max or half.is_older(now_ms, rules.reserved_ms):
-        return Verdict.GIVE_UP
+        return HalfDecision.GIVE_UP
     if half.is_batch:
-        return Verdict.KEEP if half.parts.physical_offset >= rules.keep_from else Verdict.RENEW
+        return HalfDecision.KEEP if half.parts.physical_offset >= rules.keep_from else HalfDecision.RENEW
     immunity_ms, is_explicit = half.immunity_ms(rules.timeout_ms)
     if is_explicit and age_ms <= immunity_ms:
-        return Verdict.RENEW
+        return HalfDecision.RENEW
     if not is_explicit and 0 <= age_ms <= immunity_ms:
-        return Verdict.WAIT
-    return Verdict.CHECK
+        return HalfDecision.WAIT
+    return HalfDecision.CHECK
 
 
 # --- decisions --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mqspark.broker.state.offsets import NOT_FOUND
+from mqspark.broker.state.consumer_offsets import NOT_FOUND
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.transaction.halfbatches import Item, member_count, members, still_missing
 from mqspark.broker.transaction.halfmessages import (
@@ -120,7 +120,7 @@ def _find_commits(store: MessageStore, recovered: Recovered, half_end: int, leve
     """A commit is stored after its half message, in its target queue or, if delayed, in the queue where it waits."""
     decisions = recovered.decisions
     open_halves: dict[tuple[str, int], tuple[int, dict[Identity, int]]] = {}
-    batches: dict[int, _Batch] = {}
+    batches: dict[int, _OpenBatch] = {}
     for parts in _read(store, TRANS_HALF_TOPIC, 0, decisions.base, half_end):
         if decisions.is_decided(parts.queue_offset):
             continue
@@ -129,7 +129,7 @@ def _find_commits(store: MessageStore, recovered: Recovered, half_end: int, leve
             _, halves = open_halves.setdefault(queue, (parts.physical_offset, {}))
             halves[half.identity] = half.offset
         if half.is_batch:
-            batches[parts.physical_offset] = _Batch(half, member_count(half))
+            batches[parts.physical_offset] = _OpenBatch(half, member_count(half))
     for (topic, queue_id), (first_position, halves) in open_halves.items():
         start = store.offset_by_position(topic, queue_id, first_position)
         for parts in _read(store, topic, queue_id, start, store.max_offset(topic, queue_id)):
@@ -155,7 +155,7 @@ def _find_commits(store: MessageStore, recovered: Recovered, half_end: int, leve
 
 
 @dataclass(slots=True)
-class _Batch:
+class _OpenBatch:
     """An open half message that holds a batch, and the queue offsets of its messages that are stored."""
 
     half: Half
@@ -163,7 +163,7 @@ class _Batch:
     found: list[int] = field(default_factory=list)
 
 
-def _rest(store: MessageStore, batch: _Batch) -> list[Item]:
+def _rest(store: MessageStore, batch: _OpenBatch) -> list[Item]:
     whole = members(batch.half)
     if whole is None:
         return []

@@ -23,14 +23,14 @@ from typing import NamedTuple
 from mqspark.bounded import ENTRY_BYTES, Ledger, text_bytes
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.state.writer import Draft, Stored
+from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.broker.transaction.halfbatches import Item, check_batch, commit_batch
 from mqspark.broker.transaction.halfmessages import (
     Decisions,
     Half,
+    HalfDecision,
     Identity,
     Rules,
-    Verdict,
     judge,
     op_body,
 )
@@ -61,7 +61,7 @@ from mqspark.protocol.session import Session
 from mqspark.record import Parts, encode_record, take_apart
 from mqspark.store.disk.saved import SavedTable
 
-__all__ = ["Transactions"]
+__all__ = ["TransactionService"]
 
 _log = sparing(__name__, lines=5)
 
@@ -89,7 +89,7 @@ ACK_WAIT_MS = 5
 """Pause between two checks whether the copies of a slice are acked."""
 
 
-class _Check(NamedTuple):
+class _CheckRequest(NamedTuple):
     """A check request that is sent when its copy is acked."""
 
     group: str
@@ -98,7 +98,7 @@ class _Check(NamedTuple):
     body: bytes
 
 
-class Transactions:
+class TransactionService:
     """Handlers and background service (``mqspark.broker.service``). Half messages come from
     ``mqspark.broker.send.send``."""
 
@@ -111,14 +111,14 @@ class Transactions:
         self.ledger = Ledger(
             "transactionCopies",
             lambda: MAX_COPIES_BYTES,
-            "Transactions._copies",
+            "TransactionService._copies",
         )
         self._copies: dict[Identity, int] = {}
         """The current copy of each open transaction that was stored again."""
         self._unwritten: deque[int] = deque()
         """Decided half messages that no op message names yet."""
         self._unwritten_chars = 0
-        self._checks: deque[_Check] = deque()
+        self._checks: deque[_CheckRequest] = deque()
         self._round_end: int | None = None
         """The end of the half queue at the start of the present round of checks."""
         self._round_next = 0
@@ -234,14 +234,14 @@ class Transactions:
         current = self._copies.get(half.identity)
         return None if current is None or self._decisions.is_decided(current) else current
 
-    def _commit(self, half: Half) -> Stored:
+    def _commit(self, half: Half) -> StoredPosition:
         draft = half.committed()
         if draft is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "the half message names no real topic and queue")
         return self._stored(lambda: self._state.writer.put(draft))
 
     @staticmethod
-    def _stored(put: Callable[[], Stored]) -> Stored:
+    def _stored(put: Callable[[], StoredPosition]) -> StoredPosition:
         """The result of a commit, or its refusal."""
         try:
             return put()
@@ -279,7 +279,7 @@ class Transactions:
             raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from None
         return half
 
-    def _commit_batch(self, half: Half, current: int) -> Stored:
+    def _commit_batch(self, half: Half, current: int) -> StoredPosition:
         """``current`` is the copy that a start would find; the members carry its offset."""
         if current != half.offset:
             result = self._store.get(TRANS_HALF_TOPIC, 0, current, 1, READ_BYTES)
@@ -418,13 +418,13 @@ class Transactions:
                 if offset >= round_end or decisions.is_decided(offset):
                     continue
                 verdict = judge(half, now_ms, rules)
-                if verdict is Verdict.KEEP:
+                if verdict is HalfDecision.KEEP:
                     if self._first_kept is None:
                         self._first_kept = offset
                     offset += 1
                     continue
                 try:
-                    is_done = self._treat(half, verdict)
+                    is_done = self._apply(half, verdict)
                 except _PUT_ERRORS as error:
                     self._report(f"transactions cannot be checked: {error}")
                     is_done = False
@@ -433,7 +433,7 @@ class Transactions:
                     break
                 if self._first_kept is not None:
                     # The round cannot pass it, but its new copy counts.
-                    if verdict is Verdict.GIVE_UP:
+                    if verdict is HalfDecision.GIVE_UP:
                         self._decide(half.identity, offset)
                     decisions.decide(offset)
                 offset += 1
@@ -446,14 +446,14 @@ class Transactions:
         self._unsaved.append((store.max_physical_offset, decisions.base, decisions.op_base))
         return round_end if offset < round_end else None
 
-    def _treat(self, half: Half, verdict: Verdict) -> bool:
+    def _apply(self, half: Half, verdict: HalfDecision) -> bool:
         """Returns whether the message is finished at its place."""
-        if verdict is Verdict.WAIT:
+        if verdict is HalfDecision.WAIT:
             return False
-        if verdict is Verdict.GIVE_UP:
+        if verdict is HalfDecision.GIVE_UP:
             self._give_up(half)
             return True
-        is_check = verdict is Verdict.CHECK
+        is_check = verdict is HalfDecision.CHECK
         properties = half.checked_properties() if is_check else half.immune_properties()
         try:
             stored = self._put_copy(half.parts, TRANS_HALF_TOPIC, properties)
@@ -478,10 +478,10 @@ class Transactions:
             topic.name,
         )
 
-    def _put_copy(self, parts: Parts, topic: str, properties: dict[str, str]) -> Stored:
+    def _put_copy(self, parts: Parts, topic: str, properties: dict[str, str]) -> StoredPosition:
         return self._state.writer.relay(parts, topic, 0, encode_properties(properties))
 
-    def _prepare_check(self, half: Half, properties: dict[str, str], stored: Stored) -> None:
+    def _prepare_check(self, half: Half, properties: dict[str, str], stored: StoredPosition) -> None:
         target = half.real_queue
         if target is None or half.group is None:
             _log.error("half message %d has no group or no real topic: nobody can be asked", half.offset)
@@ -512,9 +512,9 @@ class Transactions:
             reconsume_times=parts.reconsume_times,
             prepared_transaction_offset=parts.prepared_offset,
         )
-        self._checks.append(_Check(half.group, stored.queue_offset, header, body))
+        self._checks.append(_CheckRequest(half.group, stored.queue_offset, header, body))
 
-    def _send(self, check: _Check) -> None:
+    def _send(self, check: _CheckRequest) -> None:
         """Send the check to one live producer of the group, in turn."""
         members = [
             member for member in self._state.clients.producer_members(check.group) if member.session.open

@@ -15,13 +15,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from mqspark.client.consumer.offsets import BrokerOffsets, LocalOffsets, Offsets
+from mqspark.client.consumer.consumer_settings import GroupSettings
+from mqspark.client.consumer.offset_stores import BrokerOffsets, LocalOffsets, Offsets
 from mqspark.client.consumer.queuecalls import Pulled, QueueCalls
 from mqspark.client.consumer.rebalance import RebalanceTimer, plan
-from mqspark.client.consumer.settings import GroupSettings
 from mqspark.client.remoting.filters import check_filters, subscription_of
 from mqspark.client.remoting.identity import ClientOptions
-from mqspark.client.remoting.instance import ClientInstance, Member
+from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.lifecycle import Tasks
 from mqspark.client.remoting.namespaces import Namespace
 from mqspark.client.remoting.topic_routes import TopicRoute
@@ -69,8 +69,8 @@ class QueueOwner(Protocol):
     async def answer(self, request: Command) -> tuple[int, bytes, str | None]: ...
 
 
-class GroupConsumer(Member):
-    """A member of a consumer group, as seen by its instance (``Member``) and its owner."""
+class GroupConsumer(InstanceMember):
+    """A member of a consumer group, as seen by its instance (``InstanceMember``) and its owner."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from typing import NamedTuple
 
-from mqspark.client.consumer.settings import GroupSettings
+from mqspark.client.consumer.consumer_settings import GroupSettings
 from mqspark.client.remoting.filters import require_sql
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.client.remoting.namespaces import Namespace

@@ -12,10 +12,10 @@ from mqspark.client.consumer.allocate import Allocation, sort_clients, sort_queu
 from mqspark.clock import Clock
 from mqspark.message import MessageQueue
 
-__all__ = ["Change", "RebalanceTimer", "plan"]
+__all__ = ["QueueChange", "RebalanceTimer", "plan"]
 
 
-class Change(NamedTuple):
+class QueueChange(NamedTuple):
     drop: list[MessageQueue]
     add: list[MessageQueue]
 
@@ -27,7 +27,7 @@ def plan(
     client_id: str,
     members: Collection[str] | None,
     allocation: Allocation,
-) -> Change:
+) -> QueueChange:
     """The queues to drop and to add for one topic.
 
     ``members`` None means broadcasting: all queues belong to every member. An unknown (empty) group or topic
@@ -35,11 +35,11 @@ def plan(
     """
     everything = sort_queues(queues)
     if not everything or (members is not None and not members):
-        return Change([], [])
+        return QueueChange([], [])
     mine = everything if members is None else allocation(client_id, everything, sort_clients(set(members)))
     wanted = set(mine)
     held = set(owned)
-    return Change(
+    return QueueChange(
         drop=[queue for queue in sort_queues(held) if queue not in wanted],
         add=[queue for queue in mine if queue not in held],
     )

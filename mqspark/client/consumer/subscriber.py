@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from mqspark.client.consumer.consumer import GroupConsumer
-from mqspark.client.consumer.settings import ConsumerSettings
+from mqspark.client.consumer.consumer_settings import ConsumerSettings
 from mqspark.client.hooks.hooks import Interceptor
 from mqspark.client.hooks.trace import Tracer
 from mqspark.client.producer.producer import tracer_of

@@ -7,7 +7,7 @@ from collections import deque
 from typing import NamedTuple
 
 from mqspark.clock import Clock
-from mqspark.protocol.bodies import ConsumeStatus
+from mqspark.protocol.bodies import ConsumeRates
 
 __all__ = ["ConsumeStatistics"]
 
@@ -80,15 +80,15 @@ class ConsumeStatistics:
             for each in self._topics.values():
                 each.samples.append((now_ms, each.totals()))
 
-    def status(self, topic: str) -> ConsumeStatus:
+    def status(self, topic: str) -> ConsumeRates:
         """Rates per second, times in ms, and the total number of failed messages."""
         each = self._topics.get(topic)
         if each is None:
-            return ConsumeStatus()
+            return ConsumeRates()
         since_ms, before = each.samples[0] if each.samples else (self._began_ms, _Totals())
         now = each.totals()
         seconds = max(1.0, (self._clock.monotonic_ms() - since_ms) / 1000)
-        return ConsumeStatus(
+        return ConsumeRates(
             pull_rt=(now.pull_ms - before.pull_ms) / max(1, now.pulls - before.pulls),
             pull_tps=(now.pulled - before.pulled) / seconds,
             consume_rt=(now.listener_ms - before.listener_ms) / max(1, now.calls - before.calls),

@@ -77,7 +77,7 @@ class Record(NamedTuple):
     """Keys for look-ups: the message's id and keys."""
 
 
-class Sender(Protocol):
+class TraceSender(Protocol):
     """The producer of the trace messages."""
 
     async def start(self) -> None: ...
@@ -230,7 +230,7 @@ class Tracer(Interceptor):
     """Collects trace records and sends them in batches through ``sender``. ``start`` and ``stop`` belong to the
     loop; the rest may be called from any thread."""
 
-    def __init__(self, sender: Sender, topic: str | None = None) -> None:
+    def __init__(self, sender: TraceSender, topic: str | None = None) -> None:
         self.topic = topic or TRACE_TOPIC
         self.dropped = 0
         self._sender = sender

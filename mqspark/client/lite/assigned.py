@@ -11,10 +11,10 @@ from mqspark.client.remoting.topic_routes import MASTER_ID
 from mqspark.message import MessageExt, MessageQueue
 from mqspark.protocol.bodies import ProcessQueueInfo
 
-__all__ = ["Assigned", "Batch"]
+__all__ = ["Assigned", "PulledBatch"]
 
 
-class Batch(NamedTuple):
+class PulledBatch(NamedTuple):
     """The result of one pull of one queue."""
 
     assigned: Assigned
@@ -49,7 +49,7 @@ class Assigned:
         self.broker_id = MASTER_ID
         self.generation = 0
         """Incremented by each seek, which invalidates earlier fetches."""
-        self.batches: deque[Batch] = deque()
+        self.batches: deque[PulledBatch] = deque()
         self.last_pull_ms = 0
         self.restart(offset)
 
@@ -62,9 +62,9 @@ class Assigned:
     def put(self, messages: list[MessageExt], next_offset: int) -> None:
         self.cached += len(messages)
         self.cached_bytes += sum(message.stored_body_bytes for message in messages)
-        self.batches.append(Batch(self, self.generation, messages, next_offset))
+        self.batches.append(PulledBatch(self, self.generation, messages, next_offset))
 
-    def pop(self) -> Batch:
+    def pop(self) -> PulledBatch:
         batch = self.batches.popleft()
         self.cached -= len(batch.messages)
         self.cached_bytes -= sum(message.stored_body_bytes for message in batch.messages)

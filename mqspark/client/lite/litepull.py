@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Unpack
 
-from mqspark.client.consumer.inspection import running_info
+from mqspark.client.consumer.consumer_settings import LitePullConsumerKeywords, LitePullConsumerSettings
 from mqspark.client.consumer.queuewatch import QueuesListener, QueueWatch
-from mqspark.client.consumer.settings import LitePullConsumerKeywords, LitePullConsumerSettings
+from mqspark.client.consumer.running_info import running_info
 from mqspark.client.consumer.subscriber import Subscriber
 from mqspark.client.hooks.hooks import let_through, saw_consumed
-from mqspark.client.lite.assigned import Assigned, Batch
+from mqspark.client.lite.assigned import Assigned, PulledBatch
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.topic_routes import MASTER_ID
@@ -68,8 +68,8 @@ class LitePullConsumer(Subscriber):
         self._to_assign: list[MessageQueue] | None = None
         self._ready: deque[Assigned] = deque()
         """One entry for each cached batch; entries of queues that have become empty are skipped."""
-        self._last: Batch | None = None
-        self._iterating: tuple[Batch, int] | None = None
+        self._last: PulledBatch | None = None
+        self._iterating: tuple[PulledBatch, int] | None = None
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._space: dict[Assigned, asyncio.Future[None]] = {}
         self._paused: dict[MessageQueue, asyncio.Event] = {}
@@ -230,7 +230,7 @@ class LitePullConsumer(Subscriber):
             return None
         return self._hand_out(batch, index)
 
-    def _hand_out(self, batch: Batch, index: int) -> MessageExt:
+    def _hand_out(self, batch: PulledBatch, index: int) -> MessageExt:
         message = batch.messages[index]
         if index + 1 < len(batch.messages):
             batch.assigned.delivered = message.queue_offset + 1
@@ -247,7 +247,7 @@ class LitePullConsumer(Subscriber):
         if last is not None and last.generation == last.assigned.generation:
             last.assigned.consumed = last.assigned.delivered
 
-    async def _next_batch(self, timeout_ms: int | None) -> Batch | None:
+    async def _next_batch(self, timeout_ms: int | None) -> PulledBatch | None:
         if not self._running:
             if timeout_ms is None:
                 self.check_iterable()
@@ -265,7 +265,7 @@ class LitePullConsumer(Subscriber):
             saw_consumed(self._interceptors, self._group.namespace.unwrap(self.group), batch.messages)
         return batch
 
-    def _pop(self) -> Batch | None:
+    def _pop(self) -> PulledBatch | None:
         while self._ready:
             assigned = self._ready.popleft()
             if assigned.batches:

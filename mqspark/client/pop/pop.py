@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Unpack
 
 from mqspark.client.consumer.consumer import ConsumeFromWhere
-from mqspark.client.consumer.inspection import running_info, stacks
-from mqspark.client.consumer.settings import PopConsumerKeywords, PopConsumerSettings
+from mqspark.client.consumer.consumer_settings import PopConsumerKeywords, PopConsumerSettings
+from mqspark.client.consumer.running_info import running_info, stacks
 from mqspark.client.consumer.subscriber import Listening
 from mqspark.client.delivery.delivery import (
     Chunk,
@@ -397,7 +397,7 @@ class PopConsumer(Listening):
             exc_info=outcome if isinstance(outcome, BaseException) else None,
         )
         if failure.delay_level < 0 or message.reconsume_times >= self.settings.max_reconsume_times:
-            self._acks.spawn(self._bury(work))
+            self._acks.spawn(self._send_to_dead_letters(work))
             return
         if ordered is not None:
             self._rest(ordered, work, failure.suspend_ms)
@@ -410,7 +410,7 @@ class PopConsumer(Listening):
         self._held[id(work.message)] = work
         ordered.rest(work, self.settings.suspend_queue_ms if pause_ms is None else pause_ms)
 
-    async def _bury(self, work: Popped) -> None:
+    async def _send_to_dead_letters(self, work: Popped) -> None:
         """Send to the dead-letter topic; if that fails, the message is delivered again."""
         ordered = self._ordered
         try:

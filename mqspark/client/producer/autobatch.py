@@ -64,7 +64,7 @@ class _Key(NamedTuple):
     timeout_ms: int | None
 
 
-class _Batch:
+class _PendingBatch:
     __slots__ = ("futures", "messages", "size_bytes", "timer")
 
     def __init__(self, timer: asyncio.TimerHandle) -> None:
@@ -85,7 +85,7 @@ class Accumulator:
         self._settings = settings
         self._send = send
         self._loop = asyncio.get_running_loop()
-        self._batches: dict[_Key, _Batch] = {}
+        self._batches: dict[_Key, _PendingBatch] = {}
         self._held_bytes = 0
 
     def add(
@@ -100,7 +100,7 @@ class Accumulator:
         batch = self._batches.get(key)
         if batch is None:
             timer = self._loop.call_later(self._settings.max_delay_ms / 1000, self._flush, key)
-            batch = self._batches[key] = _Batch(timer)
+            batch = self._batches[key] = _PendingBatch(timer)
         batch.messages.append(message)
         batch.futures.append(future)
         batch.size_bytes += size_bytes

@@ -25,13 +25,13 @@ from mqspark.client.producer.outgoing import (
     properties_text,
     selecting,
 )
+from mqspark.client.producer.producer_settings import ProducerKeywords, ProducerSettings
 from mqspark.client.producer.requests import Requests, is_reply, reply_message
 from mqspark.client.producer.send_window import Window
 from mqspark.client.producer.sending import Sender, Sending
-from mqspark.client.producer.settings import ProducerKeywords, ProducerSettings
 from mqspark.client.producer.targets import BATCH, PLAIN, REPLY, Targets
 from mqspark.client.remoting.identity import ClientOptions
-from mqspark.client.remoting.instance import ClientInstance, Member
+from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out
 from mqspark.client.remoting.lifecycle import Lifecycle, Tasks
 from mqspark.client.remoting.namespaces import Namespace
@@ -554,7 +554,7 @@ class Producer(Lifecycle):
         )
 
 
-class _Membership(Member):
+class _Membership(InstanceMember):
     """A producer as seen by its instance."""
 
     def __init__(self, producer: Producer) -> None:

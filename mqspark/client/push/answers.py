@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from mqspark.client.consumer.inspection import stacks
+from mqspark.client.consumer.running_info import stacks
 from mqspark.client.delivery.delivery import ConsumeStatus, Outcome, failure_of
 from mqspark.message import MessageExt, MessageQueue
 from mqspark.protocol.bodies import (

@@ -166,7 +166,7 @@ class Concurrent:
         )
         left = [message for message, is_taken in zip(messages, taken, strict=True) if not is_taken]
         if left:
-            self._loop.call_later(self._retry_delay_ms / 1000, self._again, process, left)
+            self._loop.call_later(self._retry_delay_ms / 1000, self._deliver_again, process, left)
         self._consumed(process)
 
     async def _return_one(self, process: ProcessQueue, message: MessageExt, delay_level: int) -> bool:
@@ -189,7 +189,7 @@ class Concurrent:
         process.complete(message)
         return True
 
-    def _again(self, process: ProcessQueue, messages: list[MessageExt]) -> None:
+    def _deliver_again(self, process: ProcessQueue, messages: list[MessageExt]) -> None:
         if not self._stopping and not process.dropped:
             # A listener that timed out may have ended meanwhile.
             self.add(process, self._open(process, messages))

@@ -11,8 +11,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Unpack
 
-from mqspark.client.consumer.inspection import running_info
-from mqspark.client.consumer.settings import PushConsumerKeywords, PushConsumerSettings
+from mqspark.client.consumer.consumer_settings import PushConsumerKeywords, PushConsumerSettings
+from mqspark.client.consumer.running_info import running_info
 from mqspark.client.consumer.subscriber import Listening
 from mqspark.client.delivery.delivery import Listener, Outcome
 from mqspark.client.delivery.flow import Flow
@@ -21,7 +21,7 @@ from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.hooks.hooks import intercepted, let_through
 from mqspark.client.push.answers import answer
 from mqspark.client.push.concurrent import Concurrent
-from mqspark.client.push.locks import BrokerLocks
+from mqspark.client.push.locking import BrokerLocks
 from mqspark.client.push.ordered import Ordered
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.client.remoting.keywords import changed, spelled_out

@@ -1,6 +1,6 @@
 """What one client identity needs whatever it does: name servers, routes, heartbeats, the server's own requests.
 
-Producers and consumers are its ``Member``s. Facts: RocketMQ's MQClientInstance and ClientConfig. Must not know
+Producers and consumers are its ``InstanceMember``s. Facts: RocketMQ's MQClientInstance and ClientConfig. Must not know
 how messages are sent, pulled or consumed.
 """
 
@@ -38,7 +38,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, Fields
 from mqspark.protocol.headers import GetRouteInfoRequestHeader, UnregisterClientRequestHeader
 
-__all__ = ["ClientInstance", "Member"]
+__all__ = ["ClientInstance", "InstanceMember"]
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ _REQUEST_BYTES = 8_192
 """Of a task and what it works with."""
 
 
-class Member:
+class InstanceMember:
     """A producer, consumer or admin as its instance sees it."""
 
     producer_group: str | None = None
@@ -107,11 +107,11 @@ class ClientInstance:
         self.remoting = Remoting(
             connect_timeout_ms=options.connect_timeout_ms,
             on_request=self._requested,
-            on_lost=self._lost,
+            on_lost=self._connection_lost,
             greet=self._greet,
             fields={**options.fields, **STREAM_FIELDS} if is_stream else options.fields,
         )
-        self._members: list[Member] = []
+        self._members: list[InstanceMember] = []
         self._routes: dict[str, TopicRoute] = {}
         """The one that changed last is the last one."""
         self._brokers: dict[str, dict[int, str]] = {}
@@ -129,7 +129,7 @@ class ClientInstance:
     @classmethod
     def enter(
         cls,
-        member: Member,
+        member: InstanceMember,
         namesrv: str | Sequence[str] | None,
         options: ClientOptions,
         *,
@@ -175,7 +175,7 @@ class ClientInstance:
             key="instance_name",
         )
 
-    def join(self, member: Member) -> None:
+    def join(self, member: InstanceMember) -> None:
         """Raises ConfigError when a member of the same kind and group is here already: they would take each other's
         place at the brokers."""
         for kind, group, taken in (
@@ -190,7 +190,7 @@ class ClientInstance:
                 )
         self._members.append(member)
 
-    async def leave(self, member: Member) -> None:
+    async def leave(self, member: InstanceMember) -> None:
         """Says good-bye for the member's group; the last one closes everything. Never raises."""
         if member not in self._members:
             return
@@ -391,7 +391,7 @@ class ClientInstance:
             self.remoting.close_idle(self.options.idle_timeout_ms)
             await self.heartbeat()
 
-    async def _unregister(self, member: Member) -> None:
+    async def _unregister(self, member: InstanceMember) -> None:
         if member.producer_group is None and member.consumer_group is None:
             return
         header = UnregisterClientRequestHeader(
@@ -410,7 +410,7 @@ class ClientInstance:
 
     # --- what servers say -------------------------------------------------------------------------------
 
-    def _lost(self, address: str) -> None:
+    def _connection_lost(self, address: str) -> None:
         log.info("%s lost its connection to %s", self.client_id, address)
 
     def _requested(self, channel: Channel, request: Command) -> None:
@@ -432,7 +432,7 @@ class ClientInstance:
             self._answering_bytes += size_bytes
             self._tasks.spawn(self._answer_one(channel, request, members, size_bytes))
 
-    def _addressed(self, request: Command) -> list[Member]:
+    def _addressed(self, request: Command) -> list[InstanceMember]:
         """Whom a request is for: the consumer of the group that it names, else everybody."""
         group = request.ext.get("consumerGroup") or request.ext.get("group")
         if group is None:
@@ -440,14 +440,14 @@ class ClientInstance:
         return [member for member in self._members if member.consumer_group == group]
 
     async def _answer_one(
-        self, channel: Channel, request: Command, members: Collection[Member], size_bytes: int
+        self, channel: Channel, request: Command, members: Collection[InstanceMember], size_bytes: int
     ) -> None:
         try:
             await self._answer(channel, request, members)
         finally:
             self._answering_bytes -= size_bytes
 
-    async def _answer(self, channel: Channel, request: Command, members: Collection[Member]) -> None:
+    async def _answer(self, channel: Channel, request: Command, members: Collection[InstanceMember]) -> None:
         if not members:
             group = request.ext.get("consumerGroup") or request.ext.get("group")
             remark = f"consumer group {group} has no member in client {self.client_id}"

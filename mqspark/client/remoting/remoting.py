@@ -379,7 +379,9 @@ class Remoting:
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
                 _, channel = await loop.create_connection(
-                    lambda: Channel(address, loop, self._on_request, self._lost, self._fields), host, port
+                    lambda: Channel(address, loop, self._on_request, self._connection_lost, self._fields),
+                    host,
+                    port,
                 )
         except TimeoutError:
             reason = f"no connection within {self._connect_timeout_ms} ms"
@@ -404,7 +406,7 @@ class Remoting:
         if self._channels.get(channel.address) is channel:
             del self._channels[channel.address]
 
-    def _lost(self, channel: Channel) -> None:
+    def _connection_lost(self, channel: Channel) -> None:
         known = self._channels.get(channel.address) is channel
         self._forget(channel)
         if known:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Unpack
 
 from mqspark.client.consumer import subscriber
-from mqspark.client.consumer.queuewatch import QueuesListener
-from mqspark.client.consumer.settings import (
+from mqspark.client.consumer.consumer_settings import (
     LitePullConsumerKeywords,
     LitePullConsumerSettings,
     PopConsumerKeywords,
@@ -16,6 +15,7 @@ from mqspark.client.consumer.settings import (
     PushConsumerKeywords,
     PushConsumerSettings,
 )
+from mqspark.client.consumer.queuewatch import QueuesListener
 from mqspark.client.delivery.delivery import Listener
 from mqspark.client.lite import litepull
 from mqspark.client.pop import pop

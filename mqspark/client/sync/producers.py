@@ -11,8 +11,8 @@ from typing import Any, Unpack
 from mqspark.client.delivery.results import SendResult, SendStatus, SettleFuture
 from mqspark.client.producer import producer, transaction
 from mqspark.client.producer.outgoing import QueueSelector, body_bytes
+from mqspark.client.producer.producer_settings import ProducerKeywords, ProducerSettings
 from mqspark.client.producer.send_window import ThreadWindow
-from mqspark.client.producer.settings import ProducerKeywords, ProducerSettings
 from mqspark.client.producer.transaction import (
     Check,
     Execute,

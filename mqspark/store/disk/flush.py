@@ -19,7 +19,7 @@ from mqspark.store.disk.durable import DurableNote
 from mqspark.store.disk.files import FileLayer, failed_sync
 from mqspark.store.disk.layout import StorePaths
 
-__all__ = ["CheckpointJob", "FlushJob", "Job", "Progress", "ReadAheadJob", "joined"]
+__all__ = ["CheckpointJob", "FlushJob", "Job", "StoreProgress", "ReadAheadJob", "joined"]
 
 
 def joined(buffers: Sequence[bytes | memoryview]) -> bytes | memoryview:
@@ -28,15 +28,16 @@ def joined(buffers: Sequence[bytes | memoryview]) -> bytes | memoryview:
 
 
 class Job(Protocol):
-    def run(self) -> None:
-        """Do the work. Blocking, in any thread. Never raises."""
+    """Blocking work: ``run`` in any thread, then, if that did not raise, ``done`` on the loop's thread. The jobs of
+    this module never raise."""
 
-    def done(self) -> None:
-        """Finish on the loop thread, after ``run``."""
+    def run(self) -> None: ...
+
+    def done(self) -> None: ...
 
 
 @dataclass(slots=True)
-class Progress:
+class StoreProgress:
     """State of the store. Positions are physical offsets and refer to everything before them."""
 
     written: int

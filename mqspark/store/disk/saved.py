@@ -7,16 +7,9 @@ from typing import Protocol, runtime_checkable
 
 from mqspark.errors import MQError, StoreCorrupt
 from mqspark.store.disk.configfile import ConfigFile
+from mqspark.store.disk.flush import Job
 
-__all__ = ["Job", "SavedTable", "SteppedJob"]
-
-
-class Job(Protocol):
-    """Blocking work: ``run`` in any thread, then, if that did not raise, ``done`` on the loop's thread."""
-
-    def run(self) -> None: ...
-
-    def done(self) -> None: ...
+__all__ = ["SavedTable", "SteppedJob"]
 
 
 @runtime_checkable
@@ -87,10 +80,10 @@ class SavedTable:
         self._on_saved()
 
     def job(self) -> Job:
-        return _SaveJob(self, self._file, self._table.snapshot(), self._table.generation)
+        return _SaveTableJob(self, self._file, self._table.snapshot(), self._table.generation)
 
 
-class _SaveJob:
+class _SaveTableJob:
     def __init__(
         self, owner: SavedTable, file: ConfigFile, encode: Callable[[], bytes], generation: int
     ) -> None:

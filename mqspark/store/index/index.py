@@ -33,8 +33,8 @@ from mqspark.store.disk.mapping import MapBudget
 from mqspark.store.index.indexfile import (
     DEFAULT_SHAPE,
     HEADER_BYTES,
-    Header,
     IndexFile,
+    IndexHeader,
     IndexMaps,
     Shape,
     find_shape,
@@ -54,7 +54,7 @@ class _Mark:
     position: int
     name: str
     """Name of the last file; "-" without one."""
-    header: Header
+    header: IndexHeader
 
     def encode(self) -> bytes:
         text = f"mqspark-index-1 {self.position:020d} {self.name} {self.header.encode().hex()}".encode()
@@ -66,7 +66,7 @@ class _Mark:
         if crc != b"%08x" % zlib.crc32(text):
             return None
         _, position, name, header = text.decode("ascii").split(" ")
-        return cls(int(position), name, Header.decode(bytes.fromhex(header)))
+        return cls(int(position), name, IndexHeader.decode(bytes.fromhex(header)))
 
 
 def marked_position(data: bytes | None) -> int:
@@ -151,7 +151,7 @@ class MessageIndex:
         """The newest full file, while it is written but not synced."""
         self._last_indexed = -1
         """Records up to this one are already in the index, although ``position`` is before them."""
-        self._kept = self._fresh = _Mark(0, "-", Header())
+        self._kept = self._fresh = _Mark(0, "-", IndexHeader())
         self._marked: _Mark | None = None
         """The mark on disk."""
         self._job: IndexJob | None = None
@@ -230,7 +230,7 @@ class MessageIndex:
         path = self._directory / name
         fd = self._files.open_read(path)
         try:
-            header = Header.decode(self._files.read_at(fd, HEADER_BYTES, 0))
+            header = IndexHeader.decode(self._files.read_at(fd, HEADER_BYTES, 0))
             length = self._files.length(fd)
             shape: Shape | None = self._shape
             if length != self._shape.file_bytes:
@@ -370,13 +370,13 @@ class MessageIndex:
 
     def _roll(self) -> None:
         name = datetime.fromtimestamp(self._now_ms() / 1000, UTC).astimezone().strftime("%Y%m%d%H%M%S%f")[:17]
-        header = Header()
+        header = IndexHeader()
         if self.index_files:
             old = self.index_files[-1]
             self._full = old
             # Names must ascend even when the clock goes back.
             name = max(name, f"{int(old.name) + 1:017d}")
-            header = Header(
+            header = IndexHeader(
                 old.header.end_timestamp_ms,
                 old.header.end_timestamp_ms,
                 old.header.end_position,
@@ -438,7 +438,7 @@ class MessageIndex:
 
     def _now(self) -> _Mark:
         if not self.index_files:
-            return _Mark(self.position, "-", Header())
+            return _Mark(self.position, "-", IndexHeader())
         return _Mark(self.position, self.index_files[-1].name, self.index_files[-1].header)
 
     def close(self) -> None:

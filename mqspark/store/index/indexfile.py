@@ -29,7 +29,7 @@ from mqspark.store.disk.files import FileLayer, disk_full_as_typed
 from mqspark.store.disk.mapping import MapBudget, try_map
 from mqspark.store.index.keys import Ints, KeyColumns
 
-__all__ = ["DEFAULT_SHAPE", "HEADER_BYTES", "Header", "IndexFile", "IndexMaps", "Shape", "find_shape"]
+__all__ = ["DEFAULT_SHAPE", "HEADER_BYTES", "IndexHeader", "IndexFile", "IndexMaps", "Shape", "find_shape"]
 
 _HEADER = struct.Struct(">qqqqii")
 HEADER_BYTES = _HEADER.size
@@ -69,7 +69,7 @@ class Shape(NamedTuple):
 DEFAULT_SHAPE = Shape(5_000_000, 20_000_000)
 
 
-class Header(NamedTuple):
+class IndexHeader(NamedTuple):
     begin_timestamp_ms: int = 0
     """Store time of the first key; before there is one, the end of the previous file."""
     end_timestamp_ms: int = 0
@@ -81,7 +81,7 @@ class Header(NamedTuple):
     """Number of the next entry."""
 
     @classmethod
-    def decode(cls, data: bytes) -> Header:
+    def decode(cls, data: bytes) -> IndexHeader:
         header = cls(*_HEADER.unpack(data.ljust(HEADER_BYTES, b"\0")[:HEADER_BYTES]))
         return header if header.next_number > 0 else header._replace(next_number=1)
 
@@ -94,7 +94,9 @@ class IndexFile:
 
     __slots__ = ("_allocated", "_files", "_maps", "header", "name", "path", "shape")
 
-    def __init__(self, path: Path, shape: Shape, header: Header, files: FileLayer, maps: IndexMaps) -> None:
+    def __init__(
+        self, path: Path, shape: Shape, header: IndexHeader, files: FileLayer, maps: IndexMaps
+    ) -> None:
         self._files = files
         self._maps = maps
         self._allocated = 0
@@ -149,7 +151,7 @@ class IndexFile:
             rows["seconds"][0] = first_seconds[0]
         rows["previous"] = previous
         self._set_header(
-            Header(
+            IndexHeader(
                 begin_ms,
                 int(timestamps_ms[-1]),
                 begin_position,
@@ -161,7 +163,7 @@ class IndexFile:
         )
         return taken
 
-    def cut(self, header: Header) -> None:
+    def cut(self, header: IndexHeader) -> None:
         """Remove the entries from ``header.next_number`` on. Raises DiskFull or OSError."""
         self._reserve(0)
         mapping, slots, entries = self._maps.writable(self)
@@ -176,19 +178,19 @@ class IndexFile:
             slots[wrong] = newest[wrong]
         self._set_header(header._replace(used_slots=int(np.count_nonzero(slots))), mapping)
 
-    def header_before(self, position: int) -> Header:
+    def header_before(self, position: int) -> IndexHeader:
         """The header without the records at or after ``position``. The end timestamp is up to a second late,
         the resolution of entries."""
         header = self.header
         positions = self._maps.entries(self, 1, header.next_number)["position"]
         count = 1 + int(np.searchsorted(positions, position))
         if count == 1:
-            return Header()
+            return IndexHeader()
         last = self._maps.entries(self, count - 1, count)[0]
         end_ms = min(header.begin_timestamp_ms + int(last["seconds"]) * 1000 + 999, header.end_timestamp_ms)
         return header._replace(next_number=count, end_position=int(last["position"]), end_timestamp_ms=end_ms)
 
-    def _set_header(self, header: Header, mapping: mmap) -> None:
+    def _set_header(self, header: IndexHeader, mapping: mmap) -> None:
         self.header = header
         mapping[:HEADER_BYTES] = header.encode()
 
@@ -411,7 +413,7 @@ def _entries(mapping: mmap, shape: Shape) -> Entries:
     return np.frombuffer(mapping, dtype=ENTRY_DTYPE, count=shape.entries, offset=shape.entries_at)
 
 
-def find_shape(files: FileLayer, fd: int, length: int, header: Header) -> Shape | None:
+def find_shape(files: FileLayer, fd: int, length: int, header: IndexHeader) -> Shape | None:
     """The shape of a file made with other settings: its last entry has the header's end offset, and its slot
     points to it."""
     last = header.next_number - 1

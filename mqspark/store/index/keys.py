@@ -73,7 +73,7 @@ def index_hash(topic: str, key: str) -> int:
 def run_keys(run: Run) -> KeyColumns:
     """The keys of the records of a run."""
     texts = _Texts(run.topic_starts, run.property_starts, run.property_ends)
-    rows, hashes = _all_keys(run.view, texts, *run.alike())
+    rows, hashes = _all_keys(run.view, texts, *run.layouts())
     is_indexed = run.sys_flags & TRANSACTION_MASK != TRANSACTION_ROLLBACK_TYPE
     if not is_indexed.all():
         kept = is_indexed[rows]

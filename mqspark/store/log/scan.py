@@ -87,7 +87,7 @@ class Run:
     property_starts: Int64s
     property_ends: Int64s
     """Ends of the encoded properties, relative to the view, as ``topic_starts`` is."""
-    _alike: tuple[list[Layout], Int64s] | None = None
+    _layouts: tuple[list[Layout], Int64s] | None = None
 
     @property
     def end_position(self) -> int:
@@ -103,16 +103,18 @@ class Run:
         bounds = zip(self.property_starts.tolist(), self.property_ends.tolist(), strict=True)
         return [self.view[first:last].tobytes() for first, last in bounds]
 
-    def alike(self) -> tuple[list[Layout], Int64s]:
+    def layouts(self) -> tuple[list[Layout], Int64s]:
         """The layouts of the records and the indexes of those without one; computed once."""
-        if self._alike is None:
-            self._alike = find_layouts(self.view, self.topic_starts, self.property_starts, self.property_ends)
-        return self._alike
+        if self._layouts is None:
+            self._layouts = find_layouts(
+                self.view, self.topic_starts, self.property_starts, self.property_ends
+            )
+        return self._layouts
 
     def tags_codes(self) -> Int64s:
         """``mqspark.record.tags_code`` of every record."""
         codes = np.zeros(len(self.positions), np.int64)
-        layouts, rest = self.alike()
+        layouts, rest = self.layouts()
         for layout in layouts:
             if b"TAGS" in layout.values:
                 codes[layout.rows] = layout.hashes(*layout.values[b"TAGS"]).view(np.int32)

@@ -37,7 +37,7 @@ from mqspark.record import (
 from mqspark.store.config import StoreConfig
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.messages.members import Head, queue_entries
-from mqspark.store.messages.membertable import Many
+from mqspark.store.messages.membertable import BatchMembers
 from mqspark.store.queue.batchqueue import MAX_BATCH, BatchEntry, BatchQueue, BatchTable
 from mqspark.store.queue.consumequeue import ENTRY, ConsumeQueue
 from mqspark.store.queue.delay import DelayLevels
@@ -335,7 +335,7 @@ class Appender:
         self,
         topic: str,
         queue_id: int,
-        members: Many,
+        members: BatchMembers,
         born_timestamp_ms: int,
         born_host: bytes,
         sys_flag: int = 0,

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from mqspark.store.log.scan import tags_codes
 from mqspark.store.messages.members import HEAD_BYTES, MIN_BYTES, MIN_MEMBERS, Head, MemberColumns, Sizes
 
-__all__ = ["MIN_ALIKE", "Many", "MemberTable", "many_of"]
+__all__ = ["MIN_ALIKE", "BatchMembers", "MemberTable", "batch_members"]
 
 MIN_ALIKE = 12
 """At 8 members a known layout saves a fifteenth of the cost of single processing, less than a new layout
@@ -99,7 +99,7 @@ class MemberTable:
                 return None
         return cls(members, members["tail"].tobytes(), (body, size - body_end - 2))
 
-    def with_suffix(self, suffix: bytes) -> Many:
+    def with_suffix(self, suffix: bytes) -> BatchMembers:
         """As ``MemberColumns.with_suffix``. Not a table when only some properties need a separator before the
         suffix."""
         body, properties = self.largest
@@ -185,10 +185,10 @@ class MemberTable:
         return data
 
 
-Many = MemberColumns | MemberTable
+BatchMembers = MemberColumns | MemberTable
 
 
-def many_of(data: bytes | memoryview) -> Many | None:
+def batch_members(data: bytes | memoryview) -> BatchMembers | None:
     """The members of a batch; None when they are few. Raises InvalidMessage when a length is wrong."""
     table = MemberTable.of(data)
     if table is not None or len(data) < MIN_MEMBERS * MIN_BYTES:

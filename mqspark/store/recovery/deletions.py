@@ -170,8 +170,8 @@ class Deletions:
         """Whether a job has to run."""
         return bool(self._pending)
 
-    def job(self) -> _SaveJob:
-        return _SaveJob(self, self._generation, self.positions.copy())
+    def job(self) -> _SaveDeletionsJob:
+        return _SaveDeletionsJob(self, self._generation, self.positions.copy())
 
     def finish(self, topic: str) -> None:
         """Call this before a queue of the topic is created: waits until the deletion is on disk and the files
@@ -226,7 +226,7 @@ class Deletions:
         self.on_removed()
 
 
-class _SaveJob:
+class _SaveDeletionsJob:
     """Saves the list, then removes the files of its topics."""
 
     __slots__ = ("_deletions", "_generation", "_positions")

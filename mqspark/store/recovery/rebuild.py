@@ -35,7 +35,7 @@ from mqspark.record import MAGIC_V1, MAGIC_V2, CheckedRecord
 from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.cuts import GuardedMap, guarded_map
 from mqspark.store.disk.files import FileLayer, OsFiles
-from mqspark.store.index.indexfile import Header, IndexFile, IndexMaps, Shape
+from mqspark.store.index.indexfile import IndexFile, IndexHeader, IndexMaps, Shape
 from mqspark.store.index.keys import Ints, KeyColumns, run_keys
 from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.log.scan import Run, chain
@@ -534,20 +534,22 @@ def fetch_keys(sources: Sequence[tuple[Path, int]], first: int, count: int) -> I
                 yield keys
 
 
-def build_index_file(sources: Sequence[tuple[Path, int]], number: int, path: Path, *, shape: Shape) -> Header:
+def build_index_file(
+    sources: Sequence[tuple[Path, int]], number: int, path: Path, *, shape: Shape
+) -> IndexHeader:
     """Build and sync index file ``number`` (from 0 on) of the whole log at ``path``. Returns its header.
 
     An existing file is replaced. Raises OSError, DiskFull.
     """
     files = OsFiles.like(path.parent)
     capacity = shape.entries - 1
-    header = Header()
+    header = IndexHeader()
     if number:
         # A new file has the end of the previous one until its first key
         # (IndexService.getAndCreateLastIndexFile).
         (last,) = fetch_keys(sources, number * capacity - 1, 1)
         time_ms, position = int(last.timestamps_ms[0]), int(last.positions[0])
-        header = Header(time_ms, time_ms, position, position)
+        header = IndexHeader(time_ms, time_ms, position, position)
     path.unlink(missing_ok=True)
     files.make_directory(path.parent)
     file = IndexFile(path, shape, header, files, IndexMaps(files))

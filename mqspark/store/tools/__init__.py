@@ -1,5 +1,5 @@
 """A store directory as seen by tools and other processes. A running broker imports only ``indexbuild`` from here.
 
-Imported from outside: ``compactionfiles``, ``dump``, ``fsck``, ``offline``, ``reader``, ``remake``, ``stats``. Must
-not know the broker.
+Imported from outside: ``compactionfiles``, ``dump``, ``fsck``, ``offline``, ``reader``, ``remake``, ``storestats``.
+Must not know the broker.
 """

@@ -118,7 +118,7 @@ def fsck(store: OfflineStore, progress: Progress = lambda done, total: None) -> 
     elif not store.clean:
         report.add(Finding("note", "store.unclean", "the broker did not stop cleanly", repair=START))
     _check_files(store, report)
-    check = _Check(store, report, progress)
+    check = _LogCheck(store, report, progress)
     report.end_offset = check.scan(store.log.min_offset)
     cut = store.checkpoint.position - report.end_offset
     if cut >= MIN_RECORD_BYTES and not store.in_use:
@@ -228,7 +228,7 @@ def _of_queue(
     )
 
 
-class _Check(LogScan):
+class _LogCheck(LogScan):
     """Compares queues and index with the log while reading it."""
 
     def __init__(self, store: OfflineStore, found: FsckReport, progress: Progress) -> None:

@@ -23,7 +23,7 @@ from mqspark.store.disk.checkpoint import Checkpoint
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import OsFiles, StrPath, is_locked_directory, lock_name, open_regular
 from mqspark.store.disk.layout import StorePaths, file_start
-from mqspark.store.index.indexfile import HEADER_BYTES, Header, IndexFile, IndexMaps, Shape, find_shape
+from mqspark.store.index.indexfile import HEADER_BYTES, IndexFile, IndexHeader, IndexMaps, Shape, find_shape
 from mqspark.store.index.keys import KeyColumns, run_keys
 from mqspark.store.log.commitlog import CommitLog, Segment, segment_size
 from mqspark.store.log.scan import Run
@@ -246,7 +246,7 @@ class OfflineStore:
         fd = self.files.open(path)
         try:
             length = self.files.length(fd)
-            header = Header.decode(self.files.read_at(fd, HEADER_BYTES, 0))
+            header = IndexHeader.decode(self.files.read_at(fd, HEADER_BYTES, 0))
             if shape is None or length != shape.file_bytes:
                 shape = find_shape(self.files, fd, length, header)
         finally:
@@ -300,15 +300,15 @@ class LogScan(Recovery):
 
     def _take_run(self, run: Run) -> None:
         super()._take_run(run)
-        self._took(run)
+        self._note_run(run)
 
     def _take(self, record: CheckedRecord, position: int) -> None:
         super()._take(record, position)
         run = self._run_of(record, position)
         if run is not None:
-            self._took(run)
+            self._note_run(run)
 
-    def _took(self, run: Run) -> None:
+    def _note_run(self, run: Run) -> None:
         segment, end = self._log.segment_of(int(run.positions[0])), run.end_position
         if segment is None:
             return

@@ -107,7 +107,7 @@ PORT_PAIR_ATTEMPTS = 64
 SHUTDOWN_GRACE_S = 2.0
 
 
-class _Writer(Protocol):
+class _FrameWriter(Protocol):
     def write_out(self, out: list[bytes | memoryview]) -> None: ...
 
     def close(self, reason: str) -> None: ...
@@ -225,7 +225,7 @@ class RemotingServer:
         self.gathers = type(self._loop).__module__.startswith("uvloop")
         self._listeners: list[Listener] = []
         self._sockets: set[_RemotingConnection] = set()
-        self._writers: dict[int, _Writer] = {}
+        self._writers: dict[int, _FrameWriter] = {}
         self._last_session_id = 0
         self._scheduled = False
         self.iteration = 0
@@ -369,7 +369,9 @@ class RemotingServer:
 
     # -- sessions ----------------------------------------------------------------------------------
 
-    def _open_session(self, writer: _Writer, peer: tuple[str, int], local_port: int, fast: bool) -> Session:
+    def _open_session(
+        self, writer: _FrameWriter, peer: tuple[str, int], local_port: int, fast: bool
+    ) -> Session:
         self._last_session_id += 1
         session = Session(self._last_session_id, *peer, self._outbox, local_port=local_port, fast=fast)
         self._writers[session.id] = writer

@@ -87,7 +87,7 @@ class NewMessage(BaseModel):
     )
 
 
-class Stored(BaseModel):
+class StoredMessage(BaseModel):
     msgId: str = Field(description="unique id, as a producer would make it")
     offsetMsgId: str = Field(description="the broker's id: where the message is")
     topic: str
@@ -234,7 +234,7 @@ def create_api(app: BrokerNode) -> ASGIApp:
         return await _only(groups_view(ready_broker().state, group), "group", group)
 
     @api.post("/api/v1/topics/{topic}/messages", tags=["topics"], status_code=201)
-    async def put_message(topic: Annotated[str, Path(max_length=255)], message: NewMessage) -> Stored:
+    async def put_message(topic: Annotated[str, Path(max_length=255)], message: NewMessage) -> StoredMessage:
         """Store one message; answered when the broker's flush type allows it."""
         peer = local_peer()
         try:
@@ -266,7 +266,7 @@ def create_api(app: BrokerNode) -> ASGIApp:
         if answer.code != ResponseCode.SUCCESS:
             raise HTTPException(_status(answer), f"code {answer.code}: {answer.remark}")
         stored = answer.header(SendMessageResponseHeader)
-        return Stored(
+        return StoredMessage(
             msgId=unique_id,
             offsetMsgId=stored.msg_id,
             topic=topic,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mqspark.logs import sparing
-from mqspark_server.flush import Worker
+from mqspark_server.diskwork import Worker
 
 if TYPE_CHECKING:
     import uvicorn

@@ -113,7 +113,7 @@ def _bracketed(host: str) -> str:
 def bounded_protocol(max_connections: int) -> type[H11Protocol]:
     """uvicorn's protocol with the limits of one server."""
 
-    class Bounded(H11Protocol):
+    class GuardedProtocol(H11Protocol):
         _phase: str | None = None
         _since = 0.0
         _limit: asyncio.TimerHandle | None = None
@@ -139,7 +139,9 @@ def bounded_protocol(max_connections: int) -> type[H11Protocol]:
             idle = [
                 other
                 for other in self.connections
-                if isinstance(other, Bounded) and other is not self and other._phase in ("idle", "head")
+                if isinstance(other, GuardedProtocol)
+                and other is not self
+                and other._phase in ("idle", "head")
             ]
             if not idle:
                 return False
@@ -173,4 +175,4 @@ def bounded_protocol(max_connections: int) -> type[H11Protocol]:
             if seconds is not None:
                 self._limit = self.loop.call_later(seconds, self.transport.abort)
 
-    return Bounded
+    return GuardedProtocol

@@ -68,11 +68,11 @@ def render(app: BrokerNode) -> Work[bytes]:
 
 def _text(metrics: list[Metric]) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_Metrics(metrics))
+    registry.register(_MetricList(metrics))
     return generate_latest(registry)
 
 
-class _Metrics:
+class _MetricList:
     def __init__(self, metrics: list[Metric]) -> None:
         self._metrics = metrics
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mqspark.broker.pop.ack import PopAcks
-from mqspark.broker.pop.offsets import PopOffsets
+from mqspark.broker.pop.ack import AckProcessor
+from mqspark.broker.pop.handout import PopProcessor
 from mqspark.broker.pop.order import PopOrder
-from mqspark.broker.pop.pop import Pops
 from mqspark.broker.pop.revive import PopRevival
 from mqspark.broker.pop.revivelog import ReviveLog
-from mqspark.broker.pop.watch import PopWatch
+from mqspark.broker.pop.start_offsets import PopOffsets
+from mqspark.broker.pop.watch import PopWatchProcessor
 from mqspark.broker.state.acks import Acks, Deferred
 from mqspark.broker.state.state import BrokerState
 from mqspark.protocol.dispatch import Handler, merged
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.saved import SavedTable
-from mqspark.store.store import Progress
+from mqspark.store.store import StoreProgress
 
 __all__ = ["PopService"]
 
@@ -42,9 +42,9 @@ class PopService:
         offsets = PopOffsets(state, starts_in_memory)
         self._order = PopOrder(state)
         self._saved_order = SavedTable(self._order, order_file)
-        self.pops = Pops(state, log, offsets, self._order, self._answers, self._durably)
-        self._watch = PopWatch(state, self.pops, offsets, self._order)
-        self._acks = PopAcks(state, log, self._order, acks, self._wake)
+        self.pops = PopProcessor(state, log, offsets, self._order, self._answers, self._durably)
+        self._watch = PopWatchProcessor(state, self.pops, offsets, self._order)
+        self._acks = AckProcessor(state, log, self._order, acks, self._wake)
         self._revival = PopRevival(state, log, self._durably, timer_is_idle)
         self.ledgers = (
             self.pops.parked.ledger,
@@ -92,7 +92,7 @@ class PopService:
     def end_turn(self) -> None:
         self.pops.end_turn()
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: StoreProgress) -> None:
         self._answers.release(progress.acked)
         self._durably.release(progress.durable)
         if progress.failed is not None:

@@ -15,10 +15,10 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok, settings_to_change
 from mqspark.protocol.session import Session
 
-__all__ = ["SettingsAdmin"]
+__all__ = ["SettingsProcessor"]
 
 
-class SettingsAdmin:
+class SettingsProcessor:
     """``changed`` is called when the settings objects have new values."""
 
     def __init__(self, state: BrokerState, changed: Callable[[], None], foreign_keys: ForeignKeys) -> None:

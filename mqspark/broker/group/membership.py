@@ -37,7 +37,7 @@ from mqspark.protocol.headers import (
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices
 
-__all__ = ["Clients", "notify_members"]
+__all__ = ["ClientProcessor", "notify_members"]
 
 MAX_HEARTBEAT_OBJECTS = 16_384
 """Groups and subscriptions of one heartbeat."""
@@ -66,7 +66,7 @@ def notify_members(group: ConsumerGroup) -> None:
         )
 
 
-class Clients:
+class ClientProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self.handlers: dict[int, Handler] = {

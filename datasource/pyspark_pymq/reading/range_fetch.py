@@ -31,9 +31,9 @@ from mqspark.protocol.headers import PullMessageRequestHeader, PullMessageRespon
 from mqspark.store.compaction.compacted import is_compacted
 from mqspark.store.disk.trusted import Trust, prove
 from mqspark.store.tools.reader import Piece, StoreReader
-from pyspark_pymq.cluster.cluster import BrokerPlace, DataLoss
-from pyspark_pymq.cluster.offsets import QueueRange
+from pyspark_pymq.cluster.cluster_queues import BrokerPlace, DataLoss
 from pyspark_pymq.cluster.planning import ReadTask
+from pyspark_pymq.cluster.stream_offsets import QueueRange
 from pyspark_pymq.records.decode import Decoder
 from pyspark_pymq.records.records import QUEUE_OFFSET, Records, record_positions, unwrap_inner_batches
 

@@ -21,10 +21,10 @@ from mqspark.broker.pop.checks import (
     check_topic,
     parse_wanted,
 )
-from mqspark.broker.pop.offsets import PopOffsets, Step
 from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.pop.parked_pops import ANY_QUEUE, ParkedPops, Waiter
 from mqspark.broker.pop.revivelog import CheckKey, CheckPoint, ReviveLog
+from mqspark.broker.pop.start_offsets import PopOffsets, Step
 from mqspark.broker.state.acks import Deferred
 from mqspark.broker.state.selection import Wanted, get_wanted
 from mqspark.broker.state.state import BrokerState
@@ -50,7 +50,7 @@ from mqspark.protocol.slices import Work
 from mqspark.record import find_property, peek_properties, queue_offsets, readdressed
 from mqspark.store.store import GetResult, GetStatus
 
-__all__ = ["MAX_MESSAGES", "Pops"]
+__all__ = ["MAX_MESSAGES", "PopProcessor"]
 
 _log = sparing(__name__)
 
@@ -146,7 +146,7 @@ class _Taking:
         return ext
 
 
-class Pops:
+class PopProcessor:
     def __init__(
         self,
         state: BrokerState,

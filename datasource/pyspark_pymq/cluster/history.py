@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqspark.errors import ConfigError
 from mqspark.message import MessageQueue
-from pyspark_pymq.cluster.offsets import QueueRange
+from pyspark_pymq.cluster.stream_offsets import QueueRange
 from pyspark_pymq.files.deltafiles import DeltaFile, delta_table
 from pyspark_pymq.files.locations import join, names, open_input, read_bytes, write_bytes
 from pyspark_pymq.schema import HEADERS, PROPERTIES, arrow_schema, arrow_type

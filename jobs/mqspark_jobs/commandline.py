@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from mqspark.config import parse_addresses
 from mqspark.errors import ConfigError, MQError
-from mqspark_jobs.job import Progress, Summary, write_metrics
+from mqspark_jobs.job import ProgressLine, Summary, write_metrics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DELTA_VERSION", "delta_settings", "main"]
+__all__ = ["DELTA_VERSION", "delta_settings", "main", "relevant_text"]
 
 DELTA_VERSION = "4.4.0"
 """The version of delta-spark in pyproject.toml; its jars are on Maven Central."""
 
 _MAX_CAUSES = 20
 
-Run = Callable[["SparkSession", Progress], Summary]
+Run = Callable[["SparkSession", ProgressLine], Summary]
 
 
 def main(arguments: Sequence[str], *, spark: SparkSession | None = None) -> int:
@@ -49,14 +49,14 @@ def main(arguments: Sequence[str], *, spark: SparkSession | None = None) -> int:
         job: Run = options.prepare(options)
         session = spark if spark is not None else _session(options)
         errors = _error_stream(session)
-        summary = {"ok": True, **job(session, Progress(options.job, errors))}
+        summary = {"ok": True, **job(session, ProgressLine(options.job, errors))}
         code = 0
     except ConfigError as error:
         summary["error"], code = str(error), 2
     except (MQError, OSError) as error:
         summary["error"] = str(error)
     except Exception as error:
-        summary["error"] = _essence(error)
+        summary["error"] = relevant_text(error)
         if not type(error).__module__.startswith(("pyspark.", "py4j.")):
             errors.write(traceback.format_exc())
             errors.flush()
@@ -93,7 +93,7 @@ def _error_stream(session: SparkSession) -> TextIO:
     return cast(TextIO, _JvmErrors(session))
 
 
-def _essence(error: BaseException) -> str:
+def relevant_text(error: BaseException) -> str:
     """The relevant part of Spark's error: the project's own error from a worker's trace, otherwise the first line
     of the innermost cause."""
     texts: list[str] = []
@@ -344,7 +344,7 @@ def _session(options: argparse.Namespace) -> SparkSession:
         advice = (
             "; it could not fetch Delta's jars, perhaps: name them with --delta-jars" if wants_delta else ""
         )
-        raise MQError(f"Spark did not start: {_essence(error)}{advice}") from error
+        raise MQError(f"Spark did not start: {relevant_text(error)}{advice}") from error
     if hasattr(options, "delta_jars"):
         _need_delta(session)
     return session

@@ -16,12 +16,12 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from mqspark.broker.broker import Broker
+from mqspark.broker.broker import BrokerCore
 from mqspark.logs import sparing
 from mqspark.store.config import FlushDiskType
-from mqspark.store.disk.flush import FlushJob
+from mqspark.store.disk.flush import FlushJob, Job
 from mqspark.store.disk.kernelsync import KernelSync
-from mqspark.store.disk.saved import Job, SteppedJob
+from mqspark.store.disk.saved import SteppedJob
 from mqspark.store.store import MessageStore
 
 __all__ = ["Flusher", "Housekeeper", "Worker"]
@@ -102,7 +102,7 @@ class Flusher:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerCore,
         store: MessageStore,
         worker: Worker,
         progressed: Callable[[], None],

@@ -7,7 +7,7 @@ import logging
 
 from mqspark.clock import Clock
 
-__all__ = ["Lifecycle", "Phase"]
+__all__ = ["ProcessLifecycle", "Phase"]
 
 log = logging.getLogger("mqspark.lifecycle")
 
@@ -25,7 +25,7 @@ class Phase(enum.IntEnum):
     STOPPED = 7
 
 
-class Lifecycle:
+class ProcessLifecycle:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began_ms = clock.monotonic_ms()

@@ -10,7 +10,7 @@ from itertools import starmap
 from mqspark.client.consumer.consumer import GroupConsumer
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.message import MessageQueue
-from mqspark.protocol.bodies import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo, queue_key
+from mqspark.protocol.bodies import ConsumeRates, ConsumerRunningInfo, ProcessQueueInfo, queue_key
 from mqspark.protocol.codes import CURRENT_VERSION
 
 __all__ = ["running_info", "stacks"]
@@ -45,7 +45,7 @@ def running_info(
         mq_table={queue_key(queue): info for queue, info in queues.items()},
         status_table={
             # Reported under the topic name that the program knows: the original one, also for retries.
-            topic: statistics.status(group.namespace.unwrap(topic)) if statistics else ConsumeStatus()
+            topic: statistics.status(group.namespace.unwrap(topic)) if statistics else ConsumeRates()
             for topic in group.subscriptions
         },
     )

@@ -14,16 +14,16 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mqspark.compression import LIMITS, InflateLimits
 from mqspark.errors import ConfigError
-from pyspark_pymq.cluster.cluster import Cluster
-from pyspark_pymq.cluster.offsets import QueueRange
+from pyspark_pymq.cluster.cluster_queues import ClusterQueues
 from pyspark_pymq.cluster.planning import ReadTask, plan_tasks
+from pyspark_pymq.cluster.stream_offsets import QueueRange
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.worker_tuning import Lent, settle
+from pyspark_pymq.worker_tuning import PickledToTask, begin_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_pymq.cluster.archive import ArchiveTask
+    from pyspark_pymq.cluster.history import ArchiveTask
 
 __all__ = ["ArchivePartition", "BatchReader", "RangePartition", "partitions_of", "read_partition"]
 
@@ -42,12 +42,12 @@ class ArchivePartition(InputPartition):  # type: ignore[misc]
 
 
 def partitions_of(
-    cluster: Cluster, ranges: Sequence[QueueRange], options: ReadOptions, columns: tuple[str, ...]
+    cluster: ClusterQueues, ranges: Sequence[QueueRange], options: ReadOptions, columns: tuple[str, ...]
 ) -> list[InputPartition]:
     """The ranges as Spark tasks, each with the data that its worker needs; archived ranges come before live ones."""
     partitions: list[InputPartition] = []
     if cluster.archive is not None:
-        from pyspark_pymq.cluster.archive import plan_archive
+        from pyspark_pymq.cluster.history import plan_archive
 
         archived, ranges = cluster.archive.split(ranges)
         partitions += [ArchivePartition(task) for task in plan_archive(cluster.archive, archived, columns)]
@@ -85,7 +85,7 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Runs in a worker. Spark creates a partition of its own if nothing was planned. ``strict`` and ``limits``
     apply to rows in Arrow messages (``payload``)."""
-    settle()
+    begin_task()
     if payload is not None:
         from pyspark_pymq.cluster.payload import unpack
 
@@ -94,10 +94,10 @@ def read_partition(
 
 
 def _rows(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    from pyspark_pymq.reading.fetch import read_task
+    from pyspark_pymq.reading.range_fetch import read_task
 
     if isinstance(partition, ArchivePartition):
-        from pyspark_pymq.cluster.archive import read_archive
+        from pyspark_pymq.cluster.history import read_archive
 
         return read_archive(partition.task)
 
@@ -106,7 +106,7 @@ def _rows(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     return read_task(partition.task)
 
 
-class BatchReader(Lent, DataSourceReader):  # type: ignore[misc]
+class BatchReader(PickledToTask, DataSourceReader):  # type: ignore[misc]
     def __init__(
         self, options: ReadOptions, columns: tuple[str, ...], payload: pa.Schema | None = None
     ) -> None:
@@ -116,7 +116,7 @@ class BatchReader(Lent, DataSourceReader):  # type: ignore[misc]
         self._payload = payload
 
     def partitions(self) -> list[InputPartition]:
-        cluster = Cluster(self._options)
+        cluster = ClusterQueues(self._options)
         try:
             queues = cluster.queues()
             start, end = cluster.starting(queues), cluster.ending(queues)

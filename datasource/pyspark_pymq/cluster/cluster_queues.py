@@ -17,11 +17,11 @@ from mqspark.errors import BrokerError, ClientError, ConfigError, MQError, NoRou
 from mqspark.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_topic
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers import PullMessageResponseHeader
-from pyspark_pymq.cluster.archive import Archive, first_offsets
-from pyspark_pymq.cluster.offsets import Offsets, QueueRange
+from pyspark_pymq.cluster.history import Archive, first_offsets
+from pyspark_pymq.cluster.stream_offsets import Offsets, QueueRange
 from pyspark_pymq.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec, Position, QueueTexts, ReadOptions
 
-__all__ = ["BrokerPlace", "Cluster", "DataLoss"]
+__all__ = ["BrokerPlace", "ClusterQueues", "DataLoss"]
 
 log = logging.getLogger("pyspark_pymq")
 
@@ -60,14 +60,14 @@ class BrokerPlace:
     """Directories of stores that may be read locally; None: decided by owner."""
 
 
-class Cluster:
+class ClusterQueues:
     def __init__(self, options: ReadOptions, *, client: BlockingClient | None = None) -> None:
         self._options = options
         self.client = client or BlockingClient(options.nameserver, first_contact_ms=FIRST_CONTACT_MS)
         self._queues: dict[MessageQueue, str] = {}
         self._queues_at = -ROUTE_LIFE_S
         self._begun: set[MessageQueue] = set()
-        self._vanished: set[str] = set()
+        self._reported: set[str] = set()
         """Lost queues; each is reported once."""
         self._places: dict[str, tuple[float, BrokerPlace]] = {}
         self.archive = Archive(options.archive) if options.archive is not None else None
@@ -110,9 +110,9 @@ class Cluster:
                 is_new = all(queue.topic != name for queue in self._begun)
                 if is_new or self._options.fail_on_data_loss:
                     raise
-                self._vanish(f"topic {name}")
+                self._report_deleted(f"topic {name}")
                 continue
-            self._vanished.discard(f"topic {name}")
+            self._reported.discard(f"topic {name}")
             here = {}
             for queue in route.subscribe_queues:
                 address = route.address(queue.broker_name)
@@ -130,21 +130,21 @@ class Cluster:
         DataLoss for a lost one."""
         begun = [queue for queue in self._begun if queue.topic == topic]
         for text in texts:
-            meant = _meant(here, text)
-            if not meant and not _meant(begun, text):
+            meant = _queues_named(here, text)
+            if not meant and not _queues_named(begun, text):
                 raise ConfigError(f"assign: topic {topic} has no queue {text!r}", key="assign")
             what = f"queue {text} of topic {topic}"
             if meant:
-                self._vanished.discard(what)
+                self._reported.discard(what)
             else:
-                self._vanish(what)
+                self._report_deleted(what)
             yield from meant
 
-    def _vanish(self, what: str) -> None:
+    def _report_deleted(self, what: str) -> None:
         """Raises DataLoss."""
-        if what not in self._vanished:
+        if what not in self._reported:
             self.lost(f"{what} is gone")
-        self._vanished.add(what)
+        self._reported.add(what)
 
     def place(self, address: str) -> BrokerPlace:
         """The broker's store path, if it reports one."""
@@ -261,7 +261,7 @@ class Cluster:
         numbers: Offsets = {}
         for topic, by_text in texts.items():
             for text, number in by_text.items():
-                meant = _meant([queue for queue in queues if queue.topic == topic], text)
+                meant = _queues_named([queue for queue in queues if queue.topic == topic], text)
                 if not meant:
                     raise ConfigError(
                         f"{option}: the read has no queue {text!r} of topic {topic!r}", key=option
@@ -392,7 +392,7 @@ def _by_address(queues: Mapping[MessageQueue, str]) -> dict[str, list[MessageQue
     return grouped
 
 
-def _meant(queues: Iterable[MessageQueue], text: str) -> list[MessageQueue]:
+def _queues_named(queues: Iterable[MessageQueue], text: str) -> list[MessageQueue]:
     """The queues named by ``"0"`` or ``"broker:0"``."""
     broker, _, queue_id = text.rpartition(":")
     return [q for q in queues if q.queue_id == int(queue_id) and broker in ("", q.broker_name)]

@@ -1,0 +1,40 @@
+"""The handlers of administration requests, assembled from the other modules of this package
+(AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mqspark.broker.admin.change import AnswerWhenSafe
+from mqspark.broker.admin.connections import ConnectionsProcessor
+from mqspark.broker.admin.groupadmin import GroupAdminProcessor
+from mqspark.broker.admin.housekeeping import HousekeepingProcessor
+from mqspark.broker.admin.inspection import InspectionProcessor
+from mqspark.broker.admin.lags import LagProcessor
+from mqspark.broker.admin.settingsadmin import SettingsProcessor
+from mqspark.broker.admin.topicadmin import TopicAdminProcessor
+from mqspark.broker.admin.unsupported import UnsupportedProcessor
+from mqspark.broker.state.state import BrokerState
+from mqspark.config import ForeignKeys
+from mqspark.protocol.dispatch import Handler, merged
+
+__all__ = ["admin_handlers"]
+
+
+def admin_handlers(
+    state: BrokerState,
+    runtime_info: Callable[[], dict[str, str]],
+    settings_changed: Callable[[], None],
+    change: AnswerWhenSafe,
+    foreign_keys: ForeignKeys,
+) -> dict[int, Handler]:
+    return merged(
+        TopicAdminProcessor(state, change).handlers,
+        GroupAdminProcessor(state, change).handlers,
+        SettingsProcessor(state, settings_changed, foreign_keys).handlers,
+        InspectionProcessor(state, runtime_info).handlers,
+        LagProcessor(state).handlers,
+        ConnectionsProcessor(state).handlers,
+        HousekeepingProcessor(state).handlers,
+        UnsupportedProcessor(state).handlers,
+    )
