@@ -199,7 +199,7 @@ def test_the_pass_that_quotes_keys_agrees_with_the_parser(data: bytes) -> None:
     quick = fastjson._fast(fastjson._KEY.sub(fastjson._quoted, data))
     if quick is fastjson._NOT_JSON:
         return
-    assert fastjson._Parser(data.decode()).parse() == quick
+    assert fastjson._JsonParser(data.decode()).parse() == quick
 
 
 BARE = st.recursive(
@@ -216,4 +216,4 @@ BARE = st.recursive(
 def test_bare_keys_never_need_the_parser(value: object) -> None:
     text = fastjson.dumps_pretty(value).encode()
     quick = fastjson._fast(fastjson._KEY.sub(fastjson._quoted, text))
-    assert quick == fastjson._Parser(text.decode()).parse()
+    assert quick == fastjson._JsonParser(text.decode()).parse()

@@ -376,7 +376,7 @@ class SendProcessor:
         try:
             # Each member is stored with only its own properties: the batch's id does not hide its own (RocketMQ
             # since 5.4).
-            many = self._many(topic, body)
+            many = self._batch_members(topic, body)
             if many is not None:
                 count = len(many)
                 first_offset, positions, end_offset = self._state.store.put_members(
@@ -427,7 +427,7 @@ class SendProcessor:
             )
 
     @staticmethod
-    def _many(topic: Topic, body: bytes | memoryview) -> BatchMembers | None:
+    def _batch_members(topic: Topic, body: bytes | memoryview) -> BatchMembers | None:
         """The members of a large batch as columns; None if a member needs individual handling."""
         if topic.inner_batch:
             return None

@@ -25,7 +25,7 @@ class Outbound(asyncio.Protocol):
 
     def __init__(self, address: str, lost: Callable[[], None]) -> None:
         self.address = address
-        self._lost = lost
+        self._on_lost = lost
         self._parser = Connection()
         self._pending: dict[int, asyncio.Future[Command]] = {}
         self._opaque = 0
@@ -100,7 +100,7 @@ class Outbound(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._fail(str(error) if error else "the peer closed it")
-        self._lost()
+        self._on_lost()
 
     def _fail(self, reason: str) -> None:
         for answer in self._pending.values():
