@@ -17,7 +17,7 @@ import pytest
 import mqspark
 import mqspark.testing
 from mqspark import aio
-from mqspark.client.consumer import settings as consuming
+from mqspark.client.consumer import consumer_settings as consuming
 from mqspark.client.producer import producer_settings as producing
 from mqspark.client.remoting import identity
 from mqspark.errors import ConfigError
