@@ -78,6 +78,11 @@ _KAFKAS = {
 """Kafka's option names, for hints to users of the Kafka source."""
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
 """Spark passes these on to a sink."""
+_TABLE_HINT = (
+    ". Of a catalog table, Spark passes the OPTIONS to reads only if it was created without a column list, and never "
+    "to writes; there they belong to the statement: INSERT INTO t WITH (nameserver = '...', topic = '...') ..., "
+    "SELECT * FROM t WITH (...), df.writeStream.options(...).toTable('t')"
+)
 _SPELLINGS = {
     name.lower(): name
     for name in (
@@ -168,7 +173,8 @@ class OptionTexts:
     def nameserver(self) -> str:
         value = self.text("nameserver")
         if not value:
-            raise self._missing("nameserver", "required, as host:port, several separated by ';'")
+            hint = "" if self._values.keys() - _SPARK_OWN else _TABLE_HINT
+            raise self._missing("nameserver", f"required, as host:port, several separated by ';'{hint}")
         try:
             parse_addresses(value, key="nameserver", required=True)
         except ConfigError as error:

@@ -24,6 +24,7 @@ __all__ = [
     "PROPERTIES",
     "arrow_schema",
     "arrow_type",
+    "default_columns",
     "default_schema",
     "selected_columns",
 ]
@@ -54,10 +55,14 @@ selects them."""
 _ASKED_FOR = (PROPERTIES, HEADERS, "physicalOffset", "sysFlag")
 
 
+def default_columns(*asked: str) -> tuple[str, ...]:
+    """The columns if the user gave no ``.schema(...)``: the default ones and those in ``asked``."""
+    return tuple(name for name in COLUMNS if name in asked or name not in _ASKED_FOR)
+
+
 def default_schema(*asked: str) -> str:
-    """The DDL text for Spark if the user gave no ``.schema(...)``: the default columns and those in ``asked``."""
-    names = [name for name in COLUMNS if name in asked or name not in _ASKED_FOR]
-    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in names)
+    """``default_columns`` as DDL text for Spark."""
+    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in default_columns(*asked))
 
 
 def selected_columns(schema: Any) -> tuple[str, ...]:

@@ -3,6 +3,7 @@ needed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -10,11 +11,10 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_pymq.options import ReadOptions
     from pyspark_pymq.reading.batch import BatchReader
     from pyspark_pymq.reading.keyread import KeyReader
     from pyspark_pymq.reading.storeread import StoreBatchReader
-    from pyspark_pymq.reading.stream import CheckpointedReader
+    from pyspark_pymq.reading.stream import CheckpointedReader, RefusedReader
     from pyspark_pymq.writing.sink import BatchWriter, StreamWriter
 
 __all__ = ["DefaultSource"]
@@ -35,35 +35,44 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return "pymq"
 
     def schema(self) -> str | StructType:
-        from pyspark_pymq.options import asked_columns
-        from pyspark_pymq.schema import default_schema
+        from pyspark_pymq.catalog import options_of_created, with_options
+        from pyspark_pymq.options import ReadOptions, StoreOptions, asked_columns
+        from pyspark_pymq.schema import arrow_schema, default_columns, default_schema
 
-        if self._payload_is_arrow() and "store" not in self.options:
-            from pyspark_pymq.cluster.payload import newest_schema, spark_schema_of
+        saved = options_of_created(self.options)
+        options = self.options if saved is None else saved
+        if saved is not None:
+            # Refused now instead of by the table's first query.
+            (StoreOptions if "store" in saved else ReadOptions).parse(saved, streaming=False)
+        if _payload_is_arrow(options) and "store" not in options:
+            columns = _payload_columns(options)
+        elif saved is None:
+            return default_schema(*asked_columns(options))
+        else:
+            from pyspark_pymq.cluster.payload import spark_schema_of
 
-            found = spark_schema_of(newest_schema(self._read_options()))
-            # A column that is never null in the newest message may be missing in an older one.
-            nullable: StructType = found.toNullable()
-            return nullable
-        return default_schema(*asked_columns(self.options))
+            columns = spark_schema_of(arrow_schema(default_columns(*asked_columns(options))))
+        return columns if saved is None else with_options(columns, saved)
 
     def reader(self, schema: StructType) -> BatchReader | StoreBatchReader | KeyReader:
+        from pyspark_pymq.catalog import options_of_read
         from pyspark_pymq.options import ReadOptions, StoreOptions
         from pyspark_pymq.schema import selected_columns
 
-        if "store" in self.options:
+        given = options_of_read(self.options, schema)
+        if "store" in given:
             from pyspark_pymq.reading.storeread import StoreBatchReader
 
-            store = StoreOptions.parse(self.options, streaming=False)
+            store = StoreOptions.parse(given, streaming=False)
             return StoreBatchReader(store, selected_columns(schema))
-        if self._payload_is_arrow():
+        if _payload_is_arrow(given):
             from pyspark_pymq.cluster.payload import arrow_schema_of
             from pyspark_pymq.reading.batch import BatchReader
 
-            options = ReadOptions.parse(self.options, streaming=False)
+            options = ReadOptions.parse(given, streaming=False)
             return BatchReader(options, PAYLOAD_COLUMNS, arrow_schema_of(schema))
         columns = selected_columns(schema)
-        options = ReadOptions.parse(self.options, streaming=False)
+        options = ReadOptions.parse(given, streaming=False)
         if options.keys:
             from pyspark_pymq.reading.keyread import KeyReader
 
@@ -72,39 +81,30 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
         return BatchReader(options, columns)
 
-    def streamReader(self, schema: StructType) -> CheckpointedReader:
+    def streamReader(self, schema: StructType) -> CheckpointedReader | RefusedReader:
+        """Never raises: Spark would show an error of its own (``RefusedReader``)."""
+        try:
+            return self._stream_reader(schema)
+        except Exception as error:
+            from pyspark_pymq.reading.stream import RefusedReader
+
+            return RefusedReader(error)
+
+    def _stream_reader(self, schema: StructType) -> CheckpointedReader:
+        from pyspark_pymq.catalog import options_of_read
         from pyspark_pymq.options import ReadOptions, StoreOptions
         from pyspark_pymq.reading.stream import stream_reader
         from pyspark_pymq.schema import selected_columns
 
-        if "store" in self.options:
-            StoreOptions.parse(self.options, streaming=True)
-        options = ReadOptions.parse(self.options, streaming=True)
+        given = options_of_read(self.options, schema)
+        if "store" in given:
+            StoreOptions.parse(given, streaming=True)
+        options = ReadOptions.parse(given, streaming=True)
         if options.payload_is_arrow:
             from pyspark_pymq.cluster.payload import arrow_schema_of
 
             return stream_reader(options, PAYLOAD_COLUMNS, arrow_schema_of(schema))
         return stream_reader(options, selected_columns(schema))
-
-    def _payload_is_arrow(self) -> bool:
-        return str(self.options.get("payloadFormat", "")).strip().lower() == "arrow"
-
-    def _read_options(self) -> ReadOptions:
-        """Used to query the cluster before Spark says whether this is a batch or a stream."""
-        from pyspark_pymq.options import ReadOptions
-
-        names = (
-            "nameserver",
-            "topic",
-            "topics",
-            "subscribe",
-            "topicPattern",
-            "subscribePattern",
-            "assign",
-            "path",
-        )
-        wanted = {name: self.options[name] for name in names if name in self.options}
-        return ReadOptions.parse(wanted, streaming=False)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from mqspark.client.blocking import meet
@@ -123,3 +123,29 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         from pyspark_pymq.writing.sink import StreamWriter
 
         return StreamWriter(WriteOptions.parse(self.options), schema, overwrite)
+
+
+def _payload_is_arrow(options: Mapping[str, str]) -> bool:
+    return str(options.get("payloadFormat", "")).strip().lower() == "arrow"
+
+
+def _payload_columns(options: Mapping[str, str]) -> StructType:
+    """The columns of the newest message. Asks the cluster before Spark says whether this is a batch or a stream."""
+    from pyspark_pymq.cluster.payload import newest_schema, spark_schema_of
+    from pyspark_pymq.options import ReadOptions
+
+    names = (
+        "nameserver",
+        "topic",
+        "topics",
+        "subscribe",
+        "topicPattern",
+        "subscribePattern",
+        "assign",
+        "path",
+    )
+    selection = {name: options[name] for name in names if name in options}
+    found = spark_schema_of(newest_schema(ReadOptions.parse(selection, streaming=False)))
+    # A column that is never null in the newest message may be missing in an older one.
+    nullable: StructType = found.toNullable()
+    return nullable

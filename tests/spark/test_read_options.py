@@ -127,3 +127,29 @@ def test_topics_of_batch_queues(spark: SparkSession, cluster: DevCluster, topic:
             assert offsets == list(range(len(offsets)))
     some = load(spark, cluster, batches, startingOffsets=json.dumps({batches: {"0": 5, "1": 7}}))
     assert some.count() == 400 - 12
+
+
+@pytest.mark.parametrize("trigger", [{"availableNow": True}, {"processingTime": "1 second"}])
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"startingOfsets": "earliest"}, "startingofsets: not an option of the pymq source"),
+        ({"endingOffsets": "latest"}, "endingOffsets: a stream has no end"),
+    ],
+)
+def test_an_error_in_a_streams_options_is_the_last_one_shown(
+    spark: SparkSession,
+    cluster: DevCluster,
+    topic: str,
+    tmp_path: Path,
+    options: dict[str, str],
+    text: str,
+    trigger: dict[str, Any],
+) -> None:
+    source = spark.readStream.format("pymq").option("nameserver", cluster.nameserver).options(**options)
+    writer = source.load(topic).writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(StreamingQueryException) as caught:
+        writer.trigger(**trigger).start().awaitTermination(60)
+    errors = [line for line in str(caught.value).splitlines() if "Error: " in line]
+    assert f"ConfigError: {text}" in errors[-1]
+    assert "UnboundLocalError" not in str(caught.value)

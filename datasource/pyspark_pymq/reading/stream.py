@@ -13,7 +13,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -44,7 +44,7 @@ except ImportError:  # Spark 4.1: no admission control, one batch takes everythi
 else:
     ADMISSION_CONTROL = True
 
-__all__ = ["CheckpointedReader", "stream_reader"]
+__all__ = ["CheckpointedReader", "RefusedReader", "stream_reader"]
 
 _PARKED_PULL_MS = 15_000
 _MAX_PARKED_PULLS = 512
@@ -334,6 +334,25 @@ class LegacyStreamReader(CheckpointedReader):
         until = Positions(until.offsets, self._cluster.earliest(fresh) | begun if fresh else begun)
         self._last = Positions.from_json(end)
         return super().partitions(start, until.to_json())
+
+
+class RefusedReader(DataSourceStreamReader):  # type: ignore[misc]
+    """The reader of a stream that cannot start: the first question of Spark raises the reason.
+
+    When ``streamReader`` itself raises, Spark's runner fails on its own unset variable, and that is the last error
+    that the user sees.
+    """
+
+    def __init__(self, reason: Exception) -> None:
+        self._reason = reason
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise self._reason
+
+    initialOffset = latestOffset = getDefaultReadLimit = partitions = read = _refuse
+
+    def stop(self) -> None:
+        """Nothing was opened."""
 
 
 def stream_reader(
