@@ -21,7 +21,7 @@ from mqspark.broker.admin.processors import admin_handlers
 from mqspark.broker.admin.relays import RelayProcessor
 from mqspark.broker.admin.runtime import runtime_table
 from mqspark.broker.admin.views import groups_view, topics_view
-from mqspark.broker.config import BrokerConfig
+from mqspark.broker.config import BrokerConfig, BrokerRole
 from mqspark.broker.group.membership import ClientProcessor, notify_members
 from mqspark.broker.pop.assignment import AssignmentProcessor, RequestModes
 from mqspark.broker.pop.cluster_routes import ClusterRoutes
@@ -29,7 +29,9 @@ from mqspark.broker.pop.pop_service import PopService
 from mqspark.broker.pull.lookups import LookupProcessor
 from mqspark.broker.pull.pull import PullProcessor
 from mqspark.broker.registration import Registration, registrations
+from mqspark.broker.replication.follower import Follower
 from mqspark.broker.replication.replicas import Replicas
+from mqspark.broker.replication.slave import refusals
 from mqspark.broker.send.fastfail import FastFail
 from mqspark.broker.send.replies import ReplyProcessor
 from mqspark.broker.send.retry import SendBackProcessor
@@ -222,12 +224,19 @@ class BrokerCore:
             order_file=config_file("consumerOrderInfo.json"),
             timer_is_idle=self._timers.is_idle,
         )
-        self._services: list[Service] = [self._delays, self._timers, self._transactions, self._pop]
+        self.follower: Follower | None = None
+        """Set on a slave, which runs no services: its master's messages and progress are all it has."""
+        self._services: list[Service] = []
+        if config.broker_role is BrokerRole.SLAVE:
+            self.follower = Follower(config, store, clock)
+            store.follow()
+        else:
+            self._services += [self._delays, self._timers, self._transactions, self._pop]
         for service in self._services:
             service.load()
         self._service_tables = [table for service in self._services for table in service.saved_tables()]
 
-        self.replicas = Replicas(config, store, clock)
+        self.replicas = Replicas(config, store, clock, self.follower)
         self._acked = 0
         """The log position up to which this broker alone would answer."""
         self.pulls = PullProcessor(state)
@@ -252,6 +261,8 @@ class BrokerCore:
             self.replicas.handlers,
             AssignmentProcessor(state, modes, self.routes, self._mode_changed).handlers,
         )
+        if self.follower is not None:
+            self.handlers.update(refusals())
         self.tables = Tables(
             state.clients.ledger,
             state.topics.ledger,

@@ -14,10 +14,11 @@ __all__ = ["BrokerConfig", "BrokerRole", "UPDATABLE_KEYS"]
 
 
 class BrokerRole(enum.StrEnum):
-    """Whether a master waits for its slaves before it acknowledges a message."""
+    """Whether a master waits for its slaves before it acknowledges a message, or the broker is a slave."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
 
 
 @dataclass(slots=True)
@@ -40,6 +41,10 @@ class BrokerConfig:
     ha_transfer_batch_size: int = 32 * 1024  # bytes of the log in one frame
     ha_max_gap_not_in_sync: int = 256 * 1024 * 1024
     """Bytes of the log that a slave may lack and still count as in sync."""
+    ha_master_address: str | None = None
+    """A slave's: ``host:port`` of its master's HA port; None: the one that the name servers name."""
+    sync_from_last_file: bool = False
+    """A slave's: whether it begins with its master's newest segment when it has no log, instead of the oldest."""
     namesrv_addr: str | None = None
     """``host:port;host:port``."""
     broker_permission: int = PERM_READ | PERM_WRITE
@@ -186,6 +191,17 @@ class BrokerConfig:
         for name, port in (("listenPort", self.listen_port), ("haListenPort", self.ha_listen_port)):
             if port is not None and not 0 <= port <= 65535:
                 raise ConfigError(f"setting {name}={port} is not a port (0 to 65535)", key=name)
+        if self.broker_role is BrokerRole.SLAVE and self.broker_id <= 0:
+            raise ConfigError(
+                f"setting brokerId={self.broker_id} is a master's: a slave (brokerRole=SLAVE) needs one above 0",
+                key="brokerId",
+            )
+        host, _, ha_port = (self.ha_master_address or "host:1").rpartition(":")
+        if not host or not ha_port.isdecimal() or not 0 < int(ha_port) <= 65535:
+            raise ConfigError(
+                f"setting haMasterAddress={self.ha_master_address} is not of the form host:port",
+                key="haMasterAddress",
+            )
         check_numbers(self, "broker_id", "in_sync_replicas", least=0)
         check_numbers(
             self,

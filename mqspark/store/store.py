@@ -33,6 +33,7 @@ from mqspark.errors import (
     DiskFull,
     InvalidMessage,
     NoResources,
+    NotNow,
     StoreError,
     StoreLocked,
     StoreReadOnly,
@@ -61,6 +62,7 @@ from mqspark.store.offsets import QueueOffsets
 from mqspark.store.queue.batchqueue import BatchTable, batch_topics
 from mqspark.store.queue.delay import DelayLevels
 from mqspark.store.queue.queuetable import QueueTable
+from mqspark.store.recovery.copying import LogCopier
 from mqspark.store.recovery.deletions import Deletions
 from mqspark.store.recovery.queueends import QueueEnds
 from mqspark.store.recovery.recovery import Recovery, RecoveryReport
@@ -232,6 +234,8 @@ class MessageStore:
         self._flush_retry_ms: int | None = None
         """Set while the flush in flight waits after a shortage: the monotonic time at which it runs again."""
         self._note = DurableNote(self.paths.abort, self._files)
+        self._copier: LogCopier | None = None
+        """Set when the log is a copy of another broker's."""
         self._next_unmap_ms = clock.monotonic_ms() + IDLE_MAP_MS
         self._lock_fd = -1
         self._failed_save: tuple[str, OSError] | None = None
@@ -261,6 +265,73 @@ class MessageStore:
         self.store_timestamp_at = offsets.store_timestamp_at
         self.queues = offsets.queues
         self.has_queue = offsets.has_queue
+
+    # --- a copy of another log ------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """From now on the log is a copy of another broker's: only ``append_raw`` adds to it."""
+        self._log.room_end = -1
+        self._copier = LogCopier(
+            self._log,
+            self._table,
+            self._batch_table,
+            self._levels,
+            self._appender,
+            verify_property_crc=self.config.enabled_append_prop_crc or self.config.force_verify_prop_crc,
+            multi_dispatch=self.config.multi_dispatch,
+            before_roll=self._write_in_flight,
+            forget=self._forget_entries,
+        )
+
+    def begin_at(self, position: int) -> None:
+        """Let the empty log of a copy begin at ``position``. Raises InvalidMessage when no segment can begin
+        there, StoreReadOnly, DiskFull."""
+        if self._log.position > self._log.min_offset or position % self._log.segment_bytes:
+            raise InvalidMessage(
+                f"a log that ends at {self._log.position} and has segments of {self._log.segment_bytes} bytes cannot"
+                f" begin at {position}: mappedFileSizeCommitLog must be the same",
+                field="log",
+            )
+        if self.read_only is not None:
+            raise StoreReadOnly(self.read_only)
+        try:
+            self._write_in_flight()
+            self._log.restart_at(position)
+            self._log.sync_from(position)
+        except OSError as error:
+            raise self._poison(f"beginning the CommitLog at {position} failed", error) from error
+        finally:
+            self._log.room_end = -1
+
+    def append_raw(self, data: bytes | memoryview) -> None:
+        """Append complete records of the other log, which begin at ``max_physical_offset``
+        (``LogCopier.append``). Raises InvalidMessage for bytes that are no records of this place, StoreReadOnly,
+        and NotNow when it has to be tried again; the records before are appended then."""
+        if self.read_only is not None or self._copier is None:
+            raise StoreReadOnly(self.read_only or "it is not a copy")
+        try:
+            self._copier.append(data)
+        except NotNow:
+            raise
+        except OSError as error:
+            raise self._poison("copying the CommitLog failed", error) from error
+
+    def log_bytes(self, position: int, size_bytes: int) -> bytes:
+        """Bytes of the log from ``position`` on as they are in its files, visible or not: at most ``size_bytes``,
+        of one segment. Empty when none are written there. Raises OSError."""
+        segment = self._log.segment_of(position)
+        end = min(position + size_bytes, self._log.written, segment.end if segment is not None else position)
+        return bytes(self._log.slice(position, end - position) or b"")
+
+    def _forget_entries(self, queue: Queue) -> None:
+        """Drop entries of a queue that are not visible yet."""
+        queue.entries = bytearray()
+        if queue in self._dirty:
+            self._dirty.remove(queue)
+        self._groups = [
+            (end, [each for each in group if each[0] is not queue]) for end, group in self._groups
+        ]
+        self._undispatched = [each for each in self._undispatched if each[0] is not queue]
 
     def refresh_settings(self) -> None:
         """Apply changes of ``config`` to the values that are cached beside it."""
@@ -499,8 +570,8 @@ class MessageStore:
         return StoreReadOnly(self.read_only)
 
     def _check_writable(self) -> None:
-        if self.read_only is not None:
-            raise StoreReadOnly(self.read_only)
+        if self.read_only is not None or self._copier is not None:
+            raise StoreReadOnly(self.read_only or "its log is a copy of a master's")
         if self._cleaner.full is not None:
             raise DiskFull(self._cleaner.full)
         if self._shortage is not None:

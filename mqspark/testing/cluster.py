@@ -21,12 +21,12 @@ R = TypeVar("R")
 
 
 class Cluster:
-    """A name server and ``brokers`` brokers, each with a store of its own.
+    """A name server and ``brokers`` brokers, each with a store of its own, and with ``slaves`` slaves each.
 
     ``store``: where their files go, kept afterwards; None is a temporary directory that is removed.
     ``settings`` are RocketMQ's keys or ours (``{"flushDiskType": "SYNC_FLUSH"}``). ``clock`` is the brokers': with a
     ``FakeClock`` their time stands still until ``advance`` moves it, and them with it. ``http`` opens the HTTP port
-    too. Brokers are known by their numbers, from 0.
+    too. Brokers are known by their numbers, from 0; the slaves' numbers follow: first all of broker 0.
 
     Use it as a context manager, or call ``start`` and ``stop``. Safe to use from any thread.
     """
@@ -35,6 +35,7 @@ class Cluster:
         self,
         brokers: int = 1,
         *,
+        slaves: int = 0,
         store: str | Path | None = None,
         settings: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
@@ -48,6 +49,7 @@ class Cluster:
             namesrv_port=namesrv_port,
             broker_port=broker_port,
             brokers=brokers,
+            slaves=slaves,
             layers=[Layer("settings", {"httpEnable": http, **(settings or {})})],
             clock=clock,
         )

@@ -36,6 +36,7 @@ from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.store.recovery.recovery import RecoveryReport
 from mqspark.store.store import MessageStore
 from mqspark_server.diskwork import Flusher, Housekeeper, Worker
+from mqspark_server.following import Following
 from mqspark_server.net.descriptors import PROCESS
 from mqspark_server.net.lateness import Overload
 from mqspark_server.net.slaveport import ReplicationServer
@@ -208,6 +209,8 @@ class BrokerApp:
         self.housekeeper: Housekeeper | None = None
         self._flusher: Flusher | None = None
         self._replication: ReplicationServer | None = None
+        self.following: Following | None = None
+        """Set on a slave."""
         self._flush_worker: Worker | None = None
         self._worker: Worker | None = None
         self._http: HttpServer | None = None
@@ -274,6 +277,8 @@ class BrokerApp:
         self.registrar = Registrar(broker, server.write_outbox)
         self._route_finder = RouteFinder(broker, server.write_outbox)
         self._replication = ReplicationServer(broker.replicas, self._replicated)
+        if broker.follower is not None:
+            self.following = Following(broker.follower, self.registrar, server.schedule)
         self._sockets.clear()
         await self._listen(server, main, fast=False)
         if fast is not None:
@@ -286,6 +291,8 @@ class BrokerApp:
         self.lifecycle.advance(Phase.REGISTERING)
         await self.registrar.start()
         self._route_finder.start()
+        if self.following is not None:
+            self.following.start()
         self.lifecycle.advance(Phase.READY)
         log.info("broker %s serves at %s, store %s", self.config.broker_name, self.address, self.store_path)
 
@@ -400,6 +407,8 @@ class BrokerApp:
     def _flushed(self) -> None:
         if self.server is not None and self._replication is not None:
             self._replication.turned()
+            if self.following is not None:
+                self.following.turned()
             self.server.write_outbox()
 
     def _replicated(self) -> None:
@@ -412,6 +421,8 @@ class BrokerApp:
             self._flusher.after_turn()
             if self._replication is not None:
                 self._replication.turned()
+            if self.following is not None:
+                self.following.turned()
             self.registrar.after_turn()
             self.housekeeper.after_turn()
         if self._route_finder is not None:
@@ -444,6 +455,8 @@ class BrokerApp:
         if self.lifecycle.phase >= Phase.STOPPING:
             return
         self.lifecycle.advance(Phase.STOPPING)
+        if self.following is not None:
+            await self.following.stop()
         if self._flusher is not None:
             await self._flusher.abandon()
         if self._replication is not None:
@@ -478,6 +491,8 @@ class BrokerApp:
         self.lifecycle.advance(Phase.STOPPING)
         if self.server is not None:
             self.server.stop_accepting()
+        if self.following is not None:
+            await self.following.stop()
         if self._route_finder is not None:
             await self._route_finder.stop()
         if self.registrar is not None:
@@ -532,11 +547,13 @@ class DevCluster:
         broker_port: int = 0,
         http_port: int | None = None,
         brokers: int = 1,
+        slaves: int = 0,
         layers: Sequence[Layer] = (),
         clock: Clock | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        """Raises ConfigError. ``layers`` override the development profile."""
+        """Raises ConfigError. ``layers`` override the development profile. ``slaves``: of each broker; their numbers
+        follow those of the masters."""
         if store == "":
             raise ConfigError("the store directory must not be empty", key="store")
         self._store = store
@@ -552,7 +569,16 @@ class DevCluster:
             }
             for number in range(brokers)
         ]
-        for number in range(brokers):  # errors in the settings are raised before anything starts
+        self._roles: dict[int, Layer] = {}
+        """What makes a broker a slave, by its number."""
+        for number in range(brokers):
+            for slave in range(1, slaves + 1):
+                role = Layer("slave", {"brokerRole": "SLAVE", "brokerId": slave})
+                self._roles[len(self._ports)] = role
+                name = self._ports[number]["brokerName"]
+                ports = {} if http_port is None else {"httpPort": 0}
+                self._ports.append({"brokerName": name, "listenPort": 0, **ports})
+        for number in range(len(self._ports)):  # errors in the settings are raised before anything starts
             self._broker_settings(number, "", store or tempfile.gettempdir())
         first = self._broker_settings(0, "", store or tempfile.gettempdir()).server
         self.log_level = first.log_level
@@ -564,14 +590,18 @@ class DevCluster:
         """Ports of killed brokers, by broker number."""
 
     def _broker_settings(self, number: int, namesrv_address: str, store: str) -> BrokerSettings:
-        directory = store if len(self._ports) == 1 else str(Path(store) / self._ports[number]["brokerName"])
+        name, role = self._ports[number]["brokerName"], self._roles.get(number)
+        if role is not None:
+            name = f"{name}-slave-{role.values['brokerId']}"
+        directory = store if len(self._ports) == 1 else str(Path(store) / name)
         profile = {
             **DEVELOPMENT,
             **self._ports[number],
             "namesrvAddr": namesrv_address,
             "storePathRootDir": directory,
         }
-        return broker_settings(profile, *self._layers, use_environment=False)
+        roles = [] if role is None else [role]
+        return broker_settings(profile, *self._layers, *roles, use_environment=False)
 
     async def start(self) -> None:
         """Raises OSError, StoreError or ConfigError; nothing is left behind then."""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.registration import Registration
@@ -20,7 +21,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark_server.net.outbound import Outbound
 
-__all__ = ["Registrar"]
+__all__ = ["Master", "Registrar"]
 
 log = sparing("mqspark.registrar")
 
@@ -55,6 +56,13 @@ class _NameServer:
         self.due.set()
 
 
+class Master(NamedTuple):
+    """The master of this broker's name, as a name server knows it; empty texts if there is none."""
+
+    ha_address: str = ""
+    address: str = ""
+
+
 class Registrar:
     """``progressed`` is called after a successful registration: the broker may have answers to write."""
 
@@ -66,6 +74,8 @@ class Registrar:
             for address in parse_addresses(broker.config.namesrv_addr or "", key="namesrvAddr")
         ]
         self._tasks: list[asyncio.Task[None]] = []
+        self.master = Master()
+        """The last one that a name server named."""
 
     async def start(self) -> None:
         """Register everywhere once, waiting for a bounded time; servers that do not answer are retried in the
@@ -140,6 +150,8 @@ class Registrar:
         self._progressed()
 
     def _registered(self, server: _NameServer, registration: Registration, answer: Command) -> None:
+        if answer.ext.get("masterAddr") and answer.ext.get("haServerAddr"):
+            self.master = Master(answer.ext["haServerAddr"], answer.ext["masterAddr"])
         if registration.is_last:
             if not server.known:
                 log.info("registered with name server %s", server.address)

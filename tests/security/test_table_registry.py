@@ -34,6 +34,7 @@ SERVERS = {
     "Layer.values": "settings",
     "DevCluster._layers": "settings",
     "DevCluster._ports": "settings",
+    "DevCluster._roles": "settings",
     "DevCluster._reserved": "one a broker of this process",
     "DevCluster.brokers": "one a broker of this process",
     "DelayLevels.delays_ms": "the setting messageDelayLevel",

@@ -147,8 +147,8 @@ def test_a_running_process_knows_the_keys_that_its_file_may_have() -> None:
     for changes, says in (
         ({"traceOm": "x"}, r"^unknown setting 'traceOm'; did you mean 'traceOn'\?$"),
         (
-            {"brokerRole": "SLAVE"},
-            r"^brokerRole=SLAVE: following another master is not available in this version$",
+            {"enableControllerMode": "true"},
+            r"^enableControllerMode=true: controller mode is not available in this version$",
         ),
     ):
         with pytest.raises(ConfigError, match=says):
@@ -168,7 +168,11 @@ def test_a_running_process_knows_the_keys_that_its_file_may_have() -> None:
         ("deleteWhen=25", "--set: setting deleteWhen='25' is not hours of the day"),
         ("diskMaxUsedSpaceRatio=101", "is not a percentage of 1 to 100"),
         ("logLevel=LOUD", "DEBUG, INFO"),
-        ("brokerRole=SLAVE", "following another master is not available"),
+        (
+            "brokerRole=SLAVE",
+            "setting brokerId=0 is a master's: a slave (brokerRole=SLAVE) needs one above 0",
+        ),
+        ("haMasterAddress=here", "setting haMasterAddress=here is not of the form host:port"),
         ("authenticationEnabled=true", "authentication is not available"),
         ("enableControllerInNamesrv=true", "controller mode is not available"),
         ("novalue", "is not key=value"),

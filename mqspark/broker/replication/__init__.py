@@ -1,4 +1,4 @@
-"""The slaves of a master.
+"""Master and slave: copies of the log.
 
-Imported from outside: ``replicas``. Must not know the socket that a slave is connected to.
+Imported from outside: ``follower``, ``replicas``, ``slave``. Must not know the sockets between them.
 """

@@ -13,6 +13,7 @@ Facts: docs/rocketmq/replication.md#acknowledgement.
 from __future__ import annotations
 
 from mqspark.broker.config import BrokerConfig, BrokerRole
+from mqspark.broker.replication.follower import Follower
 from mqspark.clock import Clock
 from mqspark.config import INT64_MAX
 from mqspark.errors import ProtocolError
@@ -126,10 +127,14 @@ class Replica:
 
 
 class Replicas:
-    def __init__(self, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, clock: Clock, follower: Follower | None = None
+    ) -> None:
+        """``follower``: set when this broker is a slave itself."""
         self._config = config
         self._store = store
         self._clock = clock
+        self._follower = follower
         self._all: list[Replica] = []
         self.handlers: dict[int, Handler] = {RequestCode.GET_BROKER_HA_STATUS: self.status}
 
@@ -155,6 +160,9 @@ class Replicas:
         return sorted((replica.acked for replica in self._all), reverse=True)[slaves - 1]
 
     def status(self, session: Session, command: Command) -> bytes:
+        if self._follower is not None:
+            info = HARuntimeInfo(master=False, ha_client_runtime_info=self._follower.info())
+            return ok(command, None, encode_body(info))
         info = HARuntimeInfo(
             master=True,
             master_commit_log_max_offset=self._store.max_physical_offset,

@@ -288,6 +288,33 @@ class CommitLog:
         self._set_room()
         return self.position
 
+    def append_raw(self, records: bytes | memoryview) -> None:
+        """Append complete records of another broker's log at ``position``, as they are. They must end in the
+        active segment, with room for its blank record. Raises DiskFull with nothing changed.
+
+        ``room_end`` stays as it is: a copy of a log takes no other record.
+        """
+        end = self.position + len(records)
+        if end + BLANK_BYTES > self._allocated_end:
+            active = self.segments[-1]
+            self._allocated_end = self._allocate(self._fd, active, self._allocated_end, end + BLANK_BYTES)
+        self.pending.append(records)
+        self.position = end
+
+    def end_segment(self) -> None:
+        """Write the blank record and continue in the next segment. Raises as ``make_room``."""
+        self._roll()
+
+    def restart_at(self, position: int) -> None:
+        """Let an empty log begin at ``position``, the start of a segment."""
+        self._files.close(self._fd)
+        self._fd = -1
+        while self.segments:
+            segment = self.segments.pop()
+            self._unmap(segment.start)
+            self._files.remove(segment.path)
+        self.start_at(position)
+
     def write_pending(self) -> None:
         """Write everything appended since the last write, with one pwritev. After an OSError any part may be
         on disk."""

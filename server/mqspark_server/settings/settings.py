@@ -7,7 +7,7 @@ One flat name space of RocketMQ's keys. A value is looked up in this order, the 
 Every key may be spelled as RocketMQ does (``flushDiskType``) or in snake case (``flush_disk_type``). A TOML file
 may group keys under table headers; the headers carry no meaning. RocketMQ's keys without an effect in mqspark are
 collected in ``Settings.unused`` for one line in the log; unknown keys are a ConfigError. So are settings for
-features that this version does not have (the role of a slave, authentication), because accepting them silently
+features that this version does not have (controller mode, authentication), because accepting them silently
 would mislead.
 """
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mqspark.broker.config import BrokerConfig
+from mqspark.broker.config import BrokerConfig, BrokerRole
 from mqspark.config import (
     INT64_MAX,
     ForeignKeys,
@@ -91,7 +91,6 @@ DEVELOPMENT: Mapping[str, Any] = {
 """``mqspark dev`` and ``mqspark.testing``: loopback only, topics are created on first use."""
 
 _REFUSED: Mapping[str, tuple[frozenset[str], str]] = {
-    "brokerRole": (frozenset({"SLAVE"}), "following another master is not available"),
     "enableDLegerCommitLog": (frozenset({"true"}), "DLedger replication is not available"),
     "enableControllerMode": (frozenset({"true"}), "controller mode is not available"),
     "aclEnable": (frozenset({"true"}), "access control is not available"),
@@ -216,7 +215,7 @@ def broker_settings(
     (server, broker, store), unused = _resolve((ServerConfig, BrokerConfig, StoreConfig), profile, layers)
     with _from(*layers):
         server.check()
-    if broker.broker_id:
+    if broker.broker_id and broker.broker_role is not BrokerRole.SLAVE:
         broker.broker_id = 0  # a master's is always 0, whatever the file says (BrokerStartup)
         unused.append("brokerId")
     store.store_path_root_dir = _path(store.store_path_root_dir)

@@ -1,0 +1,229 @@
+"""The slave's half of replication: a log that is a copy of a master's (DefaultHAClient). Bytes of the connection in,
+reports out.
+
+    connect     the first report: where the copy is to go on
+    received    appends what the master sends, once complete records of it are checked
+    report      the position to report now, if any
+
+A slave reports what it has as safely as its flushDiskType says: under SYNC_FLUSH only what is synced. (RocketMQ's
+slave reports what is in its memory.) Its first report lies a little before its end, so that it can compare its own
+tail with the master's bytes: a log that differs is noticed before anything is appended to it.
+
+A slave without a log asks for everything, unless syncFromLastFile is set. Because 0 asks for the newest segment, it
+asks from byte 1 on: byte 0 is the first byte of a record's size, which is 0 below 16 MiB.
+
+Must not know sockets or what a record is.
+"""
+
+from __future__ import annotations
+
+from mqspark.broker.config import BrokerConfig
+from mqspark.clock import Clock
+from mqspark.errors import NotNow, ProtocolError
+from mqspark.protocol.bodies import HAClientRuntimeInfo
+from mqspark.protocol.replication import DataFrames, encode_report
+from mqspark.store.store import MessageStore
+
+__all__ = ["Diverged", "Follower"]
+
+CHECK_BYTES = 1 << 20
+"""Bytes of the tail that are compared with the master's."""
+
+MAX_UNWRITTEN_BYTES = 16 << 20
+"""While more is appended and not synced, no more is read."""
+
+RATE_MS = 1_000
+
+
+class Diverged(ProtocolError):
+    """The master's log differs from the one here, first at ``position``."""
+
+    def __init__(self, position: int, *, first: bool) -> None:
+        super().__init__(f"its log differs from the one here at {position}")
+        self.position = position
+        self.is_first_compared = first
+        """Whether this is the first byte compared, so that they may differ even before."""
+
+
+class Follower:
+    """One slave's copy; lives longer than its connections."""
+
+    def __init__(self, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self.address: str | None = None
+        """The master's HA address while there is a connection to it."""
+        self.begin = 0
+        """The position asked for first on this connection."""
+        self.check_bytes = CHECK_BYTES
+        self._end_connection()
+        self._heard_ms = self._said_ms = 0
+        self.received_bytes = self._counted_bytes = 0
+        self._rate_ms = clock.monotonic_ms()
+        self.bytes_per_s = 0
+        self.master_end = -1
+        """The end of the master's log when it was last heard of; -1 if unknown."""
+
+    def _end_connection(self) -> None:
+        self._frames = DataFrames()
+        self._next: int | None = None
+        self._rest = b""
+        """The beginning of an incomplete record."""
+        self._skip = 0
+        """Bytes of padding that are still to come."""
+        self._compared = self._compare_end = self._compare_from = 0
+        self._reported = -1
+        self._is_empty = False
+
+    def connect(self, address: str, master_begin: int, master_end: int) -> bytes:
+        """The first report on a new connection. The master's log spans ``master_begin`` to ``master_end``, 0 to
+        INT64_MAX if unknown.
+
+        Raises ProtocolError if this log cannot be continued by that one, and NotNow while some of it is unwritten.
+        """
+        store = self._store
+        begin, end = store.min_physical_offset, store.max_physical_offset
+        if store.unwritten_bytes:
+            raise NotNow("the log here is still being written")
+        if end > begin and master_begin > end:
+            raise ProtocolError(
+                f"its log begins at {master_begin}, but the one here ends at {end}: what lies between is gone; move the"
+                " store directory away to copy the log anew"
+            )
+        self._end_connection()
+        self.address, self.master_end = address, master_end
+        self._heard_ms = self._said_ms = self._clock.monotonic_ms()
+        self._is_empty = begin == end
+        if self._is_empty:
+            is_newest = self._config.sync_from_last_file or master_begin == master_end
+            first = 0 if is_newest else master_begin or 1
+            if first == 1:
+                self._next, self._rest = 1, b"\0"
+        else:
+            first = max(begin, master_begin, min(end, master_end) - self.check_bytes, 1)
+            self._next = self._compared = self._compare_from = first
+        self._compare_end = end
+        self._reported = self.begin = first
+        return encode_report(first)
+
+    @property
+    def ha_master_address(self) -> str | None:
+        """The address that is configured, if any."""
+        return self._config.ha_master_address
+
+    def disconnected(self) -> None:
+        self.address = None
+        self._end_connection()
+
+    def received(self, data: bytes) -> None:
+        """Raises ProtocolError for a master that cannot be followed, and Diverged. Raises StoreError when the store
+        takes nothing more."""
+        self._heard_ms = self._clock.monotonic_ms()
+        self.received_bytes += len(data)
+        parts: list[bytes | memoryview] = [self._rest]
+        for position, part in self._frames.receive_data(data):
+            if self._next is None:
+                if not part:
+                    continue
+                self._next = position
+            if position != self._next:
+                raise ProtocolError(f"it sends its log from {position} on, but {self._next} was next")
+            if self._is_empty and part:
+                self._is_empty = False
+                begin = position - len(self._rest)
+                if begin != self._store.max_physical_offset:
+                    self._store.begin_at(begin)
+            self._next += len(part)
+            self.master_end = max(self.master_end, self._next)
+            parts.append(part)
+        self._rest = b"".join(parts)
+        self.take_rest()
+
+    def take_rest(self) -> None:
+        """Append what is complete of the bytes received."""
+        data = memoryview(self._rest)
+        if self._skip:
+            skipped = min(self._skip, len(data))
+            self._skip -= skipped
+            data = data[skipped:]
+        if self._compared < self._compare_end:
+            data = self._compare(data)
+        if data and self._compared >= self._compare_end:
+            before = self._store.max_physical_offset
+            try:
+                self._store.append_raw(data)
+            except NotNow:
+                self._keep(data, before)
+                raise
+            self._keep(data, before)
+        else:
+            self._rest = bytes(data)
+
+    def _keep(self, data: memoryview, before: int) -> None:
+        done = self._store.max_physical_offset - before
+        self._skip = max(0, done - len(data))
+        self._rest = bytes(data[done:])
+
+    def _compare(self, data: memoryview) -> memoryview:
+        """Compare with the tail of the log here; returns what comes after it."""
+        while len(data) and self._compared < self._compare_end:
+            own = self._store.log_bytes(self._compared, min(len(data), self._compare_end - self._compared))
+            if not own:
+                raise ProtocolError(f"the log here cannot be compared with its log at {self._compared}")
+            if data[: len(own)] != own:
+                same = next(index for index, octet in enumerate(own) if octet != data[index])
+                position = self._compared + same
+                raise Diverged(position, first=position == self._compare_from)
+            self._compared += len(own)
+            data = data[len(own) :]
+        return data
+
+    @property
+    def has_room(self) -> bool:
+        return self._store.unwritten_bytes < MAX_UNWRITTEN_BYTES and len(self._rest) < MAX_UNWRITTEN_BYTES * 8
+
+    @property
+    def position(self) -> int:
+        """How far this log is known to be the master's, and stored as flushDiskType says."""
+        if self._compared < self._compare_end:
+            return self._compared
+        return min(self._store.acked_offset, self._next or 0)
+
+    def report(self) -> bytes:
+        """What to send now: the position when it has grown, or nothing was sent for haSendHeartbeatInterval."""
+        if self.address is None:
+            return b""
+        position, now_ms = self.position, self._clock.monotonic_ms()
+        if position <= self._reported and now_ms - self._said_ms < self._config.ha_send_heartbeat_interval:
+            return b""
+        self._reported, self._said_ms = max(position, self._reported), now_ms
+        return encode_report(self._reported)
+
+    @property
+    def is_silent(self) -> bool:
+        """The master has sent nothing for haHousekeepingInterval."""
+        return self._clock.monotonic_ms() - self._heard_ms > self._config.ha_housekeeping_interval
+
+    @property
+    def behind_bytes(self) -> int:
+        return max(0, self.master_end - self._store.max_physical_offset)
+
+    def measure(self) -> None:
+        """Called about once a second: the bytes received since the last call."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._rate_ms >= RATE_MS:
+            received = self.received_bytes - self._counted_bytes
+            self.bytes_per_s = received * 1000 // (now_ms - self._rate_ms)
+            self._rate_ms, self._counted_bytes = now_ms, self.received_bytes
+
+    def info(self) -> HAClientRuntimeInfo:
+        passed_ms = self._clock.now_ms() - self._clock.monotonic_ms()
+        return HAClientRuntimeInfo(
+            master_addr=self.address,
+            transferred_byte_in_second=self.bytes_per_s,
+            max_offset=self._store.max_physical_offset,
+            last_read_timestamp=self._heard_ms + passed_ms,
+            last_write_timestamp=self._said_ms + passed_ms,
+            master_flush_offset=0,
+        )

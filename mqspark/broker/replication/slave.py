@@ -1,0 +1,52 @@
+"""Requests that a slave refuses, because only its master may store messages or change topics and groups
+(AdminBrokerProcessor.validateSlave, HookUtils.checkBeforePutMessage)."""
+
+from __future__ import annotations
+
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Handler, Refusal
+from mqspark.protocol.session import Session
+
+__all__ = ["refusals"]
+
+_NO_PUT = "this broker is a slave: its master stores messages"
+_NO_CHANGE = (
+    "Can't modify topic or subscription group from slave broker, please execute it from master broker."
+)
+
+_REFUSED = {
+    RequestCode.SEND_MESSAGE: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
+    RequestCode.SEND_MESSAGE_V2: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
+    RequestCode.SEND_BATCH_MESSAGE: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
+    RequestCode.SEND_REPLY_MESSAGE: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
+    RequestCode.SEND_REPLY_MESSAGE_V2: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
+    RequestCode.POP_MESSAGE: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
+    RequestCode.ACK_MESSAGE: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
+    RequestCode.BATCH_ACK_MESSAGE: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: (ResponseCode.SERVICE_NOT_AVAILABLE, _NO_PUT),
+    RequestCode.END_TRANSACTION: (ResponseCode.SLAVE_NOT_AVAILABLE, _NO_PUT),
+    RequestCode.RECALL_MESSAGE: (ResponseCode.SLAVE_NOT_AVAILABLE, _NO_PUT),
+    RequestCode.CONSUMER_SEND_MSG_BACK: (
+        ResponseCode.SYSTEM_ERROR,
+        "no master available along with this slave",
+    ),
+    RequestCode.UPDATE_AND_CREATE_TOPIC: (ResponseCode.SYSTEM_ERROR, _NO_CHANGE),
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: (ResponseCode.SYSTEM_ERROR, _NO_CHANGE),
+    RequestCode.DELETE_TOPIC_IN_BROKER: (ResponseCode.SYSTEM_ERROR, _NO_CHANGE),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (ResponseCode.SYSTEM_ERROR, _NO_CHANGE),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: (ResponseCode.SYSTEM_ERROR, _NO_CHANGE),
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: (ResponseCode.SYSTEM_ERROR, _NO_CHANGE),
+    RequestCode.SET_MESSAGE_REQUEST_MODE: (ResponseCode.SYSTEM_ERROR, _NO_CHANGE),
+}
+
+
+def _refusing(code: int, remark: str) -> Handler:
+    def refuse(session: Session, command: Command) -> bytes | None:
+        raise Refusal(code, remark)
+
+    return refuse
+
+
+def refusals() -> dict[int, Handler]:
+    return {request: _refusing(*answer) for request, answer in _REFUSED.items()}

@@ -1,0 +1,230 @@
+"""The connection of a slave to its master's HA port, around ``mqspark.broker.replication.follower``.
+
+The master is the one that the name servers name, or haMasterAddress. It is asked first where its log begins and
+ends; then its bytes are passed on, and positions reported, until the connection ends or is silent. Must not know
+what a record is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from mqspark.broker.replication.follower import Follower
+from mqspark.config import INT64_MAX
+from mqspark.errors import MQError, NotNow, ProtocolError
+from mqspark.logs import sparing
+from mqspark.protocol.bodies import KVTable, decode_body
+from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark_server.net.outbound import Outbound
+from mqspark_server.registrar import Registrar
+
+__all__ = ["Following"]
+
+log = sparing("mqspark.replication", lines=10)
+
+RETRY_S = 1.0
+"""Pause before the next attempt to connect. (RocketMQ: 5 s.)"""
+
+REQUEST_TIMEOUT_S = 3.0
+SCAN_S = 0.5
+PROGRESS_S = 10.0
+"""Interval of the log lines of a slave that catches up."""
+
+MIN_BEHIND_BYTES = 16 << 20
+"""A slave that lacks less writes no such lines."""
+
+
+class Following:
+    """``appended`` is called after bytes of the master's log were appended: they have to be written."""
+
+    def __init__(self, follower: Follower, registrar: Registrar, appended: Callable[[], None]) -> None:
+        self.follower = follower
+        self._registrar = registrar
+        self._appended = appended
+        self._task: asyncio.Task[None] | None = None
+        self._connection: _MasterConnection | None = None
+        self.problem: str | None = "no master is known yet"
+        """Why the log of the master is not being copied, or None."""
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._keep(), name="mqspark-following")
+
+    def turned(self) -> None:
+        """More of the log may be written or synced."""
+        if self._connection is not None:
+            self._connection.turned()
+
+    async def _keep(self) -> None:
+        while True:
+            try:
+                await self._follow()
+            except (OSError, ValueError, MQError) as error:
+                self._failed(str(error) or type(error).__name__)
+            except Exception as error:  # a bug: without retries the slave would silently fall behind
+                log.exception("following the master failed unexpectedly")
+                self._failed(repr(error))
+            await asyncio.sleep(RETRY_S)
+
+    def _failed(self, problem: str) -> None:
+        if problem != self.problem:
+            log.warning(
+                "the master's log is not being copied: %s; trying again every %.0f s", problem, RETRY_S
+            )
+        self.problem = problem
+
+    async def _follow(self) -> None:
+        """Copy from one connection until it ends."""
+        master = self._registrar.master
+        address = self.follower.ha_master_address or master.ha_address
+        if not address:
+            raise ProtocolError("the name servers know no master of this broker")
+        begin, end = await _bounds(master.address) if master.address else (0, INT64_MAX)
+        first = self.follower.connect(address, begin, end)
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                _, connection = await loop.create_connection(
+                    lambda: _MasterConnection(self, first), host.strip("[]"), int(port)
+                )
+        except TimeoutError:
+            self.follower.disconnected()
+            raise ConnectionError(f"{address} does not answer") from None
+        except BaseException:
+            self.follower.disconnected()
+            raise
+        self._connection = connection
+        log.info("copying the log of %s from %d on", address, self.follower.begin)
+        self.problem = None
+        try:
+            await self._watch(connection)
+        finally:
+            self._connection = None
+            connection.abort()
+            self.follower.disconnected()
+        raise ConnectionError(f"{address}: {connection.reason}")
+
+    async def _watch(self, connection: _MasterConnection) -> None:
+        told_s = asyncio.get_running_loop().time()
+        while not connection.ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SCAN_S):
+                    await connection.ended.wait()
+            follower, now_s = self.follower, asyncio.get_running_loop().time()
+            follower.measure()
+            if follower.is_silent:
+                connection.end("it is silent")
+            connection.retry()
+            connection.turned()
+            if follower.behind_bytes > MIN_BEHIND_BYTES and now_s - told_s > PROGRESS_S:
+                told_s = now_s
+                log.info(
+                    "%d bytes of the master's log are still to be copied, at %d bytes/s",
+                    follower.behind_bytes,
+                    follower.bytes_per_s,
+                )
+
+    def appended(self) -> None:
+        self._appended()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def _bounds(address: str) -> tuple[int, int]:
+    """Where the log of the broker at this address begins and ends."""
+    connection = await Outbound.connect(address, lambda: None, REQUEST_TIMEOUT_S)
+    try:
+        answer = await connection.request(RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=REQUEST_TIMEOUT_S)
+    finally:
+        connection.close()
+    if answer.code != ResponseCode.SUCCESS:
+        raise ProtocolError(f"the master at {address} answers {answer.code}: {answer.remark}")
+    table = decode_body(KVTable, answer.body).table
+    try:
+        return int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+    except (KeyError, ValueError) as error:
+        raise ProtocolError(f"the master at {address} does not say where its log is: {error}") from None
+
+
+class _MasterConnection(asyncio.Protocol):
+    def __init__(self, owner: Following, first_report: bytes) -> None:
+        self._owner = owner
+        self._follower = owner.follower
+        self._first_report = first_report
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._waits = False
+        self.ended = asyncio.Event()
+        self.reason = "the master closed the connection"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._transport.write(self._first_report)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.ended.is_set():
+            self._take(lambda: self._follower.received(data))
+
+    def _take(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+            self._waits = False
+        except NotNow as error:
+            if not self._waits:
+                log.warning("copying the master's log waits: %s", error)
+            self._waits = True
+        except (MQError, OSError) as error:
+            self.end(str(error))
+            return
+        self._owner.appended()
+        self._pause_or_resume()
+
+    def turned(self) -> None:
+        transport = self._transport
+        if transport is None or self.ended.is_set():
+            return
+        if report := self._follower.report():
+            transport.write(report)
+        self._pause_or_resume()
+
+    def retry(self) -> None:
+        """Try again to append what had to wait."""
+        if self._waits and not self.ended.is_set():
+            self._take(self._follower.take_rest)
+
+    def _pause_or_resume(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        pause = self._waits or not self._follower.has_room
+        if pause and not self._paused:
+            transport.pause_reading()
+        elif self._paused and not pause:
+            transport.resume_reading()
+        self._paused = pause
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if error is not None and not self.ended.is_set():
+            self.reason = str(error)
+        self.ended.set()
+
+    def end(self, reason: str) -> None:
+        if not self.ended.is_set():
+            self.reason = reason
+            self.ended.set()
+            self.abort()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

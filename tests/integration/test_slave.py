@@ -1,0 +1,107 @@
+"""Our slaves behind our masters, on real sockets and in processes that are killed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from mqspark import Message, Producer, SendStatus
+from mqspark.errors import MQError
+from mqspark.testing import Cluster
+from tests.support.waiting import eventually
+
+TOPIC = "Copied"
+MASTER, SLAVE = 0, 1
+
+
+def end_of(cluster: Cluster, number: int) -> int:
+    store = cluster.apps[number].store
+    assert store is not None
+    return cluster.call(lambda: store.acked_offset)
+
+
+def until_copied(cluster: Cluster) -> None:
+    eventually(lambda: end_of(cluster, SLAVE) == end_of(cluster, MASTER), "the slave to have everything")
+
+
+def log_of(cluster: Cluster, number: int) -> bytes:
+    end = end_of(cluster, number)
+    paths = sorted((cluster.store_paths[number] / "commitlog").iterdir())
+    return b"".join(path.read_bytes() for path in paths)[:end]
+
+
+def send(producer: Producer, count: int) -> None:
+    for number in range(count):
+        body = random.Random(number).randbytes(1_000)
+        assert producer.send(Message(TOPIC, body)).status is SendStatus.SEND_OK
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_slave_has_its_masters_log_whoever_is_killed(tmp_path: Path, flush: str) -> None:
+    settings = {"flushDiskType": flush, "mappedFileSizeCommitLog": 1 << 20}
+    with Cluster(slaves=1, store=tmp_path, settings=settings) as cluster:
+        with Producer(cluster.namesrv, group="P") as producer:
+            send(producer, 1_500)
+            until_copied(cluster)
+            cluster.kill(SLAVE)
+            send(producer, 500)
+            cluster.restart(SLAVE)
+            until_copied(cluster)
+            cluster.kill(MASTER)
+            cluster.restart(MASTER)
+            send(producer, 500)
+            until_copied(cluster)
+        assert log_of(cluster, SLAVE) == log_of(cluster, MASTER)
+        master, slave = (app.store for app in cluster.apps)
+        assert master is not None
+        assert slave is not None
+        for queue_id in range(4):
+            ends = cluster.call(lambda q=queue_id: (slave.max_offset(TOPIC, q), master.max_offset(TOPIC, q)))
+            assert ends[0] == ends[1] > 0
+
+
+def test_a_sync_master_answers_once_our_slave_has_the_message(tmp_path: Path) -> None:
+    settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 500}
+    with (
+        Cluster(slaves=1, store=tmp_path, settings=settings) as cluster,
+        Producer(cluster.namesrv, group="P") as producer,
+    ):
+        eventually(
+            lambda: producer.send(Message(TOPIC, b"first")).status is SendStatus.SEND_OK,
+            "the slave to connect",
+        )
+        for number in range(50):
+            assert producer.send(Message(TOPIC, b"%d" % number)).status is SendStatus.SEND_OK
+            assert end_of(cluster, SLAVE) == end_of(cluster, MASTER)
+        cluster.kill(SLAVE)
+        assert producer.send(Message(TOPIC, b"alone")).status is SendStatus.FLUSH_SLAVE_TIMEOUT
+
+
+def test_a_promoted_slave_continues_where_its_master_was(tmp_path: Path) -> None:
+    with Cluster(slaves=1, store=tmp_path) as cluster, Producer(cluster.namesrv, group="P") as producer:
+        send(producer, 40)
+        until_copied(cluster)
+        ends = [cluster.apps[MASTER].store.max_offset(TOPIC, q) for q in range(4)]  # type: ignore[union-attr]
+        path = cluster.store_paths[SLAVE]
+    with Cluster(store=path) as cluster, Producer(cluster.namesrv, group="P") as producer:
+        found = [cluster.apps[0].store.max_offset(TOPIC, q) for q in range(4)]  # type: ignore[union-attr]
+        assert found == ends
+        send(producer, 8)
+
+
+def test_a_slave_says_why_it_does_not_follow(tmp_path: Path) -> None:
+    with Cluster(slaves=1, store=tmp_path) as cluster, Producer(cluster.namesrv, group="P") as producer:
+        send(producer, 8)
+        until_copied(cluster)
+        following = cluster.apps[SLAVE].following
+        assert following is not None
+        assert following.problem is None
+        cluster.shut_down(MASTER)
+        eventually(lambda: following.problem is not None, "the slave to notice")
+
+
+def test_a_slave_has_an_id_of_its_own() -> None:
+    with pytest.raises(MQError, match="setting brokerId=0 is a master's: a slave"):
+        Cluster(settings={"brokerRole": "SLAVE"})
