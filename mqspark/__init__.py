@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from mqspark.client.producer.producer import SendResult, SendStatus
     from mqspark.client.producer.producer_settings import ProducerSettings
     from mqspark.client.producer.transaction import TransactionResult, TransactionState
+    from mqspark.client.remoting.credentials import Credentials
     from mqspark.client.remoting.identity import ClientOptions
     from mqspark.client.sync import (
         AdminClient,
@@ -75,6 +76,7 @@ __all__ = [
     "LitePullConsumer",
     "AdminClient",
     "ClientOptions",
+    "Credentials",
     "ProducerSettings",
     "ConsumerSettings",
     "PushConsumerSettings",
@@ -117,6 +119,7 @@ _HOMES = {
         "AdminClient",
     ),
     "mqspark.client.remoting.identity": ("ClientOptions",),
+    "mqspark.client.remoting.credentials": ("Credentials",),
     "mqspark.client.producer.autobatch": ("AutoBatch",),
     "mqspark.client.hooks.hooks": (
         "Interceptor",

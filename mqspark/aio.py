@@ -42,6 +42,7 @@ from mqspark.client.producer.producer import Producer, SendResult, SendStatus
 from mqspark.client.producer.producer_settings import ProducerSettings
 from mqspark.client.producer.transaction import TransactionProducer, TransactionResult, TransactionState
 from mqspark.client.push.push import PushConsumer
+from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.identity import ClientOptions
 from mqspark.message import Message, MessageExt, MessageQueue
 
@@ -53,6 +54,7 @@ __all__ = [
     "LitePullConsumer",
     "AdminClient",
     "ClientOptions",
+    "Credentials",
     "ProducerSettings",
     "ConsumerSettings",
     "PushConsumerSettings",

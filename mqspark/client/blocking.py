@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from mqspark.client.consumer.commits import commit_waves
+from mqspark.client.remoting.credentials import Credentials, signer_of
 from mqspark.client.remoting.topic_routes import TopicRoute
 from mqspark.config import parse_addresses
 from mqspark.errors import (
@@ -39,7 +40,7 @@ from mqspark.message import (
 )
 from mqspark.protocol.bodies import KVTable, TopicList, TopicRouteData, decode_body
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
-from mqspark.protocol.command import Command, encode_request, encode_request_head
+from mqspark.protocol.command import Command, Fields, encode_request, encode_request_head
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.headers import (
     CreateTopicRequestHeader,
@@ -56,6 +57,7 @@ from mqspark.protocol.headers import (
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
+    to_ext,
 )
 
 __all__ = [
@@ -83,11 +85,19 @@ _BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
 class BlockingConnection:
     """One TCP connection. ``send`` any number of times, then ``wait`` for each answer in any order.
 
-    Raises ConnectionLost, RequestTimeout, ProtocolError; after the first and the last it is unusable.
+    Signs with ``credentials``, or those of the environment. Raises ConfigError, ConnectionLost, RequestTimeout,
+    ProtocolError; after ConnectionLost and ProtocolError it is unusable.
     """
 
-    def __init__(self, address: str, *, connect_timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        connect_timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.address = address
+        self._signer = signer_of(credentials)
         (endpoint,) = parse_addresses(address, key="nameserver", required=True)
         host, _, port = endpoint.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
@@ -119,6 +129,7 @@ class BlockingConnection:
         """Write a request and return its opaque. A large body is sent without a copy."""
         self._opaque += 1
         self._wanted.add(self._opaque)
+        header = self._signed(header, body)
         if len(body) < _LARGE_BODY_BYTES:
             self._write([memoryview(encode_request(code, self._opaque, header, body))], timeout_ms)
         else:
@@ -133,9 +144,14 @@ class BlockingConnection:
             self._opaque += 1
             opaques.append(self._opaque)
             self._wanted.add(self._opaque)
-            frames.append(encode_request(code, self._opaque, header))
+            frames.append(encode_request(code, self._opaque, self._signed(header)))
         self._write([memoryview(b"".join(frames))], DEFAULT_TIMEOUT_MS)
         return opaques
+
+    def _signed(self, header: Fields, body: bytes | memoryview = b"") -> Fields:
+        if self._signer is None:
+            return header
+        return self._signer.signed(to_ext(header) if isinstance(header, Header) else header or {}, body)
 
     def _wait(self, timeout_s: float) -> int:
         """Wait until the socket is readable or writable. Returns the events of ``select.poll``, which, unlike
@@ -227,7 +243,8 @@ class BlockingClient:
     """Routes, offsets and pulls over cached connections.
 
     ``first_contact_ms``: how long to wait for the first answer from a name server; None: ``retry_ms``, as for any
-    other request. Raises NotANameServer when a broker answers in its place.
+    other request. ``credentials`` sign all requests; None: those of the environment. Raises NotANameServer when a
+    broker answers in a name server's place.
     """
 
     def __init__(
@@ -237,10 +254,12 @@ class BlockingClient:
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         retry_ms: int = 30_000,
         first_contact_ms: int | None = None,
+        credentials: Credentials | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._nameservers = parse_addresses(nameservers, key="nameserver", required=True)
         self._timeout_ms = timeout_ms
+        self._credentials = credentials
         self._retry_ms = retry_ms
         self._first_contact_ms = first_contact_ms
         """None once a name server has answered."""
@@ -259,7 +278,7 @@ class BlockingClient:
             connection = None
         if connection is None:
             connection = self._connections[address] = BlockingConnection(
-                address, connect_timeout_ms=timeout_ms or self._timeout_ms
+                address, connect_timeout_ms=timeout_ms or self._timeout_ms, credentials=self._credentials
             )
         return connection
 

@@ -4,8 +4,12 @@ header fields, the same members in JSON bodies."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
+import hashlib
+import hmac
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -20,6 +24,7 @@ from mqspark.aio import (
     AdminClient,
     ClientOptions,
     ConsumeFromWhere,
+    Credentials,
     LitePullConsumer,
     Message,
     MessageExt,
@@ -31,7 +36,8 @@ from mqspark.aio import (
     TransactionProducer,
     TransactionState,
 )
-from mqspark.protocol.codes import RequestCode
+from mqspark.client.blocking import BlockingClient
+from mqspark.protocol.codes import Language, RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.fastjson import loads
@@ -72,7 +78,18 @@ ASKED = {
 
 def shape_of(command: Command) -> Request:
     different = DIFFERENT.get(RequestCode(command.code), set())
-    return frozenset(command.ext) - different, frozenset(members(command)) - different
+    signing = {"AccessKey", "SecurityToken", "Signature"}
+    return frozenset(command.ext) - different - signing, frozenset(members(command)) - different
+
+
+def check_signature(command: Command) -> None:
+    """As the server of AclUtils does: over all fields that came, in their order, and the body."""
+    ext = dict(command.ext)
+    theirs = ext.pop("Signature", None)
+    assert (ext.get("AccessKey"), ext.get("SecurityToken")) == ("canary-access", "canary-token"), command.code
+    content = "".join(value for _, value in sorted(ext.items())).encode() + bytes(command.body)
+    digest = hmac.new(CANARY.encode(), content, hashlib.sha1).digest()
+    assert theirs == base64.b64encode(digest).decode(), command.code
 
 
 def members(command: Command) -> Iterator[str]:
@@ -135,7 +152,26 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
     return heard
 
 
-async def test_requests(requests: list[Command], tmp_path: Path) -> None:
+CANARY = "canary-sécret"
+KEYS = {
+    "MQSPARK_ACCESS_KEY": "canary-access",
+    "MQSPARK_SECRET_KEY": CANARY,
+    "MQSPARK_SECURITY_TOKEN": "canary-token",
+}
+
+
+@pytest.mark.parametrize("keys", [{}, KEYS], ids=["plain", "signed"])
+async def test_requests(
+    requests: list[Command],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    keys: dict[str, str],
+) -> None:
+    """Every kind of request; and with keys, that every single one is signed and that no log line shows them."""
+    for variable, value in keys.items():
+        monkeypatch.setenv(variable, value)
+    caplog.set_level(logging.DEBUG)
     options = ClientOptions(heartbeat_interval_ms=300, route_interval_ms=300)
     with Broker(settings={"recallMessageEnable": "true", "enablePropertyFilter": "true"}) as broker:
         namesrv = broker.namesrv
@@ -152,7 +188,7 @@ async def test_requests(requests: list[Command], tmp_path: Path) -> None:
             await admin.create_group("push")
             async with Producer(namesrv, group="p", options=options) as producer:
                 for body in ("one", "fails"):
-                    await producer.send(Message.of("T", body, tags="A", keys="k"))
+                    await producer.send(Message.of("T", body, tags="A", keys="schlüssel"))
                 await producer.send_oneway(Message.of("T", "oneway"))
                 await producer.send_batch([Message.of("T", "b1"), Message.of("T", "b2")])
                 timed = await producer.send(Message.of("T", "timed", delay_ms=60_000))
@@ -162,6 +198,12 @@ async def test_requests(requests: list[Command], tmp_path: Path) -> None:
                 await asking(namesrv, options, producer)
             await pulling(namesrv, options)
             await administering(admin, broker)
+    if keys:
+        of_clients = [command for command in requests if command.language == Language.PYTHON]
+        for command in of_clients:
+            check_signature(command)
+        assert {command.code for command in of_clients} >= ASKED
+        assert "canary" not in caplog.text
     asked = {command.code for command in requests} - OF_BROKERS
     unlike = {
         (RequestCode(command.code).name, *map(tuple, map(sorted, shape_of(command))))
@@ -170,6 +212,22 @@ async def test_requests(requests: list[Command], tmp_path: Path) -> None:
     }
     assert unlike == set()
     assert asked >= ASKED, ASKED - asked
+
+
+def test_the_blocking_client_signs(requests: list[Command]) -> None:
+    keys = Credentials("canary-access", CANARY, "canary-token")
+    with Broker() as broker:
+        client = BlockingClient(broker.namesrv, credentials=keys)
+        queue = MessageQueue("T", broker.apps[0].config.broker_name, 0)
+        client.publish_route("T")
+        client.max_offsets(broker.address, [queue, queue])
+        connection = client.connection(broker.address)
+        connection.wait(connection.send(RequestCode.GET_BROKER_CONFIG, None, memoryview(b"x" * 100_000)))
+        client.close()
+    ours = [command for command in requests if command.language == Language.PYTHON]
+    assert [command.code for command in ours] == [105, 105, 30, 30, 26]
+    for command in ours:
+        check_signature(command)
 
 
 async def test_a_lite_pull_consumer_says_what_javas_says(requests: list[Command]) -> None:

@@ -14,6 +14,8 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from mqspark import compression
 from mqspark.client.delivery.results import RETRYABLE, STATUSES, SendResult, SendStatus, SettleFuture
 from mqspark.client.hooks.hooks import Interceptor, SendContext
@@ -37,6 +39,7 @@ from mqspark.message import COMPRESSED, COMPRESSION_SHIFT, MessageQueue, QueueOf
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers import SendMessageResponseHeader
+from mqspark.protocol.signature import Signer
 
 __all__ = ["Sender", "Sending"]
 
@@ -51,6 +54,8 @@ early."""
 _COMPRESSED_ZLIB = COMPRESSED | compression.ZLIB << COMPRESSION_SHIFT
 _THREAD_COMPRESS_BYTES = 128 * 1024
 """Compressing this much takes milliseconds, which would block the event loop."""
+
+_decode_text = msgspec.json.Decoder(str).decode
 
 _PREFIX = struct.Struct(">ii")
 
@@ -104,12 +109,17 @@ class Sending:
     def transmit(self, target: Target, channel: Channel, timeout_ms: int) -> None:
         opaque = channel.next_opaque()
         body = self.body
+        properties = self.properties
+        born_ms = time.time_ns() // 1_000_000
+        signer = self.sender.signer
+        if signer is not None:
+            properties = b'%b,"Signature":"%b"' % (properties, self._signature(signer, target, born_ms))
         header = b'%b%d","h":"%d","f":"%d","i":%b},"opaque":%d}' % (
             target.heads[2 * self.kind + self.oneway],
-            time.time_ns() // 1_000_000,
+            born_ms,
             self.flag,
             self.sys_flag,
-            self.properties,
+            properties,
             opaque,
         )
         length = len(header)
@@ -120,6 +130,13 @@ class Sending:
             channel.submit(
                 opaque, timeout_ms, self, _PREFIX.pack(4 + length + len(body), length), header, body
             )
+
+    def _signature(self, signer: Signer, target: Target, born_ms: int) -> bytes:
+        """Of this attempt: the fields in the order of their names, then the body."""
+        before, after = target.contents[self.kind]
+        properties = _decode_text(self.properties).encode()
+        content = b"%b%d%d%d%b%b" % (before, self.sys_flag, born_ms, self.flag, properties, after)
+        return signer.signature(content, self.body).encode()
 
     def __call__(self, outcome: Outcome) -> None:
         sender = self.sender
@@ -182,6 +199,7 @@ class Sender:
     ) -> None:
         self.now = asyncio.get_running_loop().time
         self.faults = faults
+        self.signer = instance.signer
         self.targets = targets
         self._instance = instance
         self._window = window

@@ -18,6 +18,7 @@ from mqspark.errors import ClientError, NoRoute
 from mqspark.message import DEFAULT_TOPIC, MessageQueue, Queues
 from mqspark.protocol.codes import CURRENT_VERSION, RequestCode
 from mqspark.protocol.command import ONEWAY_FLAG
+from mqspark.protocol.signature import content_of
 
 __all__ = ["BATCH", "PLAIN", "REPLY", "PublishTopic", "Target", "Targets"]
 
@@ -34,7 +35,7 @@ _encode_json = msgspec.json.encode
 class Target:
     """One queue, prepared for the hot path."""
 
-    __slots__ = ("broker_name", "channel", "heads", "queue", "shown")
+    __slots__ = ("broker_name", "channel", "contents", "heads", "queue", "shown")
 
     def __init__(
         self,
@@ -49,25 +50,21 @@ class Target:
         """The queue under the program's name of the topic."""
         self.broker_name = queue.broker_name
         self.channel: Channel | None = None
+        fields = [self._fields(group, default_queue_count, code, more or {}) for code in _CODES]
         self.heads = tuple(
-            self._head(group, default_queue_count, code, oneway=oneway, more=more or {})
-            for code in _CODES
+            _head(code, constant, oneway=oneway)
+            for code, constant in zip(_CODES, fields, strict=True)
             for oneway in (False, True)
         )
         """At index ``2 * kind + oneway``."""
+        self.contents = tuple(_content(constant) for constant in fields)
+        """By kind: what a signature covers before and after the fields that differ between messages."""
 
-    def _head(
-        self,
-        group: str,
-        default_queue_count: int,
-        code: RequestCode,
-        *,
-        oneway: bool,
-        more: Mapping[str, str],
-    ) -> bytes:
-        """SendMessageRequestHeaderV2 up to the born timestamp (``g``), whose quote is open; ``more`` is sent with
-        every request of the client."""
-        fields = {
+    def _fields(
+        self, group: str, default_queue_count: int, code: RequestCode, more: Mapping[str, str]
+    ) -> dict[str, str]:
+        """The constant part of SendMessageRequestHeaderV2, with ``more``, which every request of the client has."""
+        return {
             **more,
             "a": group,
             "b": self.queue.topic,
@@ -79,11 +76,22 @@ class Target:
             "m": "true" if code == RequestCode.SEND_BATCH_MESSAGE else "false",
             "n": self.broker_name,
         }
-        return (
-            f'{{"code":{int(code)},"flag":{ONEWAY_FLAG if oneway else 0},"language":"PYTHON",'
-            f'"version":{CURRENT_VERSION},"serializeTypeCurrentRPC":"JSON",'
-            f'"extFields":{_encode_json(fields).decode()[:-1]},"g":"'
-        ).encode()
+
+
+def _head(code: RequestCode, fields: Mapping[str, str], *, oneway: bool) -> bytes:
+    """A request up to the born timestamp (``g``), whose quote is open."""
+    return (
+        f'{{"code":{int(code)},"flag":{ONEWAY_FLAG if oneway else 0},"language":"PYTHON",'
+        f'"version":{CURRENT_VERSION},"serializeTypeCurrentRPC":"JSON",'
+        f'"extFields":{_encode_json(fields).decode()[:-1]},"g":"'
+    ).encode()
+
+
+def _content(fields: Mapping[str, str]) -> tuple[bytes, bytes]:
+    """The values of the fields before ``f`` to ``i``, and of those after them, in the order of a signature."""
+    before = {name: value for name, value in fields.items() if name < "f"}
+    after = {name: value for name, value in fields.items() if name > "i"}
+    return content_of(before), content_of(after)
 
 
 class _Made(Sequence[Target]):
@@ -169,6 +177,8 @@ class Targets:
         self._faults = faults
         self._default_topic_queues = default_topic_queues
         self._more = instance.options.fields
+        if instance.signer is not None:
+            self._more = {**self._more, **instance.signer.fields}
 
     async def find(self, name: str, *, refresh: bool = False) -> PublishTopic:
         """A topic with writable queues; a topic that does not exist yet has the queues with which it would be

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.remoting import split_address
 from mqspark.compression import LIMITS, MAX_INFLATED_BYTES, InflateLimits
 from mqspark.config import parse_addresses
@@ -62,6 +63,8 @@ class ClientOptions:
     """A connection on which nothing went to and fro for so long is closed (clientChannelMaxIdleTimeSeconds); it is
     opened again when it is needed."""
 
+    credentials: Credentials | None = None
+    """Sign every request with these; None: with those that the environment names, if any."""
     max_inflated_bytes: int = MAX_INFLATED_BYTES
     """What a compressed body may become at most; a larger one is a message that cannot be consumed."""
     max_inflate_ratio: int = LIMITS.max_ratio
@@ -92,6 +95,7 @@ class ClientKeywords(TypedDict, total=False):
     route_interval_ms: int
     heartbeat_interval_ms: int
     idle_timeout_ms: int
+    credentials: Credentials | None
     max_inflated_bytes: int
     max_inflate_ratio: int
 

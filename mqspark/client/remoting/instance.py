@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from mqspark.client.remoting.credentials import signer_of
 from mqspark.client.remoting.heartbeats import Heartbeats
 from mqspark.client.remoting.identity import STREAM_FIELDS, ClientOptions, client_id_of, resolve_namesrv
 from mqspark.client.remoting.lifecycle import Tasks
@@ -104,12 +105,14 @@ class ClientInstance:
         self.client_id = client_id_of(
             self.namesrv, options, keep_default_name=keep_default_name, is_stream=is_stream
         )
+        self.signer = signer_of(options.credentials)
         self.remoting = Remoting(
             connect_timeout_ms=options.connect_timeout_ms,
             on_request=self._requested,
             on_lost=self._connection_lost,
             greet=self._greet,
             fields={**options.fields, **STREAM_FIELDS} if is_stream else options.fields,
+            signer=self.signer,
         )
         self._members: list[InstanceMember] = []
         self._routes: dict[str, TopicRoute] = {}

@@ -18,6 +18,7 @@ from mqspark.protocol.codes import Language, ResponseCode
 from mqspark.protocol.command import Command, Fields, encode_request, encode_response
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.headers import Header, to_ext
+from mqspark.protocol.signature import Signer
 
 __all__ = ["Channel", "Outcome", "Remoting", "split_address"]
 
@@ -56,8 +57,9 @@ class Channel(asyncio.Protocol):
         on_request: Callable[[Channel, Command], None],
         on_lost: Callable[[Channel], None],
         fields: Mapping[str, str] | None = None,
+        signer: Signer | None = None,
     ) -> None:
-        """``fields`` go with every request besides its header."""
+        """``fields`` go with every request besides its header, and a signature if there is a ``signer``."""
         self.address = address
         self.open = False
         self.writable = False
@@ -66,6 +68,7 @@ class Channel(asyncio.Protocol):
         self._on_request = on_request
         self._on_lost = on_lost
         self._fields = dict(fields or {})
+        self._signer = signer
         self._transport: asyncio.Transport | None = None
         self._connection = Connection(max_header_bytes=MAX_ANSWER_HEADER_BYTES)
         self._pending: dict[int, tuple[Callable[[Outcome], None], float, int]] = {}
@@ -106,7 +109,7 @@ class Channel(asyncio.Protocol):
             raise ConnectionLost(self.address, self._reason)
         opaque = self.next_opaque()
         future: asyncio.Future[Command] = self._loop.create_future()
-        frame = encode_request(code, opaque, self._completed(header), body)
+        frame = encode_request(code, opaque, self._completed(header, body), body)
         self.submit(opaque, timeout_ms, _Settle(future), frame)
         try:
             return await future
@@ -117,13 +120,14 @@ class Channel(asyncio.Protocol):
     def oneway(self, code: int, header: Fields, body: bytes = b"", *, remark: str | None = None) -> None:
         if not self.open:
             raise ConnectionLost(self.address, self._reason)
-        header = self._completed(header)
+        header = self._completed(header, body)
         self.write(encode_request(code, self.next_opaque(), header, body, oneway=True, remark=remark))
 
-    def _completed(self, header: Fields) -> Fields:
-        if not self._fields:
+    def _completed(self, header: Fields, body: bytes) -> Fields:
+        if not self._fields and self._signer is None:
             return header
-        return {**(to_ext(header) if isinstance(header, Header) else header or {}), **self._fields}
+        ext = {**(to_ext(header) if isinstance(header, Header) else header or {}), **self._fields}
+        return ext if self._signer is None else self._signer.signed(ext, body)
 
     def respond(self, request: Command, code: int, body: bytes = b"", remark: str | None = None) -> None:
         if self.open and not request.is_oneway:
@@ -280,12 +284,14 @@ class Remoting:
         on_lost: Callable[[str], None] = lambda address: None,
         greet: Callable[[Channel], Awaitable[None]] | None = None,
         fields: Mapping[str, str] | None = None,
+        signer: Signer | None = None,
     ) -> None:
         self._connect_timeout_ms = connect_timeout_ms
         self._on_request = on_request
         self._on_lost = on_lost
         self._greet = greet
         self._fields = fields
+        self._signer = signer
         self._channels: dict[str, Channel] = {}
         self._connecting: dict[str, asyncio.Task[Channel]] = {}
         self._closed = False
@@ -378,11 +384,7 @@ class Remoting:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
-                _, channel = await loop.create_connection(
-                    lambda: Channel(address, loop, self._on_request, self._connection_lost, self._fields),
-                    host,
-                    port,
-                )
+                _, channel = await loop.create_connection(lambda: self._channel(address, loop), host, port)
         except TimeoutError:
             reason = f"no connection within {self._connect_timeout_ms} ms"
             raise ConnectionLost(address, reason, made=False) from None
@@ -396,6 +398,9 @@ class Remoting:
             raise ConnectionLost(address)
         self._channels[address] = channel
         return channel
+
+    def _channel(self, address: str, loop: asyncio.AbstractEventLoop) -> Channel:
+        return Channel(address, loop, self._on_request, self._connection_lost, self._fields, self._signer)
 
     def _opened(self, address: str, task: asyncio.Task[Channel]) -> None:
         self._connecting.pop(address, None)

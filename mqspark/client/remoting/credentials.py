@@ -1,0 +1,103 @@
+"""Who a client says it is: an access key and a secret key, from the program, the environment or a file.
+
+The keys are in no ``repr``, log line or error. Facts: RocketMQ's SessionCredentials, AclClientRPCHook.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mqspark.errors import ConfigError
+from mqspark.protocol.signature import Signer
+
+__all__ = ["Credentials", "signer_of"]
+
+ACCESS_KEY, SECRET_KEY, SECURITY_TOKEN = "MQSPARK_ACCESS_KEY", "MQSPARK_SECRET_KEY", "MQSPARK_SECURITY_TOKEN"
+CREDENTIALS_FILE = "MQSPARK_CREDENTIALS_FILE"
+"""Variables of the environment."""
+MAX_FILE_BYTES = 64 * 1024
+
+_LINE = re.compile(r"\s*(\w+)\s*[:=]\s*(.*?)\s*")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """An access key (RocketMQ 5: a user's name) and its secret key (the password), which sign every request.
+
+    Both APIs, the admin and Spark take them: ``Producer(..., credentials=Credentials("orders", secret))``. Without
+    them a client reads the environment: MQSPARK_ACCESS_KEY, MQSPARK_SECRET_KEY and MQSPARK_SECURITY_TOKEN, or a file
+    named by MQSPARK_CREDENTIALS_FILE. A signature does not hide anything: over a network, use TLS as well. Raises
+    ConfigError for an empty key.
+    """
+
+    access_key: str = field(repr=False)
+    """Names the user to the brokers."""
+    secret_key: str = field(repr=False)
+    """Known to the user and the brokers; never sent."""
+    security_token: str | None = field(default=None, repr=False)
+    """Sent with every request, for servers that hand out keys for a time."""
+
+    def __post_init__(self) -> None:
+        for key in ("access_key", "secret_key"):
+            value = getattr(self, key)
+            if not isinstance(value, str) or not value:
+                raise ConfigError(f"{key} must be a text that is not empty", key=key)
+
+    @classmethod
+    def from_environment(cls) -> Credentials | None:
+        """What the environment says; None when it says nothing. Raises ConfigError when it says half of it."""
+        access_key, secret_key = os.environ.get(ACCESS_KEY), os.environ.get(SECRET_KEY)
+        if access_key and secret_key:
+            return cls(access_key, secret_key, os.environ.get(SECURITY_TOKEN) or None)
+        if access_key or secret_key:
+            missing = SECRET_KEY if access_key else ACCESS_KEY
+            raise ConfigError(f"the environment lacks {missing}", key=missing)
+        path = os.environ.get(CREDENTIALS_FILE)
+        return cls.from_file(path) if path else None
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Credentials:
+        """From lines ``accessKey: …``, ``secretKey: …`` and, if need be, ``securityToken: …``, as in RocketMQ's
+        ``tools.yml``. Raises ConfigError.
+
+        >>> Credentials.from_file("/run/secrets/mqspark")
+        Credentials()
+        """
+        try:
+            with open(path, "rb") as file:
+                content = file.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot read the credentials file {path}: {error.strerror}", key="credentials"
+            ) from None
+        if len(content) > MAX_FILE_BYTES:
+            raise ConfigError(
+                f"the credentials file {path} is larger than {MAX_FILE_BYTES} bytes", key="credentials"
+            )
+        values = _values(content.decode(errors="replace"))
+        for key in ("accessKey", "secretKey"):
+            if not values.get(key):
+                raise ConfigError(f"the credentials file {path} has no line {key}: ...", key=key)
+        return cls(values["accessKey"], values["secretKey"], values.get("securityToken") or None)
+
+
+def _values(text: str) -> Mapping[str, str]:
+    values = {}
+    for line in text.splitlines():
+        if found := _LINE.fullmatch(line):
+            value = found[2]
+            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+            values[found[1]] = value[1:-1] if quoted else value
+    return values
+
+
+def signer_of(credentials: Credentials | None) -> Signer | None:
+    """For these credentials, or those of the environment. Raises ConfigError."""
+    credentials = credentials or Credentials.from_environment()
+    if credentials is None:
+        return None
+    return Signer(credentials.access_key, credentials.secret_key, credentials.security_token)
