@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqspark.errors import InvalidMessage
 from mqspark.message import decode_properties
 from mqspark.record import split_batch
 from pyspark_pymq.records.encode import Compression, Rows
@@ -68,6 +69,32 @@ def test_properties_have_one_order() -> None:
     texts = {bytes(properties) for _, _, properties in split_batch(batch.body)}
     assert len(texts) == 1
     assert list(decode_properties(texts.pop())) == ["b", "a", "KEYS", "TAGS"]
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (("p", ""), "the value of 'p' is empty"),
+        (("", "v"), "the name of '' is empty"),
+        (("p", "a\x02b"), "holds the separator 0x02"),
+        (("a\x01b", "v"), "holds the separator 0x01"),
+    ],
+)
+def test_a_property_that_cannot_be_stored_is_named_with_its_row(
+    wrong: tuple[str, str], words: str, offset: int
+) -> None:
+    maps: list[list[tuple[str, str | None]] | None] = [[("a", "1")], None, [], [("b", None), ("c", "2")]]
+    kept = [[("a", "1")], None, [], [("c", "2")]]
+    column = pa.array(maps, pa.map_(pa.string(), pa.string())).slice(offset)
+    rows = Rows(pa.record_batch({"value": pa.array(["v"] * len(column)), "properties": column}))
+    texts = [decode_properties(text.as_py()) for text in rows.properties]
+    assert texts == [dict(each or []) for each in kept[offset:]]
+    column = pa.array([*maps, [("a", "1"), wrong]], pa.map_(pa.string(), pa.string())).slice(offset)
+    with pytest.raises(InvalidMessage) as caught:
+        Rows(pa.record_batch({"value": pa.array(["v"] * len(column)), "properties": column}))
+    assert f"properties: row {4 - offset} of the batch" in str(caught.value)
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("same", [False, True])

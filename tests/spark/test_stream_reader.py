@@ -293,3 +293,25 @@ def test_bytes_become_rows_by_the_size_of_the_next_messages() -> None:
     cluster.mean_bytes = 5000.0
     following = spark_json(reader.latestOffset(end, limit))
     assert rows_of(reader.partitions(end, following)) == {Q0: (2, 3), Q1: (2, 3)}
+
+
+def test_a_limit_does_not_count_what_has_expired() -> None:
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "4", "failOnDataLoss": "false"}
+    reader, cluster = make(None, **options)
+    limit = reader.getDefaultReadLimit()
+    start = spark_json(reader.initialOffset())
+    cluster.low, cluster.high = {Q0: 1_000_000, Q1: 500}, {Q0: 1_000_010, Q1: 500}
+    end = spark_json(reader.latestOffset(start, limit))
+    assert end["q"] == {"T": {"a:0": 1_000_004, "a:1": 500}}
+    assert rows_of(reader.partitions(start, end)) == {Q0: (1_000_000, 1_000_004)}
+    # By bytes, too: the size is that of messages that are there.
+    sampled: list[Offsets] = []
+    reader, cluster = make(cluster, maxBytesPerTrigger="1k", failOnDataLoss="false")
+    cluster.mean_record_bytes = lambda offsets: sampled.append(offsets) or 256.0  # type: ignore[method-assign,func-returns-value]
+    end = spark_json(reader.latestOffset(start, reader.getDefaultReadLimit()))
+    assert sampled == [{Q0: 1_000_000, Q1: 500}]
+    assert rows_of(reader.partitions(start, end)) == {Q0: (1_000_000, 1_000_004)}
+    # With failOnDataLoss the loss is an error, not a batch that passes over it.
+    strict, _ = make(cluster, maxOffsetsPerTrigger="4")
+    with pytest.raises(DataLoss, match="have expired"):
+        strict.partitions(start, spark_json(strict.latestOffset(start, limit)))

@@ -36,7 +36,7 @@ def test_what_is_written_is_read(spark: SparkSession, cluster: DevCluster, topic
             (b"one", "k1", "red", {"a": "1", "KEYS": "overridden"}),
             (b"two", None, None, {}),
             (b"three", "", "", None),
-            ("vier €".encode(), "schlüssel 2", "größe", {"ü": "ö", "": "no name", "empty": ""}),
+            ("vier €".encode(), "schlüssel 2", "größe", {"ü": "ö", "absent": None}),
         ],
         "value binary, key string, tags string, properties map<string,string>",
     )
@@ -48,7 +48,7 @@ def test_what_is_written_is_read(spark: SparkSession, cluster: DevCluster, topic
     assert (rows["three"].key, rows["three"].tags) == (None, None)
     assert (rows["vier €"].key, rows["vier €"].tags) == ("schlüssel 2", "größe")
     assert rows["vier €"].properties["ü"] == "ö"
-    assert "empty" not in rows["vier €"].properties
+    assert "absent" not in rows["vier €"].properties
 
 
 def test_keys_choose_queues_as_java_does_and_keep_their_order(
@@ -145,7 +145,8 @@ def test_what_does_not_fit_is_named(
 def test_rows_that_are_no_messages(spark: SparkSession, cluster: DevCluster, topic: str) -> None:
     for columns, words in (
         (["cast(null as string) value"], "value: row 0 of the batch has none"),
-        (["'x' value", "concat('a', char(1)) key"], "KEYS: a value holds the separator 0x01"),
+        (["'x' value", "concat('a', char(1)) key"], "key: row 0 of the batch holds the separator 0x01"),
+        (["'x' value", "map('p', '', 'q', '1') properties"], "row 0 of the batch: the value of 'p' is empty"),
     ):
         with pytest.raises(PythonException, match=words):
             write(spark.range(1).selectExpr(*columns), cluster, topic=topic)

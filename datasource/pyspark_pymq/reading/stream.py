@@ -158,7 +158,7 @@ class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore
         queue."""
         queues = self._cluster.queues()
         waiting = {q: offset for q, offset in start.offsets.items() if q in queues}
-        mean = self._cluster.mean_record_bytes(waiting)
+        mean = self._cluster.mean_record_bytes(self._readable(waiting))
         return max(1, int(max_bytes // mean)) if mean else max_bytes
 
     def _advanced(self, start: Positions, max_rows: int | None) -> Positions | None:
@@ -179,11 +179,23 @@ class CheckpointedReader(PickledToTask, DataSourceStreamReader):  # type: ignore
         ends = offsets | {
             queue: max(offset, offsets[queue]) for queue, offset in latest.items() if queue in offsets
         }
-        if max_rows is not None:
-            ends = limit_rows(offsets, ends, max_rows)
+        if max_rows is not None and sum(ends.values()) - sum(offsets.values()) > max_rows:
+            readable = self._readable(offsets)
+            ends = limit_rows(
+                {queue: min(readable[queue], end) for queue, end in ends.items()}, ends, max_rows
+            )
         if ends == start.offsets:
             return None
         return Positions(ends, begun)
+
+    def _readable(self, offsets: Offsets) -> Offsets:
+        """``offsets``, advanced to the first message of each queue where expired ones are passed over: a limit
+        counts what is read."""
+        if self._options.fail_on_data_loss:
+            return offsets
+        queues = self._cluster.queues()
+        first = self._cluster.earliest({queue: queues[queue] for queue in offsets if queue in queues})
+        return {queue: max(offset, first.get(queue, offset)) for queue, offset in offsets.items()}
 
     def _made_anew(
         self, offsets: Offsets, latest: Offsets, queues: Mapping[MessageQueue, str]

@@ -80,9 +80,9 @@ class Rows:
         self.count = batch.num_rows
         self.values = columns["value"].cast(pa.binary())
         if self.values.null_count:
-            row = int(np.flatnonzero(self.values.is_null().to_numpy(zero_copy_only=False))[0])
             raise InvalidMessage(
-                f"value: row {row} of the batch has none; a message needs a body", field="value"
+                f"value: row {_first(self.values.is_null())} of the batch has none; a message needs a body",
+                field="value",
             )
         key, tags, properties = columns.get("key"), columns.get("tags"), columns.get("properties")
         sharding = columns.get("shardingKey")
@@ -94,13 +94,13 @@ class Rows:
         if properties is not None:
             parts.append(_map_properties(properties))
         own = (
-            (KEYS, self.keys),
-            (TAGS, None if tags is None else tags.cast(pa.binary())),
-            (SHARDING_KEY, None if sharding is None else self.sharding),
+            (KEYS, "key", self.keys),
+            (TAGS, "tags", None if tags is None else tags.cast(pa.binary())),
+            (SHARDING_KEY, "shardingKey", None if sharding is None else self.sharding),
         )
-        for name, column in own:
+        for name, what, column in own:
             if column is not None:
-                parts.append(_property(name, column))
+                parts.append(_property(name, what, column))
         empty = pa.repeat(pa.scalar(b"", pa.binary()), self.count)
         self.properties = pc.binary_join_element_wise(*parts, b"") if parts else empty
 
@@ -278,9 +278,10 @@ def key_hashes(keys: Sequence[bytes | None] | pa.Array) -> Ints:
     return hashes.astype(np.int64)
 
 
-def _property(name: str, column: pa.Array) -> pa.Array:
-    """``name 0x01 value 0x02`` for each row; empty for a null or empty value."""
-    _check_separators(name, column)
+def _property(name: str, what: str, column: pa.Array) -> pa.Array:
+    """``name 0x01 value 0x02`` for each row of the column ``what``; nothing for a null or empty value, as in a
+    producer."""
+    _check_separators(what, column, None)
     head = pa.scalar(name.encode() + b"\x01", pa.binary())
     joined = pc.binary_join_element_wise(head, column, pa.scalar(b"\x02", pa.binary()), b"")
     present = pc.greater(pc.binary_length(column), 0)
@@ -288,35 +289,47 @@ def _property(name: str, column: pa.Array) -> pa.Array:
 
 
 def _map_properties(column: pa.Array) -> pa.Array:
-    """The map of each row as a property string; entries with a null or empty value are omitted."""
+    """The map of each row as a property string; entries with a null value are omitted. Raises InvalidMessage for an
+    empty name or value, as a producer does: readers of RocketMQ's format drop such an entry."""
     column = column.cast(pa.map_(pa.string(), pa.string()))
-    lists = pc.fill_null(
-        pa.ListArray.from_arrays(
-            column.offsets,
-            _joined_entries(column.keys.cast(pa.binary()), column.items.cast(pa.binary())),
-            mask=column.is_null() if column.null_count else None,
-        ),
-        pa.scalar([], pa.list_(pa.binary())),
-    )
-    return pc.binary_join(lists, b"")
-
-
-def _joined_entries(names: pa.Array, values: pa.Array) -> pa.Array:
-    _check_separators("properties", names)
-    _check_separators("properties", values)
-    joined = pc.binary_join_element_wise(
+    names, values = column.keys.cast(pa.binary()), column.items.cast(pa.binary())
+    for part, what in ((names, "name"), (values, "value")):
+        _check_separators("properties", part, column.offsets)
+        entry = _first(pc.equal(pc.binary_length(part), 0))
+        if entry is not None:
+            name, row = names[entry].as_py().decode()[:100], _row(entry, column.offsets)
+            raise InvalidMessage(
+                f"properties: row {row} of the batch: the {what} of {name!r} is empty, which cannot be stored; leave "
+                "the entry out, or make its value null",
+                field="properties",
+            )
+    entries = pc.binary_join_element_wise(
         names, pa.scalar(b"\x01", pa.binary()), values, pa.scalar(b"\x02", pa.binary()), b""
     )
-    present = pc.fill_null(
-        pc.and_(pc.greater(pc.binary_length(names), 0), pc.greater(pc.binary_length(values), 0)), False
-    )
-    return pc.if_else(present, pc.fill_null(joined, b""), pa.scalar(b"", pa.binary()))
+    texts = pc.binary_join(pa.ListArray.from_arrays(column.offsets, pc.fill_null(entries, b"")), b"")
+    return pc.if_else(column.is_valid(), texts, pa.scalar(b"", pa.binary())) if column.null_count else texts
 
 
-def _check_separators(what: str, column: pa.Array) -> None:
+def _check_separators(what: str, column: pa.Array, offsets: pa.Array | None) -> None:
+    """``offsets``: where the entries of each row begin, if ``column`` has several for a row."""
     for separator in (b"\x01", b"\x02"):
-        if pc.any(pc.match_substring(column, separator)).as_py():
-            raise InvalidMessage(f"{what}: a value holds the separator 0x0{separator[0]}", field=what)
+        entry = _first(pc.match_substring(column, separator))
+        if entry is not None:
+            raise InvalidMessage(
+                f"{what}: row {_row(entry, offsets)} of the batch holds the separator 0x0{separator[0]}",
+                field=what,
+            )
+
+
+def _first(found: pa.Array) -> int | None:
+    """The index of the first true element."""
+    if not pc.any(found).as_py():
+        return None
+    return int(pc.index(found, pa.scalar(True)).as_py())
+
+
+def _row(entry: int, offsets: pa.Array | None) -> int:
+    return entry if offsets is None else int(np.searchsorted(offsets.to_numpy(), entry, "right")) - 1
 
 
 def _fixed_width(values: npt.NDArray[np.generic]) -> pa.Array:
