@@ -61,12 +61,18 @@ class Acks:
         now_ms = self._clock.monotonic_ms()
         while waiting and waiting[0][0] <= acked:
             turn_end, added_ms = turns.popleft() if turns else (acked, now_ms)
-            count, end = 0, min(turn_end, acked)
+            before, end = len(waiting), min(turn_end, acked)
+            session = waiting[0][1]
+            frames: list[bytes | memoryview] = []
             while waiting and waiting[0][0] <= end:
-                _, session, frame = waiting.popleft()
-                session.send(frame)
-                count += 1
-            self.times.record(now_ms - added_ms, count)
+                _, sender, frame = waiting.popleft()
+                if sender is not session:
+                    session.send(*frames)
+                    session, frames = sender, []
+                frames.append(frame)
+            if frames:
+                session.send(*frames)
+            self.times.record(now_ms - added_ms, before - len(waiting))
             if turn_end > acked:
                 turns.appendleft((turn_end, added_ms))
         self._forget_turns()

@@ -201,6 +201,8 @@ class RemotingServer:
         self.noted_below = high_water_bytes - min(NOTE_BYTES, high_water_bytes // 2)
         """A connection with less room is in ``unsent``."""
         self._measure_above = 0
+        self._shares_shrink_above = max_unsent_bytes - SHARE * high_water_bytes
+        """Up to this total every connection may fill its high-water mark."""
         self._blocked: set[_RemotingConnection] = set()
         """Connections whose commands wait until unread answers have been read."""
         self._unblock_handle: asyncio.TimerHandle | None = None
@@ -411,7 +413,8 @@ class RemotingServer:
         unsent.keep(connection, count, monotonic())
         if unsent.total > self._measure_above:
             self._measure_unsent()
-        self._set_floor()
+        if self.floor or unsent.total > self._shares_shrink_above:
+            self._set_floor()
 
     def _set_floor(self) -> None:
         share = max((self.unsent.most - self.unsent.total) // SHARE, NOTE_BYTES)
@@ -773,10 +776,11 @@ class _RemotingConnection(asyncio.Protocol):
     def _paced(self, session: Session) -> Iterator[Command]:
         """Waiting commands: at least one, until the time is over, an answer is slow to make or the peer has to read."""
         waiting, until, floor = self._waiting, self._until, self._server.floor
+        popleft = waiting.popleft
         if len(waiting) <= SLICE_COMMANDS and self._parser.unparsed:
             self._parse_more()
         for _ in range(min(SLICE_COMMANDS, len(waiting))):
-            yield waiting.popleft()
+            yield popleft()
             if session.long_answers or session.room <= floor or monotonic() >= until:
                 return
 
