@@ -12,7 +12,8 @@ from typing import Any, Self, TypeVar
 
 from mqspark.clock import Clock
 from mqspark.testing.fake_clock import FakeClock
-from mqspark_server.app import BrokerApp, DevCluster
+from mqspark_server.broker_app import BrokerApp
+from mqspark_server.dev_cluster import DevCluster
 from mqspark_server.settings.settings import Layer
 
 __all__ = ["Broker", "Cluster"]

@@ -3,14 +3,16 @@
 Everything that a broker or a name server *decides* lives in ``mqspark.broker`` and ``mqspark.namesrv``,
 which know no socket and no clock. This package gives them both, and only this package wires parts together:
 
-    settings/              broker.conf, TOML and --set become settings objects
-    net/                   sockets around a core: one turn and one write per loop iteration; slaves; name servers
-    web/                   FastAPI and Prometheus beside the broker, loaded on the first HTTP connection
-    flush                  write and fdatasync in a worker thread: group commit
-    registrar, routefinder what a broker asks and tells its name servers
-    lifecycle              the forward-only start-up state that /health shows
-    app                    composition: name server, broker, development cluster
-    cli                    ``mqspark namesrv run``, ``mqspark broker run``, ``mqspark dev``
+    settings/                broker.conf, TOML and --set become settings objects
+    net/                     sockets around a core: one turn and one write per loop iteration; slaves; name servers
+    web/                     FastAPI and Prometheus beside the broker, loaded on the first HTTP connection
+    diskwork                 write and fdatasync in a worker thread: group commit
+    registrar, routefinder   what a broker asks and tells its name servers
+    phases, startup          the forward-only start-up state that /health shows, and how what was started ends
+    namesrv_app, broker_app  composition: a process each
+    dev_cluster              both in one process: ``mqspark dev``, ``mqspark.testing``
+    cli                      ``mqspark namesrv run``, ``mqspark broker run``, ``mqspark dev``
 
-``mqspark.testing`` imports ``app`` and ``settings``, the command line imports ``cli``. Must not know Spark.
+``mqspark.testing`` imports ``broker_app``, ``dev_cluster`` and ``settings``, the command line imports ``cli``. Must not
+know Spark.
 """

@@ -73,7 +73,7 @@ def namesrv() -> None:
 @_set
 def namesrv_run(config: str | None, assignments: Sequence[str]) -> None:
     """Run a name server until SIGTERM or SIGINT."""
-    from mqspark_server.app import NameServerApp
+    from mqspark_server.namesrv_app import NameServerApp
     from mqspark_server.settings.settings import file_layer, namesrv_settings, override_layer
 
     layers = [file_layer(config)] if config else []
@@ -93,7 +93,7 @@ def broker() -> None:
 @_set
 def broker_run(config: str | None, assignments: Sequence[str]) -> None:
     """Run a broker until SIGTERM or SIGINT."""
-    from mqspark_server.app import BrokerApp
+    from mqspark_server.broker_app import BrokerApp
     from mqspark_server.settings.settings import broker_settings, file_layer, override_layer, production
 
     layers = [file_layer(config)] if config else []
@@ -125,7 +125,7 @@ def dev(
     assignments: Sequence[str],
 ) -> None:
     """A name server and a broker in one process, on loopback, with topics made as they are used."""
-    from mqspark_server.app import DevCluster
+    from mqspark_server.dev_cluster import DevCluster
     from mqspark_server.settings.settings import file_layer, override_layer
 
     layers = [file_layer(config)] if config else []

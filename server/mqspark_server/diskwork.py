@@ -24,7 +24,7 @@ from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.store.disk.saved import SteppedJob
 from mqspark.store.store import MessageStore
 
-__all__ = ["Flusher", "Housekeeper", "Worker"]
+__all__ = ["Flusher", "Housekeeper", "Worker", "open_kernel_sync"]
 
 log = sparing("mqspark.flush", lines=5)
 
@@ -91,6 +91,15 @@ class Worker:
                 error = caught
             self._loop.call_soon_threadsafe(done, error)
             del item, work, done, error
+
+
+def open_kernel_sync() -> KernelSync | None:
+    """None where the kernel cannot sync asynchronously: a thread syncs then."""
+    try:
+        return KernelSync()
+    except OSError as error:
+        log.info("the kernel does not support asynchronous sync (%s): a thread is used", error)
+        return None
 
 
 class Flusher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,13 +12,31 @@ if TYPE_CHECKING:
     from mqspark.clock import Clock
     from mqspark.store.config import StoreConfig
     from mqspark.store.store import MessageStore
-    from mqspark_server.diskwork import Housekeeper
+    from mqspark_server.diskwork import Flusher, Housekeeper
+    from mqspark_server.following import Following
+    from mqspark_server.net.slaveport import ReplicationServer
     from mqspark_server.net.tcp import RemotingServer
     from mqspark_server.phases import ProcessLifecycle
     from mqspark_server.registrar import Registrar
+    from mqspark_server.routefinder import RouteFinder
     from mqspark_server.settings.settings import BrokerSettings
 
-__all__ = ["BrokerNode"]
+__all__ = ["BrokerNode", "BrokerParts"]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerParts:
+    """The parts of a broker around its store. They are there together or not at all."""
+
+    core: BrokerCore
+    server: RemotingServer
+    flusher: Flusher
+    housekeeper: Housekeeper
+    registrar: Registrar
+    route_finder: RouteFinder
+    slaves: ReplicationServer
+    following: Following | None
+    """None on a master."""
 
 
 class BrokerNode(Protocol):
@@ -29,12 +48,9 @@ class BrokerNode(Protocol):
     config: BrokerConfig
     store_config: StoreConfig
     address: str
-    broker: BrokerCore | None
     store: MessageStore | None
-    registrar: Registrar | None
-    server: RemotingServer | None
-    housekeeper: Housekeeper | None
     recovery: dict[str, Any] | None
+    parts: BrokerParts | None
 
     @property
     def store_path(self) -> Path: ...

@@ -191,7 +191,7 @@ async def test_a_lost_lock_stops_a_queue_until_it_is_back(mq_broker: Broker, mq_
         (queue,) = own(consumer, mq_topic)
         await send(mq_broker, mq_topic, range(3))
         await eventually_async(lambda: seen == [0, 1, 2], "three messages")
-        core = mq_broker.apps[0].broker
+        core = mq_broker.apps[0].parts.core
         assert core is not None
         locks = core.state.locks
 

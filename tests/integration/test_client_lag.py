@@ -48,7 +48,7 @@ async def test_a_group_that_has_only_consumers(mq_broker: Broker, mq_topic: str)
         consumer = PushConsumer(mq_broker.namesrv, group="idle", listener=lambda message: None)
         consumer.subscribe(mq_topic)
         with consumer:
-            broker = mq_broker.apps[0].broker
+            broker = mq_broker.apps[0].parts.core
             assert broker is not None
             groups = broker.state.subscriptions
             await eventually_async(

@@ -261,7 +261,7 @@ async def test_a_check_goes_to_the_producer_of_the_group() -> None:
 
 
 def connections(broker: Broker) -> int:
-    server = broker.apps[0].server
+    server = broker.apps[0].parts.server
     assert server is not None
     return broker.call(lambda: server.connections)
 

@@ -15,7 +15,7 @@ from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.testing import Broker, Cluster
-from mqspark_server import app
+from mqspark_server import broker_app
 from mqspark_server.phases import Phase, ProcessLifecycle
 from tests.support.store_tools import kernel_sync
 from tests.support.waiting import eventually
@@ -77,7 +77,7 @@ def test_one_sync_serves_all_who_wait_and_nobody_is_answered_before_it(
     who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if who == "thread":
-        monkeypatch.setattr(app, "_kernel_sync", lambda: None)
+        monkeypatch.setattr(broker_app, "open_kernel_sync", lambda: None)
     else:
         kernel_sync().close()
     with Broker(settings={"flushDiskType": "SYNC_FLUSH"}) as broker:

@@ -17,7 +17,7 @@ import pytest
 from mqspark.errors import StoreReadOnly
 from mqspark.store.disk.retention import DiskUsage
 from mqspark.testing import Broker, Clients, FakeClock
-from mqspark_server import app
+from mqspark_server import broker_app
 from tests.support.waiting import eventually
 
 
@@ -146,7 +146,7 @@ def test_refusals_have_the_status_of_their_reason() -> None:
             if says == "flow control":
                 for _ in range(2):  # twice as many as a slot may hold, in the wheel
                     assert post(http, topic, body="a", properties=properties).status_code == 201
-                core = broker.apps[0].broker
+                core = broker.apps[0].parts.core
                 assert core is not None
                 broker.call(core.tick)
             answer = post(http, topic, body="a", properties=properties)
@@ -269,7 +269,9 @@ def test_metrics_of_timers_and_pop() -> None:
 
 
 def test_a_failed_store_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "_kernel_sync", lambda: None)  # a thread syncs, by way of the store's files
+    monkeypatch.setattr(
+        broker_app, "open_kernel_sync", lambda: None
+    )  # a thread syncs, by way of the store's files
     broker = Broker(store=tmp_path, http=True, settings={"flushDiskType": "SYNC_FLUSH"}).start()
     with httpx.Client(base_url=broker.http_url or "", timeout=60) as http:
         assert post(http, "t", body="kept", queueId=0).status_code == 201

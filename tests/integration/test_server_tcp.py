@@ -16,7 +16,8 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command, encode_request, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
-from mqspark_server.net.tcp import TURN_BYTES, RemotingServer, bind_pair, bind_socket
+from mqspark_server.net.addresses import bind_pair, bind_socket
+from mqspark_server.net.tcp import TURN_BYTES, RemotingServer
 from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio

@@ -95,7 +95,7 @@ def test_a_slave_says_why_it_does_not_follow(tmp_path: Path) -> None:
     with Cluster(slaves=1, store=tmp_path) as cluster, Producer(cluster.namesrv, group="P") as producer:
         send(producer, 8)
         until_copied(cluster)
-        following = cluster.apps[SLAVE].following
+        following = cluster.apps[SLAVE].parts.following
         assert following is not None
         assert following.problem is None
         cluster.shut_down(MASTER)

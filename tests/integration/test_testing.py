@@ -25,7 +25,8 @@ from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.record import decode_records
 from mqspark.testing import Broker, Clients, Cluster, FakeClock
-from mqspark_server.app import BrokerApp, DevCluster
+from mqspark_server.broker_app import BrokerApp
+from mqspark_server.dev_cluster import DevCluster
 from tests.support.waiting import eventually
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
@@ -259,7 +260,7 @@ def test_nobody_is_forgotten_while_time_flies(
     producer.send(Message.of(topic, b"before"))
     inbox.wait_for(1)
     eventually(lambda: len(consumer.assignment()) == 3, "the queue of its retry topic, too")
-    core = mq_broker.apps[0].broker
+    core = mq_broker.apps[0].parts.core
     assert core is not None
     holders = mq_broker.call(core.state.locks.holders)
     mq_clock.advance(2 * 24 * 3_600_000)

@@ -58,7 +58,7 @@ def make_store(root: Path, settings: Mapping[str, Any] = SETTINGS) -> None:
             if offset == 30:  # a second save leaves the first as .bak
                 broker.restart()
             app = broker.apps[0]
-            broker.call(lambda app=app: app.broker.state.subscriptions.put(READERS))
+            broker.call(lambda app=app: app.parts.core.state.subscriptions.put(READERS))
             with RawConnection(broker.address, 60) as connection:
                 reply = connection.request(
                     RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="readers", topic="Orders", queueId=0,

@@ -63,7 +63,8 @@ def test_connections_of_every_kind_have_what_files_leave() -> None:
 PROGRAM = """
     import asyncio, logging, os, resource, socket, sys, time
     from mqspark.logs import sparing
-    from mqspark_server.net.tcp import RemotingServer, bind_socket
+    from mqspark_server.net.addresses import bind_socket
+    from mqspark_server.net.tcp import RemotingServer
     from mqspark_server.net import descriptors
     from mqspark.protocol.command import encode_request
     from tests.integration.test_server_tcp import EchoCore, ECHO

@@ -251,7 +251,7 @@ LIMIT = 1_000
 def crowded() -> Iterator[Broker]:
     """With as many groups as peers can make, each with an offset of a topic of its own."""
     with Broker(http=True) as running:
-        broker = running.apps[0].broker
+        broker = running.apps[0].parts.core
         assert broker is not None
         state = broker.state
 
@@ -268,8 +268,8 @@ def crowded() -> Iterator[Broker]:
 
 def test_metrics_and_views_of_large_tables_are_made_between_turns(crowded: Broker) -> None:
     app = crowded.apps[0]
-    assert app.broker is not None
-    state = app.broker.state
+    assert app.parts is not None
+    state = app.parts.core.state
 
     def longest(work: Iterator[object]) -> float:
         longest_s = 0.0

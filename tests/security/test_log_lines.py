@@ -14,8 +14,9 @@ import pytest
 from mqspark.logs import PERIOD_S, OneLine, Sparing, printable, sparing
 from mqspark.protocol.command import encode_request
 from mqspark.protocol.session import Session
-from mqspark_server import app
-from mqspark_server.net.tcp import RemotingServer, bind_socket
+from mqspark_server import dev_cluster
+from mqspark_server.net.addresses import bind_socket
+from mqspark_server.net.tcp import RemotingServer
 
 
 class NoCore:
@@ -145,7 +146,7 @@ def test_lines_of_modules_that_know_nothing_of_it_stay_lines() -> None:
     ],
 )
 def test_whatever_peers_and_disks_can_reach_is_sparing(name: str) -> None:
-    assert app  # with which all of them are loaded
+    assert dev_cluster  # with which all of them are loaded
     assert any(isinstance(each, Sparing) for each in logging.getLogger(name).filters)
     assert sparing(name) is logging.getLogger(name)
     assert len([each for each in logging.getLogger(name).filters if isinstance(each, Sparing)]) == 1

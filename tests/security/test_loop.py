@@ -20,7 +20,8 @@ from mqspark.protocol.connection import SLICE_BYTES, SLICE_COMMANDS, Connection
 from mqspark.protocol.dispatch import dispatch
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import MAX_RUNNING, LongWork, Slices
-from mqspark_server.net.tcp import RemotingServer, bind_socket
+from mqspark_server.net.addresses import bind_socket
+from mqspark_server.net.tcp import RemotingServer
 
 pytestmark = pytest.mark.anyio
 

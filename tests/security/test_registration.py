@@ -261,7 +261,7 @@ def test_a_broker_whose_table_is_too_long_is_found_after_a_restart(monkeypatch: 
     monkeypatch.setattr(broker_registration, "MAX_PIECE_BYTES", 100_000)
 
     def fill() -> None:
-        topics = broker._cluster.brokers[0].broker.state.topics
+        topics = broker.apps[0].parts.core.state.topics
         for number in range(1_500):
             topics.put(TopicConfig(topic_name=f"old-topic-number-{number}"))
 
@@ -269,9 +269,9 @@ def test_a_broker_whose_table_is_too_long_is_found_after_a_restart(monkeypatch: 
         broker.call(fill)
         broker.shut_down()
         broker.restart()
-        app = broker._cluster.brokers[0]
-        assert app.registrar.known_to == app.registrar.addresses == [broker.namesrv]
-        problem = broker.call(lambda: app.broker.registration_problem)
+        app = broker.apps[0]
+        assert app.parts.registrar.known_to == app.parts.registrar.addresses == [broker.namesrv]
+        problem = broker.call(lambda: app.parts.core.registration_problem)
         assert "deleteTopicWithBrokerRegistration" in problem
         client = BlockingClient(broker.namesrv)
         assert len(client.route("old-topic-number-1499").publish_queues) == 16

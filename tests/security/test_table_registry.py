@@ -27,7 +27,6 @@ SERVERS = {
     "*.handlers": "one entry a request code",
     "BrokerCore._service_tables": "made at the start",
     "BrokerCore._services": "made at the start",
-    "BrokerApp._sockets": "made at the start",
     "BrokerApp.recovery": "what the last recovery found: numbers by name",
     "BrokerSettings.unused": "keys of the settings",
     "NamesrvSettings.unused": "keys of the settings",
@@ -293,8 +292,8 @@ class Seen:
             self.servers = broker.call(lambda: containers_of([broker._cluster]))
             self.clients = containers_of([clients._clients, instance._instances])
             (app,) = broker.apps
-            assert app.broker is not None
-            tables = [*app.broker.tables, *broker._cluster.namesrv.core.tables]
+            assert app.parts is not None
+            tables = [*app.parts.core.tables, *broker._cluster.namesrv.core.tables]
             self.held = {name for table in tables for name in table.holds}
             self.globals = globals_of()
 

@@ -17,8 +17,9 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
+from mqspark_server.net.addresses import bind_socket
 from mqspark_server.net.memory_budget import MemoryBudget, Pace
-from mqspark_server.net.tcp import RemotingServer, bind_socket
+from mqspark_server.net.tcp import RemotingServer
 from tests.integration.test_server_tcp import ECHO, EchoCore
 from tests.security.processes import BrokerProcess
 from tests.support.waiting import eventually_async

@@ -1,5 +1,5 @@
 """Sockets around a core, and what their peers may make this process hold: memory, descriptors, connections.
 
-Imported from outside: ``descriptors``, ``lateness``, ``outbound``, ``slaveport``, ``tcp``.
+Imported from outside: ``addresses``, ``descriptors``, ``lateness``, ``outbound``, ``slaveport``, ``tcp``.
 Must not know a request code.
 """

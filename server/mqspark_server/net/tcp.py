@@ -42,7 +42,7 @@ from mqspark_server.net.descriptors import PROCESS
 from mqspark_server.net.lateness import Lateness, Overload
 from mqspark_server.net.memory_budget import MemoryBudget, Pace
 
-__all__ = ["Listener", "LocalPeer", "RemotingServer", "bind_pair", "bind_socket"]
+__all__ = ["Listener", "LocalPeer", "RemotingServer"]
 
 log = sparing("mqspark.tcp")
 
@@ -103,7 +103,6 @@ IDLE_SCAN_S = 5.0
 FAILED_TICK_MS = 500
 """Delay of the next tick after an exception in the core."""
 
-PORT_PAIR_ATTEMPTS = 64
 SHUTDOWN_GRACE_S = 2.0
 
 
@@ -111,47 +110,6 @@ class _FrameWriter(Protocol):
     def write_out(self, out: list[bytes | memoryview]) -> None: ...
 
     def close(self, reason: str) -> None: ...
-
-
-def bind_socket(host: str, port: int) -> socket.socket:
-    """Bound but not listening: a port in use is detected before a store is opened, and no client waits in a
-    backlog."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setblocking(False)
-        sock.bind((host, port))
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def bind_pair(host: str, port: int) -> tuple[socket.socket, socket.socket | None]:
-    """The broker's port and its fast port two below.
-
-    With port 0 a free pair is looked for. With a fixed port a taken fast port gives None: few clients use
-    it, and none by default.
-    """
-    if port:
-        main = bind_socket(host, port)
-        try:
-            return main, bind_socket(host, port - 2)
-        except (OSError, OverflowError):
-            return main, None
-    kept: list[socket.socket] = []  # held until the end, so that the kernel proposes another port each time
-    try:
-        for _ in range(PORT_PAIR_ATTEMPTS):
-            main = bind_socket(host, 0)
-            try:
-                return main, bind_socket(host, main.getsockname()[1] - 2)
-            except OSError:
-                kept.append(main)
-        return kept.pop(), None
-    finally:
-        for sock in kept:
-            sock.close()
 
 
 class Listener:

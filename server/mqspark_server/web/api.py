@@ -38,7 +38,7 @@ from mqspark_server.web.metrics import CONTENT_TYPE, render
 
 if TYPE_CHECKING:
     from mqspark_server.net.tcp import LocalPeer
-    from mqspark_server.node import BrokerNode
+    from mqspark_server.node import BrokerNode, BrokerParts
 
 __all__ = ["create_api"]
 
@@ -126,17 +126,16 @@ def create_api(app: BrokerNode) -> ASGIApp:
     )
     peers: list[LocalPeer] = []
 
-    def local_peer() -> LocalPeer:
-        if not app.lifecycle.ready or app.server is None:
+    def serving() -> BrokerParts:
+        if not app.lifecycle.ready or app.parts is None:
             raise HTTPException(503, f"the broker is {app.lifecycle.phase.name.lower()}")
-        if not peers:
-            peers.append(app.server.local_peer())
-        return peers[0]
+        return app.parts
 
-    def ready_broker() -> Any:
-        if not app.lifecycle.ready or app.broker is None:
-            raise HTTPException(503, f"the broker is {app.lifecycle.phase.name.lower()}")
-        return app.broker
+    def local_peer() -> LocalPeer:
+        parts = serving()
+        if not peers:
+            peers.append(parts.server.local_peer())
+        return peers[0]
 
     @api.get("/", include_in_schema=False)
     async def links() -> HTMLResponse:
@@ -153,7 +152,7 @@ def create_api(app: BrokerNode) -> ASGIApp:
     )
     async def ready() -> JSONResponse:
         """Whether messages are accepted and served: the start-up state, the store, the name servers."""
-        store, registrar, housekeeper = app.store, app.registrar, app.housekeeper
+        store, parts = app.store, app.parts
         read_only = store.read_only if store is not None and app.lifecycle.ready else None
         disk_full = store.disk_full if store is not None else None
         read_problem = store.read_problem if store is not None else None
@@ -175,10 +174,10 @@ def create_api(app: BrokerNode) -> ASGIApp:
                 "retentionProblem": store.retention_problem if store is not None else None,
                 "recovery": app.recovery,
             },
-            "delayProblem": app.broker.delay_problem if app.broker is not None else None,
-            "registeredWith": registrar.known_to if registrar is not None else [],
-            "registrationProblem": app.broker.registration_problem if app.broker is not None else None,
-            "housekeepingError": housekeeper.error if housekeeper is not None else None,
+            "delayProblem": parts.core.delay_problem if parts is not None else None,
+            "registeredWith": parts.registrar.known_to if parts is not None else [],
+            "registrationProblem": parts.core.registration_problem if parts is not None else None,
+            "housekeepingError": parts.housekeeper.error if parts is not None else None,
         }
         return JSONResponse(body, 200 if good else 503)
 
@@ -203,35 +202,34 @@ def create_api(app: BrokerNode) -> ASGIApp:
     @api.get("/api/v1/cluster", tags=["cluster"])
     async def cluster() -> dict[str, Any]:
         """This broker, as its tools see it."""
-        broker = ready_broker()
-        config = app.config
+        parts, config = serving(), app.config
         return {
             "cluster": config.broker_cluster_name,
             "broker": config.broker_name,
             "brokerId": config.broker_id,
             "address": app.address,
-            "nameServers": app.registrar.addresses if app.registrar is not None else [],
-            "registeredWith": app.registrar.known_to if app.registrar is not None else [],
-            "runtime": broker.runtime_info(),
+            "nameServers": parts.registrar.addresses,
+            "registeredWith": parts.registrar.known_to,
+            "runtime": parts.core.runtime_info(),
         }
 
     @api.get("/api/v1/topics", tags=["topics"], response_model=list[dict[str, Any]])
     async def topics() -> Response:
         """Every topic with its queues and their offsets."""
-        return await document(topics_view(ready_broker().state))
+        return await document(topics_view(serving().core.state))
 
     @api.get("/api/v1/topics/{topic}", tags=["topics"])
     async def topic_of(topic: str) -> dict[str, Any]:
-        return await _only(topics_view(ready_broker().state, topic), "topic", topic)
+        return await _only(topics_view(serving().core.state, topic), "topic", topic)
 
     @api.get("/api/v1/groups", tags=["groups"], response_model=list[dict[str, Any]])
     async def groups() -> Response:
         """Every consumer group with its members, offsets and lag."""
-        return await document(groups_view(ready_broker().state))
+        return await document(groups_view(serving().core.state))
 
     @api.get("/api/v1/groups/{group}", tags=["groups"])
     async def group_of(group: str) -> dict[str, Any]:
-        return await _only(groups_view(ready_broker().state, group), "group", group)
+        return await _only(groups_view(serving().core.state, group), "group", group)
 
     @api.post("/api/v1/topics/{topic}/messages", tags=["topics"], status_code=201)
     async def put_message(topic: Annotated[str, Path(max_length=255)], message: NewMessage) -> StoredMessage:

@@ -22,7 +22,11 @@ from mqspark.message import DLQ_PREFIX, RETRY_PREFIX
 from mqspark.protocol.slices import Work
 
 if TYPE_CHECKING:
-    from mqspark_server.node import BrokerNode
+    from mqspark.broker.broker import BrokerCore
+    from mqspark.broker.state.groups import ClientGroups
+    from mqspark.broker.state.state import BrokerState
+    from mqspark.store.store import MessageStore
+    from mqspark_server.node import BrokerNode, BrokerParts
 
 __all__ = ["CONTENT_TYPE", "render"]
 
@@ -103,15 +107,22 @@ class _Collector:
 
     def collect(self) -> Iterator[Metric | None]:
         """None where other work may run before the next."""
-        yield from self._process()
-        if self._app.broker is not None and self._app.lifecycle.ready:
-            yield from self._tables()
-            yield from self._traffic()
-            yield from self._consumers()
-            yield from self._clients()
-            yield from self._storage()
-            yield from self._timers()
-            yield from self._pop()
+        ready = self._gauge("broker_ready", "1 if the broker is serving")
+        ready.add_metric(self._node, float(self._app.lifecycle.ready))
+        yield ready
+        parts = self._app.parts
+        if parts is None:
+            return
+        yield from self._remoting(parts)
+        if self._app.lifecycle.ready:
+            core = parts.core
+            yield from self._tables(core)
+            yield from self._traffic(core.state)
+            yield from self._consumers(core.state)
+            yield from self._clients(core.state.clients)
+            yield from self._storage(core)
+            yield from self._timers(core)
+            yield from self._pop(core)
 
     def limits(self, limit: int, over: int) -> list[Metric]:
         most = self._gauge("metrics_max_series", "limit of series per family (metricsMaxSeries)")
@@ -126,38 +137,31 @@ class _Collector:
     def _counter(self, name: str, text: str, *labels: str) -> CounterMetricFamily:
         return CounterMetricFamily(f"rocketmq_{name}", text, labels=(*_NODE, *labels))
 
-    def _process(self) -> Iterator[Metric]:
-        app, node = self._app, self._node
-        ready = self._gauge("broker_ready", "1 if the broker is serving")
-        ready.add_metric(node, float(app.lifecycle.ready))
-        yield ready
-        if app.server is None:
-            return
+    def _remoting(self, parts: BrokerParts) -> Iterator[Metric]:
+        server, node = parts.server, self._node
         connections = self._gauge("remoting_connections", "open connections")
-        connections.add_metric(node, app.server.connections)
+        connections.add_metric(node, server.connections)
         yield connections
         refused = self._counter("remoting_connections_refused", "connections refused because of a limit")
-        refused.add_metric(node, app.server.rejected_connections)
+        refused.add_metric(node, server.rejected_connections)
         yield refused
         dropped = self._counter(
             "remoting_connections_dropped", "connections closed for unread answers or incomplete frames"
         )
-        dropped.add_metric(node, app.server.dropped_connections)
+        dropped.add_metric(node, server.dropped_connections)
         yield dropped
         unsent = self._gauge("remoting_unsent_bytes", "bytes of answers that peers have not read yet")
-        unsent.add_metric(node, app.server.unsent.total)
+        unsent.add_metric(node, server.unsent.total)
         yield unsent
         garbage = self._counter("remoting_protocol_errors", "connections closed for malformed frames")
-        garbage.add_metric(node, app.server.protocol_errors)
+        garbage.add_metric(node, server.protocol_errors)
         yield garbage
-        if app.broker is not None:
-            late = self._counter("remoting_requests_refused", "requests refused because they waited too long")
-            late.add_metric(node, app.broker.overload.refused_count)
-            yield late
+        late = self._counter("remoting_requests_refused", "requests refused because they waited too long")
+        late.add_metric(node, parts.core.overload.refused_count)
+        yield late
 
-    def _tables(self) -> Iterator[Metric]:
+    def _tables(self, core: BrokerCore) -> Iterator[Metric]:
         """Tables that peers can make grow."""
-        assert self._app.broker is not None  # noqa: S101 - narrows the type
         labels = (*_NODE, "table")
         size = GaugeMetricFamily("mqspark_table_bytes", "estimated bytes of a table or cache", labels=labels)
         bound = GaugeMetricFamily("mqspark_table_bound_bytes", "limit of these bytes", labels=labels)
@@ -165,7 +169,7 @@ class _Collector:
         refused = CounterMetricFamily(
             "mqspark_table_refused", "entries refused because the table was full", labels=labels
         )
-        for table in self._app.broker.tables:
+        for table in core.tables:
             of_table = (*self._node, table.name)
             size.add_metric(of_table, table.bytes)
             bound.add_metric(of_table, table.bound)
@@ -173,9 +177,8 @@ class _Collector:
             refused.add_metric(of_table, table.refused)
         yield from (size, bound, entries, refused)
 
-    def _traffic(self) -> Iterator[Metric | None]:
-        assert self._app.broker is not None  # noqa: S101 - narrows the type
-        state, node = self._app.broker.state, self._node
+    def _traffic(self, state: BrokerState) -> Iterator[Metric | None]:
+        node = self._node
         messages = self._counter(
             "messages_in", "messages stored since start", "topic", "message_type", "is_system"
         )
@@ -239,8 +242,7 @@ class _Collector:
             gauge.add_metric(node, number)
             yield gauge
 
-    def _consumers(self) -> Iterator[Metric | None]:
-        assert self._app.broker is not None  # noqa: S101 - narrows the type
+    def _consumers(self, state: BrokerState) -> Iterator[Metric | None]:
         node = self._node
         lag = self._gauge(
             "consumer_lag_messages",
@@ -249,7 +251,7 @@ class _Collector:
             "consumer_group",
             "is_retry",
         )
-        for number, behind in enumerate(lags(self._app.broker.state)):
+        for number, behind in enumerate(lags(state)):
             if behind is not None:
                 topic, group, messages = behind
                 lag.add_metric((*node, topic, group, _is_retry(topic)), messages)
@@ -257,9 +259,8 @@ class _Collector:
                 yield None
         yield lag
 
-    def _clients(self) -> Iterator[Metric | None]:
-        assert self._app.broker is not None  # noqa: S101 - narrows the type
-        clients, node = self._app.broker.state.clients, self._node
+    def _clients(self, clients: ClientGroups) -> Iterator[Metric | None]:
+        node = self._node
         consumers = self._gauge(
             "consumer_connections",
             "consumers by their heartbeats",
@@ -291,10 +292,8 @@ class _Collector:
             producers.add_metric((*node, language_name(language).lower(), str(version)), count)
         yield producers
 
-    def _storage(self) -> Iterator[Metric]:
-        store, node, broker = self._app.store, self._node, self._app.broker
-        assert store is not None  # noqa: S101 - narrows the type
-        assert broker is not None  # noqa: S101 - narrows the type
+    def _storage(self, core: BrokerCore) -> Iterator[Metric]:
+        store, node = core.store, self._node
         for name, text, value in (
             (
                 "storage_size",
@@ -310,7 +309,7 @@ class _Collector:
             (
                 "storage_message_reserve_time",
                 "ms since the oldest message was stored",
-                self._reserve_time_ms(),
+                self._reserve_time_ms(store),
             ),
             ("storage_read_only", "1 when the store accepts no writes", store.read_only is not None),
             (
@@ -343,9 +342,9 @@ class _Collector:
                 "damaged places of the log found by recovery or reads; /health/ready lists them",
                 len(store.damaged_offsets),
             ),
-            ("send_waiting", "sends that wait for their flush", len(broker.acks)),
-            ("pull_waiting", "pulls that wait for messages", broker.pulls.parked.count),
-            ("half_messages", "undecided transactions", broker.open_transactions),
+            ("send_waiting", "sends that wait for their flush", len(core.acks)),
+            ("pull_waiting", "pulls that wait for messages", core.pulls.parked.count),
+            ("half_messages", "undecided transactions", core.open_transactions),
         ):
             labels = _STORAGE if name in _STORE_METRICS else {}
             gauge = self._gauge(name, text, *labels)
@@ -358,9 +357,8 @@ class _Collector:
             damage.add_metric((*node, kind, outcome), count)
         yield damage
 
-    def _timers(self) -> Iterator[Metric | None]:
-        assert self._app.broker is not None  # noqa: S101 - narrows the type
-        table, counts = self._app.broker.runtime_info(), self._app.broker.timer_counts
+    def _timers(self, core: BrokerCore) -> Iterator[Metric | None]:
+        table, counts = core.runtime_info(), core.timer_counts
         node = (*self._node, *_STORAGE.values())
         for name, text, value in (
             ("enqueue_lag", "timer messages not yet in the wheel", int(table["timerOffsetBehind"])),
@@ -387,14 +385,13 @@ class _Collector:
                 counter.add_metric((*node, topic), count)
             yield counter
 
-    def _pop(self) -> Iterator[Metric | None]:
-        assert self._app.broker is not None  # noqa: S101 - narrows the type
+    def _pop(self, core: BrokerCore) -> Iterator[Metric | None]:
         node = self._node
         lag = self._gauge("pop_revive_lag", "unprocessed records of the revive log", "queue_id")
         latency = self._gauge(
             "pop_revive_latency", "ms since the oldest unprocessed record was due", "queue_id"
         )
-        for queue_id, (records, late_ms) in enumerate(self._app.broker.revive_behind()):
+        for queue_id, (records, late_ms) in enumerate(core.revive_behind()):
             lag.add_metric((*node, str(queue_id)), records)
             latency.add_metric((*node, str(queue_id)), late_ms)
         yield lag
@@ -412,9 +409,7 @@ class _Collector:
             *who,
             "put_status",
         )
-        for number, ((topic, group), revival) in enumerate(
-            list(self._app.broker.state.stats.revivals.items())
-        ):
+        for number, ((topic, group), revival) in enumerate(list(core.state.stats.revivals.items())):
             if number % AT_ONCE == 0:
                 yield None
             labels = (*node, group, topic)
@@ -428,9 +423,8 @@ class _Collector:
         yield read
         yield revived
 
-    def _reserve_time_ms(self) -> int:
-        assert self._app.store is not None  # noqa: S101 - narrows the type
-        oldest = self._app.store.earliest_store_timestamp()
+    def _reserve_time_ms(self, store: MessageStore) -> int:
+        oldest = store.earliest_store_timestamp()
         return max(0, self._app.clock.now_ms() - oldest) if oldest > 0 else 0
 
 

@@ -1,0 +1,343 @@
+"""A broker as a process: its store, its core, sockets, threads, name servers and HTTP."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import random
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mqspark.broker.broker import BrokerCore
+from mqspark.broker.config import BrokerConfig
+from mqspark.clock import Clock, SystemClock
+from mqspark.errors import ConfigError
+from mqspark.message import encode_host
+from mqspark.protocol.session import Session
+from mqspark.store.config import StoreConfig
+from mqspark.store.recovery.recovery import RecoveryReport
+from mqspark.store.store import MessageStore
+from mqspark_server.diskwork import Flusher, Housekeeper, Worker, open_kernel_sync
+from mqspark_server.following import Following
+from mqspark_server.net.addresses import BrokerSockets, bind, cannot_listen, resolve_broker_ip
+from mqspark_server.net.descriptors import PROCESS
+from mqspark_server.net.slaveport import ReplicationServer
+from mqspark_server.node import BrokerParts
+from mqspark_server.phases import Phase, ProcessLifecycle
+from mqspark_server.registrar import Registrar
+from mqspark_server.routefinder import RouteFinder
+from mqspark_server.settings.settings import BrokerSettings, foreign_keys
+from mqspark_server.startup import Ends, remoting_server
+from mqspark_server.web.http import HttpServer
+
+__all__ = ["BrokerApp"]
+
+log = logging.getLogger("mqspark.app")
+
+MAX_PORT = 65535
+HTTP_PORT_DISTANCE = 3
+"""httpPort is listenPort + 3 by default; +1 is RocketMQ's HA port."""
+
+_NEVER_MS = 60_000
+"""The tick interval of a stopped process."""
+
+
+class BrokerApp:
+    """``settings`` are not changed; ``address`` and ``http_url`` have the ports that are bound."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self._chance = chance or random.SystemRandom()
+        self.lifecycle = ProcessLifecycle(self.clock)
+        self.config = dataclasses.replace(settings.broker)
+        self.store_config = dataclasses.replace(settings.store)
+        self.address = ""
+        """``host:port`` for clients, once started."""
+        self.http_url: str | None = None
+        self.store: MessageStore | None = None
+        """There from the beginning of the recovery on."""
+        self.recovery: dict[str, Any] | None = None
+        """Result of the recovery at start."""
+        self.parts: BrokerParts | None = None
+        """There when the store is recovered."""
+        self._ends = Ends()
+
+    @property
+    def store_path(self) -> Path:
+        return Path(self.store_config.store_path_root_dir)
+
+    # --- start ---
+
+    async def start(self) -> None:
+        """Raises OSError, StoreError or ConfigError; nothing is left behind then."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        if self.settings.unused:
+            log.info("settings without an effect here: %s", ", ".join(self.settings.unused))
+        self.lifecycle.advance(Phase.BINDING)
+        sockets = self._bind()
+        flush_worker, worker = Worker("mqspark-flush"), Worker("mqspark-housekeeping")
+        self._ends.always(flush_worker.close)
+        self._ends.always(worker.close)
+        http = self._start_http(worker) if self.settings.server.http_enable else None
+
+        self.lifecycle.advance(Phase.RECOVERING)
+        store = await self._recover(flush_worker, worker)
+
+        self.lifecycle.advance(Phase.STARTING)
+        parts = self.parts = self._assemble(store, flush_worker, worker, http)
+        await self._listen(parts, sockets)
+        parts.flusher.start()
+        parts.housekeeper.start()
+        parts.server.start()
+
+        self.lifecycle.advance(Phase.REGISTERING)
+        await parts.registrar.start()
+        parts.route_finder.start()
+        if parts.following is not None:
+            parts.following.start()
+        self.lifecycle.advance(Phase.READY)
+        log.info("broker %s serves at %s, store %s", self.config.broker_name, self.address, self.store_path)
+
+    def _bind(self) -> BrokerSockets:
+        server, config = self.settings.server, self.config
+        sockets = BrokerSockets.bind(
+            server.bind_address,
+            config.listen_port,
+            config.ha_listen_port or 0,
+            with_fast=server.fast_port_enable,
+        )
+        self._ends.always(sockets.close)
+        config.listen_port, config.ha_listen_port = sockets.port, sockets.slave_port
+        if server.fast_port_enable and sockets.fast is None:
+            log.warning("port %d is in use: there is no fast port (listenPort - 2)", sockets.port - 2)
+        self.address = config.address
+        return sockets
+
+    def _start_http(self, worker: Worker) -> HttpServer:
+        config = self.settings.server
+        host, port = config.http_bind_address, config.http_port
+        if port is None:
+            port = self.config.listen_port + HTTP_PORT_DISTANCE if self.settings.broker.listen_port else 0
+            if port > MAX_PORT:
+                raise ConfigError(
+                    f"there is no port {port} (listenPort + 3) for HTTP: set httpPort", key="httpPort"
+                )
+        sock = bind("HTTP", host, port)
+        self._ends.always(sock.close)
+        http = HttpServer(sock, self._build_api, worker, config.http_max_connections)
+        try:
+            http.start()
+        except OSError as error:
+            raise cannot_listen("HTTP", host, port, error) from None
+        self._ends.always(http.stop)
+        self.http_url = http.url
+        return http
+
+    def _build_api(self) -> object:
+        from mqspark_server.web.api import create_api
+
+        return create_api(self)
+
+    async def _recover(self, flush_worker: Worker, worker: Worker) -> MessageStore:
+        """An open store. It is opened in the thread that flushes; HTTP answers meanwhile."""
+        own_ip = await resolve_broker_ip(self.config.broker_ip1)
+        store = self.store = MessageStore(
+            self.store_config, self.clock, store_host=encode_host(own_ip, self.config.listen_port)
+        )
+        reserved = store.descriptors
+        if self.http_url is not None:
+            reserved += self.settings.server.http_max_connections
+        PROCESS.reserve(reserved)
+        self._ends.always(partial(PROCESS.reserve, -reserved))
+
+        async def close() -> None:
+            for each in (worker, flush_worker):  # a job, or the opening of a start that was cancelled
+                await each.run(lambda: None)
+            await flush_worker.run(store.close)
+
+        def abandon() -> None:
+            for each in (worker, flush_worker):
+                each.close()
+            store.abandon()
+
+        self._ends.on_stop(close)
+        self._ends.on_kill(abandon)
+        report = await flush_worker.run(store.open)
+        self._note_recovery(report)
+        return store
+
+    def _note_recovery(self, report: RecoveryReport) -> None:
+        self.recovery = dataclasses.asdict(report)
+        log.info("store %s recovered: %s", self.store_path, report)
+        mode, wanted = self.store_path.stat().st_mode & 0o777, self.settings.store.directory_mode
+        if mode & ~wanted:
+            log.warning(
+                "other users can read %s (mode %04o): chmod %04o, or set storeDirectoryMode",
+                self.store_path,
+                mode,
+                wanted,
+            )
+
+    def _assemble(
+        self, store: MessageStore, flush_worker: Worker, worker: Worker, http: HttpServer | None
+    ) -> BrokerParts:
+        """Connect the parts, and say in which order they end: stop accepting, unregister, sync, answer, close, save,
+        checkpoint."""
+        outbox: list[Session] = []
+        core = BrokerCore(
+            self.config,
+            self.store_config,
+            store,
+            self.clock,
+            random=self._chance,
+            outbox=outbox,
+            foreign_keys=foreign_keys(BrokerConfig, StoreConfig),
+        )
+        server = remoting_server(
+            self.config.broker_name, core, outbox, self.settings.server, self._after_turn, core.overload
+        )
+        registrar = Registrar(core, server.write_outbox)
+        follower = core.follower
+        parts = BrokerParts(
+            core=core,
+            server=server,
+            flusher=Flusher(core, store, flush_worker, self._flushed, open_kernel_sync()),
+            housekeeper=Housekeeper(core, worker, server.write_outbox),
+            registrar=registrar,
+            route_finder=RouteFinder(core, server.write_outbox),
+            slaves=ReplicationServer(core.replicas, self._replicated),
+            following=None if follower is None else Following(follower, registrar, server.schedule),
+        )
+
+        async def save() -> None:
+            await parts.housekeeper.stop()
+            await parts.housekeeper.run(core.shutdown())
+
+        async def drain() -> None:
+            core.quiesce()
+            core.turn()
+            await parts.flusher.stop()
+            parts.slaves.close()
+            await server.close()
+
+        async def cut_off() -> None:
+            await parts.flusher.abandon()
+            parts.slaves.close(abruptly=True)
+            await server.close(abruptly=True)
+
+        ends = self._ends
+        ends.on_stop(save)
+        ends.on_kill(parts.housekeeper.stop)
+        if http is not None:
+            ends.always(http.stop)  # here already: a page must not read a store that is being closed
+        ends.on_stop(drain)
+        ends.on_stop(registrar.stop)
+        ends.on_kill(registrar.abandon)
+        ends.always(parts.route_finder.stop)
+        ends.on_stop(server.stop_accepting)
+        ends.on_kill(cut_off)
+        if parts.following is not None:
+            ends.always(parts.following.stop)
+        return parts
+
+    async def _listen(self, parts: BrokerParts, sockets: BrokerSockets) -> None:
+        host = self.settings.server.bind_address
+        for sock in (sockets.main, sockets.fast):
+            if sock is not None:
+                try:  # two processes may have bound the port; one of them listens
+                    await parts.server.listen(sock, fast=sock is sockets.fast)
+                except OSError as error:
+                    raise cannot_listen("broker", host, sock.getsockname()[1], error) from None
+        try:
+            await parts.slaves.listen(sockets.slaves)
+        except OSError as error:
+            raise cannot_listen("broker's replication", host, sockets.slave_port, error) from None
+
+    # --- what the parts tell each other ---
+
+    def _flushed(self) -> None:
+        if self.parts is not None:
+            self._replicate(self.parts)
+            self.parts.server.write_outbox()
+
+    def _replicate(self, parts: BrokerParts) -> None:
+        parts.slaves.turned()
+        if parts.following is not None:
+            parts.following.turned()
+
+    def _replicated(self) -> None:
+        if self.parts is not None:
+            self.parts.core.replicated()
+            self.parts.server.write_outbox()
+
+    def _after_turn(self) -> None:
+        parts = self.parts
+        if parts is not None:
+            parts.flusher.after_turn()
+            self._replicate(parts)
+            parts.registrar.after_turn()
+            parts.housekeeper.after_turn()
+            parts.route_finder.after_turn()
+
+    async def tick(self, ahead_ms: int) -> int:
+        """For callers that move the clock: do what is due and sync what that stored, until nothing is due.
+        Connected clients count as alive, because they cannot know how much time has passed; ``ahead_ms`` is the
+        total shift.
+
+        Returns the ms until more may be due. The broker must be ready, or killed or stopped, in which case
+        nothing happens.
+        """
+        while True:
+            parts = self.parts
+            if self.lifecycle.phase != Phase.READY or parts is None:
+                return _NEVER_MS
+            state = parts.core.state
+            state.ahead_ms = ahead_ms
+            state.clients.seen_all()
+            state.locks.renew_all(state.clients.is_member)
+            puts = state.store.put_count
+            wait_ms = parts.server.tick()
+            await parts.flusher.sync()
+            if wait_ms > 0 and state.store.put_count == puts:
+                return wait_ms
+
+    # --- end ---
+
+    async def kill(self) -> None:
+        """Simulate SIGKILL as seen from outside: connections break, nothing more is answered, saved or synced,
+        and the next start on these files recovers. The files and the ports are free afterwards."""
+        if self.lifecycle.phase >= Phase.STOPPING:
+            return
+        self.lifecycle.advance(Phase.STOPPING)
+        try:
+            await self._ends.kill()
+        finally:
+            self.lifecycle.advance(Phase.STOPPED)
+
+    async def stop(self) -> None:
+        """May be called at any time and more than once.
+
+        Raises StoreReadOnly at the end if the store had failed: its ``abort`` file stays, and the next start
+        recovers.
+        """
+        if self.lifecycle.phase >= Phase.STOPPING:
+            return
+        self.lifecycle.advance(Phase.STOPPING)
+        try:
+            await self._ends.stop()
+        finally:
+            self.lifecycle.advance(Phase.STOPPED)

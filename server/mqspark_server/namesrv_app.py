@@ -1,0 +1,85 @@
+"""A name server as a process: its core, its port, and the thread that saves its table."""
+
+from __future__ import annotations
+
+import logging
+
+from mqspark.clock import Clock, SystemClock
+from mqspark.namesrv.config import NamesrvConfig
+from mqspark.namesrv.namesrv import NameServer
+from mqspark.protocol.session import Session
+from mqspark_server.diskwork import Housekeeper, Worker
+from mqspark_server.net.addresses import bind, cannot_listen
+from mqspark_server.phases import Phase, ProcessLifecycle
+from mqspark_server.settings.settings import NamesrvSettings, foreign_keys, local_address
+from mqspark_server.startup import Ends, remoting_server
+
+__all__ = ["NameServerApp"]
+
+log = logging.getLogger("mqspark.app")
+
+_WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
+
+
+class NameServerApp:
+    def __init__(self, settings: NamesrvSettings, *, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self.lifecycle = ProcessLifecycle(self.clock)
+        self.address = ""
+        """``host:port`` for clients on this host, once started."""
+        self.core: NameServer | None = None
+        self._ends = Ends()
+
+    async def start(self) -> None:
+        """Raises OSError, StoreError or ConfigError; nothing is left behind then."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        config, ends = self.settings.server, self._ends
+        if self.settings.unused:
+            log.info("settings without an effect here: %s", ", ".join(self.settings.unused))
+        self.lifecycle.advance(Phase.BINDING)
+        host = config.bind_address
+        sock = bind("name server", host, config.listen_port)
+        ends.on_stop(sock.close)
+        port = sock.getsockname()[1]
+        self.lifecycle.advance(Phase.STARTING)
+        outbox: list[Session] = []
+        core = self.core = NameServer(
+            self.settings.namesrv, self.clock, outbox=outbox, foreign_keys=foreign_keys(NamesrvConfig)
+        )
+        worker = Worker("mqspark-namesrv")
+        ends.on_stop(worker.close)
+        housekeeper = Housekeeper(core, worker)
+
+        async def save() -> None:
+            await housekeeper.stop()
+            await housekeeper.run(core.jobs())
+
+        ends.on_stop(save)
+        server = remoting_server("namesrv", core, outbox, config, housekeeper.after_turn)
+        ends.on_stop(server.close)
+        try:
+            await server.listen(sock)
+        except OSError as error:
+            raise cannot_listen("name server", host, port, error) from None
+        server.start()
+        housekeeper.start()
+        self.address = f"{local_address() if host in _WILDCARDS else host}:{port}"
+        self.lifecycle.advance(Phase.READY)
+        log.info("name server at %s", self.address)
+
+    async def stop(self) -> None:
+        """May be called at any time and more than once."""
+        if self.lifecycle.phase >= Phase.STOPPING:
+            return
+        self.lifecycle.advance(Phase.STOPPING)
+        try:
+            await self._ends.stop()
+        finally:
+            self.lifecycle.advance(Phase.STOPPED)

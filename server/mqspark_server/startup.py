@@ -1,0 +1,77 @@
+"""What the start-up of every process uses: a list of what has been started, and remoting by the settings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+from mqspark.protocol.session import Core, Session
+from mqspark_server.net.lateness import Overload
+from mqspark_server.net.tcp import RemotingServer
+from mqspark_server.settings.settings import ServerConfig
+
+__all__ = ["Ends", "remoting_server"]
+
+End = Callable[[], Awaitable[None] | None]
+
+
+class Ends:
+    """How each started part ends: when the process is stopped, and when it is killed. The last one comes first, and a
+    failing one keeps no other from its end."""
+
+    def __init__(self) -> None:
+        self._stop = AsyncExitStack()
+        self._kill = AsyncExitStack()
+
+    def on_stop(self, end: End) -> None:
+        self._stop.push_async_callback(_run, end)
+
+    def on_kill(self, end: End) -> None:
+        """What frees threads, ports and files, and answers, saves and syncs nothing."""
+        self._kill.push_async_callback(_run, end)
+
+    def always(self, end: End) -> None:
+        self.on_stop(end)
+        self.on_kill(end)
+
+    async def stop(self) -> None:
+        """Raises what the last failing end raised."""
+        self._kill.pop_all()
+        await self._stop.aclose()
+
+    async def kill(self) -> None:
+        self._stop.pop_all()
+        await self._kill.aclose()
+
+
+async def _run(end: End) -> None:
+    result = end()
+    if inspect.isawaitable(result):
+        await result
+
+
+def remoting_server(
+    name: str,
+    core: Core,
+    outbox: list[Session],
+    config: ServerConfig,
+    after_turn: Callable[[], None],
+    overload: Overload | None = None,
+) -> RemotingServer:
+    return RemotingServer(
+        core,
+        outbox,
+        name=name,
+        idle_s=config.server_channel_max_idle_time_seconds,
+        max_connections=config.max_connections,
+        high_water_bytes=config.write_buffer_high_water_mark,
+        max_buffered_bytes=config.max_buffered_bytes,
+        max_unsent_bytes=config.max_unsent_bytes,
+        unread_s=config.unread_timeout_seconds,
+        partial_frame_s=config.partial_frame_timeout_seconds,
+        max_connections_per_address=config.max_connections_per_address,
+        backlog=config.server_socket_backlog,
+        after_turn=after_turn,
+        overload=overload,
+    )
