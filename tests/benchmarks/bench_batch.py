@@ -208,6 +208,8 @@ def main(arguments: list[str]) -> None:
     if asked.once:
         print(json.dumps(measure(SHAPES[asked.shape[0]], asked.store)))
         return
+    from tests.benchmarks.report import OURS, figure, ratio  # another clone may not have it
+
     here = Path(__file__).resolve().parents[2]
     trees = [here] if asked.against is None else [here, asked.against.resolve()]
     print("processor time a message, µs: send, index" + (", here / there, ratio" if len(trees) > 1 else ""))
@@ -219,10 +221,11 @@ def main(arguments: list[str]) -> None:
         for what in ("send", "index"):
             columns = [[float(row[tree][what]) for row in rounds] for tree in range(len(trees))]
             text = " / ".join(f"{statistics.median(column):.2f}" for column in columns)
+            for tree, column in zip(trees, columns, strict=True):
+                side = OURS if tree == here else f"B: {tree.name}"
+                figure(f"{name}, {what}, CPU a message", "µs", column, side=side, less_is_better=True)
             if len(trees) > 1:
-                text += (
-                    f"  {statistics.median(here / there for here, there in zip(*columns, strict=True)):.2f}"
-                )
+                text += f"  {ratio(statistics.median(a / b for a, b in zip(*columns, strict=True)))}"
             texts.append(text)
         print(f"{name:12} {'    '.join(texts)}", flush=True)
 

@@ -33,6 +33,7 @@ from mqspark.store.tools.storestats import store_stats
 from tests.benchmarks.bench_broker import DevProcess, broker, load
 from tests.benchmarks.bench_store import BORN_HOST, PROPERTIES, TAG_CODE, make
 from tests.benchmarks.raw_load import BASE
+from tests.benchmarks.report import OURS, figure, peer, ratio
 from tests.interop import jars as jar_cache
 from tests.interop.rocketmq import rocketmq_broker, rocketmq_namesrv
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_namesrv
@@ -109,11 +110,16 @@ def many_topics(parent: Path, topics: int, count: int, rounds: int) -> None:
             stored = store_stats(OfflineStore(StoreConfig(store_path_root_dir=str(root))))
             if stored.messages != sent[number] or len(stored.topics) < number:
                 raise SystemExit(f"{stored.messages} of {sent[number]} messages: the figures are void")
+    for number, figures in results.items():
+        side = f"mqspark, {number:,} topics"
+        figure("send by topics", "/s", [each["per_second"] for each in figures], side=side)
+        cpu_us = [each["broker_cpu_us"] for each in figures]
+        figure("send by topics, broker CPU a message", "µs", cpu_us, side=side, less_is_better=True)
     clock = [b["per_second"] / a["per_second"] for a, b in zip(results[1], results[topics], strict=True)]
     cpu = [a["broker_cpu_us"] / b["broker_cpu_us"] for a, b in zip(results[1], results[topics], strict=True)]
     print(
-        f"rate of many to one: {statistics.median(clock):.2f} by the clock ({_all(clock)}),"
-        f" {statistics.median(cpu):.2f} by broker CPU ({_all(cpu)})"
+        f"rate of many to one: {ratio(statistics.median(clock))} by the clock,"
+        f" {ratio(statistics.median(cpu))} by broker CPU"
     )
 
 
@@ -170,6 +176,9 @@ def restarts(parent: Path, gib: float, rounds: int) -> None:
                     cpu_s = cluster.cpu_seconds()
                 print(f"  {kind:<10}{taken[kind][-1]:8.2f} s, {cpu_s:.2f} s of CPU", flush=True)
                 shutil.rmtree(folder)
+    peer("RocketMQ 5.5.0", heap="2 GiB", **sizes)
+    for kind, side in (("mqspark", OURS), ("rocketmq", "RocketMQ 5.5.0")):
+        figure(f"ready after SIGKILL, {gib:g} GiB", "s", taken[kind], side=side, less_is_better=True)
     print(
         f"ready after SIGKILL, {gib:g} GiB, {count:,} messages: mqspark {statistics.median(taken['mqspark']):.2f} s,"
         f" RocketMQ {statistics.median(taken['rocketmq']):.2f} s"
@@ -219,8 +228,11 @@ def drains(parent: Path, gib: float, count: int, rounds: int) -> None:
             f" {_middle(sends[:-1], 'per_second'):,.0f} /s",
             flush=True,
         )
-    ratio = _middle(beside, "per_second") / _middle(alone, "per_second")
-    print(f"send rate while {gib:g} GiB ({backlog:,} messages) are drained, to that alone: {ratio:.2f}")
+    for what, figures in (("alone", alone), ("beside a drain", beside)):
+        figure("send", "/s", [each["per_second"] for each in figures], side=f"mqspark, {what}")
+    figure("drain beside sends", "/s", drained)
+    share = _middle(beside, "per_second") / _middle(alone, "per_second")
+    print(f"send rate while {gib:g} GiB ({backlog:,} messages) are drained, to that alone: {ratio(share)}")
 
 
 # --- rebuild --------------------------------------------------------------------------------------------------
@@ -241,6 +253,7 @@ def rebuilds(parent: Path, gib: float, rounds: int) -> None:
             f"  {rates[-1]:,.0f} records/s, {cpu / count * 1e6:.2f} µs of CPU each, both processes",
             flush=True,
         )
+    figure(f"queues and index of {gib:g} GiB rebuilt", "records/s", rates)
     print(f"queues and index of {gib:g} GiB rebuilt: {statistics.median(rates):,.0f} records/s")
 
 
@@ -251,10 +264,6 @@ def _cpu() -> float:
 
 def _middle(figures: list[dict[str, Any]], name: str) -> float:
     return statistics.median(figure[name] for figure in figures)
-
-
-def _all(ratios: list[float]) -> str:
-    return ", ".join(f"{ratio:.2f}" for ratio in ratios)
 
 
 def main() -> None:

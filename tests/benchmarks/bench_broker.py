@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from tests.benchmarks.report import OURS, Figure, figure, ratio, spelled
 
 BATCH = 160
 
@@ -89,7 +90,7 @@ def load(what: str, process: DevProcess, **options: int) -> dict[str, Any]:
     return result
 
 
-class Figures:
+class Results:
     """What one tree's brokers gave, round by round."""
 
     def __init__(self, tree: Path | None) -> None:
@@ -108,39 +109,31 @@ class Figures:
             if flush == "ASYNC_FLUSH":
                 self.results["pull"].append(load("pull", process, count=count, batch=BATCH, rounds=3))
 
-    def medians(self) -> dict[str, float]:
-        return _medians(self.results, self.starts, self.idle)
+    def record(self, side: str) -> list[Figure]:
+        """Report every round of every quantity."""
+        results = self.results
+        made = [
+            figure(f"send, {flush}", "/s", [each["per_second"] for each in results[flush]], side=side)
+            for flush in ("ASYNC_FLUSH", "SYNC_FLUSH")
+        ]
+        made.append(figure("pull", "/s", [each["per_second"] for each in results["pull"]], side=side))
+        for what, rounds in results.items():
+            name = what if what == "pull" else f"send, {what}"
+            cpu_us = [each["broker_cpu_us"] for each in rounds]
+            made.append(figure(f"{name}, broker CPU a message", "µs", cpu_us, side=side, less_is_better=True))
+        made.append(figure("start to READY", "s", self.starts, side=side, less_is_better=True))
+        made.append(figure("idle memory", "MB", self.idle, side=side, less_is_better=True))
+        return made
 
 
-def run(count: int, rounds: int, parent: Path, *trees: Path | None) -> list[dict[str, float]]:
-    """The medians of each tree; the trees take turns."""
-    figures = [Figures(tree) for tree in trees]
+def run(count: int, rounds: int, parent: Path, *trees: Path | None) -> list[list[Figure]]:
+    """The figures of each tree; the trees take turns."""
+    results = [Results(tree) for tree in trees]
     for _ in range(rounds):
         for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
-            for each in figures:
+            for each in results:
                 each.measure(flush, count, parent)
-    return [each.medians() for each in figures]
-
-
-def _medians(
-    results: dict[str, list[dict[str, Any]]], starts: list[float], idle: list[float]
-) -> dict[str, float]:
-    return {
-        "send_async_per_s": _median(results["ASYNC_FLUSH"], "per_second"),
-        "send_async_broker_cpu_us": _median(results["ASYNC_FLUSH"], "broker_cpu_us"),
-        "send_sync_per_s": _median(results["SYNC_FLUSH"], "per_second"),
-        "send_sync_broker_cpu_us": _median(results["SYNC_FLUSH"], "broker_cpu_us"),
-        "sync_to_async": _median(results["SYNC_FLUSH"], "per_second")
-        / _median(results["ASYNC_FLUSH"], "per_second"),
-        "pull_per_s": _median(results["pull"], "per_second"),
-        "pull_broker_cpu_us": _median(results["pull"], "broker_cpu_us"),
-        "start_s": statistics.median(starts),
-        "idle_rss_mb": statistics.median(idle),
-    }
-
-
-def _median(results: list[dict[str, Any]], key: str) -> float:
-    return statistics.median(result[key] for result in results)
+    return [each.record(OURS if each.tree is None else f"B: {each.tree.name}") for each in results]
 
 
 def main(arguments: list[str]) -> None:
@@ -152,8 +145,11 @@ def main(arguments: list[str]) -> None:
     asked = parser.parse_args(arguments)
     trees = [None] if asked.against is None else [None, asked.against.resolve()]
     ours, *others = run(asked.count, asked.rounds, asked.store, *trees)
-    for name, value in ours.items():
-        print(f"{name:28} {value:>14,.2f}", *(f"{b[name]:>14,.2f} {value / b[name]:>6.3f}" for b in others))
+    for n, mine in enumerate(ours):
+        print(f"{mine.name:36} {spelled(mine)}")
+        for theirs in (each[n] for each in others):
+            value = theirs.median / mine.median if mine.less_is_better else mine.median / theirs.median
+            print(f"{theirs.side:>36} {spelled(theirs)}, A/B {ratio(value)}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ every number that it gets; a run that lost one, or one that doubled a send, has 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -27,6 +28,7 @@ from typing import Any
 from mqspark.record import decode_records
 from tests.benchmarks.bench_broker import DevProcess
 from tests.benchmarks.client_sides.side import DIGITS
+from tests.benchmarks.report import figure, ratio
 from tests.interop import jars as jar_cache
 from tests.interop.other_clients import cpp_binding
 from tests.interop.rocketmq import java_command
@@ -69,6 +71,7 @@ CASES = [
     Case("1,000 a second, 100 B", "rate", 100, 10_000, rate=1_000.0),
 ]
 DRAINS = ("push", "lite")
+SIDE_NAMES = {"ours": "ours, blocking", "ours aio": "ours, asyncio", "cpp": "C++ from Python", "java": "Java"}
 
 
 class VoidRun(Exception):
@@ -243,25 +246,41 @@ def compare(
     return {name: figure for name, figure in figures.items() if figure.rates}
 
 
+def record(case: Case, figures: dict[str, Figures]) -> None:
+    for name, runs in figures.items():
+        side = SIDE_NAMES[name]
+        if runs.latencies:
+            for what, quantile in itertools.product(("sent", "arrived"), ("p50", "p99")):
+                values = [latency[what][quantile] for latency in runs.latencies]
+                figure(f"{case.name}, {what}, {quantile}", "ms", values, side=side, less_is_better=True)
+        else:
+            seconds = case.count / statistics.median(runs.rates)
+            figure(case.name, "/s", runs.rates, side=side, round_s=seconds)
+        cpu_name = f"{case.name}, client CPU a message"
+        figure(cpu_name, "µs", runs.cpu_us, side=side, less_is_better=True)
+
+
 def show(bench: Bench, case: Case, figures: dict[str, Figures]) -> None:
     rates = {name: statistics.median(figure.rates) for name, figure in figures.items()}
     broker_us = statistics.median(bench.broker_cpu_us.get(case.name, [0.0]))
     print(f"{case.name} ({case.count:,} messages; broker {broker_us:.1f} us CPU a message)")
-    for name, figure in figures.items():
-        if figure.latencies:
+    for name, runs in figures.items():
+        if runs.latencies:
             said = "; ".join(
-                f"{what} p50 {statistics.median(each[what]['p50'] for each in figure.latencies):.2f} ms,"
-                f" p99 {statistics.median(each[what]['p99'] for each in figure.latencies):.2f} ms"
+                f"{what} p50 {statistics.median(each[what]['p50'] for each in runs.latencies):.2f} ms,"
+                f" p99 {statistics.median(each[what]['p99'] for each in runs.latencies):.2f} ms"
                 for what in ("sent", "arrived")
             )
         else:
             said = f"{rates[name]:>10,.0f} /s"
             said += "".join(
-                f", {rates[name] / rates[peer]:5.2f} x {peer}" for peer in ("cpp", "java") if peer in rates
+                f", {ratio(rates[name] / rates[other])} x {other}"
+                for other in ("cpp", "java")
+                if other in rates and name.startswith("ours")
             )
         print(
-            f"  {name:<10} {said}; {statistics.median(figure.cpu_us):6.1f} us CPU a message"
-            f" [{', '.join(f'{rate:,.0f}' for rate in figure.rates)}]",
+            f"  {name:<10} {said}; {statistics.median(runs.cpu_us):6.1f} us CPU a message"
+            f" [{', '.join(f'{rate:,.0f}' for rate in runs.rates)}]",
             flush=True,
         )
 
@@ -295,7 +314,9 @@ def main(arguments: list[str] | None = None) -> None:
                     case.without,
                 )  # fmt: skip
             try:
-                show(bench, case, compare(bench, case, commands, options.rounds))
+                figures = compare(bench, case, commands, options.rounds)
+                record(case, figures)
+                show(bench, case, figures)
             except VoidRun as error:
                 print(f"{case.name}: no figure: {error}", flush=True)
     finally:

@@ -24,6 +24,7 @@ from pathlib import Path
 from mqspark.protocol.command import encode_request
 from mqspark.record import decode_records
 from tests.benchmarks.bench_broker import DevProcess, broker
+from tests.benchmarks.report import OURS, figure
 from tests.support.remoting import GET_MAX_OFFSET, PULL_MESSAGE, SEND_MESSAGE_V2, RawConnection
 from tests.unit.broker_kit import Bench, send_ext
 
@@ -154,14 +155,16 @@ def in_processor_time(rate: int, seconds: float, parent: Path) -> list[int]:
         return late
 
 
-def show(late: list[int], count: int) -> None:
+def show(late: list[int], count: int, side: str = OURS) -> None:
     values = sorted(late)
     if len(values) != count or values[0] < 0:
         raise RuntimeError(
             f"{len(values)} of {count} messages, the earliest {values[0]} ms: the figures are void"
         )
     for name, place in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)):
-        print(f"  late {name:>5}: {values[min(count - 1, int(count * place))]:5d} ms")
+        value = values[min(count - 1, int(count * place))]
+        figure(f"timer messages, late, {name}", "ms", [value], side=side, less_is_better=True)
+        print(f"  late {name:>5}: {value:5d} ms")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -176,6 +179,7 @@ def main(arguments: list[str] | None = None) -> None:
         show(
             in_processor_time(options.rate, options.seconds, options.store),
             int(options.rate * options.seconds),
+            f"{OURS}, by processor time",
         )
         return
     with broker(

@@ -16,7 +16,6 @@ Prints the medians, the ratio of ours to theirs, and each broker's CPU time per 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import statistics
@@ -30,6 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.benchmarks.report import OURS, figure, peer, ratio
 from tests.interop import jars as jar_cache
 from tests.interop.jars import Jars
 from tests.interop.rocketmq import java_command, rocketmq_cluster
@@ -234,9 +234,7 @@ def alone(cluster: Cluster, clusters: list[Cluster]) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def compare(
-    name: str, clusters: list[Cluster], rounds: int, run: Callable[[Cluster], Figure]
-) -> dict[str, object]:
+def compare(name: str, clusters: list[Cluster], rounds: int, run: Callable[[Cluster], Figure]) -> None:
     """A B A B; the medians and the ratio of ours to theirs. A void run stops the program."""
     figures: dict[str, list[Figure]] = {cluster.kind: [] for cluster in clusters}
     for _ in range(rounds):
@@ -248,19 +246,16 @@ def compare(
     ratios = [
         ours.rate / theirs.rate for ours, theirs in zip(figures["mqspark"], figures["rocketmq"], strict=True)
     ]
-    ratio = statistics.median(ratios)
+    value = statistics.median(ratios)
+    for kind, side in (("mqspark", OURS), ("rocketmq", "RocketMQ 5.5.0")):
+        figure(name, "/s", [run.rate for run in figures[kind]], side=side)
+        cpu_us = [run.cpu_us for run in figures[kind]]
+        figure(f"{name}, broker CPU a message", "µs", cpu_us, side=side, less_is_better=True)
     print(
         f"{name:32} mqspark {rate['mqspark']:9,.0f}/s {cpu['mqspark']:6.1f} us   "
-        f"rocketmq {rate['rocketmq']:9,.0f}/s {cpu['rocketmq']:6.1f} us   ratio {ratio:.2f}",
+        f"rocketmq {rate['rocketmq']:9,.0f}/s {cpu['rocketmq']:6.1f} us   ratio {ratio(value)}",
         flush=True,
     )
-    return {
-        "name": name,
-        "rate_per_s": rate,
-        "broker_cpu_us_per_message": cpu,
-        "ratio": ratio,
-        "ratios": ratios,
-    }
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -272,7 +267,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--flush", nargs="+", default=["ASYNC_FLUSH", "SYNC_FLUSH"])
     parser.add_argument("--only", nargs="+", default=["producer", "batch", "consumer"])
     parser.add_argument("--backlog", type=int, default=BACKLOG, help="messages a consumer run drains")
-    parser.add_argument("--json", type=Path, help="write the figures there too")
     options = parser.parse_args(arguments)
     try:
         jars = jar_cache.fetch()
@@ -283,20 +277,17 @@ def main(arguments: list[str] | None = None) -> int:
         f"rocketmq-example 5.5.0 on both; {BODY_BYTES} B bodies, {QUEUES} queues, {options.rounds} rounds of "
         f"{options.seconds:g} s; us: broker CPU a message"
     )
-    results = []
     try:
         for flush in options.flush:
             with tempfile.TemporaryDirectory(prefix="bench-java-") as folder:
-                results += _flush_mode(jars, Path(folder), flush, options)
+                _flush_mode(jars, Path(folder), flush, options)
     except VoidRun as void:
         print(f"VOID: {void}", file=sys.stderr)
         return 1
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2))
     return 0
 
 
-def _flush_mode(jars: Jars, folder: Path, flush: str, options: argparse.Namespace) -> list[dict[str, object]]:
+def _flush_mode(jars: Jars, folder: Path, flush: str, options: argparse.Namespace) -> None:
     clients = folder / "clients"
     clients.mkdir()
     settings = {
@@ -304,7 +295,7 @@ def _flush_mode(jars: Jars, folder: Path, flush: str, options: argparse.Namespac
         "mappedFileSizeCommitLog": 1 << 30,
         "mappedFileSizeConsumeQueue": 300000 * 20,
     }
-    results = []
+    peer("RocketMQ 5.5.0", heap=f"{BROKER_HEAP_MIB} MiB", **settings)
     with (
         mqspark_cluster(folder / "mqspark", "--set", f"flushDiskType={flush}") as ours,
         rocketmq_cluster(jars, folder / "rocketmq", heap_mib=BROKER_HEAP_MIB, settings=settings) as theirs,
@@ -327,8 +318,7 @@ def _flush_mode(jars: Jars, folder: Path, flush: str, options: argparse.Namespac
                     for cluster in clusters:
                         fill(cluster, "bench-backlog", options.backlog)
                 name = f"{flush} {scenario.__name__}"
-                results.append(compare(name, clusters, options.rounds, scenario))
-    return results
+                compare(name, clusters, options.rounds, scenario)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ from mqspark.store import FlushDiskType, MessageStore, StoreConfig
 from mqspark_jobs import archive, rebuild_index
 from mqspark_jobs.commandline import delta_settings
 from mqspark_jobs.job import ProgressLine
+from tests.benchmarks.machine import own_s
+from tests.benchmarks.report import figure
 from tests.spark.delta_jars import delta_jars
 
 TOPICS, QUEUES = 4, 4
@@ -79,28 +81,11 @@ def session(master: str, folder: Path) -> Any:
     return builder.getOrCreate()
 
 
-def family_seconds() -> float:
-    """Processor time of this process and all below it, those that have ended as well."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            parents[int(name)] = int(fields[1])
-            ticks[int(name)] = sum(map(int, fields[11:15]))
-    family = {os.getpid()}
-    while True:
-        found = {pid for pid, parent in parents.items() if parent in family} - family
-        if not found:
-            return sum(ticks[pid] for pid in family if pid in ticks) / TICKS
-        family |= found
-
-
 def report(what: str, count: int, unit: str, times: list[tuple[float, float]]) -> None:
     seconds = statistics.median(wall for wall, _ in times)
+    figure(what, f"{unit}/s", [count / wall for wall, _ in times], round_s=seconds)
+    cpu_us = [cpu / count * 1e6 for _, cpu in times]
+    figure(f"{what}, CPU each", "µs", cpu_us, less_is_better=True)
     busy = statistics.median(cpu for _, cpu in times)
     print(
         f"{what:<44} {count / seconds:>12,.0f} {unit}/s {busy / count * 1e6:>7.2f} µs of CPU each "
@@ -110,9 +95,9 @@ def report(what: str, count: int, unit: str, times: list[tuple[float, float]]) -
 
 
 def measured(function: Any) -> tuple[float, float, Any]:
-    busy, started = family_seconds(), time.perf_counter()
+    busy, started = own_s(), time.perf_counter()
     result = function()
-    return time.perf_counter() - started, family_seconds() - busy, result
+    return time.perf_counter() - started, own_s() - busy, result
 
 
 def same(left: Path, right: Path) -> None:

@@ -7,7 +7,7 @@ magnitude in every micro-batch, every single message of the latency runs. A figu
 reads: noop. Without mvn (for Kafka's jars) only our side runs.
 
     python -m tests.benchmarks spark [--parts write,read,drain,micro,latency,exactly-once] [--profiles tuned,default]
-        [--rows N] [--rounds R] [--sizes 100,1024] [--master local[2]] [--no-kafka] [--json FILE] [--set key=value]
+        [--rows N] [--rounds R] [--sizes 100,1024] [--master local[2]] [--no-kafka] [--set key=value]
 
 Parts ``micro`` and ``latency`` run once in each profile (``tuned``: pyspark_pymq.tuned_settings(); ``default``: Spark's
 own settings), the others in the first one.
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import shutil
 import statistics
@@ -38,6 +37,7 @@ from mqspark.protocol.headers import SendMessageRequestHeaderV2
 from pyspark_pymq.schema import default_schema
 from tests.benchmarks.kafka import PARTITIONS, Kafka, kafka_jars
 from tests.benchmarks.nothing import Nothing
+from tests.benchmarks.report import SHORT_S, figure, peer, ratio
 from tests.spark.conftest import stop_session
 from tests.support.dev import DevCluster
 
@@ -81,15 +81,15 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def alternating(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each side, after one round to warm up."""
+def alternating(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each side and round, after one round to warm up."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 1):
         for name in rotated(list(sides), number):
             seconds = timed(sides[name])
             if number:
                 times[name].append(seconds)
-    return {name: statistics.median(values) for name, values in times.items()}
+    return times
 
 
 def rotated(sides: list[str], number: int) -> list[str]:
@@ -114,7 +114,6 @@ class Bench:
         self.spark, self.cluster, self.kafka = spark, cluster, kafka
         spark.dataSource.register(Nothing)
         self.folder, self.rounds, self.profile = folder, rounds, profile
-        self.results: dict[str, float] = {}
         self._numbers = itertools.count()
 
     # --- both sides ---
@@ -162,13 +161,18 @@ class Bench:
                 f"{name}: {expected} (rows, sum of CRCs) expected, {got} found: the figures are void"
             )
 
-    def report(self, name: str, rows: int, seconds: float) -> None:
-        print(f"  {name:<60}{rows / seconds / 1e6:>8.3f} M rows/s  ({seconds:.2f} s)", flush=True)
-        self.results[name] = rows / seconds
+    def report(self, name: str, side: str, rows: int, times: list[float]) -> None:
+        seconds = statistics.median(times)
+        figure(name, "rows/s", [rows / each for each in times], side=side, round_s=seconds)
+        short = ", short: fixed costs decide" if seconds < SHORT_S else ""
+        print(
+            f"  {f'{name}, {side}':<60}{rows / seconds / 1e6:>8.3f} M rows/s  ({seconds:.2f} s{short})",
+            flush=True,
+        )
 
-    def ratio(self, what: str, ours: str, theirs: str, seconds: dict[str, float]) -> None:
-        self.results[f"ratio {what}"] = value = seconds[theirs] / seconds[ours]
-        print(f"      {what}: {value:.2f} x {theirs}", flush=True)
+    def ratio(self, what: str, ours: str, theirs: str, times: dict[str, list[float]]) -> None:
+        value = statistics.median(times[theirs]) / statistics.median(times[ours])
+        print(f"      {what}: {ratio(value)} x {theirs}", flush=True)
 
     # --- parts ---
 
@@ -186,11 +190,10 @@ class Bench:
                 if number:
                     seconds.setdefault(side, []).append(took)
                 self.check(f"write {side}", self.reader(side, topic).load().select("value"), expected)
-        medians = {side: statistics.median(values) for side, values in seconds.items()}
-        for side, value in medians.items():
-            self.report(f"write {size} B, {side}", count, value)
+        for side, times in seconds.items():
+            self.report(f"write {size} B", side, count, times)
         if self.kafka is not None:
-            self.ratio(f"write {size} B", "pymq", "Kafka", medians)
+            self.ratio(f"write {size} B", "pymq", "Kafka", seconds)
         frame.unpersist()
 
     def read(self, count: int, size: int) -> None:
@@ -215,14 +218,16 @@ class Bench:
         nothing = self.spark.read.format("nothing").options(rows=str(count), size=str(size))
         frames[f"{NOTHING}, value"] = lambda: nothing.schema("value binary").load()
         frames[f"{NOTHING}, all columns"] = lambda: nothing.schema(default_schema()).load()
-        medians = alternating({name: noop(frame) for name, frame in frames.items()}, self.rounds)
-        for name, seconds in medians.items():
-            self.report(f"batch read {size} B, {name}", count, seconds)
+        times = alternating({name: noop(frame) for name, frame in frames.items()}, self.rounds)
+        for columns in ("value", "all columns"):
+            for name in (each for each in times if each.endswith(f", {columns}")):
+                side = name.removesuffix(f", {columns}")
+                self.report(f"batch read {size} B, {columns}", side, count, times[name])
         for side in self.sides()[1:]:
             for name in ours:
                 for columns in ("value", "all columns"):
                     self.ratio(
-                        f"{size} B, {name}, {columns}", f"{name}, {columns}", f"{side}, {columns}", medians
+                        f"{size} B, {name}, {columns}", f"{name}, {columns}", f"{side}, {columns}", times
                     )
 
     def drain(self, count: int, size: int) -> None:
@@ -246,11 +251,11 @@ class Bench:
                 raise SystemExit(f"drain {side}: {rows} rows instead of {count}: the figures are void")
 
         sides = [*self.sides(), NOTHING]
-        medians = alternating({side: lambda side=side: drained(side) for side in sides}, self.rounds)
-        for side, seconds in medians.items():
-            self.report(f"AvailableNow drain {size} B, {side}", count, seconds)
+        times = alternating({side: lambda side=side: drained(side) for side in sides}, self.rounds)
+        for side, seconds in times.items():
+            self.report(f"AvailableNow drain {size} B", side, count, seconds)
         for side in self.sides()[1:]:
-            self.ratio(f"drain {size} B", "pymq", side, medians)
+            self.ratio(f"drain {size} B", "pymq", side, times)
 
     def micro(self, count: int, size: int) -> None:
         """Back-to-back micro-batches of 1,000 rows, noop sink."""
@@ -388,10 +393,9 @@ class Bench:
                 if number:
                     seconds.setdefault(guarantee, []).append(took)
                 self.check(f"write {guarantee}", self.reader("pymq", topic).load(), expected)
-        medians = {name: statistics.median(values) for name, values in seconds.items()}
-        for name, value in medians.items():
-            self.report(f"write {size} B, {name}", count, value)
-        self.ratio(f"exactly-once {size} B", "exactly-once", "at-least-once", medians)
+        for name, times in seconds.items():
+            self.report(f"write {size} B by guarantee", f"pymq, {name}", count, times)
+        self.ratio(f"exactly-once {size} B", "exactly-once", "at-least-once", seconds)
         frame.unpersist()
 
     def written(self, count: int, size: int, *, times: int = 1) -> str:
@@ -414,11 +418,10 @@ class Bench:
         ours = statistics.median(medians["pymq"])
         for side, values in medians.items():
             value = statistics.median(values)
-            self.results[f"{name}, {side}, {self.profile}"] = value
+            figure(f"{name}, {self.profile}", "ms", values, side=side, less_is_better=True)
             print(f"  {self.profile}: {name}, {side}: {value:.0f} ms", flush=True)
             if side != "pymq":
-                self.results[f"ratio {name}, pymq to {side}, {self.profile}"] = ours / value
-                print(f"      pymq takes {ours / value:.2f} x the time of {side}", flush=True)
+                print(f"      pymq takes {ratio(ours / value)} x the time of {side}", flush=True)
 
 
 def wait_until(condition: Callable[[], bool], query: Any, timeout_s: float = 120) -> None:
@@ -451,24 +454,25 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--sizes", default="100,1024")
     parser.add_argument("--no-kafka", action="store_true")
-    parser.add_argument("--json", type=Path, help="also write the figures there")
     parser.add_argument("--set", action="append", default=[], help="a setting of our broker, key=value")
     options = parser.parse_args(arguments)
     parts, profiles = options.parts.split(","), options.profiles.split(",")
     if unknown := set(parts) - set(PARTS) | set(profiles) - {"tuned", "default"}:
         parser.error(f"no part or profile {', '.join(sorted(unknown))}")
     with_kafka = not options.no_kafka and shutil.which("mvn") is not None
-    results: dict[str, float] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqspark-bench-")))
         kafka = Kafka(folder) if with_kafka else None
         if kafka is not None:
             stack.callback(kafka.stop)
+            peer("Kafka", broker="4.1.0, KRaft, its defaults", heap="1 GiB", partitions=PARTITIONS)
+            for side, changed in SETTINGS_OF_KAFKA.items():
+                peer(side, **changed)
+        peer("pymq", flushDiskType="ASYNC_FLUSH", queues=PARTITIONS, settings=" ".join(options.set))
         cluster = stack.enter_context(DevCluster(folder / "store", "flushDiskType=ASYNC_FLUSH", *options.set))
         for profile, here in runs(parts, profiles):
             spark = session(options.master, profile, with_kafka, folder)
             bench = Bench(spark, cluster, kafka, folder, options.rounds, profile)
-            bench.results = results
             sizes = [int(size) for size in options.sizes.split(",")]
             for part in here:
                 # What is not about bytes runs with the smallest rows only.
@@ -479,8 +483,6 @@ def main(arguments: list[str]) -> None:
                         f"  [{part} {size} B took {seconds:.0f} s, load {os.getloadavg()[0]:.0f}]", flush=True
                     )
             stop_session(spark)
-        if options.json:
-            options.json.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from mqspark.clock import SystemClock
 from mqspark.message import encode_host, encode_properties
 from mqspark.record import decode_records
 from mqspark.store import FlushDiskType, FlushJob, GetStatus, MessageStore, StoreConfig
+from tests.benchmarks.report import figure
 
 BORN_HOST = encode_host("10.0.0.1", 50000)
 PROPERTIES = encode_properties(
@@ -128,12 +129,25 @@ def verify(store: MessageStore, body: bytes, queues: int, count: int) -> None:
         raise SystemExit(f"{seen} of {count} messages: the figures are void")
 
 
-def median(rounds: int, measure: Callable[[], float]) -> float:
-    return statistics.median(measure() for _ in range(rounds))
+def repeated(rounds: int, measure: Callable[[], float]) -> list[float]:
+    return [measure() for _ in range(rounds)]
 
 
-def say(what: str, count: int, seconds: float) -> None:
+def say(what: str, count: int, times: list[float]) -> None:
+    seconds = statistics.median(times)
+    figure(what, "/s", [count / each for each in times])
     print(f"{what:<66} {count / seconds:>12,.0f} /s {seconds / count * 1e6:>9.2f} µs")
+
+
+def say_ms(what: str, elapsed_ms: float, more: str = "") -> None:
+    figure(what, "ms", [elapsed_ms], less_is_better=True)
+    print(f"{what:<66} {elapsed_ms:>12.1f} ms{more}")
+
+
+def say_cpu(what: str, costs_s: list[float], side: str, more: str = "") -> None:
+    """Processor time each."""
+    figure(f"{what}, processor time", "µs", [cost * 1e6 for cost in costs_s], side=side, less_is_better=True)
+    print(f"{f'{what}, {side}, processor time':<66} {statistics.median(costs_s) * 1e6:>12.2f} µs{more}")
 
 
 def puts(count: int, rounds: int) -> None:
@@ -151,7 +165,7 @@ def puts(count: int, rounds: int) -> None:
                 store.close()
             return seconds
 
-        say(f"put + commit, {size} B, {queues} queues, {per_turn} a commit", count, median(rounds, measure))
+        say(f"put + commit, {size} B, {queues} queues, {per_turn} a commit", count, repeated(rounds, measure))
 
 
 def group_commits(count: int, rounds: int) -> None:
@@ -166,7 +180,7 @@ def group_commits(count: int, rounds: int) -> None:
             store.close()
         return seconds
 
-    say("put + commit + fdatasync before the ack, 1000 B, 256 in flight", count, median(rounds, measure))
+    say("put + commit + fdatasync before the ack, 1000 B, 256 in flight", count, repeated(rounds, measure))
 
 
 def gets(count: int, rounds: int) -> None:
@@ -185,7 +199,7 @@ def gets(count: int, rounds: int) -> None:
                     return time.perf_counter() - started
 
                 label = f"get, 1000 B, {per_pull} a pull{', by tag' if codes else ''}"
-                say(label, count, median(rounds, measure))
+                say(label, count, repeated(rounds, measure))
         store.close()
     with scratch() as root:
         store = make(root)
@@ -198,7 +212,9 @@ def gets(count: int, rounds: int) -> None:
                 raise SystemExit("messages are missing: the figures are void")
             return time.perf_counter() - started
 
-        say("get, 1000 B, 160 a pull, records of 4 queues interleaved", count, median(rounds, measure_mixed))
+        say(
+            "get, 1000 B, 160 a pull, records of 4 queues interleaved", count, repeated(rounds, measure_mixed)
+        )
         store.close()
 
 
@@ -211,19 +227,19 @@ def restarts(count: int, queues: int) -> None:
         store = make(root)
         report = store.open()
         label = f"restart after a clean stop, {count:,} messages"
-        print(f"{label:<66} {report.elapsed_ms:>12.1f} ms")
+        say_ms(label, report.elapsed_ms)
         store._release()
         (root / "mqspark.checkpoint").unlink()
         store = make(root)
         report = store.open()
-        print(f"{'restart after a kill, everything read again':<66} {report.elapsed_ms:>12.1f} ms", end="")
-        print(f"   {report.records / report.elapsed_ms * 1000:,.0f} records/s")
+        rate = f"   {report.records / report.elapsed_ms * 1000:,.0f} records/s"
+        say_ms("restart after a kill, everything read again", report.elapsed_ms, rate)
         store.close()
         shutil.rmtree(root / "consumequeue")
         store = make(root)
         report = store.open()
-        print(f"{'all queues rebuilt':<66} {report.elapsed_ms:>12.1f} ms", end="")
-        print(f"   {report.entries / report.elapsed_ms * 1000:,.0f} records/s")
+        rate = f"   {report.entries / report.elapsed_ms * 1000:,.0f} records/s"
+        say_ms("all queues rebuilt", report.elapsed_ms, rate)
         verify(store, bytes(1000), 4, count // 64 * 64)
         store.close()
     with scratch() as root:
@@ -236,7 +252,7 @@ def restarts(count: int, queues: int) -> None:
             started = time.perf_counter()
             store.open()
             elapsed_ms = (time.perf_counter() - started) * 1000
-            print(f"{f'open with {queues:,} queues after a {label}':<66} {elapsed_ms:>12.1f} ms")
+            say_ms(f"open with {queues:,} queues after a {label}", elapsed_ms)
             if clean:
                 store._release()
             else:
@@ -273,12 +289,10 @@ def after_a_kill(gib: float) -> None:
             if sum(store.max_offset("Bench0", n) for n in range(4)) != done:
                 raise SystemExit("messages are missing: the figures are void")
             rate = report.records / elapsed_ms * 1000
-            print(
-                f"{f'{label}, segments of {size:.0f} GiB, {done:,} messages':<66} {elapsed_ms:>12.1f} ms",
-                end="",
-            )
-            print(
-                f"   {report.records:,} read, {rate:,.0f}/s, {report.records / busy:,.0f} a processor second"
+            say_ms(
+                f"{label}, segments of {size:.0f} GiB, {done:,} messages",
+                elapsed_ms,
+                f"   {report.records:,} read, {rate:,.0f}/s, {report.records / busy:,.0f} a processor second",
             )
             store._release()
             shutil.rmtree(root / "consumequeue")
@@ -291,7 +305,7 @@ def after_a_kill(gib: float) -> None:
             for work in store.maintenance():
                 work.run()
                 work.done()
-        say("index built from the log", done, time.perf_counter() - started)
+        say("index built from the log", done, [time.perf_counter() - started])
         store._release()
 
 
@@ -312,15 +326,15 @@ def many_topics(topics: int, count: int) -> None:
                     store.commit()
 
             put_all(max(number + 64, 6400))
-            best = min(_processor_time(lambda: put_all(count)) for _ in range(3)) / (count // 64 * 64)
-            costs.append(best)
+            rounds = [_processor_time(lambda: put_all(count)) / (count // 64 * 64) for _ in range(3)]
+            costs.append(min(rounds))
             pages = [int(word) for word in Path("/proc/self/statm").read_text().split()]
             disk = sum(p.stat().st_blocks for p in (root / "consumequeue").rglob("*") if p.is_file()) * 512
-            print(
-                f"{f'put + commit, 1000 B, {number:,} topics, processor time':<66} {best * 1e6:>12.2f} µs"
+            more = (
                 f"   {len(os.listdir('/proc/self/fd')):,} descriptors, {pages[1] >> 8:,} MiB resident,"
                 f" queue files {disk >> 20} MiB"
             )
+            say_cpu("put + commit, 1000 B, by topics", rounds, f"mqspark, {number:,} topics", more)
             store._release()
     print(f"{'the same, more than one topic costs':<66} {(costs[1] - costs[0]) * 1e6:>12.2f} µs")
 
@@ -339,10 +353,8 @@ def index_cost(count: int, rounds: int) -> None:
                     _processor_time(lambda store=store: fill(store, count, body, 4, 64)) / count
                 )
                 store._release()
-    on, off = statistics.median(costs[True]), statistics.median(costs[False])
-    print(
-        f"{'put + commit, 1000 B, with index / without, processor time':<66} {on * 1e6:>6.2f} / {off * 1e6:.2f} µs"
-    )
+    say_cpu("put + commit, 1000 B, by index", costs[True], "mqspark, with index")
+    say_cpu("put + commit, 1000 B, by index", costs[False], "mqspark, without")
 
 
 def _processor_time(work: Callable[[], object]) -> float:
